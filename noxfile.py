@@ -102,13 +102,9 @@ OTHERS = [version for version in PYTHONS if version != HERE]
 
 @nox.session(python=HERE)
 def tests(session: nox.Session) -> None:
-    """
-    All tests, those of the docs included, against the built package, on the interpreter that runs nox.
-
-    But for tiny runs of the benchmarks, which `others` makes.
-    """
+    """All tests, those of the docs included, against the built package, on the interpreter that runs nox."""
     _install(session)
-    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, "--ignore=tests/benchmarks"]), env=CI_PROFILE)
+    session.run("pytest", *(session.posargs or ON_ALL_CORES), env=CI_PROFILE)
 
 
 @nox.session(python=OTHERS, default=False)

@@ -193,15 +193,6 @@ def worth_showing(hits: Sequence[JudgedT], *, bounds: Bounds = SHOWN) -> list[Ju
     return [hit for hit in hits if hit.score >= least]
 
 
-def search(reader: Reader, request: SearchRequest) -> list[Ranked]:
-    """Return what answers a question best, best first and unfolded: *limit* memories if so many match the filter."""
-    found: list[Ranked] = []
-    for found, _ in _rankings(reader, request):
-        if len(found) >= request.limit:
-            break
-    return found[: request.limit]
-
-
 def _rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[list[Ranked], Precedence]]:
     """Give the best *limit* results, then more and more for who leaves some out, until all that match were given."""
     found, limit = None, request.limit

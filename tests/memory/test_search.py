@@ -16,8 +16,17 @@ from mama_structs.memory.engine import Filter
 from mama_structs.memory.explaining import explained
 from mama_structs.memory.graph import Successors
 from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.memory.ranking import Bounds
-from mama_structs.memory.search import SUPERSEDED, SearchRequest, asks_for_history, hits, search, worth_showing
+from mama_structs.memory.ranking import WEIGHTS, Bounds
+from mama_structs.memory.search import (
+    SUPERSEDED,
+    Ranked,
+    SearchRequest,
+    asks_for_history,
+    gathered,
+    hits,
+    ranked,
+    worth_showing,
+)
 from mama_structs.testing.engines import PlainReader
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,6 +60,12 @@ class Scored:
 
     score: float
     relevance: float
+
+
+def search(reader: PlainReader, request: SearchRequest) -> list[Ranked]:
+    """Return what answers best, with nothing folded."""
+    found = gathered(reader, request, WEIGHTS)
+    return [] if found is None else ranked(found)[0][: request.limit]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import itertools
 import json
 import operator
 import re
+import shutil
 
 import pytest
 from call_helpers import broken, from_schema
@@ -114,32 +115,50 @@ async def filled(session):
     return [*ids, NOTHING]
 
 
+def chosen_for(answers):
+    # What is stored must not be refused.
+    roomy = DescriptorSettings(max_bytes=2**30, max_handles=100_000)
+    return Settings(answers=answers, tools=ToolSettings(deprecated=True), descriptors=roomy)
+
+
+@pytest.fixture(scope="module")
+def full_store(tmp_path_factory):
+    """Fill a store once; what changes it works on copies."""
+    place = tmp_path_factory.mktemp("full") / "agent.mama"
+
+    async def fill():
+        async with Session.open(
+            place, embedder=HashEmbedder(), settings=chosen_for(AnswerSettings()), conversation="full"
+        ) as session:
+            return await filled(session)
+
+    return place, asyncio.run(fill())
+
+
 @pytest.fixture(scope="module", params=BUDGETS)
-def world(request, tmp_path_factory):
-    chosen = Settings(
-        answers=BUDGETS[request.param],
-        tools=ToolSettings(deprecated=True),
-        # What is stored below must not be refused.
-        descriptors=DescriptorSettings(max_bytes=2**30, max_handles=100_000),
-    )
+def world(request, tmp_path_factory, full_store):
+    place, ids = full_store
+    copied = shutil.copytree(place, tmp_path_factory.mktemp("copied") / "agent.mama")
     with asyncio.Runner() as runner:
 
         async def opened(stack):
             node = await stack.enter_async_context(FakeNode.world(seed=1, players=120))
             session = await stack.enter_async_context(
                 Session.open(
+                    copied,
                     structs=node.url,
                     embedder=HashEmbedder(),
-                    settings=chosen,
+                    settings=chosen_for(BUDGETS[request.param]),
+                    conversation="full",
                     files=tmp_path_factory.mktemp("files"),
                 )
             )
             for host in HOSTS:
                 session.tools.add(host)
-            return session, await filled(session)
+            return session
 
         stack = contextlib.AsyncExitStack()
-        session, ids = runner.run(opened(stack))
+        session = runner.run(opened(stack))
         yield World(runner, session, ids)
         runner.run(stack.aclose())
 
