@@ -13,11 +13,9 @@ import pytest
 
 import mama_structs
 from mama_structs.memory.embedded import graph as vector_graph
-from mama_structs.memory.embedded.graph import Graph, GraphFailed
+from mama_structs.memory.embedded.graph import Graph, GraphFailed, ServedGraph
 from mama_structs.memory.embedded.snapshots import SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
-
-pytest.importorskip("hnswlib")
 
 pytest.importorskip("hnswlib")
 # Children import the package that is under test here.
@@ -69,12 +67,15 @@ def test_small_stores_are_searched_exactly():
     assert ("exact", None) == (index.stats()["mode"], index.stats()["recall"])
 
 
-def test_above_the_limit_a_graph_is_built_behind_and_switched_to():
+def test_above_the_limit_a_graph_is_built_behind_and_switched_to(monkeypatch):
     """Searches are exact while the graph is built, served by it afterwards, and right at every moment."""
     vectors, queries = clustered(4_000), clustered(50, seed=1)
+    looked, publish = threading.Event(), ServedGraph._publish
+    monkeypatch.setattr(ServedGraph, "_publish", lambda graph, proved: looked.wait() and publish(graph, proved))
     index = filled(vectors[:2_000])
     assert "building" == index.stats()["mode"]
     assert 1 == recall(index, vectors[:2_000], queries[:5])
+    looked.set()
     for node in range(2_000, 4_000):
         index.add(node, vectors[node : node + 1])
         if node % 100 == 0:
@@ -380,7 +381,12 @@ def test_a_program_that_ends_while_a_graph_is_built_ends_well():
     """The interpreter goes away without waiting for the build and without a crash."""
     code = """
 import numpy as np
+from mama_structs.memory.embedded.graph import ServedGraph
 from mama_structs.memory.embedded.vectors import VectorIndex
+# However fast the machine, the end comes while one is built: none is ever ready.
+build = ServedGraph._build
+ServedGraph._build = lambda graph: [build(graph) for _ in iter(graph._stop.is_set, True)]
+ServedGraph._publish = lambda graph, proved: None
 index = VectorIndex(64, exact_up_to=10)
 vectors = np.random.default_rng(0).standard_normal((6_000, 64)).astype(np.float32)
 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
