@@ -80,7 +80,8 @@ class LoopThread:
         if _is_in_loop() and not _is_in_cell():
             raise WrongLoop(
                 "mama_structs.sync would block the event loop that runs in this thread",
-                hint="use mama_structs.Session here, and await it",
+                hint="here: from mama_structs import Session; session = await Session.open(...); "
+                "then await each call, such as await session.memories.search(...)",
             )
         if self._is_closed:
             raise SessionClosed("the interpreter ends, and every session was closed")

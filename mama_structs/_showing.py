@@ -6,13 +6,14 @@ Texts may be anybody's: they are cut, control and bidirectional characters becom
 
 from __future__ import annotations
 
+import contextlib
 import html
 import importlib
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 WIDTH: Final = 120
 """Columns of a line at the most."""
@@ -60,6 +61,31 @@ class Showing:
 
     def _repr_html_(self) -> str:
         return boxed(entry(self._seen(), is_alone=True))
+
+    # Type checkers would take every name for an attribute.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say where it is, if what this one holds has it."""
+            place = "" if name.startswith("_") else _place_of(self, name)
+            meant = f". Did you mean {place!r}?" if place else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{meant}")
+
+
+_HOLDING: Final = ("memory", "metadata")
+
+
+def _place_of(holder: object, name: str) -> str:
+    """Return how to get from something to an attribute of what it holds, empty where there is none."""
+    for step in _HOLDING:
+        # What is not made wholly, such as a copy, has nothing yet.
+        with contextlib.suppress(AttributeError):
+            inner = object.__getattribute__(holder, step)
+            if hasattr(type(inner), name):
+                return f"{step}.{name}"
+            if place := _place_of(inner, name):
+                return f"{step}.{place}"
+    return ""
 
 
 def visible(text: str) -> str:

@@ -39,7 +39,8 @@ _SHOWN_FIELDS: Final = (
     "reference_type", "id", "name", "owner", "guildId", "planetId", "fleetId", "status", "locationId",
     "gridAttributes", "ore",
 )  # fmt: skip
-_WIDTH: Final = 100
+WIDTH: Final = 100
+"""Columns of a line at the most, on a terminal that is as wide."""
 
 Facts = dict[str, Any]
 Entity = Mapping[str, Any]
@@ -251,7 +252,7 @@ async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> 
             session.resolver.invalidate()
             runs += [await DemoRun(session, node, page_key).measure(script, player_id) for script in scripts]
     one = Question(f"Who is player {player_id}, and what are its guild, planet and fleet?", *runs[:2])
-    page = Question("How are the guilds and planets of the players on this page of the list called?", *runs[2:4])
+    page = Question("What are the guilds and planets of the players on this page of the list called?", *runs[2:4])
     return Story(player_id, one, page, runs[4])
 
 
@@ -322,8 +323,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 
     )
 
 
-def tell(days: TwoDays, story: Story) -> str:
-    """Return the whole story: memory, references in the common case, and what they cost, there and for a list."""
+def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
+    """
+    Return the whole story: memory, references in the common case, and what they cost, there and for a list.
+
+    Lines have so many columns at the most, if their words are no longer.
+    """
     costs = [
         (
             question, way, str(len(run.calls)), str(run.upstream_queries), f"{run.chars:,}",
@@ -331,20 +336,30 @@ def tell(days: TwoDays, story: Story) -> str:
         )
         for (question, way), run in story.runs.items()
     ]  # fmt: skip
-    header = ("question", "references", "calls", "upstream queries", "characters read", "tokens (1/4)", "time")
-    notes = (
-        textwrap.fill(note, _WIDTH, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
-        for note in _notes(story)
-    )
+    header = ("question", "references", "calls", "queries", "characters", "tokens", "time")
+    told = table(header, costs, words=2)
+    if max(map(len, told.splitlines())) > width:
+        told = "\n".join(
+            f"{question} ({way}): {', '.join(map(' '.join, zip(header[2:-1], counts, strict=True)))}, {taken}"
+            for question, way, *counts, taken in costs
+        )
     parts = [
         *_remembered(days),
         *_asked(story),
         _heading("What references cost, with the default settings"),
-        textwrap.fill(f"The same for a list: {story.page.text} {_found_out(story.page)}.", _WIDTH),
-        table(header, costs, words=2),
-        "\n".join(notes),
+        f"The same for a list: {story.page.text} {_found_out(story.page)}.",
+        told,
+        "\n".join(f"* {note}" for note in _notes(story)),
     ]
-    return "\n\n".join(parts)
+    return "\n".join(_filled(line, width) for line in "\n\n".join(parts).splitlines())
+
+
+def _filled(line: str, width: int) -> str:
+    """Return a line as lines of so many columns at the most; of what is no prose those after the first are indented."""
+    if not line.strip("="):
+        return line[:width]
+    indent = "" if line[0].isalpha() else (len(line) - len(line.lstrip()) + 2) * " "
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _remembered(days: TwoDays) -> Iterator[str]:
@@ -352,9 +367,9 @@ def _remembered(days: TwoDays) -> Iterator[str]:
     yield _heading("Memory: what was decided on Monday, and what the model is told on Tuesday")
     yield "Monday. The agent decides, finds out, decides again, and stops for the day:"
     yield "\n".join(_call(call) for call in days.calls)
-    yield "Tuesday. Another session opens the same directory. Before the model answers, it is told by itself:"
+    yield "Tuesday. Another session opens the same directory. Before the model answers, it is told what matters:"
     for message, text in days.told.items():
-        yield f'"{message}"\n{textwrap.indent(text or "(nothing: nothing is relevant)", "  ")}'
+        yield f'"{message}"\n{textwrap.indent(text or "(nothing: no memory is about that)", "  ")}'
     told = sum(map(len, days.told.values()))
     yield f"That is {told:,} characters (some {told // _CHARS_PER_TOKEN:,} tokens) for {len(days.told)} messages."
 
@@ -392,14 +407,17 @@ def _notes(story: Story) -> Iterator[str]:
     left = story.page.with_references.calls[0].answer
     meta = left.get(META, {}) if isinstance(left, Mapping) else {}
     if (short := meta.get("shortened")) is not None:
-        fd = f"; whole they are {short['fd']}" if "fd" in short else ""
+        fd = f", which {short['fd']} has" if "fd" in short else ""
         yield f"The list shows {short['shown']} of {short['of']} references; left out: {short['left_out']}{fd}."
     asked = ", ".join(f"GET {path}" for path in story.repeat.asked or ()) or f"{story.repeat.upstream_queries} answers"
     yield (
         f"The same again, while answers are kept: {story.repeat.from_cache} answers came from the cache, "
         f"and the node was asked for {asked if story.repeat.upstream_queries else 'nothing'}."
     )
-    yield "Times are those of the tools. Each call is also a turn of the model, which is not in them."
+    yield (
+        "Queries are those that the node answers, tokens are a quarter of the characters that the model reads, and "
+        "times are those of the tools. Each call is also a turn of the model, which takes time of its own."
+    )
 
 
 def _saved(question: Question) -> str:

@@ -11,7 +11,7 @@ from mama_structs._plain import json_text
 from mama_structs.session import Session
 
 # The last one has nothing to do with what was decided.
-MESSAGES: Final = ("Shall we use JWT for logins?", "Let's continue from yesterday.", "How many hours has a day?")
+MESSAGES: Final = ("Shall we use JWT for logins?", "Let's continue from yesterday.", "How many hours are in a day?")
 
 
 @attrs.frozen

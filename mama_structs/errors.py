@@ -199,7 +199,7 @@ class UnknownNamespace(InvalidArgument, LookupError):
     namespace: str
 
     def __init__(self, namespace: str, *, hint: str | None = None) -> None:
-        super().__init__(f"there is nothing of a namespace {namespace!r:.80}", hint=hint, namespace=namespace)
+        super().__init__(f"the store has no namespace {namespace!r:.80}", hint=hint, namespace=namespace)
 
 
 class UnknownTool(MamaStructsError, LookupError):

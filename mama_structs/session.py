@@ -819,7 +819,7 @@ class Session:
     def _check_here(self) -> None:
         """Check what needs no running loop, only the thread of the session's own."""
         if self._closed:
-            raise SessionClosed("the session is closed", hint="open another one")
+            raise SessionClosed("the session is closed", hint="work inside its with block, or open another one")
         self._common.loop.check_thread()
 
     def _check(self) -> None:

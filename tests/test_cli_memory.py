@@ -118,7 +118,7 @@ def test_a_namespace_that_is_not_there_is_named(store, tmp_path, capsys, command
 
     for name, hint in (("other", "there are: default, user:ada/1"), ("user:ada", "did you mean user:ada/1?")):
         said = complaint(capsys, *command.split(), store, *more, "--namespace", name)
-        assert f"nothing of a namespace '{name}' ({hint}" in said
+        assert f"the store has no namespace '{name}' ({hint}" in said
     assert ("default", "user:ada/1") == asyncio.run(Session.namespaces(store))
 
 

@@ -97,7 +97,9 @@ def test_threads_share_a_session(session):
 
 async def test_a_running_loop_is_not_blocked():
     """In a thread whose loop runs the facade refuses, and names the class to use."""
-    with pytest.raises(WrongLoop, match=r"would block the event loop .* \(use mama_structs\.Session here"):
+    with pytest.raises(
+        WrongLoop, match=r"would block the event loop .* \(here: from mama_structs import Session; session = await"
+    ):
         sync.Session.open()
 
 

@@ -8,12 +8,14 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from unicodedata import combining, east_asian_width
 
+from mama_structs._showing import short
 from mama_structs.errors import MamaStructsError
 
 # As often as a line says how far it is, where there is no bar.
@@ -108,7 +110,37 @@ def confirmed(question: str) -> bool:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows under each other, each column as wide as its widest cell."""
+    """
+    Return rows under each other, each column as wide as its widest cell.
+
+    On a terminal that is too narrow for that, a row is a block: its text, which is the last cell but one, the other
+    facts, and the last cell, an id, whole.
+    """
+    whole = _columns(rows)
+    room = shutil.get_terminal_size().columns
+    if not _is_terminal() or max(map(_width, whole.splitlines())) <= room:
+        return whole
+    return "\n".join(line for row in rows for line in _block(row, room))
+
+
+def _is_terminal() -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return sys.stdout is not None and sys.stdout.isatty()
+    return False
+
+
+def _block(row: Sequence[str], room: int) -> Iterator[str]:
+    *facts, text, id_ = row
+    told = ", ".join(filter(None, facts))
+    yield short(text, room)
+    if _width(f"  {told}, {id_}") <= room:
+        yield f"  {told}, {id_}"
+    else:
+        yield f"  {short(told, room - 2)}"
+        yield f"  {id_}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -37,14 +38,15 @@ async def demo(given: argparse.Namespace) -> None:
     changed = [f"--{name}" for name, default in bundled.items() if getattr(given, name) != default]
     if given.base_url is not None and changed:
         given.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
-    from mama_structs.demo import play, tell
+    from mama_structs.demo import WIDTH, play, tell
     from mama_structs.demo_memory import two_days
 
     latency = given.latency / _MILLI
     story = await play(
         base_url=given.base_url, player_id=given.player, seed=given.seed, players=given.players, latency=latency
     )
-    answer(given, story.figures, "" if given.json else tell(await two_days(), story))
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+    answer(given, story.figures, "" if given.json else tell(await two_days(), story, width=width))
     if not story.same_facts:
         raise MamaStructsError(
             "the runs found different facts", hint="a chain that moves may change one meanwhile: run the demo again"

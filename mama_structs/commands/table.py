@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ from mama_structs.errors import InvalidArgument, MamaStructsError
 # As a shell reports a process that died of SIGINT or SIGPIPE.
 _INTERRUPTED: Final = 130
 _NO_READER: Final = 141
+# Columns that a command's name has in the list of all.
+_NAME: Final = 15
 # A generated world has no room for fewer, see `mama_structs.testing.World.generate`.
 _SMALLEST_WORLD: Final = 12
 # The 50 references of a call, five at a time, are ten rounds, and have a deadline of 5 seconds.
@@ -104,11 +108,17 @@ def _line(path: str) -> str:
     return _LINES.get(path) or f"{about[:1].lower()}{about[1:-1]}"
 
 
+def _filled(line: str) -> str:
+    """Return a command's line as `argparse` fills those of options, which it does not do for texts behind them."""
+    room = max(shutil.get_terminal_size().columns - 2, 2 * _NAME)
+    return textwrap.fill(line, room, subsequent_indent=(2 + _NAME) * " ", break_on_hyphens=False)
+
+
 def _overview() -> str:
     """Return all commands by what they are for, and examples."""
     parts = []
     for title, names in _GROUPS.items():
-        lines = (f"  {name:<14}{_line(name)}" for name in names)
+        lines = (_filled(f"  {name:<{_NAME}}{_line(name)}") for name in names)
         parts.append("\n".join((f"{title}:", *lines)))
     examples = (f"  mama-structs {path} {_EXAMPLES[path]}".rstrip() for path in _FIRST)
     parts.append("\n".join(("examples:", *examples)))

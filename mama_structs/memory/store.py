@@ -138,7 +138,9 @@ class Shared:
     def check(self) -> None:
         """Refuse what was closed, and another loop."""
         if self.closed:
-            raise SessionClosed("the memories were closed with their session", hint="open another session")
+            raise SessionClosed(
+                "the memories were closed with their session", hint="work inside its with block, or open another one"
+            )
         self.loop.check()
 
     async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:

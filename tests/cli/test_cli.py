@@ -234,6 +234,17 @@ def test_help_is_grouped_and_every_command_is_in_it_once(capsys):
     assert 80 >= max(len(line) for names in groups.values() for line in names.splitlines())
 
 
+@pytest.mark.parametrize("room", [40, 80])
+def test_help_fits_the_terminal(capsys, monkeypatch, room):
+    """Lines of the overview end where the terminal does, as those of options do."""
+    monkeypatch.setenv("COLUMNS", str(room))
+    with pytest.raises(SystemExit):
+        table.parse(["--help"])
+    listed = capsys.readouterr().out.partition("examples:")[0].splitlines()
+
+    assert room >= max(map(len, listed))
+
+
 @pytest.mark.parametrize("path", table._COMMANDS)
 def test_every_command_has_an_example_that_can_be_typed(path, capsys):
     """The example at the end of a command's help is a command line that it takes."""

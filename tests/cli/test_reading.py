@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 from html.parser import HTMLParser
 
 import pytest
@@ -115,6 +116,33 @@ def test_what_is_long_is_cut_by_the_columns_that_it_takes(tmp_path, capsys):
     assert 2 == long.count("…")
     wide = sum(one.isalpha() and not one.isascii() for one in long[: long.index("decision_")])
     assert short.rindex("decision_") == long.rindex("decision_") + wide
+
+
+@pytest.mark.parametrize("room", [30, 40, 80, 200])
+@pytest.mark.parametrize("command", [["list"], ["search", "shield"]], ids=lambda command: command[0])
+def test_a_narrow_terminal_has_a_block_for_each_memory(tmp_path, capsys, monkeypatch, command, room):
+    """No line but an id's is wider than the terminal, ids are whole; a pipe gets the lines that programs read."""
+
+    async def fill():
+        async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+            await session.memories.save_decision("인증 정책 " * 5, "shield: 로그인 세션은 서버에 둔다. " * 9, "취소")
+            await session.memories.save_decision("defence", "shield first", "raids doubled")
+
+    asyncio.run(fill())
+    monkeypatch.setenv("COLUMNS", str(room))
+    called = [command[0], tmp_path / "a.mama", *command[1:]]
+    piped = said(capsys, *called).splitlines()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    shown = said(capsys, *called).splitlines()
+    ids = [line.split()[-1] for line in piped]
+
+    assert ids == [line.split()[-1] for line in shown if "decision_" in line]
+    assert all(line.strip() in ids or columns_of(line) <= room for line in shown)
+    assert (piped == shown) == (max(map(columns_of, piped)) <= room)
+
+
+def columns_of(line):
+    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in line)
 
 
 def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path, capsys):

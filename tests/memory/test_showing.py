@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import operator
+import pickle
 import re
 import sys
 import unicodedata
@@ -358,6 +361,35 @@ def test_a_large_flowchart_is_bounded():
     assert 100 == told.count("[")
     assert "%% 150 more" in told
     assert "-->" not in told
+
+
+# What is looked for in the wrong place
+
+
+@pytest.mark.parametrize(
+    ("shown", "name", "place"),
+    [
+        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, parts={}), "content", "memory.content"),
+        (lambda one: Hit(memory=one, score=1.0, relevance=0.5, parts={}), "outcome", "memory.metadata.outcome"),
+        (lambda one: Reached(memory=one, depth=1, path=(one.id,), strength=0.5), "topic", "memory.topic"),
+        (lambda one: Similar(memory=one, similarity=0.5), "id", "memory.id"),
+        (lambda one: one, "reasoning", "metadata.reasoning"),
+    ],
+)
+def test_what_another_has_is_said_with_where_it_is(shown, name, place):
+    """Somebody who types `hit.content` reads how to get there; what is nowhere is no more than unknown."""
+    one = shown(plain_memory("decision_a_1795436746081_3188da2e", "secret", type=MemoryType.DECISION))
+
+    with pytest.raises(AttributeError, match=re.escape(f"no attribute {name!r}. Did you mean {place!r}?")) as caught:
+        getattr(one, name)
+    assert "secret" not in str(caught.value)
+    operator.attrgetter(place)(one)  # It is there.
+    for unknown in ("colour", "_content", "__deepcopy__"):
+        with pytest.raises(AttributeError, match=f"no attribute '{unknown}'$"):
+            getattr(one, unknown)
+    assert copy.deepcopy(one) == one == pickle.loads(pickle.dumps(one))
+    with pytest.raises(AttributeError, match=r"no attribute '\w+'$"):
+        repr(object.__new__(type(one)))
 
 
 # All of them

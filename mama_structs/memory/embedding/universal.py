@@ -136,4 +136,5 @@ def _verify() -> None:
 
 
 def _again() -> str:
-    return f"install {_DISTRIBUTION} again: pip install --force-reinstall 'mama-structs[semantic]'"
+    # By its own name: ours is on no index where it was installed from a checkout, and cannot be installed anew by it.
+    return f"install it again: pip install --force-reinstall --no-deps {_DISTRIBUTION.replace(' ', '==')}"
