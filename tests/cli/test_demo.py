@@ -1,5 +1,8 @@
 import asyncio
 import json
+import re
+import runpy
+from pathlib import Path
 
 import attrs
 import pytest
@@ -159,6 +162,18 @@ def test_the_demo_fits_the_terminal(story, width):
     marks = str.maketrans("", "", "=-(),:")
     assert sorted(told.translate(marks).split()) == sorted(whole.translate(marks).split()) or width < TABLE
     assert all(f"{run.chars:,}" in told for run in story.runs.values())
+
+
+def test_the_page_about_the_demo_shows_what_it_prints(story):
+    """But for ids, days, times, and what the repeated call found in the cache, which are of one run."""
+    page = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "demo_page.py"))
+    printed = tell(asyncio.run(two_days()), story, width=page["WIDTH"])
+
+    def lasting(text):
+        words = re.sub(r"_\d{13}_[0-9a-f]{8}|\d+ ms|\d{4}-\d\d-\d\d|-{2,}", "*", text).split()
+        return " ".join(words).partition("* The same again")[0]
+
+    assert lasting(printed) == lasting(page["shown"]()), "run scripts/demo_page.py"
 
 
 def test_a_difference_is_said(story):

@@ -1,0 +1,33 @@
+"""
+Writes into ``docs/demo.md`` what ``mama-structs demo`` prints in a terminal of 80 columns.
+
+``python scripts/demo_page.py`` makes it; a test compares the page with what the demo prints today.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from mama_structs.demo import play, tell
+from mama_structs.demo_memory import two_days
+
+TARGET = Path(__file__).parents[1] / "docs" / "demo.md"
+WIDTH = 80
+_BLOCK = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+
+
+async def printed() -> str:
+    """Return what the demo prints."""
+    return tell(await two_days(), await play(), width=WIDTH)
+
+
+def shown() -> str:
+    """Return what the page says that the demo prints."""
+    return _BLOCK.findall(TARGET.read_text(encoding="utf-8"))[0]
+
+
+if __name__ == "__main__":
+    told = f"{asyncio.run(printed())}\n"
+    TARGET.write_text(_BLOCK.sub(lambda _: told, TARGET.read_text(encoding="utf-8")), encoding="utf-8")
