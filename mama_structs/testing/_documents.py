@@ -1,0 +1,265 @@
+"""
+Hypothesis strategies for answers of a model in which the refs that a parser must find are known.
+
+They share no code with the parser, so that they can tell whether it is right.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import string
+from typing import Any, Final
+
+import attrs
+from hypothesis import strategies as st
+
+_FIRST: Final = string.ascii_letters + string.digits
+_BREAKS: Final = ("\n", "\r\n")
+
+# Text that means nothing anywhere. None of it, joined in any order, makes a tag, a fence or a code span.
+_PROSE: Final = st.sampled_from(
+    [
+        "plain words", " ", "\n", "\r\n", "\n\n", "    ", "a < b && c > d", "<b>bold</b>", "<", ">", "/", '"', "'", "=",
+        '<refs id="no">', "<reference id='no'>", "</refs>", '<ref\u00a0id="no">', '&lt;ref id="no">&lt;/ref>',
+        '<re f id="no">', 'ref id="no"', "~5", "\u00e9\u4e2d\U0001f600", "\t", "\r", "\x00", "x" * 600,
+    ]
+)  # fmt: skip
+
+# Refs that are none, because they are shown as code. Each fence stands on lines of its own, and no two runs touch.
+_DECOYS: Final = st.sampled_from(
+    [
+        '`<ref id="decoy">no</ref>` ', '``a ` <ref id="decoy"> ` b`` ', "`<ref id='decoy'/>` ", "`</ref>` ",
+        '\n```\n<ref id="decoy">no</ref>\n```\n', '\n~~~ text\n<ref id="decoy">\n~~~\n',
+        '\n````\n```\n<ref id="decoy">\n```\n`````\t\n', '\n~~~~\n```\n~~~\n    ~~~~\n<ref id="decoy">\n~~~~\r\n',
+        '\r\n```\r\n<ref id="decoy">no</ref>\r\n```\r\n', "\n   ```html\n</ref>\n ```  \n",
+    ]
+)  # fmt: skip
+
+# What is code outside refs and mere text inside them.
+_INSIDE: Final = st.sampled_from(["`", "```", "\n```\n", "\n~~~\n", "``", "\n````python\nprint('<b>')\n", "~~~", "`x"])
+
+_ATTRIBUTES: Final = st.sampled_from(["type", "lang", "title", "data-x", "x_y", "flag", "\u00e9"])
+_VALUES: Final = st.sampled_from(
+    ["", "code", "a>b", "<b>", '<ref id="no">', "</ref>", "it's", 'say "x"', "two\nlines", "`", "a/b", "=", "&amp;",
+     " x "]
+)  # fmt: skip
+_SPACES: Final = st.sampled_from([" ", " ", "  ", "\n", "\t", "\r\n", "\f"])
+_NO_SPACES: Final = st.sampled_from(["", "", "", " ", "\n"])
+
+
+@attrs.frozen
+class PlantedRef:
+    """
+    A ref that a parser must find.
+
+    Args:
+        id: Its id.
+        attributes: The others, names in lower case.
+        content: Its text without the tags of refs inside, and without the one line break at each end.
+        complete: False when it is not closed.
+
+    """
+
+    id: str
+    attributes: dict[str, str]
+    content: str
+    complete: bool
+
+
+@attrs.frozen
+class RefDocument:
+    """
+    A text and what a parser must find in it: exactly *refs*.
+
+    Args:
+        text: What a model wrote.
+        refs: Its refs, in order of opening tags.
+        visible: The text without their tags.
+
+    """
+
+    text: str
+    refs: tuple[PlantedRef, ...]
+    visible: str
+
+
+@attrs.frozen
+class _Part:
+    """A piece of a document: as written, as seen, and the refs in it."""
+
+    text: str = ""
+    visible: str = ""
+    refs: tuple[PlantedRef, ...] = ()
+
+    def __add__(self, other: _Part) -> _Part:
+        return _Part(self.text + other.text, self.visible + other.visible, self.refs + other.refs)
+
+
+def ref_ids() -> st.SearchStrategy[str]:
+    """Give the ids that a ref may have; short ones more often, so that some meet again."""
+    short = st.sampled_from(["a", "b", "plan", "x.1", "A", "0", "한글-1", "план"])
+    return short | st.builds(str.__add__, st.sampled_from(_FIRST), st.text(_FIRST + "_.-\u00e9한", max_size=63))
+
+
+def _cased(draw: st.DrawFn, word: str) -> str:
+    return draw(st.sampled_from([word, word, word.upper(), word.title()]))
+
+
+def _attribute(draw: st.DrawFn, name: str, value: str) -> str:
+    if not value and draw(st.booleans()):
+        return name
+    quotes = [quote for quote in "\"'" if quote not in value]
+    quote = draw(st.sampled_from(quotes))
+    return f"{name}{draw(_NO_SPACES)}={draw(_NO_SPACES)}{quote}{value}{quote}"
+
+
+def _tag(draw: st.DrawFn, ref_id: str, attributes: dict[str, str], *, empty: bool) -> str:
+    members = draw(st.permutations([("id", ref_id), *attributes.items()]))
+    if draw(st.booleans()):
+        # The first of a repeated attribute counts.
+        members = [*members, (draw(st.sampled_from(members))[0], draw(_VALUES))]
+    written = "".join(
+        draw(_SPACES) + _attribute(draw, name if name == "\u00e9" else _cased(draw, name), value)
+        for name, value in members
+    )
+    return f"<{_cased(draw, 'ref')}{written}{draw(_NO_SPACES)}{'/' * empty}>"
+
+
+def _ref(draw: st.DrawFn, depth: int, *, closed: bool = True) -> _Part:
+    ref_id = draw(ref_ids())
+    attributes = draw(st.dictionaries(_ATTRIBUTES, _VALUES, max_size=3))
+    if closed and draw(st.integers(0, 5)) == 0:
+        return _Part(
+            _tag(draw, ref_id, attributes, empty=True), "", (PlantedRef(ref_id, attributes, "", complete=True),)
+        )
+    body = _inside(draw, depth - 1)
+    if not closed:
+        # Where the text ends, all refs that are open do: they have their last character in common.
+        deeper = depth > 1 and draw(st.booleans())
+        body += _ref(draw, depth - 1, closed=False) if deeper else _plain("and so on")
+    content = body.visible
+    wraps = [*_BREAKS, *_BREAKS] if content.startswith(_BREAKS) or content.endswith("\n") else ["", *_BREAKS]
+    wrap = draw(st.sampled_from(wraps))
+    ending = wrap if closed else ""
+    closing = f"</{_cased(draw, 'ref')}{draw(_NO_SPACES)}>" if closed else ""
+    planted = PlantedRef(ref_id, attributes, content, complete=closed)
+    return _Part(
+        f"{_tag(draw, ref_id, attributes, empty=False)}{wrap}{body.text}{ending}{closing}",
+        f"{wrap}{body.visible}{ending}",
+        (planted, *body.refs),
+    )
+
+
+def _plain(text: str) -> _Part:
+    return _Part(text, text)
+
+
+def _inside(draw: st.DrawFn, depth: int) -> _Part:
+    part = _Part()
+    for _ in range(draw(st.integers(0, 4))):
+        nested = depth > 0 and draw(st.integers(0, 2)) == 0
+        part += _ref(draw, depth) if nested else _plain(draw(_PROSE | _INSIDE))
+    return part
+
+
+def ref_documents(*, max_size: int = 8, max_depth: int = 3, unclosed: bool = True) -> st.SearchStrategy[RefDocument]:
+    """
+    Give answers of a model with refs among prose, markup, look-alikes and code that shows refs.
+
+    Refs may touch and be nested, be empty, hold code, and have tags with odd order, case, quotes and white space.
+
+    Args:
+        max_size: The most pieces, each a ref or other text, that one follows the other.
+        max_depth: How deep refs are nested at the most; 1 for no nesting, 0 for no refs.
+        unclosed: Whether refs may be left open at the end.
+
+    """
+    return _ref_documents(max_size, max_depth, unclosed=unclosed).filter(_says_no_ref_twice)
+
+
+_FENCE: Final = re.compile("(`{3,}|~{3,}).*")
+
+
+def _says_no_ref_twice(document: RefDocument) -> bool:
+    """Tell whether no two refs of one id differ in their fences alone: to a store those are one version."""
+    contents = {(ref.id, ref.content) for ref in document.refs}
+    fenced = {(ref_id, _FENCE.sub("", text).strip()) for ref_id, text in contents if _FENCE.search(text)}
+    plain = [(ref_id, text.strip()) for ref_id, text in contents if not _FENCE.search(text)]
+    return fenced.isdisjoint(plain) and len(fenced) + len(plain) == len(contents)
+
+
+@st.composite
+def _ref_documents(draw: st.DrawFn, max_size: int, max_depth: int, *, unclosed: bool) -> RefDocument:
+    part = _Part()
+    for _ in range(draw(st.integers(0, max_size))):
+        kind = draw(st.sampled_from(["ref", "ref", "prose", "decoy"]))
+        if kind == "ref" and max_depth:
+            part += _ref(draw, max_depth)
+        else:
+            part += _plain(draw(_DECOYS if kind == "decoy" else _PROSE))
+    if unclosed and max_depth and draw(st.integers(0, 3)) == 0:
+        part += _ref(draw, max_depth, closed=False)
+    return RefDocument(part.text, part.refs, part.visible)
+
+
+def chunkings(text: str) -> st.SearchStrategy[list[str]]:
+    """
+    Give ways to cut a text into chunks: a few anywhere, all of one size, and the text as a whole.
+
+    Args:
+        text: What the chunks make up when they are joined; some may be empty.
+
+    """
+
+    def at(places: list[int]) -> list[str]:
+        places = [0, *sorted(places), len(text)]
+        return [text[start:end] for start, end in itertools.pairwise(places)]
+
+    def of(size: int) -> list[str]:
+        return [text[start : start + size] for start in range(0, len(text), size)]
+
+    anywhere: st.SearchStrategy[Any] = st.lists(st.integers(0, len(text)), max_size=8).map(at)
+    return anywhere | st.integers(1, 20).map(of)
+
+
+@attrs.frozen
+class PlantedMessage:
+    """
+    A model's message as a provider gives it, in which the refs are known.
+
+    Args:
+        message: For `Session.observe` or `RefStore.ingest`.
+        document: Its text, and the refs in it.
+
+    """
+
+    message: Any
+    document: RefDocument
+
+
+def messages(*, documents: st.SearchStrategy[RefDocument] | None = None) -> st.SearchStrategy[PlantedMessage]:
+    """
+    Give a model's messages: bare texts, and messages of OpenAI (both APIs) and Anthropic, with a tool call or without.
+
+    Args:
+        documents: Their texts; None for `ref_documents`.
+
+    """
+
+    def message(document: RefDocument, shape: str, has_call: bool) -> PlantedMessage:  # noqa: FBT001 - drawn
+        text, calls = document.text, range(int(has_call))
+        chat = [{"id": "c", "type": "function", "function": {"name": "list_refs", "arguments": "{}"}} for _ in calls]
+        blocks = [{"type": "tool_use", "id": "c", "name": "list_refs", "input": {}} for _ in calls]
+        called = [{"type": "function_call", "call_id": "c", "name": "list_refs", "arguments": "{}"} for _ in calls]
+        said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        shapes: dict[str, Any] = {
+            "text": text,
+            "chat": {"role": "assistant", "content": text, "tool_calls": chat},
+            "responses": {"output": [said, *called]},
+            "anthropic": {"role": "assistant", "content": [{"type": "text", "text": text}, *blocks]},
+        }
+        return PlantedMessage(shapes[shape], document)
+
+    shapes = st.sampled_from(["text", "chat", "responses", "anthropic"])
+    return st.builds(message, ref_documents() if documents is None else documents, shapes, st.booleans())
