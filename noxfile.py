@@ -40,6 +40,8 @@ nox.options.default_venv_backend = "venv"
 nox.needs_version = ">=2024.4.15"
 
 HNSWLIB = "hnswlib>=0.8"
+# These import the frameworks: about as much to compile as all other tests.
+COMPILED_FIRST = ["tests/adapters", "tests/test_end_to_end.py", "tests/tools", "tests/v1"]
 
 
 def _install(session: nox.Session) -> None:
@@ -47,7 +49,14 @@ def _install(session: nox.Session) -> None:
     session.install("--no-compile", ".[test]")
     # It has no wheels, and only large memories use it. CI demands it, so that they are tested somewhere for certain.
     accepted = [0] if os.environ.get("CI") else [0, 1]
-    session.run("python", "-m", "pip", "install", "-q", "--no-compile", HNSWLIB, silent=True, success_codes=accepted)
+    pip = ["python", "-m", "pip", "install", "-q", "--no-compile", HNSWLIB]
+    with ThreadPoolExecutor() as pool:
+        built = pool.submit(session.run, *pip, silent=True, success_codes=accepted)
+        # Bytecode is written here once. The workers collect all at once: each would compile everything again.
+        for paths in [] if session.posargs else (COMPILED_FIRST, ["tests", *map("--ignore={}".format, COMPILED_FIRST)]):
+            collecting = ["pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", *paths]
+            pool.submit(session.run, *collecting, silent=True, success_codes=range(6))
+    built.result()
     found = "import importlib.util; print(importlib.util.find_spec('hnswlib'))"
     if "None" in str(session.run("python", "-c", found, silent=True)):
         session.warn("hnswlib could not be built here (is there a C++ compiler?): tests of large memories are skipped")

@@ -46,11 +46,33 @@ def pytest_sessionstart(session):
         session.config.stash[TREE] = files_of_the_tree()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish(session):
-    """Leave ten thousand tests and what they import out of every search for garbage: many tests ask for one."""
+def leave_out_what_is_there():
+    """Leave tests and what they imported out of every search for garbage: many tests ask for one."""
     gc.collect()
     gc.freeze()
+    FROZEN[:] = [len(sys.modules)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Search for no garbage while ten thousand tests are collected: there is none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session):
+    """Begin without the tests themselves."""
+    leave_out_what_is_there()
+
+
+def pytest_runtest_setup(item):
+    """Leave a framework out too that a test before imported: it costs every later search as much as all else."""
+    if FROZEN and len(sys.modules) > FROZEN[0] + 50:
+        leave_out_what_is_there()
 
 
 @pytest.hookimpl(trylast=True)
@@ -63,6 +85,7 @@ def pytest_sessionfinish(session, exitstatus):
 
 
 TREE = pytest.StashKey()
+FROZEN = []
 
 
 class Steps:
