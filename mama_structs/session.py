@@ -333,7 +333,8 @@ class Session:
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""
         handles = self._conversation.refs.usage.handles
-        return f"<Session{where}, {len(self.tools)} tools, {handles} handles{', closed' if self._closed else ''}>"
+        held, state = counted(handles, "handle"), ", closed" if self._closed else ""
+        return f"<Session{where}, {len(self.tools)} tools, {held}{state}>"
 
     def _repr_html_(self) -> str:
         if self._closed or self._common.loop.is_elsewhere:

@@ -428,5 +428,5 @@ async def test_the_refs_of_a_closed_session_say_that_it_is_closed(place, kept):
             await call
 
     assert "closed" in repr(refs)
-    assert "1 handles, closed" in repr(session)
+    assert "1 handle, closed" in repr(session)
     assert "1" == ref.text

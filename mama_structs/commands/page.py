@@ -73,7 +73,7 @@ async def page_of(memories: mama_structs.MemoryStore, *, most: int) -> MemoryPag
         if size > _DATA:
             break
     links = [link for link in links if link[0] < len(shown) and link[1] < len(shown)]
-    note = f"{len(shown):,} of {count:,} memories of {memories.namespace!r}. Choose one on the left."
+    note = f"{len(shown):,} of {count:,} memories of {memories.namespace!r}. Choose one."
     return MemoryPage(
         text=_written({"memories": shown, "links": links}, title=f"Memories of {memories.namespace}", note=note),
         shown=len(shown),

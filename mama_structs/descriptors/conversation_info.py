@@ -7,6 +7,8 @@ from datetime import datetime
 
 import attrs
 
+from mama_structs._showing import counted
+
 
 @attrs.frozen(kw_only=True, repr=False)
 class ConversationInfo:
@@ -32,7 +34,7 @@ class ConversationInfo:
 
     def __repr__(self) -> str:
         used = "at a time that is damaged" if self.used_at is None else f"{self.used_at:%Y-%m-%d %H:%M} UTC"
-        held = f"{self.handles:,} handle{'' if self.handles == 1 else 's'}, {self.bytes:,} bytes"
+        held = f"{counted(self.handles, 'handle')}, {self.bytes:,} bytes"
         return f"<ConversationInfo {self.name!r}: {held}, used {used}{', open' if self.is_open else ''}>"
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, Self, get_args
 from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._budget import Budget
-from mama_structs._showing import boxed, entries, heading
+from mama_structs._showing import boxed, counted, entries, heading
 from mama_structs.descriptors.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.fences import fenced_blocks
@@ -173,7 +173,7 @@ class RefStore:
     def __repr__(self) -> str:
         usage = self._entries.usage
         state = ", closed" if self._closed else ""
-        return f"<RefStore {usage.handles} handles, {usage.bytes:,} of {usage.max_bytes:,} bytes{state}>"
+        return f"<RefStore {counted(usage.handles, 'handle')}, {usage.bytes:,} of {usage.max_bytes:,} bytes{state}>"
 
     def _repr_html_(self) -> str:
         live = [] if self._closed else [*self._entries.live()]

@@ -37,6 +37,7 @@ _PALETTE: Final = ("#3b7dd8", "#d1495b", "#1f9e89", "#c98a1b", "#8a63d2", "#4fa3
 _SIGN: Final = 0.0105
 _ROW: Final = 0.038
 _GREY: Final = "#8a8a8a"
+_OTHER: Final = "#bbbbbb"
 _TOPICS: Final = 12
 _VERSIONS: Final = 20
 _DAYS: Final = 90
@@ -191,7 +192,7 @@ class MemoryPlots:
         points, shares = _components(vectors)
         topics = [topic for topic, _ in Counter(memory.topic for memory in memories).most_common() if topic][:8]
         palette = dict(zip(topics, _PALETTE, strict=False))
-        colours = [palette.get(memory.topic or "", "#bbbbbb") for memory in memories]
+        colours = [palette.get(memory.topic or "", _OTHER) for memory in memories]
         if memories:
             ax.scatter(
                 points[:, 0], points[:, 1], s=max(8, 60 - len(memories) / 40), c=colours, alpha=0.85, lw=0, zorder=4
@@ -206,7 +207,8 @@ class MemoryPlots:
             axis(f"{share:.0%} of the variance", color=_GREY, size=8)
         ax.set(xticks=[], yticks=[])
         _frameless(ax)
-        _legend(ax, [(short(topic, 24), colour, "o") for topic, colour in palette.items()])
+        others = [("other", _OTHER)] if _OTHER in colours else []
+        _legend(ax, [(short(topic, 24), colour, "o") for topic, colour in [*palette.items(), *others]])
         _title(ax, f"{len(memories):,} memories by their meaning")
         return ax
 

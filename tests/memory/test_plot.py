@@ -63,6 +63,7 @@ async def test_pictures_show_what_is_remembered(memories):
     assert {"auth", "other", "4 memories"} <= set(texts["timeline"].split("\n"))
     assert "4 memories by their meaning" in texts["map"]
     assert "% of the variance" in texts["map"]
+    assert {"auth", "other"} <= set(texts["map"].split("\n"))
     assert {"evolution", "implementation", "association", "temporal"} <= set(texts["decay"].split("\n"))
 
 
