@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, SupportsIndex, TypeGuard, TypeVar
 
-from mama_structs.errors import InvalidArgument, InvalidSetting
+from mama_structs.errors import InvalidArgument, InvalidSetting, shown
 
 T = TypeVar("T")
 
@@ -127,34 +127,23 @@ def moment(name: str, value: object) -> datetime:
         try:
             time = datetime.fromisoformat(value)
         except ValueError:
-            raise InvalidArgument(f"{name} must be an ISO 8601 time, got {value!r:.40}") from None
+            raise InvalidArgument(f"{name} must be an ISO 8601 time, got {shown(value)}") from None
     elif isinstance(value, datetime):
         time = value
     else:
         raise InvalidArgument(f"{name} must be a datetime, got {type(value).__name__}")
     if time.tzinfo is None or time.utcoffset() is None:
         raise InvalidArgument(
-            f"{name} must have a time zone, got {value!r:.60}", hint="add one, such as tzinfo=datetime.UTC"
+            f"{name} must have a time zone, got {shown(value)}", hint="add one, such as tzinfo=datetime.UTC"
         )
     if not FIRST <= time < LAST:
-        raise InvalidArgument(f"{name} must lie between 1970 and 9000, got {value!r:.60}")
+        raise InvalidArgument(f"{name} must lie between 1970 and 9000, got {shown(value)}")
     return FIRST + (time - FIRST) // _MILLISECOND * _MILLISECOND
 
 
 def refused(name: str, rule: str, value: object, *, hint: str | None = None) -> InvalidArgument:
     """Return the error that *value* breaks a rule."""
     return InvalidArgument(f"{name} {rule}, got {shown(value)}", hint=hint)
-
-
-def shown(value: object) -> str:
-    """Return the beginning of a value's `repr`, or what it is where that could be the text of a memory."""
-    members = value if isinstance(value, list | tuple | set | frozenset) else ()
-    if any(hasattr(one, "_repr_html_") for one in (value, *members)):
-        return f"a {type(value).__name__}"
-    try:
-        return f"{value!r:.80}"
-    except Exception:  # noqa: BLE001 - an int of 5,000 digits has none, and a caller's object may raise anything
-        return f"a {type(value).__name__}"
 
 
 def printable(text: str) -> str:

@@ -50,16 +50,50 @@ Every error that this package raises on purpose.
 
 The middle column is the error's ``type``: a word for programs, such as a tool's answer to a model or a statistic.
 Data sits in attributes and ``str()`` is for people.
-No text holds a secret.
+No text holds a secret, or what could be the text of a memory: see `shown`.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import enum
 import functools
-from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+import numbers
+import re
+from typing import Any, ClassVar, Final, TypeVar
 
 Error = TypeVar("Error", bound="MamaStructsError")
+
+# A password may stand in what has "://" in it.
+_A_NAME: Final = re.compile(r"(?!.*://)[\w.,:/@+*-]*")
+_SAYS_ITSELF: Final = (numbers.Number, enum.Enum, type, dt.date, dt.time, dt.timedelta, type(None))
+
+
+def shown(value: object, *, most: int = 64) -> str:
+    """
+    Return what an error may say of a value: a number, or a text that can be a name, else only what it is.
+
+    Whatever was given in place of something else may be the text of a memory, a model's answer or a secret.
+
+    Args:
+        value: It is anybody's.
+        most: Characters that a name has at the most.
+
+    """
+    kind = type(value).__name__
+    try:
+        if isinstance(value, str) and not isinstance(value, enum.Enum):
+            is_name = len(value) <= most and _A_NAME.fullmatch(value)
+            return repr(str(value)) if is_name else f"a text of {len(value)} characters"
+        if isinstance(value, _SAYS_ITSELF) or value in ((), [], {}):
+            return f"{value!r:.80}"
+        return (
+            f"a {kind} of length {len(value)}"
+            if isinstance(value, (list, tuple, set, frozenset, dict, bytes))
+            else f"a {kind}"
+        )
+    except Exception:  # noqa: BLE001 - an int of 5,000 digits has no repr, and a caller's object may raise anything
+        return f"a {kind}"
 
 
 class MamaStructsError(Exception):
@@ -199,7 +233,7 @@ class UnknownNamespace(InvalidArgument, LookupError):
     namespace: str
 
     def __init__(self, namespace: str, *, hint: str | None = None) -> None:
-        super().__init__(f"the store has no namespace {namespace!r:.80}", hint=hint, namespace=namespace)
+        super().__init__(f"the store has no namespace {shown(namespace)}", hint=hint, namespace=namespace)
 
 
 class UnknownTool(MamaStructsError, LookupError):
@@ -209,7 +243,7 @@ class UnknownTool(MamaStructsError, LookupError):
     tool: str
 
     def __init__(self, tool: str, *, hint: str | None = None) -> None:
-        super().__init__(f"there is no tool named {tool!r}", hint=hint, tool=tool)
+        super().__init__(f"there is no tool named {shown(tool)}", hint=hint, tool=tool)
 
 
 class DescriptorError(MamaStructsError):
@@ -228,7 +262,7 @@ class HandleNotFound(DescriptorError, LookupError):
 
     type = "not_found"
     nearest: tuple[str, ...] = ()
-    deleted_at: datetime | None = None
+    deleted_at: dt.datetime | None = None
 
 
 class InvalidHandle(DescriptorError, InvalidArgument):
@@ -256,10 +290,15 @@ class InvalidPage(InvalidRange):
 
 
 class InvalidParameter(DescriptorError, InvalidArgument):
-    """A parameter of a read, search or export breaks its rule; nothing was done."""
+    """
+    A parameter of a read, search or export breaks its rule; nothing was done.
+
+    *candidates* are the lines of a text that may be meant, with their numbers: of the content, so not in the message.
+    """
 
     type = "invalid_parameter"
     parameter: str
+    candidates: tuple[str, ...] = ()
 
 
 class HandleDamaged(DescriptorError):
@@ -341,7 +380,7 @@ class MemoryNotFound(MemoryStoreError, LookupError):
     def __init__(self, memory_id: object, *, nearest: tuple[str, ...] = (), hint: str | None = None) -> None:
         if hint is None and nearest:
             hint = f"did you mean {' or '.join(nearest)}?"
-        message = f"there is no memory with the id {memory_id!r:.200}"
+        message = f"there is no memory with the id {shown(memory_id, most=200)}"
         super().__init__(message, hint=hint, memory_id=memory_id, nearest=nearest)
 
 
@@ -352,7 +391,7 @@ class LinkNotFound(MemoryStoreError, LookupError):
     link_id: object
 
     def __init__(self, link_id: object, *, hint: str | None = None) -> None:
-        super().__init__(f"there is no link with the id {link_id!r:.200}", hint=hint, link_id=link_id)
+        super().__init__(f"there is no link with the id {shown(link_id, most=200)}", hint=hint, link_id=link_id)
 
 
 class MemoryReadOnly(MemoryStoreError, PermissionError):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtim
 import attrs
 
 import mama_structs  # for the annotations: what they name loads when a session opens, or someone asks for the hints
-from mama_structs import _check
 from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
 from mama_structs._budget import Budget
 from mama_structs._check import whole
@@ -26,7 +25,7 @@ from mama_structs._showing import Figures, boxed, counted, escaped, heading, tab
 from mama_structs._telemetry import load, observed
 from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
-from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError
+from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError, shown
 from mama_structs.memory.judging import Judge
 from mama_structs.memory.learned import Learned
 from mama_structs.memory.model import Maintained, Origin
@@ -233,7 +232,7 @@ class Session:
 
         known = _known(settings)
         if exposure is not None and not isinstance(exposure, Exposure):
-            raise InvalidArgument(f"exposure must be an Exposure, got {_check.shown(exposure)}")
+            raise InvalidArgument(f"exposure must be an Exposure, got {shown(exposure)}")
         all_sources = _sources(structs, sources, resolver=resolver, references=references)
         path = None if location is None else _path(location)
         name = None if conversation is None else check_conversation(conversation)
@@ -312,7 +311,7 @@ class Session:
             async with _home_at(path) as home:
                 await home.delete(name, namespace=namespace)
 
-        return Conversations(found, what=f"{_check.shown(namespace)} at {os.fspath(path)!r}", delete=delete)
+        return Conversations(found, what=f"{shown(namespace)} at {os.fspath(path)!r}", delete=delete)
 
     @staticmethod
     async def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -958,7 +957,7 @@ class Opening:
 def _known(settings: object) -> Settings:
     """Return a session's settings, after a check and with what they ask for loaded."""
     if settings is not None and not isinstance(settings, Settings):
-        raise InvalidArgument(f"settings must be Settings, got {_check.shown(settings)}")
+        raise InvalidArgument(f"settings must be Settings, got {shown(settings)}")
     known = with_its_tools(settings or Settings())
     if known.telemetry.enabled:
         load()
@@ -996,13 +995,13 @@ def _sources(
 ) -> tuple[EntitySource, ...]:
     """Return the sources to ask, or raise `InvalidArgument` for what cannot be asked with them."""
     if references is not None and not isinstance(references, ReferenceOptions):
-        raise InvalidArgument(f"references must be ReferenceOptions, got {_check.shown(references)}")
+        raise InvalidArgument(f"references must be ReferenceOptions, got {shown(references)}")
     own = check_sources(sources)
     every = own if structs is None else check_sources([_structs_source(structs), *own])
     if resolver is None:
         return every
     if not isinstance(resolver, Resolver):
-        raise InvalidArgument(f"resolver must be a Resolver, got {_check.shown(resolver)}")
+        raise InvalidArgument(f"resolver must be a Resolver, got {shown(resolver)}")
     if every:
         raise InvalidArgument(
             "resolver= has its own sources, beside which structs= and sources= would never be asked",
@@ -1021,7 +1020,7 @@ def _store(location: str | os.PathLike[str]) -> Path:
 def _path(location: str | os.PathLike[str]) -> Path:
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidArgument(f"location must be a directory or None, got {_check.shown(location)}")
+        raise InvalidArgument(f"location must be a directory or None, got {shown(location)}")
     if text.startswith(("postgresql://", "postgres://")):
         raise InvalidArgument("a PostgreSQL location is not supported yet", hint="give a directory")
     try:
@@ -1029,10 +1028,10 @@ def _path(location: str | os.PathLike[str]) -> Path:
         too_long = any(len(part.encode()) > _MAX_PART for part in path.parts)
         is_file = path.exists() and not path.is_dir()
     except (OSError, UnicodeEncodeError) as error:
-        raise InvalidArgument(f"location cannot be a directory: {_check.shown(text)}") from error
+        raise InvalidArgument(f"location cannot be a directory: {shown(text)}") from error
     if too_long:
-        raise InvalidArgument(f"location has a name of more than {_MAX_PART} bytes: {_check.shown(text)}")
+        raise InvalidArgument(f"location has a name of more than {_MAX_PART} bytes: {shown(text)}")
     if is_file:
-        raise InvalidArgument(f"location must be a directory, and {_check.shown(text)} is a file")
+        raise InvalidArgument(f"location must be a directory, and {shown(text)} is a file")
     check_path(path.absolute() / "journal")
     return path

@@ -12,7 +12,7 @@ import attrs
 
 from mama_structs._budget import Budget
 from mama_structs._check import CENTURY, choice, flag, refused, seconds, setting, share, texts, whole
-from mama_structs.errors import InvalidSetting
+from mama_structs.errors import InvalidSetting, shown
 
 _PREFIX = "MAMA_STRUCTS_"
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -246,7 +246,7 @@ class LinkingPolicy:
         """
         presets = {"default": cls.default, "strict": cls.strict, "off": cls.off}
         if name not in presets:
-            message = f"linking must be a LinkingPolicy or one of {', '.join(presets)}, got {name!r:.40}"
+            message = f"linking must be a LinkingPolicy or one of {', '.join(presets)}, got {shown(name)}"
             raise InvalidSetting(message, name="linking")
         return presets[name]()
 

@@ -15,7 +15,15 @@ from mama_structs._plain import json_text
 from mama_structs._telemetry import raised
 from mama_structs.descriptors.media import Media, media_in
 from mama_structs.descriptors.messages import are_blocks, block_text, field, said_by_user
-from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded, SessionClosed, StoreError, WrongLoop
+from mama_structs.errors import (
+    InvalidArgument,
+    MamaStructsError,
+    QuotaExceeded,
+    SessionClosed,
+    StoreError,
+    WrongLoop,
+    shown,
+)
 from mama_structs.session import Session
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
 from mama_structs.tools.repair import read_arguments
@@ -280,7 +288,7 @@ def named(tools: ToolSet, argument: str, *, which: bool | Collection[str]) -> fr
         return frozenset(tools if which else ())
     if isinstance(which, str):
         raise InvalidArgument(
-            f"{argument} must be a bool or names of tools, got {which!r:.80}", hint="put it in a list"
+            f"{argument} must be a bool or names of tools, got {shown(which)}", hint="put it in a list"
         )
     return frozenset(tools[name].name for name in which)
 

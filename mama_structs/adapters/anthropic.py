@@ -28,7 +28,7 @@ from mama_structs.adapters.answers import (
 from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.session import Session
 from mama_structs.tools.schema import JSONSchema, subschemas
 from mama_structs.tools.tool import Tool
@@ -178,7 +178,7 @@ def _tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]
     unfit = [name for name in tool.input_schema.get("properties", {}) if not _PROPERTY.fullmatch(name)]
     if unfit:
         raise InvalidArgument(
-            f"{tool.name}: Anthropic does not take an argument named {unfit[0]!r:.80}",
+            f"{tool.name}: Anthropic does not take an argument named {shown(unfit[0])}",
             hint="use at most 64 of the letters A to Z, digits, _ . and - in names of arguments",
         )
     described = {"name": wire, "description": tool.description}

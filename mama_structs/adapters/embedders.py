@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs import _check
-from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError, RerankingFailed
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError, RerankingFailed, shown
 from mama_structs.memory.embedding.callables import CallableEmbedder, default_embedder
 from mama_structs.memory.embedding.pieces import LEAST_TOKENS, tokens
 from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for hints
@@ -375,7 +375,7 @@ class OnnxEmbedder(Calibrating):
         super().__attrs_post_init__()
         self._files = _OnnxModel(self, EmbeddingFailed)
         if self.pooling not in ("mean", "cls"):
-            raise InvalidArgument(f"pooling must be 'mean' or 'cls', got {self.pooling!r:.40}")
+            raise InvalidArgument(f"pooling must be 'mean' or 'cls', got {shown(self.pooling)}")
 
     @property
     def fingerprint(self) -> str:

@@ -26,7 +26,7 @@ from mama_structs.adapters.answers import (
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
 from mama_structs.descriptors.messages import field, text_field
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.session import Session
 from mama_structs.tools.tool import Tool
 
@@ -154,7 +154,7 @@ def tool_choice(session: Session, message: object, *, api: API = "responses") ->
 
 def _check_api(api: object) -> None:
     if api not in ("responses", "chat"):
-        raise InvalidArgument(f"api must be 'responses' or 'chat', got {api!r:.40}")
+        raise InvalidArgument(f"api must be 'responses' or 'chat', got {shown(api)}")
 
 
 @attrs.frozen(kw_only=True)

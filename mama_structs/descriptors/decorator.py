@@ -13,7 +13,7 @@ from mama_structs._budget import Budget
 from mama_structs._introspect import awaited, called_by, disguise, name_of
 from mama_structs._telemetry import raised
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 
 _log = logging.getLogger("mama_structs")
 
@@ -60,7 +60,7 @@ def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefSto
 
     """
     if store is not None and not isinstance(store, RefStore):
-        raise InvalidArgument(f"store must be a RefStore, got {store!r:.80}")
+        raise InvalidArgument(f"store must be a RefStore, got {shown(store)}")
     decorate = functools.partial(_decorated, store=store)
     return decorate if tool is None else decorate(tool)
 

@@ -16,7 +16,7 @@ from mama_structs._showing import Seen, Showing, counted
 from mama_structs.descriptors.kinds import Category
 from mama_structs.descriptors.parser import ref_id_in
 from mama_structs.descriptors.text import TEXT, Content
-from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, InvalidParameter, QuotaExceeded
+from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, InvalidParameter, QuotaExceeded, shown
 from mama_structs.settings import DescriptorSettings
 
 K = TypeVar("K")
@@ -71,10 +71,10 @@ def parse_handle(text: object) -> Handle:
         ref_id = ref_id_in(said)
         if ref_id is not None and (not at or _NUMBER.fullmatch(version)):
             return RefHandle(ref_id, int(version) if at else None)
-    shown = text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004
+    said = text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004
     meant = f"fd:{text}" if _NUMBER.fullmatch(text) else f"ref:{text}" if ref_id_in(text) else None
     hint = _HINT if meant is None else f"did you mean {meant}?"
-    raise InvalidHandle(f"{shown!r} is no handle", handle=shown, hint=hint)
+    raise InvalidHandle(f"{shown(text)} is no handle", handle=said, hint=hint)
 
 
 @attrs.frozen(kw_only=True, repr=False)

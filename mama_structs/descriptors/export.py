@@ -28,7 +28,6 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs import _check
 from mama_structs.descriptors.text import printed
 from mama_structs.errors import (
     DescriptorError,
@@ -40,6 +39,7 @@ from mama_structs.errors import (
     InvalidParameter,
     InvalidRange,
     PathDenied,
+    shown,
 )
 from mama_structs.storage.files import NewFile
 
@@ -242,12 +242,12 @@ def _check_parameters(order: FileOrder) -> None:
     if not isinstance(order.text, str | bytes):
         raise order.invalid(f"must be text, got {type(order.text).__name__}", "text")
     if mode not in _MODES:
-        raise order.invalid(f"must be one of {', '.join(_MODES)}, got {_check.shown(mode)}", "mode")
+        raise order.invalid(f"must be one of {', '.join(_MODES)}, got {shown(mode)}", "mode")
     for name in ("create", "exist_ok", "parents", "lines"):
         if not isinstance(flag := getattr(order, name), bool):
-            raise order.invalid(f"must be True or False, got {_check.shown(flag)}", name)
+            raise order.invalid(f"must be True or False, got {shown(flag)}", name)
     if insert_at is not None and (not isinstance(insert_at, int) or isinstance(insert_at, bool)):
-        raise order.invalid(f"must be a line number, got {_check.shown(insert_at)}", "insert_at")
+        raise order.invalid(f"must be a line number, got {shown(insert_at)}", "insert_at")
     if mode == "insert" and insert_at is None:
         raise order.invalid("is needed with mode insert", "insert_at", "give a line, from 1")
     if mode != "insert" and insert_at is not None:

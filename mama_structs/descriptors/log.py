@@ -31,7 +31,7 @@ import msgspec
 from mama_structs import _check
 from mama_structs.descriptors.entries import DamagedEntry, DeletedEntry, Descriptor, Entries, Entry, Ref
 from mama_structs.descriptors.text import TEXT, Content
-from mama_structs.errors import InvalidArgument, StoreDamaged
+from mama_structs.errors import InvalidArgument, StoreDamaged, shown
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.rows import Change, New, Rows, Snapshot
 from mama_structs.storage.rows import Damaged as DamagedRow
@@ -184,7 +184,7 @@ def _entry_of(record: _Record, content: Content) -> Entry:
 def check_conversation(name: object) -> str:
     """Return a conversation's name, or raise `InvalidArgument`."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-        raise InvalidArgument(f"conversation must be a name of 1 to {MAX_NAME} characters, got {_check.shown(name)}")
+        raise InvalidArgument(f"conversation must be a name of 1 to {MAX_NAME} characters, got {shown(name)}")
     _check.encodable("conversation", name)
     return name
 

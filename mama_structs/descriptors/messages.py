@@ -18,7 +18,7 @@ import attrs
 
 from mama_structs._quoting import without_recalled
 from mama_structs.descriptors.media import media_in
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 
 _TEXT_BLOCKS: Final = frozenset({"text", "output_text"})
 _USER_TEXT_BLOCKS: Final = frozenset({"text", "input_text"})
@@ -173,7 +173,7 @@ def _in_answer(value: object) -> _Said | None:
         speaker = "user"
     if speaker is not None and speaker not in _MODEL_ROLES:
         raise InvalidArgument(
-            f"message must be the model's own output, got one with the role {speaker!r:.40}",
+            f"message must be the model's own output, got one with the role {shown(speaker)}",
             hint="pass messages with the role assistant (or model) only; refs that others write are never stored",
         )
     if role is not None or kind in _MESSAGES or (kind is None and _has_content(value)):
@@ -299,7 +299,7 @@ def _first_choice(choices: Sequence[Any]) -> object:
 
 def _unknown(value: object, where: str) -> InvalidArgument:
     kind = _word(value, "type")
-    of_type = f" of type {kind!r:.40}" if kind is not None else ""
+    of_type = f" of type {shown(kind)}" if kind is not None else ""
     return InvalidArgument(
         f"{where} must be text, a content block or a message, got {type(value).__name__}{of_type}", hint=_ACCEPTED
     )
@@ -382,7 +382,7 @@ def _delta_of_event(event: object, kind: str) -> Delta | None:
         name = "delta"
     elif _word(holder, "type") not in _TEXT_HOLDERS or field(event, "snapshot") is not None:
         return None
-    return _delta_of_text(f"{name} of a chunk of type {_word(holder, 'type')!r:.40}", field(holder, name))
+    return _delta_of_text(f"{name} of a chunk of type {shown(_word(holder, 'type'))}", field(holder, name))
 
 
 def _delta_of_langchain(chunk: object) -> Delta | None:
@@ -434,7 +434,7 @@ def _delta_of_choices(chunk: object) -> Delta | None:
 
 def _no_chunk(value: object, kind: str) -> InvalidArgument:
     return InvalidArgument(
-        f"chunk must be text or a piece of a stream, got {type(value).__name__} ({kind!r:.40})",
+        f"chunk must be text or a piece of a stream, got {type(value).__name__} ({shown(kind)})",
         hint=f"{_ACCEPTED_CHUNKS}; whole messages are given to ingest()",
     )
 

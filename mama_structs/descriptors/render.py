@@ -316,7 +316,9 @@ class Rendering:
     def error(self, error: MamaStructsError, *, handle: str | None = None) -> str:
         """Show what went wrong and what to do about it; *handle* where the error does not say what it was about."""
         attributes = _clipped({"type": error.type, "fd": getattr(error, "handle", None) or handle})
-        text = str(error)
+        lines = getattr(error, "candidates", ())
+        see = f"; see {'; '.join(lines)}" if lines else ""
+        text = f"{error.args[0]}{see}{f' ({error.hint})' if error.hint else ''}"
 
         def shown(length: int) -> str:
             return _parts("fd_error", attributes, [message(text if length == len(text) else f"{text[:length]}…")])

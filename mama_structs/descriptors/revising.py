@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -111,12 +111,13 @@ def _places(text: str, wanted: str) -> Iterator[int]:
 
 
 def _many(handle: str, body: Content, places: list[int]) -> InvalidParameter:
-    numbers = dict.fromkeys(body.text.count("\n", 0, place) + 1 for place in places[:_SHOWN])
+    candidates = _lines(body, dict.fromkeys(body.text.count("\n", 0, place) + 1 for place in places[:_SHOWN]))
     times = f"{len(places)} times" if len(places) <= _SHOWN else f"more than {_SHOWN} times"
     return InvalidParameter(
-        f"old stands {times} in {handle}, and must stand there once: {_lines(body, list(numbers))}",
+        f"old stands {times} in {handle}, and must stand there once",
         parameter="old",
         handle=handle,
+        candidates=candidates,
         hint="give more of the text around the one that you mean",
     )
 
@@ -136,21 +137,21 @@ def _none(handle: str, body: Content, old: str) -> InvalidParameter:
     # Comparing takes long: of a long text only the beginning is compared with what is nowhere as it stands.
     beginning = list(islice(known, _COMPARED))
     close = [wanted] if wanted in known else difflib.get_close_matches(wanted, beginning, n=_SHOWN, cutoff=0.5)
-    nearest = f"; nearest: {_lines(body, [known[line] for line in close])}" if wanted and close else ""
     return InvalidParameter(
-        f"old does not stand in {handle}, character for character{nearest}",
+        f"old does not stand in {handle}, character for character",
         parameter="old",
         handle=handle,
+        candidates=_lines(body, [known[line] for line in close if wanted]),
         hint="copy it exactly, with its blanks and line breaks; read_fd shows the text",
     )
 
 
-def _lines(body: Content, numbers: list[int]) -> str:
+def _lines(body: Content, numbers: Iterable[int]) -> tuple[str, ...]:
     """Show lines of a content, by their numbers."""
     lines = body.text.split("\n")
     shown = {number: lines[number - 1].rstrip("\r") for number in numbers}
     cut = {number: line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…" for number, line in shown.items()}
-    return "; ".join(f"line {number}: {line}" for number, line in cut.items())
+    return tuple(f"line {number}: {line}" for number, line in cut.items())
 
 
 def difference(before: Entry, after: Entry) -> str:

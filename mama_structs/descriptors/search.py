@@ -27,7 +27,7 @@ import attrs
 
 from mama_structs._async import in_own_thread
 from mama_structs.descriptors.text import Content, Pages, Span, printed
-from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout
+from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout, shown
 
 MAX_QUERY: Final = 1_000
 MAX_LIMIT: Final = 1_000
@@ -167,13 +167,13 @@ def _check(work: TextSearch) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
             raise refused(f"{name} must be a whole number from {lowest} to {highest}", parameter=name)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise refused(f"timeout must be more than 0 seconds, got {timeout!r:.80}", parameter="timeout")
+        raise refused(f"timeout must be more than 0 seconds, got {shown(timeout)}", parameter="timeout")
     for name, flag in (("regex", regex), ("case_sensitive", work.case_sensitive)):
         if not isinstance(flag, bool):
-            raise refused(f"{name} must be true or false, got {flag!r:.80}", parameter=name)
+            raise refused(f"{name} must be true or false, got {shown(flag)}", parameter=name)
     start, last = work.start, max(1, work.content.chars)
     if not isinstance(start, int) or isinstance(start, bool):
-        raise refused(f"start must be a whole number, got {start!r:.80}", parameter="start")
+        raise refused(f"start must be a whole number, got {shown(start)}", parameter="start")
     if not 1 <= start <= last:
         raise InvalidRange(f"{work.handle} has no character {printed(start)}", valid=(1, last), handle=work.handle)
     if problem := _problem_of(work.query, regex=regex):

@@ -12,7 +12,7 @@ import attrs
 from mama_structs._plain import to_jsonable
 from mama_structs._quoting import without_recalled
 from mama_structs.descriptors.messages import field, said_by_model, said_by_user
-from mama_structs.errors import InvalidArgument, MamaStructsError
+from mama_structs.errors import InvalidArgument, MamaStructsError, shown
 
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
 _TOOLS: Final = frozenset({"tool", "function", "ToolMessage", "FunctionMessage", "tool_call_output_item"})
@@ -75,7 +75,7 @@ def _in_message(message: object, where: str) -> Iterator[tuple[str, str]]:
     if speaker in _INSTRUCTIONS:
         return
     if isinstance(role, str) and role not in _ROLES:
-        raise InvalidArgument(f"{where} is no message of a known shape: its role is {role!r:.40}")
+        raise InvalidArgument(f"{where} is no message of a known shape: its role is {shown(role)}")
     if _is_of_tool(speaker):
         yield "tool", _tool_text(message)
         return

@@ -33,6 +33,7 @@ from mama_structs.errors import (
     QuotaExceeded,
     SessionClosed,
     WrongLoop,
+    shown,
 )
 from mama_structs.settings import AnswerSettings, DescriptorSettings, answers_budget
 
@@ -65,7 +66,7 @@ def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings)
     if given is None and not settings.root:
         return None
     if given is not None and (not isinstance(given, str) or not given or "\0" in given):
-        raise InvalidArgument(f"files must be a directory or None, got {_check.shown(files)}")
+        raise InvalidArgument(f"files must be a directory or None, got {shown(files)}")
     path = Path(given or settings.root).absolute()
     if path.exists() and not path.is_dir():
         raise InvalidArgument(f"files must be a directory, and {os.fspath(path)!r:.200} is a file")
@@ -103,9 +104,9 @@ class RefStore:
         clock: Callable[[], datetime] = _now,
     ) -> None:
         if settings is not None and not isinstance(settings, DescriptorSettings):
-            raise InvalidArgument(f"settings must be DescriptorSettings, got {_check.shown(settings)}")
+            raise InvalidArgument(f"settings must be DescriptorSettings, got {shown(settings)}")
         if answers is not None and not isinstance(answers, AnswerSettings):
-            raise InvalidArgument(f"answers must be AnswerSettings, got {_check.shown(answers)}")
+            raise InvalidArgument(f"answers must be AnswerSettings, got {shown(answers)}")
         self.settings: DescriptorSettings = settings or DescriptorSettings()
         self.answers: AnswerSettings = answers or AnswerSettings()
         self.files: Path | None = files_of(files, self.settings)
@@ -351,7 +352,7 @@ class RefStore:
         else:
             raise InvalidArgument("mime_type is for bytes only", hint="leave it out: a text is text/plain")
         if not isinstance(source, str) or not source:
-            raise InvalidArgument(f"source must be a word such as tool_result, got {_check.shown(source)}")
+            raise InvalidArgument(f"source must be a word such as tool_result, got {shown(source)}")
         _check.encodable("source", source)
         return self._add(kept, source)
 
@@ -418,7 +419,7 @@ class RefStore:
         self._check_open()
         if category is not None and category not in _CATEGORIES:
             raise InvalidParameter(
-                f"category must be one of {', '.join(_CATEGORIES)}, got {_check.shown(category)}", parameter="category"
+                f"category must be one of {', '.join(_CATEGORIES)}, got {shown(category)}", parameter="category"
             )
         newest = {entry.id: entry for entry in self._entries.live() if isinstance(entry, Ref)}
         return tuple(ref for ref in newest.values() if category in {None, ref.category})
@@ -756,7 +757,5 @@ def _id_in(text: object) -> str:
     """Return the id of a ref, or raise `InvalidHandle`."""
     name = ref_id_in(text.removeprefix("ref:")) if isinstance(text, str) else None
     if name is None:
-        raise InvalidHandle(
-            f"{_check.shown(text)} is no id of a ref", handle=f"{text!s:.80}", hint=f"an id is {ID_RULE}"
-        )
+        raise InvalidHandle(f"{shown(text)} is no id of a ref", handle=f"{text!s:.80}", hint=f"an id is {ID_RULE}")
     return name

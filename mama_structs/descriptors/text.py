@@ -18,7 +18,7 @@ import attrs
 
 from mama_structs import _check
 from mama_structs.descriptors.fences import Enclosed, enclosed, fenced_blocks
-from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange
+from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange, shown
 
 # Four bytes an offset while they suffice, which for a text in memory they nearly always do.
 _SMALL: Final = 2**32
@@ -163,7 +163,7 @@ class Content:
             raise InvalidArgument(f"data must be bytes, got {type(data).__name__}")
         if not isinstance(mime_type, str) or not _MIME_TYPE.fullmatch(mime_type):
             raise InvalidArgument(
-                f"mime_type must be a type such as image/png, got {_check.shown(mime_type)}",
+                f"mime_type must be a type such as image/png, got {shown(mime_type)}",
                 hint="say what the bytes are",
             )
         return cls("", hashlib.sha256(data).hexdigest(), 0, len(data), 0, mime_type=mime_type.lower(), bytes=data)
@@ -254,18 +254,18 @@ def read(
     """Read *count* pages, lines or characters from *start*, as far as there are so many; all of it with *read_all*."""
     refused = functools.partial(InvalidParameter, handle=handle)
     if not isinstance(read_all, bool):
-        raise refused(f"read_all must be true or false, got {_check.shown(read_all)}", parameter="read_all")
+        raise refused(f"read_all must be true or false, got {shown(read_all)}", parameter="read_all")
     pages = content.pages(page_size)
     total, begin, end = 1, 0, content.chars
     if read_all:
         start = count = 1
     else:
         if not isinstance(mode, str) or mode not in _UNITS:
-            raise refused(f"mode must be page, line or char, got {_check.shown(mode)}", parameter="mode")
+            raise refused(f"mode must be page, line or char, got {shown(mode)}", parameter="mode")
         total = {"page": len(pages), "line": content.lines, "char": max(1, content.chars)}[mode]
         for name, value in (("start", start), ("count", count)):
             if not isinstance(value, int) or isinstance(value, bool):
-                raise refused(f"{name} must be a whole number, got {_check.shown(value)}", parameter=name)
+                raise refused(f"{name} must be a whole number, got {shown(value)}", parameter=name)
         if not 1 <= start <= total:
             error = InvalidPage if mode == "page" else InvalidRange
             raise error(f"{handle} has no {_UNITS[mode]} {printed(start)}", valid=(1, total), handle=handle)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.memory.model import LinkType
 
 ALIKE: Final = 0.7
@@ -97,7 +97,7 @@ def check_relationship(word: object) -> str:
     if not 1 <= len(kept) <= MAX_RELATIONSHIP or len(word) > 4 * MAX_RELATIONSHIP:
         raise InvalidArgument(f"{rule}, got {len(word)} characters")
     if not _is_word(kept):
-        raise InvalidArgument(f"{rule}, got {kept!r:.40}")
+        raise InvalidArgument(f"{rule}, got {shown(kept)}")
     return kept
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 import attrs
 
 from mama_structs import _check
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import (
     CREATORS,
@@ -72,7 +72,7 @@ def _check_link(name: str, item: object) -> LinkRequest:
     unknown = [str(key) for key in item if key not in known]
     missing = [key for key in ("to_id", "relationship") if key not in item]
     if unknown or missing:
-        what = f"lacks {' and '.join(missing)}" if missing else f"has an unknown {unknown[0]!r:.40}"
+        what = f"lacks {' and '.join(missing)}" if missing else f"has an unknown {shown(unknown[0])}"
         raise InvalidArgument(f"{name} {what}", hint=f"a link has {', '.join(known)}")
     try:
         return LinkRequest(**item)
@@ -252,7 +252,7 @@ def request_of(record: object) -> SaveRequest:
         raise InvalidArgument(f"a record must be a mapping, got {type(record).__name__}")
     unknown = [name for name in record if not isinstance(name, str)]
     if unknown:
-        raise InvalidArgument(f"a record has no argument {unknown[0]!r:.40}")
+        raise InvalidArgument(f"a record has no argument {shown(unknown[0])}")
     given = dict(record)
     kind = _check.choice("type", given.pop("type", None), MemoryType)
     try:
@@ -330,7 +330,7 @@ def check_progress(value: object) -> None:
 def check_file(value: object) -> Path:
     """Return a file's path."""
     if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)) or not isinstance(text, str):
-        raise InvalidArgument(f"path must be a file's path, got {_check.shown(value)}")
+        raise InvalidArgument(f"path must be a file's path, got {shown(value)}")
     return Path(text)
 
 

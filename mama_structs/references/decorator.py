@@ -12,7 +12,7 @@ import attrs
 from mama_structs._async import find_session, from_model, no_session
 from mama_structs._introspect import AddedParameters, awaited, called_by, disguise, name_of
 from mama_structs._telemetry import raised
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.references.options import (
     ACCEPTED,
     SHOWN,
@@ -215,7 +215,7 @@ def _decoration(
     **defaults: Any,
 ) -> _Decoration:
     if resolver is not None and not isinstance(resolver, Resolver):
-        raise InvalidArgument(f"resolver must be a Resolver, got {resolver!r:.80}")
+        raise InvalidArgument(f"resolver must be a Resolver, got {shown(resolver)}")
     check_kind(kind)
     fields = check_primary(primary)
     known = [field.name for field in attrs.fields(ReferenceOptions)]

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs._async import LoopBound
-from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed
+from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, shown
 from mama_structs.references.gate import Gate, gate_to
 from mama_structs.references.schemes import TELLING, IdScheme
 from mama_structs.references.urls import base_url_of
@@ -215,7 +215,7 @@ class OpenApiSource:
         for kind in (fields or {}).values():
             if kind not in document.routes:
                 known = ", ".join(document.routes)
-                raise InvalidArgument(f"fields names the type {kind!r:.80}, which spec does not have", hint=known)
+                raise InvalidArgument(f"fields names the type {shown(kind)}, which spec does not have", hint=known)
         self.base_url: str = base_url_of(where)
         self.routes: Mapping[str, EntityRoute] = document.routes
         self.scheme: IdScheme = IdScheme(
@@ -304,7 +304,7 @@ def _headers(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     """Return headers that a request can carry, or raise without repeating what may be secret."""
     for name, value in (headers or {}).items():
         if not (isinstance(name, str) and isinstance(value, str) and f"{name}{value}".isprintable()):
-            raise InvalidArgument(f"headers must map names to texts of one line, and {name!r:.40} does not")
+            raise InvalidArgument(f"headers must map names to texts of one line, and {shown(name)} does not")
     return tuple(sorted((headers or {}).items()))
 
 

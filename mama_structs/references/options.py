@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import attrs
 
 from mama_structs import _check
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 
 MAX_DEPTH = 2
 
@@ -21,13 +21,13 @@ Kind = Literal["auto", "query", "list"]
 
 def _include(_: Any, __: Any, value: object) -> None:
     if value not in (None, "primary", "all") and not isinstance(value, bool):
-        raise InvalidArgument(f'include_references must be True, False, "primary" or "all", got {_check.shown(value)}')
+        raise InvalidArgument(f'include_references must be True, False, "primary" or "all", got {shown(value)}')
 
 
 def _depth(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_DEPTH:
         raise InvalidArgument(
-            f"{attribute.name} must be 0, 1 or 2, got {_check.shown(value)}",
+            f"{attribute.name} must be 0, 1 or 2, got {shown(value)}",
             hint="for what lies deeper, call the tool again with the id",
         )
 
@@ -38,11 +38,11 @@ def _types(value: Collection[str] | None, *, name: str) -> tuple[str, ...] | Non
     # A single name is a mistake that would be read letter by letter.
     if isinstance(value, str) or not isinstance(value, Collection):
         raise InvalidArgument(
-            f"{name} must be a list of type names, got {_check.shown(value)}", hint='for one type, give ["planet"]'
+            f"{name} must be a list of type names, got {shown(value)}", hint='for one type, give ["planet"]'
         )
     for one in value:
         if not isinstance(one, str):
-            raise InvalidArgument(f"{name} must hold names such as planet, got {_check.shown(one)}")
+            raise InvalidArgument(f"{name} must hold names such as planet, got {shown(one)}")
     names = sorted(value) if isinstance(value, AbstractSet) else value
     return tuple(dict.fromkeys(str(one) for one in names))
 
@@ -56,7 +56,7 @@ def _as_fields(value: object) -> Any:
         return value
     if not isinstance(value, Mapping):
         raise InvalidArgument(
-            f'fields must be "brief", "all" or field names by type, got {_check.shown(value)}',
+            f'fields must be "brief", "all" or field names by type, got {shown(value)}',
             hint='such as {"planet": ("name", "status")}',
         )
     return {str(kind): tuple((check_primary(names, name="fields") and names) or ()) for kind, names in value.items()}
@@ -64,14 +64,12 @@ def _as_fields(value: object) -> Any:
 
 def _as_paths(value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Collection):
-        raise InvalidArgument(
-            f"expand must be a list of paths, got {_check.shown(value)}", hint='such as ["guild.owner"]'
-        )
+        raise InvalidArgument(f"expand must be a list of paths, got {shown(value)}", hint='such as ["guild.owner"]')
     for path in value:
         steps = path.split(".") if isinstance(path, str) else []
         if not 1 <= len(steps) <= MAX_DEPTH or not all(steps):
             raise InvalidArgument(
-                f"expand must hold paths of one or two names, got {_check.shown(path)}",
+                f"expand must hold paths of one or two names, got {shown(path)}",
                 hint="for what lies deeper, call the tool again with the id",
             )
     return tuple(dict.fromkeys(sorted(value) if isinstance(value, AbstractSet) else value))
@@ -79,7 +77,7 @@ def _as_paths(value: object) -> tuple[str, ...]:
 
 def _on_error(_: Any, __: Any, value: object) -> None:
     if value not in ("indicate", "omit"):
-        raise InvalidArgument(f'on_error must be "indicate" or "omit", got {_check.shown(value)}')
+        raise InvalidArgument(f'on_error must be "indicate" or "omit", got {shown(value)}')
 
 
 _count = _check.field(_check.whole)
@@ -187,7 +185,7 @@ class ReferenceOptions:
 def check_kind(kind: object) -> None:
     """Raise `InvalidArgument` unless *kind* says what a payload is."""
     if kind not in ("auto", "query", "list"):
-        raise InvalidArgument(f'kind must be "auto", "query" or "list", got {_check.shown(kind)}')
+        raise InvalidArgument(f'kind must be "auto", "query" or "list", got {shown(kind)}')
 
 
 def check_primary(primary: object, *, name: str = "primary") -> frozenset[str] | None:
@@ -195,7 +193,7 @@ def check_primary(primary: object, *, name: str = "primary") -> frozenset[str] |
     if primary is None:
         return None
     if isinstance(primary, str) or not isinstance(primary, Collection):
-        raise InvalidArgument(f"{name} must be field names such as {{'owner'}}, got {_check.shown(primary)}")
+        raise InvalidArgument(f"{name} must be field names such as {{'owner'}}, got {shown(primary)}")
     return frozenset(primary)
 
 

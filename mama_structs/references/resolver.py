@@ -13,11 +13,10 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs._lru import Lru
 from mama_structs._plain import as_payload, copy_plain
-from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed
+from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed, shown
 from mama_structs.references import outcomes
 from mama_structs.references.cache import Caches, Matches
 from mama_structs.references.detection import META, SECTION, Detector
@@ -84,7 +83,7 @@ class Resolver:
         recall: AboutEntities | None = None,
     ) -> None:
         if settings is not None and not isinstance(settings, ReferenceSettings):
-            raise InvalidArgument(f"settings must be ReferenceSettings, got {_check.shown(settings)}")
+            raise InvalidArgument(f"settings must be ReferenceSettings, got {shown(settings)}")
         self.sources: tuple[EntitySource, ...] = check_sources(sources)
         self.settings: ReferenceSettings = settings or ReferenceSettings()
         self._detector = Detector([source.scheme for source in self.sources])
@@ -271,9 +270,7 @@ class Resolver:
         """
         options = self._checked(options)
         if isinstance(ids, str) or not isinstance(ids, Iterable):
-            raise InvalidArgument(
-                f"ids must be a list of ids, got {_check.shown(ids)}", hint="for one id, give a list of one"
-            )
+            raise InvalidArgument(f"ids must be a list of ids, got {shown(ids)}", hint="for one id, give a list of one")
         self._open()
         if not self.settings.enabled or not options.wanted:
             return References({})
@@ -433,14 +430,14 @@ class Resolver:
         if options is None:
             return ReferenceOptions()
         if not isinstance(options, ReferenceOptions):
-            raise InvalidArgument(f"options must be ReferenceOptions, got {_check.shown(options)}")
+            raise InvalidArgument(f"options must be ReferenceOptions, got {shown(options)}")
         closed = [source.scheme.types for source in self.sources if source.scheme.types is not None]
         if options.reference_types is not None and closed and len(closed) == len(self.sources):
             known = frozenset().union(*closed)
             for name in options.reference_types:
                 if name not in known:
                     hint = f"known: {', '.join(sorted(known))}"
-                    raise InvalidArgument(f"reference_types holds {name!r}, which is no type", hint=hint)
+                    raise InvalidArgument(f"reference_types holds {shown(name)}, which is no type", hint=hint)
         return options
 
     def _detector_with(self, primary: frozenset[str]) -> Detector:

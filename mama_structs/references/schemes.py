@@ -12,7 +12,7 @@ import attrs
 
 from mama_structs import _check
 from mama_structs._introspect import awaited
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 
 # Longer strings are no ids of anybody; it bounds what is matched and remembered.
 MAX_ID_LENGTH: Final = 512
@@ -36,10 +36,10 @@ def _pattern(value: object) -> re.Pattern[str]:
         try:
             return re.compile(value)
         except re.error as error:
-            raise InvalidArgument(f"pattern must be a regular expression, got {value!r}: {error}") from error
+            raise InvalidArgument(f"pattern must be a regular expression, got {shown(value)}: {error}") from error
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         return value
-    raise InvalidArgument(f"pattern must be a regular expression for text, got {value!r:.80}")
+    raise InvalidArgument(f"pattern must be a regular expression for text, got {shown(value)}")
 
 
 def _check_type_of(scheme: IdScheme, _: Any, value: Any) -> None:
@@ -49,7 +49,7 @@ def _check_type_of(scheme: IdScheme, _: Any, value: Any) -> None:
                 "type_of is a mapping, so the pattern needs a group that holds its keys", hint="such as ([A-Z]+)-[0-9]+"
             )
     elif value is not None and not callable(value):
-        raise InvalidArgument(f"type_of must be a function or a mapping, got {value!r:.80}")
+        raise InvalidArgument(f"type_of must be a function or a mapping, got {shown(value)}")
 
 
 def _text(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -70,19 +70,19 @@ def _types(value: object) -> Mapping[str, str]:
 
 def _names(value: object) -> frozenset[str]:
     if isinstance(value, str) or not isinstance(value, Collection):
-        raise InvalidArgument(f"field names must be a collection such as {{'name'}}, got {value!r:.80}")
+        raise InvalidArgument(f"field names must be a collection such as {{'name'}}, got {shown(value)}")
     return frozenset(value)
 
 
 def _hints(value: object) -> Mapping[str, frozenset[str]]:
     if not isinstance(value, Mapping):
-        raise InvalidArgument(f"hints must map field names to types, got {value!r:.80}")
+        raise InvalidArgument(f"hints must map field names to types, got {shown(value)}")
     return {name: frozenset([types]) if isinstance(types, str) else _names(types) for name, types in value.items()}
 
 
 def _brief(value: object) -> Mapping[str, tuple[str, ...]]:
     if not isinstance(value, Mapping):
-        raise InvalidArgument(f"brief must map type names to field names, got {value!r:.80}")
+        raise InvalidArgument(f"brief must map type names to field names, got {shown(value)}")
     # In their order, which `_names` would lose.
     return {str(kind): tuple(dict.fromkeys(names)) for kind, names in value.items() if _names(names)}
 
@@ -395,12 +395,12 @@ class Source:
 def check_sources(sources: object) -> tuple[EntitySource, ...]:
     """Return *sources* as a tuple, or raise `InvalidArgument` where two of them answer for one scheme."""
     if isinstance(sources, str | EntitySource) or not isinstance(sources, Iterable):
-        raise InvalidArgument(f"sources must be a list of sources, got {sources!r:.80}")
+        raise InvalidArgument(f"sources must be a list of sources, got {shown(sources)}")
     checked: list[EntitySource] = []
     for source in sources:
         if not isinstance(source, EntitySource):
             raise InvalidArgument(
-                f"a source must have a scheme and fetch or fetch_many, got {source!r:.80}",
+                f"a source must have a scheme and fetch or fetch_many, got {shown(source)}",
                 hint="Source(scheme, fetch=...) makes one from a function",
             )
         if source.scheme.name in [other.scheme.name for other in checked]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.references.schemes import TELLING, IdScheme, Source
 
 # SQLite takes 999 variables in a statement where it is old; each id may take two.
@@ -161,7 +161,7 @@ def sqlite_source(
     unfit = [table for table in known if ":" in table]
     if missing or unfit:
         raise InvalidArgument(
-            f"{(missing or unfit)[0]!r:.80} is no table whose rows one column names",
+            f"{shown((missing or unfit)[0])} is no table whose rows one column names",
             hint=f"such tables are: {', '.join(known) or 'none'}; a name must not have a colon",
         )
     if not any(table.foreign for table in every.values()):
@@ -183,7 +183,7 @@ def sqlite_source(
 
 def _names(tables: object) -> frozenset[str]:
     if isinstance(tables, str) or not isinstance(tables, Collection):
-        raise InvalidArgument(f"tables must be a collection of names, got {tables!r:.80}")
+        raise InvalidArgument(f"tables must be a collection of names, got {shown(tables)}")
     return frozenset(tables)
 
 

@@ -14,7 +14,7 @@ import attrs
 
 from mama_structs._lazy import announce
 from mama_structs._plain import written
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 
 MAX_INDEX = 2**64 - 1
 _TEXT = re.compile(r"(0|[1-9][0-9]?)-([1-9][0-9]{0,19})", re.ASCII)
@@ -56,7 +56,7 @@ class EntityType(enum.StrEnum):
         try:
             return _BY_CODE[code]
         except (KeyError, TypeError):
-            raise InvalidArgument(f"entity type codes are 0 to 11, got {code!r}") from None
+            raise InvalidArgument(f"entity type codes are 0 to 11, got {shown(code)}") from None
 
 
 _BY_CODE = {member.code: member for member in EntityType}
@@ -79,9 +79,9 @@ class EntityId:
     def __attrs_post_init__(self) -> None:
         """Refuse what the chain never issues."""
         if not isinstance(self.type, EntityType):
-            raise InvalidArgument(f"type must be an EntityType, got {self.type!r}")
+            raise InvalidArgument(f"type must be an EntityType, got {shown(self.type)}")
         if not isinstance(self.index, int) or isinstance(self.index, bool) or not 1 <= self.index <= MAX_INDEX:
-            raise InvalidArgument(f"index must be a whole number from 1 to 2**64 - 1, got {self.index!r}")
+            raise InvalidArgument(f"index must be a whole number from 1 to 2**64 - 1, got {shown(self.index)}")
 
     @classmethod
     def parse(cls, text: str) -> EntityId:
@@ -98,7 +98,7 @@ class EntityId:
         matched = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if matched is None:
             raise InvalidArgument(
-                f"an entity id must look like 1-11, got {text!r:.80}",
+                f"an entity id must look like 1-11, got {shown(text)}",
                 hint="type code 0 to 11, one hyphen, an index from 1 without leading zeros",
             )
         return cls(EntityType.from_code(int(matched[1])), int(matched[2]))

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs import _check
-from mama_structs.errors import InvalidArgument, MalformedResponse
+from mama_structs.errors import InvalidArgument, MalformedResponse, shown
 from mama_structs.structs import entities
 from mama_structs.structs.answers import Answer, GridAnswer, Page, Pagination, PlanetAnswer, PlayerAnswer, StructAnswer
 from mama_structs.structs.convert import structure
@@ -43,7 +43,8 @@ def address_of(text: str) -> str:
     """Return an account address, or raise `InvalidArgument`: it goes into a path as it is."""
     if not isinstance(text, str) or not _ADDRESS.fullmatch(text):
         raise InvalidArgument(
-            f"an address must be of 3 to 90 lower-case letters and digits, got {text!r:.80}", hint="such as structs1…"
+            f"an address must be of 3 to 90 lower-case letters and digits, got {shown(text)}",
+            hint="such as structs1…",
         )
     return text
 
@@ -53,7 +54,7 @@ def attribute_id_of(text: str, names: type[enum.StrEnum]) -> str:
     matched = _ATTRIBUTE_ID.fullmatch(text) if isinstance(text, str) else None
     if matched is None or int(matched[1]) >= len(names):
         raise InvalidArgument(
-            f"an attribute id must be an attribute's number and an entity id, got {text!r:.80}",
+            f"an attribute id must be an attribute's number and an entity id, got {shown(text)}",
             hint=f"such as 11-1-194, the number being below {len(names)}",
         )
     return f"{int(matched[1])}-{EntityId.parse(matched[2])}"
@@ -65,7 +66,7 @@ def attribute_of(name: str, names: type[N]) -> N:
         return names(name)
     except ValueError:
         raise InvalidArgument(
-            f"there is no attribute {name!r:.80}", hint=f"one of {', '.join(member.value for member in names)}"
+            f"there is no attribute {shown(name)}", hint=f"one of {', '.join(member.value for member in names)}"
         ) from None
 
 
@@ -93,7 +94,7 @@ def page_query(
     query = [("pagination.limit", str(_check.whole("limit", limit, 1, MAX_INDEX)))]
     if key is not None:
         if place_of(key) is None:
-            raise InvalidArgument(f"key must be base64 text, got {key!r:.80}", hint="give the next_key of a page")
+            raise InvalidArgument(f"key must be base64 text, got {shown(key)}", hint="give the next_key of a page")
         query.append(("pagination.key", key))
     if offset is not None:
         query.append(("pagination.offset", str(_check.whole("offset", offset, 0, MAX_INDEX))))
@@ -216,5 +217,5 @@ def listing_of(name: EntityType | str) -> Listing[Any]:
     """Return the list of all entities of a type, or raise `InvalidArgument`."""
     listing = LISTINGS.get(name) if isinstance(name, str) else None
     if listing is None:
-        raise InvalidArgument(f"there is no list of {name!r:.80}", hint=f"one of {', '.join(sorted(LISTINGS))}")
+        raise InvalidArgument(f"there is no list of {shown(name)}", hint=f"one of {', '.join(sorted(LISTINGS))}")
     return listing

@@ -14,7 +14,7 @@ import attrs
 
 from mama_structs import _check
 from mama_structs._introspect import awaited
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.references.decorator import ReferencedTool, bound_to
 from mama_structs.references.gate import Gate
 from mama_structs.references.options import ReferenceOptions
@@ -57,7 +57,7 @@ class StructsSource:
         own = None if self.client is not None else getattr(origin, "fetch", None)
         if self.client is None and not callable(own):
             raise InvalidArgument(
-                f"structs must be a URL, a StructsClient or an object with fetch(entity_id), got {origin!r:.80}"
+                f"structs must be a URL, a StructsClient or an object with fetch(entity_id), got {shown(origin)}"
             )
         self._own_fetch = own
         self.fetch: Fetch = self._query if own is None else awaited(own, what="fetch")
@@ -171,7 +171,7 @@ def tools(
     if resolver is None:
         resolver = Resolver([source])
     elif not isinstance(resolver, Resolver):
-        raise InvalidArgument(f"resolver must be a Resolver, got {resolver!r:.80}")
+        raise InvalidArgument(f"resolver must be a Resolver, got {shown(resolver)}")
     elif not any(_are_one(source, other) for other in resolver.sources):
         raise InvalidArgument(
             f"resolver must ask the chain that the tools ask, got {resolver!r}",
@@ -229,7 +229,7 @@ class _Chain:
         key = key or None if isinstance(key, str) else key
         if key is not None and place_of(key) is None:
             raise InvalidArgument(
-                f"pagination_key must be the next_key of a page, got {key!r:.80}",
+                f"pagination_key must be the next_key of a page, got {shown(key)}",
                 hint="leave it out for the first page",
             )
         try:

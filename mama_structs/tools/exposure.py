@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 import attrs
 
 from mama_structs.descriptors.messages import said_by_user
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS
 
 # The kind of cues for requests that none of the contexts covers.
@@ -45,7 +45,7 @@ def _as_tuple(value: object) -> object:
 
 def _check_texts(_owner: object, field: Any, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(item, str) and item.strip() for item in value):
-        raise InvalidArgument(f"{field.name} must be a tuple of texts that are not blank, got {value!r:.80}")
+        raise InvalidArgument(f"{field.name} must be a tuple of texts that are not blank, got {shown(value)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -83,11 +83,11 @@ class Cue:
     def __attrs_post_init__(self) -> None:
         """Refuse what could never match, or would match everything."""
         if self.kind is not None and not (isinstance(self.kind, str) and self.kind.strip()):
-            raise InvalidArgument(f"kind must be a text or None, got {self.kind!r:.80}")
+            raise InvalidArgument(f"kind must be a text or None, got {shown(self.kind)}")
         if bool(self.words) == (self.pattern is not None):
             raise InvalidArgument("a cue needs either words or a pattern", hint='such as words=("weiter",)')
         if not (isinstance(self.weight, int | float) and 0 < self.weight <= 1):
-            raise InvalidArgument(f"weight must be above 0 and at most 1, got {self.weight!r:.80}")
+            raise InvalidArgument(f"weight must be above 0 and at most 1, got {shown(self.weight)}")
         object.__setattr__(self, "regex", self._compiled())
         if self.regex.search("") is not None:
             raise InvalidArgument("the pattern of a cue must not match the empty text")
@@ -107,7 +107,7 @@ class Cue:
             return re.compile(source, re.MULTILINE | (re.ASCII if self.language == "en" else re.NOFLAG))
         except re.error as error:
             raise InvalidArgument(
-                f"the pattern of a cue must be a regular expression, got {source!r:.80}: {error}",
+                f"the pattern of a cue must be a regular expression, got {shown(source)}: {error}",
                 hint="escape what is meant literally, or give it as words=(...)",
             ) from error
 
@@ -117,7 +117,7 @@ def _check_pattern(_rule: object, field: Any, value: object) -> None:
         if value is not None:
             re.compile(value)  # type: ignore[call-overload]  # whatever a host gave: a wrong type is an error below
     except (re.error, TypeError) as error:
-        raise InvalidArgument(f"{field.name} must be a regular expression, got {value!r:.80}: {error}") from error
+        raise InvalidArgument(f"{field.name} must be a regular expression, got {shown(value)}: {error}") from error
 
 
 @attrs.frozen(kw_only=True)
@@ -403,17 +403,17 @@ class Exposure:
     def __attrs_post_init__(self) -> None:
         """Refuse what does not fit together."""
         if not (isinstance(self.threshold, int | float) and 0 <= self.threshold <= 1):
-            raise InvalidArgument(f"threshold must be from 0 to 1, got {self.threshold!r:.80}")
+            raise InvalidArgument(f"threshold must be from 0 to 1, got {shown(self.threshold)}")
         for name, items, wanted in (("cues", self.cues, Cue), ("contexts", self.contexts, ContextRule)):
             if not isinstance(items, tuple) or not all(isinstance(item, wanted) for item in items):
-                raise InvalidArgument(f"{name} must be objects of {wanted.__name__}, got {items!r:.80}")
+                raise InvalidArgument(f"{name} must be objects of {wanted.__name__}, got {shown(items)}")
         kinds = [rule.kind for rule in self.contexts]
         if len(set(kinds)) < len(kinds):
             raise InvalidArgument(f"contexts must have one rule a kind, got {', '.join(kinds):.200}")
         for cue in self.cues:
             if cue.kind not in (None, OTHER, *kinds):
                 raise InvalidArgument(
-                    f"the kind of a cue must be one of {', '.join((*kinds, OTHER))} or None, got {cue.kind!r:.80}",
+                    f"the kind of a cue must be one of {', '.join((*kinds, OTHER))} or None, got {shown(cue.kind)}",
                     hint="add a ContextRule for a kind of your own",
                 )
         learned = {*_LEARNED[1:]} <= {*kinds} and {*_default_cues()} <= {*self.cues}

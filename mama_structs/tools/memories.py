@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from mama_structs._quoting import quoted
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded
+from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded, shown
 from mama_structs.memory.graph import Beside, holding, successors
 from mama_structs.memory.model import (
     OUTCOME_OF,
@@ -123,7 +123,7 @@ def _moment(name: str, text: str) -> datetime:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidArgument(
-            f"{name} must be a date or time in ISO 8601, such as 2026-03-01 or 2026-03-01T09:30:00Z, got {text!r:.80}",
+            f"{name} must be a date or time in ISO 8601, such as 2026-03-01 or 2026-03-01T09:30:00Z, got {shown(text)}",
             hint="work out the date; for words such as 'last week' use search/by_context, which understands them",
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import attrs
 
-from mama_structs.errors import InvalidSetting, UnknownTool
+from mama_structs.errors import InvalidSetting, UnknownTool, shown
 
 # The memory tools with their titles for people: the only tools that are ever hidden, by their whole names, since a
 # host's own `save/file` is none of them.
@@ -57,7 +57,7 @@ def in_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> frozense
     for name in profile:
         if name not in names and name not in SUCCESSORS:
             hint = "ToolSettings(forget=True) allows it" if name == "evolve/forget" else hint_at(name, names)
-            raise InvalidSetting(f"profile names {name!r:.80}, and there is no such tool", name="profile", hint=hint)
+            raise InvalidSetting(f"profile names {shown(name)}, and there is no such tool", name="profile", hint=hint)
     return frozenset(profile)
 
 

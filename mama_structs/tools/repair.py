@@ -12,14 +12,13 @@ import enum
 import json
 import math
 import re
-import reprlib
 import types
 import typing
 from collections import Counter, abc
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Required, Union, get_args, get_origin
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 
 # What a model means by these is anybody's guess where a list is wanted.
 _NOTHING_SAID: Final = frozenset({"", "null", "none", "nil", "undefined", "n/a", "na", "-"})
@@ -38,19 +37,11 @@ _LISTS: Final = frozenset(
 )
 _MAPPINGS: Final = frozenset({dict, abc.Mapping, abc.MutableMapping})
 _WORDS = {None: "null", True: "true", False: "false"}
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
-_SHORT.maxlevel = 3
 
 
-def shortened(value: object) -> str:
-    """Show a value in some 60 characters, with JSON's words for what JSON can say."""
-    if value is None or isinstance(value, bool):
-        return _WORDS[value]
-    try:
-        return _SHORT.repr(value)
-    except ValueError:
-        return "a very large number"
+def told(value: object) -> str:
+    """Return what a model is told of a value that it gave: what an error may say of it, with JSON's words."""
+    return _WORDS[value] if value is None or isinstance(value, bool) else shown(value)
 
 
 def converted(value: object, kind: Any) -> Any:
@@ -202,7 +193,7 @@ def _as_object(value: Any, fields: Mapping[str, _Field], notes: list[str]) -> An
 def _note(notes: list[str], key: object, names: Iterable[str]) -> None:
     # Looking for names that are near takes time, and a few show what is wrong with all.
     near = nearest(key, names) if len(notes) < _MAX_NOTES else None
-    note = f"did you mean {near} by {shortened(key)}?"
+    note = f"did you mean {near} by {told(key)}?"
     if near is not None and note not in notes:
         notes.append(note)
 

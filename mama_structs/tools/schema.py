@@ -9,14 +9,14 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import shorten
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from mama_structs._introspect import added_parameters, bound_by_partials, layers_of
 from mama_structs._plain import is_written_as_text, to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.tools.repair import converted, fits, mended, nearest, renamed, shortened
+from mama_structs.tools.repair import converted, fits, mended, nearest, renamed, told
 
 JSONSchema = dict[str, Any]
 
@@ -312,7 +312,7 @@ def _is_of_containers(key: str, value: Any) -> bool:
 
 def _in_words(schema: JSONSchema) -> Iterator[str]:
     if "enum" in schema:
-        yield from map(shortened, schema["enum"])
+        yield from (told(one) if one is None or isinstance(one, bool) else f"{one!r:.60}" for one in schema["enum"])
     elif "anyOf" in schema:
         for one in schema["anyOf"]:
             yield from _in_words(one)
@@ -483,9 +483,7 @@ class Signature:
     def check(self, arguments: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
         """Return the arguments as the function's types want them, repaired where they can only mean one thing."""
         if not isinstance(arguments, Mapping):
-            raise InvalidArgument(
-                f"{tool}: the arguments must be an object, got {shortened(arguments)}", hint=self._names()
-            )
+            raise InvalidArgument(f"{tool}: the arguments must be an object, got {told(arguments)}", hint=self._names())
         given = self.named(arguments)
         missing = [name for name, parameter in self.parameters.items() if parameter.required and name not in given]
         faults = [f"{name} is required and must be {expected(self.parameters[name].schema)}" for name in missing]
@@ -504,7 +502,7 @@ class Signature:
                     checked[name] = converted(mended(value, parameter.type, notes), parameter.type)
                 except (ValueError, RecursionError) as fault:
                     said = "".join([_detail(fault), *(f"; {note}" for note in notes)])
-                    faults.append(f"{name} must be {expected(parameter.schema)}, got {shortened(value)}{said}")
+                    faults.append(f"{name} must be {expected(parameter.schema)}, got {told(value)}{said}")
                     if name in self.parameters:
                         usage.append(parameter.usage(name))
         if faults:
@@ -528,7 +526,7 @@ class Signature:
 
     def _unknown(self, name: object) -> str:
         near = nearest(name, self.parameters)
-        return f"{shortened(name)} is no argument of this tool{f', did you mean {near}?' if near else ''}"
+        return f"{told(name)} is no argument of this tool{f', did you mean {near}?' if near else ''}"
 
     def named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put names right that can only mean one parameter; those of the host are no model's to give."""
@@ -614,11 +612,15 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+# What msgspec repeats of a value.
+_GIVEN: Final = re.compile(r"(?s)(unknown field |enum value )[`'](.*?)[`'](?= - at `\$[^`]*`\Z|\Z)")
+
+
 def _detail(fault: Exception) -> str:
     """Say what is wrong inside a value, where the type as a whole does not say it."""
     if isinstance(fault, RecursionError):
         return ": it is nested too deeply"
-    text = str(fault).replace("`", "")
+    text = _GIVEN.sub(lambda found: found[1] + told(found[2]), str(fault)).replace("`", "")
     text, _, place = text.partition(" - at ")
     if not place:
         return "" if text.startswith(("Expected ", "Invalid enum value")) else f": {text}"

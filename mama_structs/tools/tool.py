@@ -13,7 +13,7 @@ import attrs
 from mama_structs._async import from_model
 from mama_structs._introspect import awaited, layers_of, written_as
 from mama_structs._plain import to_jsonable
-from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool
+from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, shown
 from mama_structs.tools.names import hint_at
 from mama_structs.tools.schema import Signature, split_docstring, widened
 
@@ -65,7 +65,7 @@ def _refuse_bad_name(name: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
         raise InvalidArgument(
             f"a tool's name must be at most {MAX_NAME_LENGTH} letters, digits, _ and -, in two parts with / at most, "
-            f"got {name!r:.80}",
+            f"got {shown(name)}",
             hint="pass name=..., such as save/decision",
         )
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.memory.graph import reached
 from mama_structs.memory.model import (
     OUTCOME_OF,
@@ -464,7 +464,7 @@ class _Rows:
         steps = read.text("next_steps") or ""
         lines = tuple(line for line in steps.split("\n") if line.strip())
         if read.text("status") != "active":
-            read.tell("not_active", f"its status is {kept(row.get('status'))!r:.60}: v1.0 does not load it")
+            read.tell("not_active", f"its status is {shown(kept(row.get('status')))}: v1.0 does not load it")
         read.keep_others(_PLACED_CHECKPOINT)
         digest = hashlib.sha256(summary.encode()).hexdigest()
         memory = Memory(

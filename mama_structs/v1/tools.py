@@ -23,7 +23,15 @@ import msgspec
 
 from mama_structs._quoting import cut, plainly
 from mama_structs._showing import counted
-from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, NoSession, SessionClosed, WrongLoop
+from mama_structs.errors import (
+    InvalidArgument,
+    MamaStructsError,
+    MemoryNotFound,
+    NoSession,
+    SessionClosed,
+    WrongLoop,
+    shown,
+)
 from mama_structs.memory.graph import holding
 from mama_structs.memory.model import CheckpointMetadata, CreatedBy, DecisionMetadata, Link, Memory, MemoryType, Outcome
 from mama_structs.memory.requests import check_topic
@@ -247,7 +255,7 @@ def _outcome(word: str) -> tuple[str, Outcome | None]:
     meanings = {known.lower(): outcome for known, outcome in _OUTCOMES.items()}
     if (given := word.strip().lower()) in meanings:
         return given, meanings[given]
-    raise InvalidArgument(f"outcome must be one of {', '.join(_OUTCOMES)}, got {shortened(word)!r}")
+    raise InvalidArgument(f"outcome must be one of {', '.join(_OUTCOMES)}, got {shown(word)}")
 
 
 def _reason(failure_reason: str | None, limitation: str | None) -> tuple[str | None, str]:

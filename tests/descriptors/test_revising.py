@@ -222,7 +222,8 @@ def test_an_edit_that_may_mean_several_places_shows_them():
     with pytest.raises(InvalidParameter) as caught:
         store.edit("x", "= 1", "= 2")
 
-    assert "line 1: a = 1; line 2: b = 1; line 3: c = 1" in str(caught.value)
+    assert ("line 1: a = 1", "line 2: b = 1", "line 3: c = 1") == caught.value.candidates
+    assert "a = 1" not in str(caught.value)
     assert ("old", "ref:x@1") == (caught.value.parameter, caught.value.handle)
 
 
@@ -230,18 +231,22 @@ def test_an_edit_that_finds_nothing_shows_what_looks_like_it():
     """Blanks are what models get wrong."""
     store = RefStore()
     store.put("x", "def f():\n\treturn load\n")
-    with pytest.raises(InvalidParameter, match="line 2: \treturn load"):
+    with pytest.raises(InvalidParameter, match="old does not stand") as caught:
         store.edit("x", "    return load", "x")
+
+    assert ("line 2: \treturn load",) == caught.value.candidates
 
 
 def test_the_line_that_an_edit_meant_is_found_far_down():
     """One that differs in its indentation only is shown wherever it stands."""
     store = RefStore()
     store.put("x", "".join(f"row {n}\n" for n in range(5_000)) + "    last = 1")
-    with pytest.raises(InvalidParameter, match="nearest: line 5001:     last = 1"):
+    with pytest.raises(InvalidParameter, match="character for character") as meant:
         store.edit("x", "\tlast = 1", "x")
-    with pytest.raises(InvalidParameter, match="character for character \\("):
+    with pytest.raises(InvalidParameter, match="character for character") as blank:
         store.edit("x", " \n \n", "x")
+
+    assert (("line 5001:     last = 1",), ()) == (meant.value.candidates, blank.value.candidates)
 
 
 def test_line_numbers_are_no_part_of_what_is_edited():

@@ -176,8 +176,8 @@ async def test_a_wrong_argument_is_refused_in_a_few_words(call):
     assert (
         "save/decision: topic must be a string of 1 to 200 characters, got ''; "
         "links must be an array of at most 100 items (each a string of 1 to 512 characters or an object "
-        "{id?, relationship?, to_id?, confidence?, reason?, tags?}), got [{'to': 'x'}]"
-        ": at [0], object contains unknown field to; did you mean to_id by 'to'?"
+        "{id?, relationship?, to_id?, confidence?, reason?, tags?}), got a list of length 1"
+        ": at [0], object contains unknown field 'to'; did you mean to_id by 'to'?"
     ) == refused.value.args[0]
     assert refused.value.hint.startswith("topic (required): A word or two")
     assert "reasoning" not in str(refused.value)

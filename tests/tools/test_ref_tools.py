@@ -252,7 +252,7 @@ async def test_a_model_edits_and_puts_refs():
     assert 'id="page" version="1"' in await desk.call("put_ref", ref_id="page", text='a <ref id="y">b</ref>')
     assert ["ref:x@1", "ref:x@2", "ref:page@1"] == list(desk.store)
     assert 'a <ref id="y">b</ref>' == desk.store.get("page").text
-    assert "nearest: line 2: three" in message_in(await desk.call("edit_ref", ref_id="x", old="thre!", new=""))
+    assert "see line 2: three" in message_in(await desk.call("edit_ref", ref_id="x", old="thre!", new=""))
     assert "line number" in message_in(await desk.call("edit_ref", ref_id="x", old="1\tone", new=""))
     assert 'type="not_found"' in await desk.call("edit_ref", ref_id="nothing", old="a", new="b")
     assert 3 == len(desk.store)

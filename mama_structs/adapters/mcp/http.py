@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mama_structs import _check
 from mama_structs._async import to_its_end
 from mama_structs.adapters.mcp.server import McpServer, server_of
-from mama_structs.errors import InvalidArgument, MamaStructsError
+from mama_structs.errors import InvalidArgument, MamaStructsError, shown
 from mama_structs.session import Session
 
 DEFAULT_PORT: Final = 8317
@@ -70,7 +70,7 @@ async def serve_http(
     """
     own = server_of(served)
     if not isinstance(max_body, int) or max_body <= 0:
-        raise InvalidArgument(f"max_body must be a number of bytes above 0, got {max_body!r:.40}")
+        raise InvalidArgument(f"max_body must be a number of bytes above 0, got {shown(max_body)}")
     names = _check_allowed(allowed_hosts)
     address = await address_for(host, port, token=token)
     verifier = None if token is None else BearerToken(token)
@@ -207,12 +207,13 @@ def _bound_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]
 
 def _check_allowed(names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
-        raise InvalidArgument(f"allowed_hosts must be several names, got the text {names!r:.80}", hint="give a list")
+        raise InvalidArgument(f"allowed_hosts must be several names, got the text {shown(names)}", hint="give a list")
     found = tuple(names)
     for name in found:
         if not isinstance(name, str) or not name or any(part in name for part in "*/@, \t\r\n"):
             raise InvalidArgument(
-                f"allowed_hosts must be names of hosts, got {name!r:.80}", hint="such as agents.example or 10.0.0.5"
+                f"allowed_hosts must be names of hosts, got {shown(name)}",
+                hint="such as agents.example or 10.0.0.5",
             )
     return found
 

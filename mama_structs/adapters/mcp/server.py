@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from mama_structs.adapters.answers import MAX_CHARS, ToolAnswer, kept, offered
 from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
 from mama_structs.descriptors.media import Media
-from mama_structs.errors import InvalidArgument, UnknownTool
+from mama_structs.errors import InvalidArgument, UnknownTool, shown
 from mama_structs.recalling import recall
 from mama_structs.session import Session
 from mama_structs.tools.tool import Tool
@@ -217,7 +217,7 @@ class McpServer(Server[Client]):
     ) -> types.GetPromptResult:
         """Return the user's message, and behind it, as a message of its own, what is remembered."""
         if params.name != PROMPT:
-            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name!r:.80}, only recall")
+            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {shown(params.name)}, only recall")
         message = (params.arguments or {}).get("message", "")
         if not message.strip():
             raise MCPError(types.INVALID_PARAMS, "the prompt recall needs its argument message")

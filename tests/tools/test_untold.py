@@ -1,0 +1,145 @@
+"""What no error and no log repeats: the texts that are given to tools, wherever a model puts them by mistake."""
+
+import asyncio
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mama_structs import HashEmbedder, RefStore, Session
+from mama_structs.errors import InvalidArgument, InvalidParameter, MamaStructsError, shown
+from mama_structs.references.schemes import IdScheme
+from mama_structs.tools.tool import ErrorText
+
+MARK = "vault7391"
+SAID = f"the {MARK} opens at dawn"
+WRONG = [
+    SAID,
+    [SAID],
+    {"text": SAID},
+    {SAID: 1},
+    [{"to_id": SAID, "relationship": SAID}],
+    [{"id": "x", SAID: 1}],
+    [[SAID], 1, None],
+    f"{SAID}\ud800",
+    f"{SAID}\0",
+    SAID * 400,
+    f"({SAID}",
+    f"ref:{SAID}",
+    f"fd:{SAID}",
+    {"$ref": f"ref:{SAID}"},
+    f"{{{{ref:{SAID}}}}}",
+    f'{{"a": "{SAID}',
+    f'["{SAID}", 1]',
+    f'{{"a":"{MARK}"}}',
+    SAID.encode(),
+]
+RIGHT = {"number": 0.5, "integer": 1, "array": ["x"], "boolean": True, "string": "x"}
+
+
+class Heard(logging.Handler):
+    """Every record, as text and with what it was made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(f"{record.getMessage()} {record.args!r} {record.exc_info!r}")
+
+
+@pytest.fixture(scope="module")
+def call():
+    """Call a tool of one session, and return all that its errors and the log say."""
+    log, heard = logging.getLogger(), Heard()
+    level = log.level
+    with asyncio.Runner() as runner:
+        session = runner.run(Session.open(embedder=HashEmbedder(), structs="http://127.0.0.1:9").__aenter__())
+        session.refs.put("plan", "Step one\nStep two")
+        log.addHandler(heard)
+        log.setLevel(logging.DEBUG)
+
+        def told(name, arguments):
+            heard.said.clear()
+            try:
+                answer = runner.run(session.call(name, arguments))
+            except MamaStructsError as error:
+                return [str(error), repr(error), str(error.hint), *heard.said]
+            # In `fd` a model is given back what it took for a handle.
+            said = [answer.partition("<message>")[2]] if isinstance(answer, ErrorText) else []
+            return [*said, *heard.said]
+
+        told.tools = {name: tool.input_schema for name, tool in session.tools.items()}
+        yield told
+        log.setLevel(level)
+        log.removeHandler(heard)
+        runner.run(session.close())
+
+
+def test_no_tool_repeats_a_text_that_was_given_for_something_else(call):
+    """Each argument of each tool, with each kind of wrong value: neither error nor log has a word of it."""
+    for name, schema in call.tools.items():
+        if name.startswith("structs_") and name not in {"structs_query_planet", "structs_list_planets"}:
+            continue
+        needed = {one: RIGHT[schema["properties"][one].get("type", "string")] for one in schema.get("required", ())}
+        needed |= {one: "plan" for one in ("fd", "ref_id") if one in needed}
+        wrong = [{**needed, one: value} for one in schema["properties"] for value in WRONG]
+        for arguments in [
+            *wrong,
+            {**needed, SAID: 1},
+            dict.fromkeys(schema["properties"], SAID),
+            SAID,
+            f'{{"a": "{SAID}',
+        ]:
+            assert not [said for said in call(name, arguments) if MARK in said], (name, f"{arguments!r:.120}")
+
+
+def test_no_name_of_a_tool_is_repeated_that_is_a_text(call):
+    """Nor what was asked for in place of a tool."""
+    assert not [said for said in call(SAID, {}) if MARK in said]
+
+
+def test_an_edit_that_fails_repeats_nothing_of_the_text():
+    """The lines that may be meant are in the model's answer and beside the error's message."""
+    store = RefStore()
+    store.put("x", f"{SAID}\n{SAID}")
+    for old in (SAID, SAID.upper()):
+        with pytest.raises(InvalidParameter) as told:
+            store.edit("x", old, "y")
+        assert MARK not in repr(told.value).casefold()
+
+
+def test_no_scheme_repeats_what_is_no_pattern():
+    """A field of a scheme that is refused is not given back."""
+    for field in ("pattern", "type_of", "hints", "deny", "brief"):
+        for wrong in ([SAID, 1], f"({SAID}", SAID.encode()):
+            with pytest.raises(InvalidArgument) as told:
+                IdScheme(**{"name": "x", "pattern": "a", "type_of": str, field: 5 if field == "deny" else wrong})
+            assert MARK not in f"{told.value} {told.value!r}"
+
+
+@settings(max_examples=30)
+@given(
+    st.recursive(
+        st.text(min_size=1).map(lambda text: f"{MARK} {text}") | st.just(SAID.encode()),
+        lambda inner: st.lists(inner, min_size=1) | st.dictionaries(st.text(), inner, min_size=1) | st.tuples(inner),
+    )
+)
+def test_nothing_of_several_words_is_shown(value):
+    """Whatever it is in, a text of more than one word is told by its kind and length."""
+    assert MARK not in shown(value)
+
+
+def test_what_is_no_text_is_shown():
+    """Numbers, names, ids and what is empty help to find the mistake."""
+    told = [
+        "7", "'0,7'", "''", "[]", "None", "True", "'decision_boats_1_3188da2e'", "'ref:x@1'", "'src/a.py'",
+        "a text of 3 characters", "a text of 65 characters", "a text of 20 characters", "a list of length 2", "a object",
+    ]  # fmt: skip
+    values = [
+        7, "0,7", "", [], None, True, "decision_boats_1_3188da2e", "ref:x@1", "src/a.py",
+        "a b", "x" * 65, "postgres://u:secret@", ["a", "b"], object(),
+    ]  # fmt: skip
+
+    assert told == [shown(value) for value in values]
