@@ -731,6 +731,9 @@ def _noticed(saved: str, seen: Noticed | None) -> str | None:
         if found
     )
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    # What was said, denied and is said again: which of these holds is to be settled.
+    if seen.copy_of and found is not seen.copy_of:
+        what = f"Said before, and {what[0].lower()}{what[1:]}"
     return f"{what} {found[0].id}{others}: if that no longer holds, evolve/supersede it by this id."
 
 

@@ -312,6 +312,11 @@ async def test_a_save_says_in_one_line_what_stands_on_its_matter(call, memories)
     assert again["note"].startswith("This was saved before")
     assert f"May contradict {first['id']}: if that no longer holds, evolve/supersede it by this id." == against["note"]
     assert 2 == await memories.count()
+    back = await call("save/decision", topic="logins", decision="Use JWT for logins", reasoning="No state")
+
+    assert back["note"].startswith(f"Said before, and may contradict {against['id']}: if that no longer holds")
+    assert {first["id"], against["id"], back["id"]} == {one.id for one in await memories.recent()}
+    await memories.delete(back["id"])
     await call("evolve/supersede", decision_id=first["id"], decision=against["id"], reasoning="Tokens were stolen")
 
     assert against["id"] == (await memories.search("JWT"))[0].memory.id
@@ -338,6 +343,7 @@ def test_a_note_on_a_save_is_one_short_line_with_one_id(kinds):
     if note is not None:
         assert first[0].id in note
         assert (1, True) == (note.count("_") - note.count("evolve_"), len(note) <= 160)
+        assert bool(seen.copy_of and first[0] is not seen.copy_of[0]) is note.startswith("Said before, and ")
 
 
 async def test_a_slip_is_corrected_under_its_id(call, memories):
