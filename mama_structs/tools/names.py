@@ -55,8 +55,10 @@ def in_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> frozense
     if profile == "memory":
         return frozenset(name for name in names if name in MEMORY_TOOLS or name in SUCCESSORS)
     for name in profile:
-        if name not in names and name not in SUCCESSORS:
+        if name not in names:
             hint = "ToolSettings(forget=True) allows it" if name == "evolve/forget" else hint_at(name, names)
+            if SUCCESSORS.get(name) in names:
+                hint = f"did you mean {SUCCESSORS[name]}? ToolSettings(deprecated=True) has the tools of v1.0, too"
             raise InvalidSetting(f"profile names {shown(name)}, and there is no such tool", name="profile", hint=hint)
     return frozenset(profile)
 
