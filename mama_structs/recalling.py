@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -118,7 +118,7 @@ async def recall(
         return Recall()
     plan = functools.partial(Grounds.of, hits=hits, where=memories._holding(), resuming=resuming)  # noqa: SLF001 - as above
     grounds = await memories._each(plan)  # noqa: SLF001 - as above
-    return written(Grounds.joined(grounds), hits, told, room)
+    return written(attrs.evolve(Grounds.joined(grounds), own=memories.namespace), hits, told, room)
 
 
 @functools.cache
@@ -160,6 +160,8 @@ class Grounds:
     against: Sequence[Link] = ()
     """The links that say that two contradict each other."""
     checkpoint: Memory | None = None
+    own: str | None = None
+    """The namespace that needs no naming."""
 
     @classmethod
     def of(cls, reader: Reader, hits: Sequence[Hit], *, where: Filter, resuming: bool) -> Grounds:
@@ -203,7 +205,9 @@ class Grounds:
             return first
         known = [attrs.asdict(one, recurse=False) for one in reversed(several)]
         names = ("memories", "superseded_by", "leads_to", "before")
-        maps = {name: {key: value for one in known for key, value in one[name].items()} for name in names}
+        maps: dict[str, Any] = {
+            name: {key: value for one in known for key, value in one[name].items()} for name in names
+        }
         against = [link for one in several for link in one.against]
         return cls(**maps, against=against, checkpoint=first.checkpoint)
 
@@ -319,8 +323,8 @@ def _lines(grounds: Grounds, hits: Sequence[Hit], told: Told) -> Iterator[_Line]
     """Yield what may be told, what matters most first."""
     checkpoint = grounds.checkpoint
     if checkpoint is not None:
-        yield _line(checkpoint, checkpoint, _CHECKPOINT)
-    yield from map(_against, islice(grounds.conflicts(hits), _MOST))
+        yield _line(grounds, checkpoint, checkpoint, _CHECKPOINT)
+    yield from (_against(grounds, one) for one in islice(grounds.conflicts(hits), _MOST))
     for hit in hits:
         if not is_reason(hit.memory):
             yield from _of(grounds, hit, told)
@@ -344,17 +348,19 @@ def _of(grounds: Grounds, hit: Hit, told: Told) -> Iterator[_Line]:
     memory = hit.memory
     replaced = grounds.superseded_by.get(memory.id)
     if _outcome(memory) in _NOT_WELL:
-        yield _line(memory, hit, _FAILED, *([f"in its place {_id(replaced)}"] if replaced else []))
+        yield _line(grounds, memory, hit, _FAILED, *([f"in its place {_id(replaced)}"] if replaced else []))
     elif not replaced:
         before = grounds.before.get(memory.id, ())[:_MOST]
-        yield _line(memory, hit, _STANDS, *(f"in place of {_id(one)}" for one in before if told.was_told_of(one)))
+        yield _line(
+            grounds, memory, hit, _STANDS, *(f"in place of {_id(one)}" for one in before if told.was_told_of(one))
+        )
         # What was tried before is tried again where nobody says why it was left.
         for one in grounds.known(before):
             if _outcome(one) in _NOT_WELL:
-                yield _line(one, _beside(hit, one), _FAILED, f"in its place {_id(memory.id)}")
+                yield _line(grounds, one, _beside(hit, one), _FAILED, f"in its place {_id(memory.id)}")
 
 
-def _line(memory: Memory, told: Hit | Memory, section: int, *notes: str) -> _Line:
+def _line(grounds: Grounds, memory: Memory, told: Hit | Memory, section: int, *notes: str) -> _Line:
     """Return what is told of a memory."""
     metadata = memory.metadata
     texts = [memory.content]
@@ -368,7 +374,7 @@ def _line(memory: Memory, told: Hit | Memory, section: int, *notes: str) -> _Lin
         # That it stands in the place of another is no news of it; that another stands in its place is.
         state=[*texts, str(_outcome(memory)), _whence(memory), *(notes if section == _FAILED else ())],
         texts=texts,
-        form=functools.partial(_said, memory, notes),
+        form=functools.partial(_said, grounds, memory, notes),
         object=told,
     )
 
@@ -377,18 +383,19 @@ def _whence(memory: Memory) -> str:
     return least_trusted((memory.origin, memory.trust))
 
 
-def _marks(memory: Memory) -> list[str]:
-    """Say of a memory from outside or from a tool that it is."""
+def _marks(grounds: Grounds, memory: Memory) -> list[str]:
+    """Say of a memory from outside, from a tool or of another namespace that it is."""
     mark = {"outside": "from outside, unchecked", "tool": "from a tool"}.get(_whence(memory))
-    return [] if mark is None else [mark]
+    is_own = grounds.own in (None, memory.namespace)
+    return [*([] if is_own else [f"in {quoted(memory.namespace, most=_SIZES[-1])}"]), *([] if mark is None else [mark])]
 
 
-def _said(memory: Memory, notes: Sequence[str], most: int) -> str:
+def _said(grounds: Grounds, memory: Memory, notes: Sequence[str], most: int) -> str:
     """Say what a memory holds, in one line."""
     about = [memory.type.value, f"{memory.created_at:%Y-%m-%d}"]
     if memory.topic:
         about.append(f"on {quoted(memory.topic, most=_SIZES[-1])}")
-    about += _marks(memory)
+    about += _marks(grounds, memory)
     said = [f"- {', '.join(about)}: {quoted(memory.content, most=most)}"]
     metadata = memory.metadata
     if isinstance(metadata, DecisionMetadata):
@@ -410,13 +417,13 @@ def _id(memory_id: str) -> str:
     return f"[{memory_id}]" if plainly(memory_id) == memory_id and not _BLANK_OR_BRACKET.search(memory_id) else ""
 
 
-def _against(conflict: Conflict) -> _Line:
+def _against(grounds: Grounds, conflict: Conflict) -> _Line:
     newer, older = conflict.memories
     reason = conflict.reason or ""
 
     def form(most: int) -> str:
         both = [
-            " ".join(filter(None, (quoted(one.content, most=most // 2), *_marks(one), _id(one.id))))
+            " ".join(filter(None, (quoted(one.content, most=most // 2), *_marks(grounds, one), _id(one.id))))
             for one in (newer, older)
         ]
         why = f" because {quoted(reason, most=most // 2)}" if reason else ""

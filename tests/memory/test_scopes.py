@@ -139,6 +139,21 @@ async def test_each_memory_says_whose_it_is_and_the_work_goes_on_from_the_own_ch
         recalled = await session.recall("go on where we were with the JWT for logins")
         assert mine == recalled.checkpoint
         assert TEAM in {hit.memory.namespace for hit in recalled.hits}
+        told = {line.rpartition("[")[2].rstrip("]"): f', in "{TEAM}"' in line for line in recalled.text.split("\n")}
+        assert {True} == {told[hit.memory.id] for hit in recalled.hits if hit.memory.namespace == TEAM}
+        assert ADA not in recalled.text
+
+
+async def test_recall_says_of_what_contradicts_each_other_whose_it_is(home):
+    """One is the session's own, the other is not: neither is taken for what the same people said."""
+    async with ada(home) as session:
+        own = await session.memories.save_decision("auth", "Do not use JWT for logins of 2-1", "stateless")
+        recalled = await session.recall("May I use JWT for logins of 2-1?")
+        ((line,),) = [[one for one in recalled.text.split("\n") if "against" in one and own.id in one]]
+
+        assert (
+            f'"Do not use JWT for logins of 2-1" [{own.id}] against "Use JWT for logins of 2-1" in "{TEAM}" [' in line
+        )
 
 
 async def test_what_another_session_saves_in_a_namespace_that_is_read_is_found_at_the_next_call(home):

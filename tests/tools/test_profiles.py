@@ -76,9 +76,9 @@ async def test_a_profile_that_names_no_tool_is_refused(name):
 
 async def test_a_profile_of_names_of_v1_alone_is_refused():
     """It would leave an agent without a tool: those of v1.0 are shown only where they are asked for."""
-    with pytest.raises(InvalidSetting, match="did you mean save/decision.*deprecated=True"):
+    with pytest.raises(InvalidSetting, match=r"did you mean save/decision.*deprecated=True"):
         await opened(profile=("save_decision",))
-    with pytest.raises(InvalidSetting, match="save_decision.*there are: "):
+    with pytest.raises(InvalidSetting, match=r"save_decision.*there are: "):
         await opened(profile=("save_decision",), memory=False)
     async with opened(profile=("save_decision",), deprecated=True) as session:
         assert ["save_decision"] == [*session.tools]

@@ -231,7 +231,11 @@ async def test_what_can_only_mean_one_thing_is_accepted(annotation, value, meant
         (Point, '{"x": 1', "an object"),
         (LinkTo, {"to_id": "x", "relation": "r"}, "unknown field 'relation'; did you mean relationship by 'relation'?"),
         (LinkTo, {"to_id": "x", "relationship": "r", "weigth": 1}, "unknown field 'weigth'"),
-        (LinkTo, {"to_id": "x", "toId": "y", "relationship": "r"}, "unknown field 'toId'; did you mean to_id by 'toId'?"),
+        (
+            LinkTo,
+            {"to_id": "x", "toId": "y", "relationship": "r"},
+            "unknown field 'toId'; did you mean to_id by 'toId'?",
+        ),
         (LinkTo, {"toId": "x", "ToID": "y", "relationship": "r"}, "did you mean to_id by"),
         (list[LinkTo], [{"to_id": "", "relationship": "r"}], r"at \[0\]\.to_id"),
         (list[LinkTo], [{"to_id": "x", "relationship": "r", "confidence": "1.5"}], r"at \[0\]\.confidence"),
