@@ -27,8 +27,8 @@ def between(links: Iterable[Link], memories: Iterable[Memory]) -> list[Link]:
     return list({link.id: link for link in links if link.from_id in ids and link.to_id in ids}.values())
 
 
-def networkx_of(memories: Sequence[Memory], links: Iterable[Link], steps: Iterable[tuple[str, str]] = ()) -> Any:
-    """Return a `networkx.MultiDiGraph`; *steps* are pairs of ids that a link ties, which is not at hand."""
+def networkx_of(memories: Sequence[Memory], links: Iterable[Link]) -> Any:
+    """Return a `networkx.MultiDiGraph` of memories and those links that have both ends among them."""
     graph = needed("networkx").MultiDiGraph()
     for memory in memories:
         facts = {
@@ -48,11 +48,10 @@ def networkx_of(memories: Sequence[Memory], links: Iterable[Link], steps: Iterab
             relationship=link.metadata.original_relationship,
             confidence=link.confidence,
         )
-    graph.add_edges_from(step for step in steps if not (graph.has_edge(*step) or graph.has_edge(*reversed(step))))
     return graph
 
 
-def mermaid_of(memories: Sequence[Memory], links: Iterable[Link], steps: Iterable[tuple[str, str]] = ()) -> str:
+def mermaid_of(memories: Sequence[Memory], links: Iterable[Link]) -> str:
     """Return a Mermaid flowchart of the first hundred memories; the arguments are those of `networkx_of`."""
     shown = memories[:_NODES]
     at = {memory.id: f"m{number}" for number, memory in enumerate(shown)}
@@ -61,15 +60,10 @@ def mermaid_of(memories: Sequence[Memory], links: Iterable[Link], steps: Iterabl
         outcome = outcome_of(memory)
         mark = "" if outcome is None else f":::{outcome}"
         lines.append(f'  {at[memory.id]}["{memory.created_at:%Y-%m-%d} {_label(memory.content)}"]{mark}')
-    tied = set()
     for link in between(links, shown):
         arrow = "-->" if link.link_type in _STRONG else "-.->"
         word = _label(link.metadata.original_relationship)
         lines.append(f'  {at[link.from_id]} {arrow}|"{word}"| {at[link.to_id]}')
-        tied.add(frozenset((link.from_id, link.to_id)))
-    lines += [
-        f"  {at[one]} --- {at[other]}" for one, other in steps if {one, other} <= set(at) and {one, other} not in tied
-    ]
     lines += [f"  classDef {name} stroke:{COLOURS[name]},stroke-width:3px" for name in Outcome]
     if len(memories) > _NODES:
         lines.append(f"  %% {len(memories) - _NODES:,} more")

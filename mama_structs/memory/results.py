@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, SupportsIndex, TypeVar, overload
 
@@ -13,7 +13,7 @@ import numpy as np
 from mama_structs._showing import Seen, Showing, boxed, counted, entries, entry, heading, line, lines, needed
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory import diagrams, graph
-from mama_structs.memory.engine import Reader
+from mama_structs.memory.engine import Nodes, Reader
 from mama_structs.memory.model import Link, LinkType, Memory, Outcome, with_texts
 
 _SHOWN = 60
@@ -132,15 +132,15 @@ class Graphed:
 
     __slots__ = ()
 
-    def _graph(self) -> tuple[list[Memory], list[Link], list[tuple[str, str]]]:
+    def _graph(self) -> tuple[list[Memory], list[Link]]:
         raise NotImplementedError
 
     def to_networkx(self) -> Any:
         """
         Return a `networkx.MultiDiGraph` with a node for each memory, under its id, and an edge for each link.
 
-        Edges lead from the memory that acts to the one that it acts on. What is tied by a link that is not at hand, as
-        beyond the neighbours of a memory, has an edge without attributes.
+        Edges lead from the memory that acts to the one that it acts on, and have ``link_type``, ``relationship`` and
+        ``confidence``.
 
         Raises:
             ImportError: networkx is not installed, which the extra ``notebook`` has.
@@ -185,8 +185,8 @@ class Chain(Graphed):
     def __str__(self) -> str:
         return "\n".join(_line(memory) for memory in self.memories) or "nothing"
 
-    def _graph(self) -> tuple[list[Memory], list[Link], list[tuple[str, str]]]:
-        return [*self.memories], [*self.links], []
+    def _graph(self) -> tuple[list[Memory], list[Link]]:
+        return [*self.memories], [*self.links]
 
     @property
     def _title(self) -> str:
@@ -239,6 +239,7 @@ class Surroundings(Showing, Graphed):
         chain: How it evolved.
         around: What is linked to it, at most two links away, nearest and strongest first.
         links: The links that begin or end at it.
+        links_around: The links between those around it, of the types that were followed.
 
     """
 
@@ -246,15 +247,16 @@ class Surroundings(Showing, Graphed):
     chain: Chain
     around: tuple[Reached, ...]
     links: tuple[Link, ...]
+    links_around: tuple[Link, ...] = ()
 
     def _seen(self) -> Seen:
         counts = counted(len(self.chain), "version"), f"{len(self.around):,} around", counted(len(self.links), "link")
         return seen_with(self.memory, *counts)
 
-    def _graph(self) -> tuple[list[Memory], list[Link], list[tuple[str, str]]]:
+    def _graph(self) -> tuple[list[Memory], list[Link]]:
         every = [self.memory, *self.chain.memories, *(one.memory for one in self.around)]
-        steps = [(one.path[-2], one.path[-1]) for one in self.around]
-        return list({memory.id: memory for memory in every}.values()), [*self.links, *self.chain.links], steps
+        links = [*self.links, *self.chain.links, *self.links_around]
+        return list({memory.id: memory for memory in every}.values()), links
 
     def _repr_html_(self) -> str:
         versions = [heading("How it evolved"), self.chain._entries()] if len(self.chain) > 1 else []  # noqa: SLF001 - ours
@@ -462,13 +464,20 @@ def reached_along(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached,
     )
 
 
+def links_among(reader: Reader, nodes: Nodes, types: Collection[LinkType] | None = None) -> list[Link]:
+    """Return the links, of some types or of all, that have both ends among some nodes."""
+    table = reader.links(nodes, "out", types)
+    sources = np.unique(table.sources[np.isin(table.targets, nodes)])
+    ids = set(reader.ids(nodes))
+    read = (link for own in reader.links_of_many(sources, "out") for link in own)
+    return [link for link in read if link.to_id in ids and (types is None or link.link_type in types)]
+
+
 def chain_of(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, ...] = ()) -> Chain:
     """Return a chain of decisions with its links, and what is around it."""
     memories = reader.get(found.nodes)
     by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
-    having = reader.links_of_many(np.unique(found.links.sources), "out")
-    ids = {memory.id for memory in memories}
-    links = [link for own in having for link in own if link.link_type is LinkType.EVOLUTION and link.to_id in ids]
+    links = links_among(reader, found.nodes, [LinkType.EVOLUTION])
     return Chain(
         memories=tuple(memories),
         links=with_texts(sorted(links, key=lambda link: (link.created_at, link.id), reverse=True), memories),

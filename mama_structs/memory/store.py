@@ -1234,6 +1234,10 @@ class MemoryStore:
                 chain=results.chain_of(reader, graph.evolution(reader, node)),
                 around=around,
                 links=with_texts(reader.read_links(node), [memory, *(one.memory for one in around)]),
+                links_around=with_texts(
+                    results.links_among(reader, np.array([step.node for step in steps], np.int64), types),
+                    [one.memory for one in around],
+                ),
             )
 
         return await self._read(id, plan)

@@ -318,7 +318,6 @@ MERMAID = [
     r"flowchart TD",
     rf'  m\d+\["\d{{4}}-\d\d-\d\d {LABEL}"\](?::::(?:SUCCESS|FAILED|PARTIAL))?',
     rf'  m\d+ (?:-->|-\.->)\|"{LABEL}"\| m\d+',
-    r"  m\d+ --- m\d+",
     r"  classDef \w+ stroke:#[0-9a-f]{6},stroke-width:3px",
 ]
 
@@ -333,13 +332,14 @@ def test_no_text_becomes_mermaid(things):
 
 
 async def test_chains_and_surroundings_become_graphs(store):
-    """Nodes are memories under their ids, edges the links between them, and what is tied by others is tied."""
+    """Nodes are memories under their ids, and edges the links between them, with what is known of each."""
     old = await store.save_decision("boats", "Leave the boats open", "quick")
     await store.set_outcome(old.id, "FAILED", reason="Two were full of water")
     new = await store.supersede(old.id, "Cover the boats", "rain")
     done = await store.save_checkpoint("Tarps are bought", implements=[new.id])
     chain = (await store.evolution(old.id)).to_networkx()
-    around = await store.load_context(old.id, link_types=["evolution", "implementation"])
+    await store.link(done.id, (await store.save_insight("Tarps tear")).id, "led to", confidence=0.6)
+    around = await store.load_context(old.id)
     graph = around.to_networkx()
     told = around.to_mermaid().split("\n")
 
@@ -348,7 +348,18 @@ async def test_chains_and_surroundings_become_graphs(store):
     assert [(new.id, old.id, "supersedes")] == [(*ends, word) for *ends, word in chain.edges(data="relationship")]
     assert {old.id, new.id, done.id} < set(graph)
     assert {"content": "Tarps are bought", "type": "checkpoint"}.items() <= graph.nodes[done.id].items()
-    assert graph.has_edge(new.id, done.id) or graph.has_edge(done.id, new.id)
+    assert [("implements", "implementation", 1.0)] == [
+        tuple(facts[name] for name in ("relationship", "link_type", "confidence"))
+        for *_, facts in graph.subgraph([new.id, done.id]).edges(data=True)
+    ]
+    assert not [ends for *ends, facts in graph.edges(data=True) if not facts]
+    assert {*graph} == {end for link in (*around.links, *around.links_around) for end in (link.from_id, link.to_id)}
+    assert {link.id for link in around.links_around} == {
+        link.id
+        for one in around.around
+        for link in await store.links_of(one.memory.id)
+        if {link.from_id, link.to_id} <= {one.memory.id for one in around.around}
+    }
     assert 1 == sum("Leave the boats open" in line and line.endswith(":::FAILED") for line in told)
     assert 1 == sum('-->|"supersedes"|' in line for line in told)
 
