@@ -350,7 +350,7 @@ def test_progress_as_a_bar(monkeypatch):
 def test_progress_without_tqdm(monkeypatch):
     """Where tqdm is not installed, a terminal gets lines too."""
     terminal = Terminal()
-    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(parts, "_TOLD_EVERY", 0)
     with parts.shown("imported", "memories") as tell:

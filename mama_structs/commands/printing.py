@@ -71,7 +71,7 @@ def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) 
     bar: Any = None
     if is_terminal:
         with contextlib.suppress(ImportError):
-            from tqdm import tqdm  # type: ignore[import-untyped]  # it ships no types
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]  # it ships no types
 
             bar = tqdm(desc=what, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
     told, last = time.monotonic(), ""

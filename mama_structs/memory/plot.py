@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import threading
+import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -164,7 +167,8 @@ class MemoryPlots:
                     zorder=2,
                 )
         names = [("other" if topics else "all"), *(short(topic or "", 24) for topic in reversed(topics))]
-        ax.set_yticks(range(len(names)), names, parse_math=False, family=_families())
+        lettered = _lettered("\n".join(names))
+        ax.set_yticks(range(len(names)), lettered.pop("text").split("\n"), **lettered)
         ax.set_ylim(-0.6, len(rows) + 0.6)
         ax.grid(visible=True, axis="y", alpha=0.25)
         _frameless(ax)
@@ -240,8 +244,14 @@ class MemoryPlots:
 
 
 _EDGE: Final = 0.12  # Inches around a picture.
-# East Asian letters, where one of these is installed; matplotlib's own font has none.
+_FAMILY: Final = "DejaVu Sans"  # It comes with matplotlib, and has no East Asian letters.
 _FAMILIES: Final = ("Noto Sans CJK KR", "Noto Sans CJK JP", "Malgun Gothic", "Apple SD Gothic Neo", "NanumGothic")
+# What draws boxes for every letter, and what matplotlib cannot draw.
+_UNFIT: Final = ("Last", "Emoji")
+_MISSING: Final = "\ufffd"
+# Told once, and anew where fonts were added: how many there were.
+_told: Final[set[int]] = set()
+_NAMED: Final = 10
 
 
 def _axes(ax: Any, *, height: float) -> Any:
@@ -271,20 +281,46 @@ def _shown_axes() -> Any:
     return ShownAxes
 
 
-def _families() -> list[str]:
-    there = set(needed("matplotlib.font_manager").get_font_names())
-    return ["DejaVu Sans", *(name for name in _FAMILIES if name in there)]
+def _lettered(text: str) -> dict[str, Any]:
+    """Return a text as it can be drawn, and how: in fonts that have its letters, nothing in it being mathematics."""
+    fonts = len(needed("matplotlib.font_manager").fontManager.ttflist)
+    found = {letter: _family_with(letter, fonts) for letter in dict.fromkeys(text) if not letter.isspace()}
+    # What joins or varies others is nothing by itself.
+    unseen = {letter for letter, name in found.items() if name is None and unicodedata.category(letter) in ("Cf", "Mn")}
+    missing = [letter for letter, name in found.items() if name is None and letter not in unseen]
+    if missing and fonts not in _told:
+        _told.add(fonts)
+        warnings.warn(
+            f"no installed font has {', '.join(missing[:_NAMED])}: these are drawn as {_MISSING}. Install one "
+            "that has them, such as Noto Sans CJK, or give its file to fontManager.addfont of matplotlib.font_manager",
+            stacklevel=2,
+        )
+    drawn = "".join(_MISSING if one in missing else one for one in text if one not in unseen)
+    return {"text": drawn, "family": [*dict.fromkeys([_FAMILY, *filter(None, found.values())])], "parse_math": False}
+
+
+@functools.lru_cache(maxsize=4_096)
+def _family_with(letter: str, fonts: int) -> str | None:  # noqa: ARG001 - where fonts were added, all is asked anew
+    """Return the font that has a letter: matplotlib's own, one that goes with it, or any other that is installed."""
+    manager = needed("matplotlib.font_manager")
+    files = {one.name: one.fname for one in manager.fontManager.ttflist}
+    for name in dict.fromkeys([_FAMILY, *_FAMILIES, *sorted(files)]):
+        if name in files and not any(word in name for word in _UNFIT):
+            with contextlib.suppress(OSError, RuntimeError):
+                if manager.get_font(files[name]).get_char_index(ord(letter)):
+                    return name
+    return None
 
 
 def _write(
     ax: Any, x: float, y: float, text: str, *, offset: tuple[int, int] = (0, 0), is_outlined: bool = False, **how: Any
 ) -> None:
-    how = {"va": "center", "parse_math": False, "family": _families(), "annotation_clip": False} | how
+    how = {"va": "center", "annotation_clip": False} | _lettered(text) | how
     if is_outlined:
         # What runs behind it does not run through it.
         effects = needed("matplotlib.patheffects")
         how["path_effects"] = [effects.withStroke(linewidth=2.5, foreground=ax.get_facecolor())]
-    ax.annotate(text, (x, y), xytext=offset, textcoords="offset points", **how)
+    ax.annotate(xy=(x, y), xytext=offset, textcoords="offset points", **how)
 
 
 def _arrow(ax: Any, start: Any, end: Any, **how: Any) -> None:
@@ -292,7 +328,8 @@ def _arrow(ax: Any, start: Any, end: Any, **how: Any) -> None:
 
 
 def _title(ax: Any, text: str) -> None:
-    ax.set_title(text, loc="left", size=11, parse_math=False, family=_families())
+    lettered = _lettered(text)
+    ax.set_title(lettered.pop("text"), loc="left", size=11, **lettered)
 
 
 def _legend(ax: Any, signs: Sequence[tuple[str, str, str]]) -> None:
@@ -312,7 +349,7 @@ def _legend(ax: Any, signs: Sequence[tuple[str, str, str]]) -> None:
     legend = ax.legend(handles, ["x"] * len(signs), **where)
     for written, (name, _, _) in zip(legend.get_texts(), signs, strict=True):
         # Set here, where nothing in them is mathematics.
-        written.set(parse_math=False, text=name, family=_families())
+        written.set(**_lettered(name))
 
 
 def _frameless(ax: Any) -> None:

@@ -8,10 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import matplotlib as mpl
 import pytest
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
 from memory_helpers import SMALL, OpenedDirectory
 
 from mama_structs import sync
 from mama_structs.errors import InvalidArgument, MemoryNotFound
+from mama_structs.memory import plot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 # Mathematics, a label that legends leave out, escapes, HTML.
@@ -75,6 +78,45 @@ async def test_texts_are_drawn_as_texts(memories):
     for axes in (await drawn(memories, new.id, HOSTILE)).values():
         assert all(line.isprintable() for line in texts_of(axes).split("\n"))
     assert "$\\frac{a$ _x \\u202e" in texts_of(await memories.plot.timeline())
+
+
+def font_with(letters, path):
+    """Write a font that has these letters alone, each as a square."""
+    builder, names = FontBuilder(1000), [".notdef", *(f"u{ord(one):04X}" for one in letters)]
+    pen = TTGlyphPen(None)
+    pen.moveTo((0, 0))
+    for point in ((0, 900), (900, 900), (900, 0)):
+        pen.lineTo(point)
+    pen.closePath()
+    builder.setupGlyphOrder(names)
+    builder.setupCharacterMap(dict(zip(map(ord, letters), names[1:], strict=True)))
+    builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
+    builder.setupHorizontalMetrics(dict.fromkeys(names, (1000, 0)))
+    builder.setupHorizontalHeader(ascent=900, descent=-100)
+    builder.setupNameTable({"familyName": "Just Hangul", "styleName": "Regular"})
+    builder.setupOS2()
+    builder.setupPost()
+    builder.save(path)
+
+
+async def test_letters_that_no_font_has_are_told_once_and_drawn_as_such(memories, tmp_path, monkeypatch):
+    """No letter becomes a box in silence; a font that is added is used, whatever its name."""
+    manager = mpl.font_manager.fontManager
+    plain = [one for one in manager.ttflist if "DejaVu" in one.name or "Last Resort" in one.name]
+    monkeypatch.setattr(manager, "ttflist", plain)
+    monkeypatch.setattr(plot, "_told", set())
+    one = await memories.save_decision("결정", "결정 Use \U0001f44d", "x")
+    with pytest.warns(UserWarning, match="Install one that has them") as told:
+        missing = {name: texts_of(axes) for name, axes in (await drawn(memories, one.id, "결정")).items()}
+
+    assert 1 == len(told)
+    assert "no installed font has 결, 정" in str(told[0].message)
+    assert "\ufffd\ufffd Use \ufffd\n" in missing["evolution"]
+    assert not [text for text in missing.values() if "결" in text]
+    font_with("결정\U0001f44d", tmp_path / "font.ttf")
+    manager.addfont(tmp_path / "font.ttf")
+    for name, axes in (await drawn(memories, one.id, "결정")).items():
+        assert name == "decay" or "결정" in texts_of(axes)
 
 
 async def test_there_are_pictures_of_nothing(memories):
