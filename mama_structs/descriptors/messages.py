@@ -362,7 +362,8 @@ def delta_of(chunk: object) -> Delta | None:
         return Delta(chunk) if chunk else None
     kind = _word(chunk, "type")
     if kind is None:
-        return _delta_of_choices(chunk)
+        event = _word(chunk, "event_kind")
+        return _delta_of_choices(chunk) if event is None else _delta_of_part(chunk, event)
     if kind == "AIMessageChunk":
         return _delta_of_langchain(chunk)
     if kind in _MESSAGES:
@@ -383,6 +384,17 @@ def _delta_of_event(event: object, kind: str) -> Delta | None:
     elif _word(holder, "type") not in _TEXT_HOLDERS or field(event, "snapshot") is not None:
         return None
     return _delta_of_text(f"{name} of a chunk of type {shown(_word(holder, 'type'))}", field(holder, name))
+
+
+def _delta_of_part(event: object, kind: str) -> Delta | None:
+    """Read an event of Pydantic AI's: a part begins, or goes on."""
+    if kind == "part_start":
+        part = field(event, "part")
+        is_text = _word(part, "part_kind") == "text"
+        return _delta_of_text("content of a part", field(part, "content")) if is_text else Delta("", starts_piece=True)
+    delta = field(event, "delta") if kind == "part_delta" else None
+    is_text = _word(delta, "part_delta_kind") == "text"
+    return _delta_of_text("content_delta of a part", field(delta, "content_delta")) if is_text else None
 
 
 def _delta_of_langchain(chunk: object) -> Delta | None:

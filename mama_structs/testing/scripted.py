@@ -1,21 +1,26 @@
-"""A model that says what a script has it say: whole conversations on every adapter, without a provider."""
+"""A model that says what a script has it say: whole conversations, streamed too, without a provider."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import attrs
 
+from mama_structs import _check
 from mama_structs.descriptors.spoken import Spoken, spoken_in
+from mama_structs.errors import InvalidArgument
+from mama_structs.testing._wire import APIS, WireAnswer, WireCall, sent_events
 
 __all__ = ["ModelRequest", "ModelTurn", "ScriptedModel"]
 
 
-def _turns_calls(calls: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[tuple[str, dict[str, Any]], ...]:
-    return tuple((name.replace("/", "__"), dict(arguments)) for name, arguments in calls)
+def _turns_calls(
+    calls: Iterable[tuple[str, Mapping[str, Any] | str]],
+) -> tuple[tuple[str, dict[str, Any] | str], ...]:
+    return tuple((name.replace("/", "__"), given if isinstance(given, str) else dict(given)) for name, given in calls)
 
 
 @attrs.frozen
@@ -25,12 +30,13 @@ class ModelTurn:
 
     Args:
         text: Its text.
-        calls: The tools that it calls, in order: a name, as in the session or on the wire, and arguments.
+        calls: The tools that it calls, in order: a name, as in the session or on the wire, and arguments. A text is
+            what the model wrote in their place, which may be no JSON.
 
     """
 
     text: str = ""
-    calls: tuple[tuple[str, dict[str, Any]], ...] = attrs.field(default=(), converter=_turns_calls)
+    calls: tuple[tuple[str, dict[str, Any] | str], ...] = attrs.field(default=(), converter=_turns_calls)
 
 
 @attrs.frozen
@@ -41,12 +47,15 @@ class ModelRequest:
     Args:
         said: What it was shown of the conversation: who said what, without what a session recalled.
         tools: The names of the tools that it was offered, as they are on the wire.
-        sent: The request as the framework made it: a dict for the clients, else what the framework gives a model.
+        messages: The conversation as the framework gave it.
+        sent: What came with it: the whole request as a dict for the clients and the OpenAI Agents SDK, an ``AgentInfo``
+            of Pydantic AI, the options of LangChain.
 
     """
 
     said: tuple[Spoken, ...]
     tools: tuple[str, ...]
+    messages: Any = attrs.field(repr=False)
     sent: Any = attrs.field(repr=False)
 
     @property
@@ -55,58 +64,107 @@ class ModelRequest:
         return [one.text for one in self.said if one.speaker == "tool"]
 
 
-Step: TypeAlias = str | ModelTurn | Callable[[ModelRequest], str | ModelTurn]
+Said: TypeAlias = str | ModelTurn
+Step: TypeAlias = Said | Callable[[ModelRequest], Said] | Generator[Said, ModelRequest, None]
 
-_FIELDS: Final[dict[str, Any]] = {"object": "response", "created_at": 0, "parallel_tool_calls": True, "tools": []}
+
+class _ScriptOver(LookupError):
+    """The model was asked for more than its script has."""
 
 
 class ScriptedModel:
     """
     A model that says what a script has it say, in the shape that a framework takes.
 
-    It has no network, and does not stream.
+    It has no network.
+    A framework that streams gets the text and the arguments in pieces.
     Where the script is over and the model is asked once more, the request fails and says so.
 
     Args:
-        script: Its messages in order: a text, a `ModelTurn` with calls of tools, or a function that makes either of
-            what the model was asked.
+        script: Its messages in order: a text, a `ModelTurn` with calls of tools, a function that makes either of what
+            the model was asked, or a generator of several, which is sent what the model was asked next.
+        cut: How many characters a piece of a stream has, or a function that cuts a text into its pieces.
 
     Attributes:
         requests: What it was asked, in order.
 
     """
 
-    def __init__(self, *script: Step) -> None:
+    def __init__(self, *script: Step, cut: int | Callable[[str], Iterable[str]] = 8) -> None:
+        for number, step in enumerate(script):
+            if not (isinstance(step, str | ModelTurn | Generator) or callable(step)):
+                kinds = "a text, a ModelTurn, a function or a generator"
+                raise InvalidArgument(f"script[{number}] must be {kinds}, got {type(step).__name__}")
         self.requests: list[ModelRequest] = []
         self._script = list(script)
+        self._next = 0
+        self._telling: Generator[Said, ModelRequest, None] | None = None
+        self._cutting = cut if callable(cut) else _check.whole("cut", cut, 1)
 
     def __repr__(self) -> str:
-        return f"<ScriptedModel, {self.left} of {len(self._script)} messages left>"
+        return f"<ScriptedModel, {self.left} of {len(self._script)} steps left>"
 
     @property
     def left(self) -> int:
-        """How many messages of the script were not asked for yet."""
-        return max(0, len(self._script) - len(self.requests))
+        """How many steps of the script were not begun yet."""
+        return len(self._script) - self._next
 
-    def _turn(self, messages: object, tools: Iterable[str], sent: object) -> ModelTurn:
+    def _turn(self, messages: object, tools: Iterable[str], sent: object) -> WireAnswer:
         """Return the next message, and keep what was asked."""
-        self.requests.append(ModelRequest(tuple(spoken_in(messages)), tuple(tools), sent))
-        if len(self.requests) > len(self._script):
-            raise LookupError(f"the script is over: it has {len(self._script)} messages, and another was asked for")
-        step = self._script[len(self.requests) - 1]
-        said = step if isinstance(step, str | ModelTurn) else step(self.requests[-1])
-        return ModelTurn(said) if isinstance(said, str) else said
+        request = ModelRequest(tuple(spoken_in(messages)), tuple(tools), messages, sent)
+        self.requests.append(request)
+        said = self._said(request)
+        turn = ModelTurn(said) if isinstance(said, str) else said
+        if not isinstance(turn, ModelTurn):
+            raise InvalidArgument(f"a step of the script must give a text or a ModelTurn, got {type(turn).__name__}")
+        number = len(self.requests)
+        calls = [WireCall(f"call_{number}_{at}", *call) for at, call in enumerate(turn.calls)]
+        return WireAnswer(f"answer_{number}", turn.text, calls)
 
-    def _ids(self, turn: ModelTurn) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the calls of a turn, each with an id of its own."""
-        return [(f"call_{len(self.requests)}_{number}", *call) for number, call in enumerate(turn.calls)]
+    def _said(self, request: ModelRequest) -> Said:
+        while True:
+            if self._telling is not None:
+                try:
+                    return self._telling.send(request)
+                except StopIteration:
+                    self._telling = None
+            if not self.left:
+                count = len(self.requests) - 1
+                raise _ScriptOver(
+                    f"the script is over after {count} message{'s' * (count != 1)}, and the model is asked once more"
+                )
+            step = self._script[self._next]
+            self._next += 1
+            if not isinstance(step, Generator):
+                return step(request) if callable(step) else step
+            for said in step:
+                self._telling = step
+                return said
+
+    def _cut(self, text: str) -> list[str]:
+        if not callable(self._cutting):
+            size = self._cutting
+            return [text[start : start + size] for start in range(0, len(text), size)]
+        pieces = list(self._cutting(text))
+        if "".join(pieces) != text:
+            raise InvalidArgument("cut must give pieces that make up the text when they are joined")
+        return pieces
+
+    def _pieces(self, answer: WireAnswer) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what comes one after the other: a piece of the text, or of a call."""
+        for piece in self._cut(answer.text) or [""] * (not answer.calls):
+            yield piece, {}
+        for index, one in enumerate(answer.calls):
+            yield "", {"index": index, "id": one.id, "name": one.name, "args": ""}
+            for piece in self._cut(one.text):
+                yield "", {"index": index, "id": None, "name": None, "args": piece}
 
     def openai(self) -> Any:
-        """Return an ``openai.AsyncOpenAI``: ``responses.create`` and ``chat.completions.create`` (extra ``openai``)."""
+        """Return an ``openai.AsyncOpenAI``: ``responses`` and ``chat.completions`` (extra ``openai``)."""
         return self._client(importlib.import_module("openai"), "AsyncOpenAI")
 
     def anthropic(self) -> Any:
-        """Return an ``anthropic.AsyncAnthropic`` for ``messages.create`` (extra ``anthropic``)."""
+        """Return an ``anthropic.AsyncAnthropic`` for its ``messages`` (extra ``anthropic``)."""
         return self._client(importlib.import_module("anthropic"), "AsyncAnthropic")
 
     def _client(self, sdk: Any, name: str) -> Any:
@@ -115,53 +173,45 @@ class ScriptedModel:
 
         def respond(request: Any) -> Any:
             body = json.loads(request.content)
+            tools = [tool.get("name") or tool.get("function", tool).get("name", "") for tool in body.get("tools", ())]
+            whole, events = next(api for end, api in APIS.items() if request.url.path.endswith(end))
             try:
-                return http.Response(200, json=self._answered(request.url.path, body))
-            except LookupError as error:
+                answer = self._turn(body["messages"] if "messages" in body else body["input"], tools, body)
+                if not body.get("stream"):
+                    return http.Response(200, json=whole(answer))
+                told = sent_events(events(answer, self._cut))
+            except (_ScriptOver, InvalidArgument) as error:
                 return http.Response(400, json={"error": {"message": str(error), "type": "script"}})
+            return http.Response(200, text=told, headers={"content-type": "text/event-stream"})
 
         client = sdk.DefaultAsyncHttpxClient(transport=http.MockTransport(respond))
         return getattr(sdk, name)(api_key="none", base_url="http://scripted.invalid", http_client=client, max_retries=0)
 
-    def _answered(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of a provider's API."""
-        if body.get("stream"):
-            raise LookupError("a ScriptedModel does not stream")
-        tools = [tool.get("name") or tool["function"]["name"] for tool in body.get("tools", ())]
-        turn = self._turn(body["messages"] if "messages" in body else body["input"], tools, body)
-        calls, known = self._ids(turn), {"id": f"answer_{len(self.requests)}", "model": "scripted"}
-        if path.endswith("/responses"):
-            text = {"type": "output_text", "text": turn.text, "annotations": []}
-            said = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [text]}
-            called = [
-                {"type": "function_call", "call_id": one, "name": name, "arguments": json.dumps(arguments)}
-                for one, name, arguments in calls
-            ]
-            return {**known, **_FIELDS, "status": "completed", "tool_choice": "auto", "output": [said, *called]}
-        if path.endswith("/chat/completions"):
-            functions = [
-                {"type": "function", "id": one, "function": {"name": name, "arguments": json.dumps(arguments)}}
-                for one, name, arguments in calls
-            ]
-            message = {"role": "assistant", "content": turn.text} | ({"tool_calls": functions} if functions else {})
-            choice = {"index": 0, "finish_reason": "tool_calls" if calls else "stop", "message": message}
-            return {**known, "object": "chat.completion", "created": 0, "choices": [choice]}
-        blocks = [{"type": "tool_use", "id": one, "name": name, "input": given} for one, name, given in calls]
-        content = [*([{"type": "text", "text": turn.text}] if turn.text else []), *blocks]
-        ending = {"stop_reason": "tool_use" if calls else "end_turn", "usage": {"input_tokens": 0, "output_tokens": 0}}
-        return {**known, "type": "message", "role": "assistant", "content": content, **ending}
+    def openai_agents(self) -> Any:
+        """Return a model of the OpenAI Agents SDK, for ``Agent(model=...)`` (extra ``openai-agents``)."""
+        agents = importlib.import_module("agents")
+        return agents.OpenAIResponsesModel("scripted", openai_client=self.openai())
 
     def pydantic_ai(self) -> Any:
         """Return a model of Pydantic AI, for ``Agent(model)`` (extra ``pydantic-ai``)."""
         parts = importlib.import_module("pydantic_ai.messages")
+        function = importlib.import_module("pydantic_ai.models.function")
 
-        def respond(messages: list[Any], info: Any) -> Any:
-            turn = self._turn(messages, [tool.name for tool in info.function_tools], info)
-            said = [parts.TextPart(turn.text)] if turn.text else []
-            calls = [parts.ToolCallPart(name, given, tool_call_id=one) for one, name, given in self._ids(turn)]
+        async def respond(messages: list[Any], info: Any) -> Any:
+            answer = self._turn(messages, [tool.name for tool in info.function_tools], info)
+            said = [parts.TextPart(answer.text)] if answer.text else []
+            calls = [parts.ToolCallPart(one.name, one.arguments, tool_call_id=one.id) for one in answer.calls]
             return parts.ModelResponse([*said, *calls])
 
-        return importlib.import_module("pydantic_ai.models.function").FunctionModel(respond)
+        async def stream(messages: list[Any], info: Any) -> AsyncIterator[Any]:
+            answer = self._turn(messages, [tool.name for tool in info.function_tools], info)
+            for text, call in self._pieces(answer):
+                if call:
+                    yield {call["index"]: function.DeltaToolCall(call["name"], call["args"], tool_call_id=call["id"])}
+                else:
+                    yield text
+
+        return function.FunctionModel(respond, stream_function=stream)
 
     def langchain(self) -> Any:
         """Return a chat model of LangChain, for ``create_agent(model)`` (extra ``langchain``)."""
@@ -179,25 +229,23 @@ class ScriptedModel:
             def bind_tools(self, tools: Iterable[Any], **options: Any) -> Any:
                 return self.bind(tools=[described(tool) for tool in tools], **options)
 
-            def _generate(self, asked: list[Any], *_: object, tools: Iterable[Any] = (), **options: Any) -> Any:
-                turn = script._turn(asked, [tool["function"]["name"] for tool in tools], options)
-                calls = [
-                    {"type": "tool_call", "id": one, "name": name, "args": given}
-                    for one, name, given in script._ids(turn)
-                ]
-                message = messages.AIMessage(turn.text, tool_calls=calls)
-                return outputs.ChatResult(generations=[outputs.ChatGeneration(message=message)])
+            def _stream(self, asked: list[Any], *_: object, **options: Any) -> Iterator[Any]:
+                answer = script._turn(asked, [tool["function"]["name"] for tool in options.get("tools", ())], options)
+                for text, call in script._pieces(answer):
+                    calls = [call] if call else []
+                    message = messages.AIMessageChunk(text, tool_call_chunks=calls)
+                    yield outputs.ChatGenerationChunk(message=message)
+
+            def _generate(self, asked: list[Any], *_: object, **options: Any) -> Any:
+                return core.generate_from_stream(self._stream(asked, **options))
+
+            # In the loop's own thread, so that a step may use what belongs to it.
+
+            async def _agenerate(self, asked: list[Any], *_: object, **options: Any) -> Any:
+                return self._generate(asked, **options)
+
+            async def _astream(self, asked: list[Any], *_: object, **options: Any) -> AsyncIterator[Any]:
+                for chunk in self._stream(asked, **options):
+                    yield chunk
 
         return Scripted()
-
-    def openai_agents(self) -> Any:
-        """Return a model of the OpenAI Agents SDK, for ``Agent(model=...)`` (extra ``openai-agents``)."""
-        testing = importlib.import_module("agents.testing")
-
-        def respond(call: Any) -> list[Any]:
-            turn = self._turn(call.input, [tool.name for tool in call.tools], call)
-            said = [testing.assistant_message(turn.text)] if turn.text else []
-            return [*said, *(testing.function_call(name, given, call_id=one) for one, name, given in self._ids(turn))]
-
-        # One more, which says that the script is over.
-        return testing.ScriptedModel([testing.ModelStep.respond(respond)] * (len(self._script) + 1))

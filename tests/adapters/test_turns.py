@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from host_helpers import DRIVES, Drive, call, named
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.adapters import anthropic, openai
+from mama_structs.adapters import anthropic
 from mama_structs.adapters.answers import Turns, answer
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.scripted import ModelTurn, ScriptedModel
@@ -31,98 +32,22 @@ IN_FENCE = f'{FENCE}\n<ref id="aim">\n{CODE}\n</ref>\n{FENCE}'
 Run = Callable[[Session, list[ModelTurn]], Awaitable[list[str]]]
 
 
-async def in_openai_responses(session: Session, script: list[ModelTurn]) -> list[str]:
-    """Run the loop of a host on the Responses API, strict."""
-    client, tools = ScriptedModel(*script).openai(), openai.tools(session)
-    assert all(tool["strict"] for tool in tools if tool["name"] in {"get_ref", "measure"})
-    items, outputs = [{"role": "user", "content": "go"}], []
-    for _ in script:
-        response = await client.responses.create(model="any", input=items, tools=tools)
-        answered = await openai.handle(session, response)
-        items += [*(item.model_dump(exclude_none=True) for item in response.output), *answered]
-        outputs += answered
-    return [one["output"] for one in outputs]
+def playing(drive: Drive) -> Run:
+    """Return a function that says a script in one turn of a host, and gives what the tools answered."""
+
+    async def run(session: Session, script: list[ModelTurn]) -> list[str]:
+        return (await drive(session, ScriptedModel(*script), "go")).outputs
+
+    return run
 
 
-async def in_openai_chat(session: Session, script: list[ModelTurn]) -> list[str]:
-    """Run the loop of a host on Chat Completions."""
-    client, tools = ScriptedModel(*script).openai(), openai.tools(session, api="chat")
-    messages, outputs = [{"role": "user", "content": "go"}], []
-    for _ in script:
-        completion = await client.chat.completions.create(model="any", messages=messages, tools=tools)
-        answered = await openai.handle(session, completion)
-        messages += [completion.choices[0].message.model_dump(exclude_none=True), *answered]
-        outputs += answered
-    return [one["content"] for one in outputs]
-
-
-async def in_anthropic(session: Session, script: list[ModelTurn]) -> list[str]:
-    """Run the loop of a host on the Messages API."""
-    strict = [name for name in ("get_ref", "measure") if name in session.tools]
-    client, tools = ScriptedModel(*script).anthropic(), anthropic.tools(session, strict=strict)
-    assert all(tool["strict"] for tool in tools if tool["name"] in strict)
-    messages, outputs = [{"role": "user", "content": "go"}], []
-    for _ in script:
-        message = await client.messages.create(model="any", max_tokens=100, messages=messages, tools=tools)
-        answered = await anthropic.handle(session, message)
-        messages += [{"role": "assistant", "content": message.content}, *([answered] if answered else [])]
-        outputs += answered["content"] if answered else []
-    return [one["content"] for one in outputs]
-
-
-async def in_pydantic_ai(session: Session, script: list[ModelTurn]) -> list[str]:
-    """Run an agent of Pydantic AI."""
-    pydantic_ai = importlib.import_module("pydantic_ai")
-    messages = importlib.import_module("pydantic_ai.messages")
-    adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
-    agent = pydantic_ai.Agent(ScriptedModel(*script).pydantic_ai(), toolsets=[adapter.toolset(session)])
-    result = await agent.run("go")
-    parts = [part for message in result.all_messages() for part in message.parts]
-    return [
-        part.content if isinstance(part.content, str) else json.dumps(part.content)
-        for part in parts
-        if isinstance(part, messages.ToolReturnPart | messages.RetryPromptPart)
-    ]
-
-
-async def in_openai_agents(session: Session, script: list[ModelTurn]) -> list[str]:
-    """Run an agent of the OpenAI Agents SDK, strict."""
-    agents = importlib.import_module("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
-    tools = adapter.tools(session)
-    assert all(tool.strict_json_schema for tool in tools if tool.name in {"get_ref", "measure"})
-    agent = agents.Agent(name="agent", model=ScriptedModel(*script).openai_agents(), tools=tools)
-    quiet = agents.RunConfig(tracing_disabled=True)
-    result = await agents.Runner.run(agent, "go", run_config=quiet, hooks=adapter.hooks(session))
-    return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
-
-
-async def in_langchain(session: Session, script: list[ModelTurn]) -> list[str]:
-    """Run an agent of LangChain with its middleware."""
-    agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
-    adapter = importlib.import_module("mama_structs.adapters.langchain")
-    agent = agents.create_agent(
-        ScriptedModel(*script).langchain(), tools=adapter.tools(session), middleware=[adapter.middleware(session)]
-    )
-    state = await agent.ainvoke({"messages": [{"role": "user", "content": "go"}]})
-    return [one.content for one in state["messages"] if one.type == "tool"]
-
-
-EVERYWHERE = pytest.mark.parametrize(
-    "run",
-    [in_openai_responses, in_openai_chat, in_anthropic, in_pydantic_ai, in_openai_agents, in_langchain],
-    ids=lambda run: run.__name__.removeprefix("in_"),
-)
+EVERYWHERE = pytest.mark.parametrize("run", [playing(drive) for drive in DRIVES], ids=map(named, DRIVES))
 
 
 @pytest.fixture
 async def session():
     async with Session.open(embedder=HashEmbedder()) as session:
         yield session
-
-
-def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
-    return name, arguments
 
 
 async def measure(text: str) -> dict[str, int]:

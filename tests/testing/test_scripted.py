@@ -1,52 +1,116 @@
-"""A model that says what a script has it say: what it keeps of what it was asked, and how it ends."""
+"""A model that says what a script has it say: whole and in pieces, what it keeps of what it was asked, how it ends."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from agents import Agent, RunConfig, Runner
 from anthropic import APIStatusError as AnthropicError
+from host_helpers import DRIVES, calling, in_langchain, in_openai_chat, in_pydantic_ai, named
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from openai import APIStatusError as OpenAIError
-from pydantic_ai import Agent as PydanticAgent
 
+from mama_structs import HashEmbedder, Session
+from mama_structs.errors import InvalidArgument
 from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+from mama_structs.testing.strategies import chunkings, ref_documents
 
-ASKED = [{"role": "user", "content": "why did we leave JWT?"}]
-TOOL = {"name": "search__by_topic", "description": "", "parameters": {"type": "object", "properties": {}}}
+EVERYWHERE = pytest.mark.parametrize("drive", DRIVES, ids=map(named, DRIVES))
+CODE = "def aim(targets):\n    return targets[:3]"
+MARKED = f'Here it is:\n<ref id="aim" lang="python">\n{CODE}\n</ref>\nLook.'
+SEEN = f"Here it is:\n\n{CODE}\n\nLook."
 
 
-async def test_a_step_can_answer_what_the_model_was_shown():
-    """A function of the request is a step, so that a script can use the ids that a tool gave."""
-    model = ScriptedModel(
-        ModelTurn("Let me see.", [("search/by_topic", {"topic": "auth"})]),
-        lambda request: f"Because {request.results[-1]}",
-    )
-    client = model.openai()
-    tools = [{"type": "function", **TOOL, "strict": False}]
-    first = await client.responses.create(model="any", input=ASKED, tools=tools)
-    (call,) = [item for item in first.output if item.type == "function_call"]
-    answered = {"type": "function_call_output", "call_id": call.call_id, "output": "a stolen one could not be revoked"}
-    last = await client.responses.create(model="any", input=[*ASKED, call, answered])
+@pytest.fixture
+async def session():
+    async with Session.open(embedder=HashEmbedder()) as session:
+        yield session
 
-    assert "search__by_topic" == call.name
-    assert "Because a stolen one could not be revoked" == last.output_text
-    assert [("user", "why did we leave JWT?")] == [(one.speaker, one.text) for one in model.requests[0].said]
-    assert [("search__by_topic",), ()] == [request.tools for request in model.requests]
+
+def story():
+    """Look for what is known, and answer with what was found."""
+    request = yield calling("search/by_topic", topic="auth")
+    assert ("user", "why did we leave JWT?") == (request.said[0].speaker, request.said[0].text)
+    yield f"Because {json.loads(request.results[-1])['versions'][0]['reasoning']}"
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_a_script_is_a_story(session, drive, streamed):
+    """A generator is sent what the model was asked next, in every framework, so that it uses what a tool gave."""
+    await session.memories.save_decision("auth", "Keep sessions", "a stolen token could not be revoked")
+    model = ScriptedModel(story(), lambda request: f"That is {len(request.said)}.")
+    run = await drive(session, model, "why did we leave JWT?", "Are you sure?", streamed=streamed)
+
+    assert "Because a stolen token could not be revoked" == run.answers[0]
+    assert run.answers[1].startswith("That is ")
+    assert all("search__by_topic" in request.tools for request in model.requests)
+    assert 3 == len(model.requests) == len({id(request.messages) for request in model.requests})
     assert 0 == model.left
 
 
-async def test_a_script_that_is_over_fails_the_request():
-    """A loop that asks once more than it should is told so, in every framework."""
-    model = ScriptedModel("Only this.")
-    agent = Agent(name="agent", model=model.openai_agents())
-    await Runner.run(agent, "go", run_config=RunConfig(tracing_disabled=True))
+@EVERYWHERE
+async def test_a_ref_that_arrives_in_pieces_is_shown_stored_and_used(session, drive):
+    """A stream shows the text without tags as it comes, and its ref serves the calls of the same message."""
+    model = ScriptedModel(ModelTurn(MARKED, [("get_ref", {"ref_id": "aim"})]), "Done.")
+    run = await drive(session, model, "go", streamed=True)
+    shown = [piece for watched in run.streams for piece in watched.shown]
 
-    with pytest.raises(LookupError, match="the script is over: it has 1 messages"):
-        await PydanticAgent(model.pydantic_ai()).run("go")
-    with pytest.raises(LookupError, match="the script is over"):
-        await model.langchain().ainvoke("go")
-    with pytest.raises(OpenAIError, match="the script is over"):
-        await model.openai().chat.completions.create(model="any", messages=ASKED)
-    with pytest.raises(AnthropicError, match="the script is over"):
-        await model.anthropic().messages.create(model="any", max_tokens=9, messages=ASKED)
-    with pytest.raises(OpenAIError, match="does not stream"):
-        await model.openai().responses.create(model="any", input="go", stream=True)
+    assert CODE in run.outputs[0]
+    assert SEEN + "Done." == "".join(shown)
+    assert len(shown) > 5
+    assert ("ref:aim@1",) == session.refs.versions("aim")
+
+
+@EVERYWHERE
+@settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
+# Frameworks ask again where a model said nothing.
+@given(document=ref_documents(max_size=4).filter(lambda document: document.text.strip()), data=st.data())
+async def test_however_an_answer_is_cut_its_refs_are_the_same(drive, document, data):
+    """What a model marks is stored exactly, wherever a provider cuts its text."""
+    async with Session.open(embedder=HashEmbedder()) as session:
+        model = ScriptedModel(document.text, cut=lambda text: data.draw(chunkings(text)))
+        run = await drive(session, model, "go", streamed=True)
+        (watched,) = run.streams
+        shown = "".join(watched.shown)
+
+    assert [(ref.id, ref.content, ref.complete) for ref in document.refs] == [
+        (ref.id, ref.text, ref.complete) for ref in watched.seen.refs
+    ]
+    assert document.visible == watched.seen.visible
+    assert watched.seen.visible.startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("drive", "streamed"), [(in_openai_chat, False), (in_pydantic_ai, False), (in_pydantic_ai, True)]
+)
+async def test_a_call_can_be_one_that_no_model_should_write(session, drive, streamed):
+    """Arguments that are no JSON are passed on as they are, and the host's loop goes on."""
+    model = ScriptedModel(ModelTurn(calls=[("list_refs", '{"category": ')]), "Sorry.")
+    run = await drive(session, model, "go", streamed=streamed)
+
+    assert ["Sorry."] == run.answers
+    assert "JSON" in run.outputs[0]
+
+
+async def test_what_has_no_place_in_a_message_is_refused(session):
+    """Anthropic's whole messages hold arguments as data; and pieces make up a text."""
+    asked = {"model": "any", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
+    wrong = ScriptedModel(ModelTurn(calls=[("list_refs", "[")])).anthropic()
+    with pytest.raises(AnthropicError, match="arguments of list_refs that are no JSON object"):
+        await wrong.messages.create(**asked)
+    with pytest.raises(InvalidArgument, match="make up the text"):
+        await in_langchain(session, ScriptedModel("Hello", cut=lambda text: [text[:-1]]), "go", streamed=True)
+    with pytest.raises(InvalidArgument, match="cut must be a whole number"):
+        ScriptedModel(cut=0)
+
+
+@EVERYWHERE
+async def test_a_script_that_is_over_fails_the_request(session, drive):
+    """A loop that asks once more than it should is told so, in every framework."""
+    model = ScriptedModel((step for step in ()), "Only this.")
+    await drive(session, model, "go")
+
+    with pytest.raises((LookupError, OpenAIError, AnthropicError), match="the script is over after 1 message,"):
+        await drive(session, model, "go", streamed=True)

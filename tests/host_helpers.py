@@ -1,0 +1,239 @@
+"""Agents in every framework and on every provider's API, as hosts write them, driven by the public scripted model."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from mama_structs import Session
+from mama_structs.adapters import anthropic, openai
+from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+
+
+@attrs.define
+class Run:
+    """What came of a conversation: what tools answered, the last words of each turn, its messages, and its streams."""
+
+    outputs: list[str] = attrs.field(factory=list)
+    answers: list[str] = attrs.field(factory=list)
+    history: list[Any] = attrs.field(factory=list)
+    streams: list[Watched] = attrs.field(factory=list)
+
+    def watch(self, session: Session) -> Watched:
+        self.streams.append(Watched(session.stream()))
+        return self.streams[-1]
+
+
+@attrs.define
+class Watched:
+    """A stream whose host shows people what comes, and stores the refs when the message is over."""
+
+    stream: Any
+    shown: list[str] = attrs.field(factory=list)
+    seen: Any = None
+
+    def feed(self, event: Any) -> None:
+        if text := "".join(getattr(one, "text", "") for one in self.stream.feed(event)):
+            self.shown.append(text)
+
+    async def close(self) -> None:
+        self.seen = await self.stream.close()
+
+
+def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return name, arguments
+
+
+def calling(name: str, **arguments: Any) -> ModelTurn:
+    return ModelTurn(calls=[(name, arguments)])
+
+
+def texts_of_users(messages: list[Any]) -> Iterator[str]:
+    """Yield the texts of the user's side of a conversation, as the model got them."""
+    for message in messages:
+        if not isinstance(message, dict):
+            yield from ([message.content] if getattr(message, "type", "") == "human" else ())
+            parts = getattr(message, "parts", ())
+            yield from (part.content for part in parts if part.part_kind == "user-prompt")
+        elif message.get("role") == "user":
+            content = message["content"]
+            blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            yield from (one["text"] for one in blocks if one["type"] == "text")
+
+
+async def in_openai_responses(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+    """The loop of a host on the Responses API, strict."""
+    run, client, tools = Run(history=[*history]), model.openai(), openai.tools(session)
+    assert all(tool["strict"] for tool in tools if tool["name"] in {"get_ref", "measure"})
+    for said in turns:
+        run.history.append({"role": "user", "content": said})
+        results = [None]
+        while results:
+            run.history = await openai.recalled(session, run.history, **options)
+            asked = {"model": "any", "input": run.history, "tools": tools}
+            if streamed:
+                watched = run.watch(session)
+                async with client.responses.stream(**asked) as stream:
+                    async for event in stream:
+                        watched.feed(event)
+                    response = await stream.get_final_response()
+                await watched.close()
+            else:
+                response = await client.responses.create(**asked)
+            results = await openai.handle(session, response)
+            output = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in response.output]
+            run.history += [*output, *results]
+            run.outputs += [one["output"] for one in results]
+        run.answers.append(response.output_text)
+    return run
+
+
+async def in_openai_chat(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+    """The loop of a host on Chat Completions."""
+    run, client, tools = Run(history=[*history]), model.openai(), openai.tools(session, api="chat")
+    for said in turns:
+        run.history.append({"role": "user", "content": said})
+        results = [None]
+        while results:
+            run.history = await openai.recalled(session, run.history, **options)
+            asked = {"model": "any", "messages": run.history, "tools": tools}
+            if streamed:
+                watched = run.watch(session)
+                async with client.chat.completions.stream(**asked) as stream:
+                    async for event in stream:
+                        watched.feed(event)
+                    completion = await stream.get_final_completion()
+                await watched.close()
+            else:
+                completion = await client.chat.completions.create(**asked)
+            results = await openai.handle(session, completion)
+            message = completion.choices[0].message
+            run.history += [message.model_dump(exclude_none=True, exclude={"parsed"}), *results]
+            run.outputs += [one["content"] for one in results]
+        run.answers.append(message.content)
+    return run
+
+
+async def in_anthropic(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+    """The loop of a host on the Messages API."""
+    strict = [name for name in ("get_ref", "measure") if name in session.tools]
+    run, client, tools = Run(history=[*history]), model.anthropic(), anthropic.tools(session, strict=strict)
+    assert all(tool["strict"] for tool in tools if tool["name"] in strict)
+    for said in turns:
+        run.history.append({"role": "user", "content": said})
+        results: Any = {}
+        while results is not None:
+            run.history = await anthropic.recalled(session, run.history, **options)
+            asked = {"model": "any", "max_tokens": 100, "messages": run.history, "tools": tools}
+            if streamed:
+                watched = run.watch(session)
+                async with client.messages.stream(**asked) as stream:
+                    async for event in stream:
+                        watched.feed(event)
+                    message = await stream.get_final_message()
+                await watched.close()
+            else:
+                message = await client.messages.create(**asked)
+            results = await anthropic.handle(session, message)
+            run.history.append({"role": "assistant", "content": [one.model_dump() for one in message.content]})
+            run.history += [] if results is None else [results]
+            run.outputs += [] if results is None else [one["content"] for one in results["content"]]
+        run.answers.append("".join(one.text for one in message.content if one.type == "text"))
+    return run
+
+
+async def in_pydantic_ai(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+    """An agent of Pydantic AI with the session's capability."""
+    adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
+    capabilities = [adapter.capability(session, **options)]
+    agent = importlib.import_module("pydantic_ai").Agent(model.pydantic_ai(), capabilities=capabilities)
+    run = Run(history=[*history])
+
+    async def watch(_context: Any, events: Any) -> None:
+        watched = None
+        async for event in events:
+            watched = watched or run.watch(session)
+            watched.feed(event)
+        if watched:
+            await watched.close()
+
+    for said in turns:
+        result = await agent.run(said, message_history=run.history, event_stream_handler=watch if streamed else None)
+        run.history = result.all_messages()
+        run.answers.append(result.output)
+    parts = [part for message in run.history for part in message.parts]
+    run.outputs = [
+        part.content if isinstance(part.content, str) else json.dumps(part.content)
+        for part in parts
+        if part.part_kind in {"tool-return", "retry-prompt"}
+    ]
+    return run
+
+
+async def in_openai_agents(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+    """An agent of the OpenAI Agents SDK, strict."""
+    agents = importlib.import_module("agents")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    run, tools = Run(history=[*history]), adapter.tools(session)
+    assert all(tool.strict_json_schema for tool in tools if tool.name in {"get_ref", "measure"})
+    agent = agents.Agent(name="agent", model=model.openai_agents(), tools=tools)
+    for said in turns:
+        # Made anew for each run, as by a web server.
+        hooks = adapter.hooks(session, **options)
+        config = agents.RunConfig(tracing_disabled=True, call_model_input_filter=hooks.with_recalled)
+        items = [*run.history, {"role": "user", "content": said}]
+        if streamed:
+            watched = run.watch(session)
+            result = agents.Runner.run_streamed(agent, items, run_config=config, hooks=hooks)
+            async for event in result.stream_events():
+                watched.feed(event)
+            await watched.close()
+        else:
+            result = await agents.Runner.run(agent, items, run_config=config, hooks=hooks)
+        run.history = result.to_input_list()
+        run.outputs += [item.output for item in result.new_items if item.type == "tool_call_output_item"]
+        run.answers.append(result.final_output)
+    return run
+
+
+async def in_langchain(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
+    """An agent of LangChain with its middleware."""
+    agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
+    adapter = importlib.import_module("mama_structs.adapters.langchain")
+    agent = agents.create_agent(
+        model.langchain(), tools=adapter.tools(session), middleware=[adapter.middleware(session, **options)]
+    )
+    run = Run(history=[*history])
+    for said in turns:
+        asked: Any = {"messages": [*run.history, {"role": "user", "content": said}]}
+        if streamed:
+            under_way = None
+            async for mode, told in agent.astream(asked, stream_mode=["messages", "values"]):
+                if mode == "values":
+                    run.history = told["messages"]
+                elif told[0].type == "AIMessageChunk":
+                    if under_way != told[0].id:
+                        under_way, watched = told[0].id, run.watch(session)
+                    watched.feed(told[0])
+            for watched in run.streams:
+                await watched.close()
+        else:
+            run.history = (await agent.ainvoke(asked))["messages"]
+        run.answers.append(run.history[-1].content)
+    run.outputs = [one.content for one in run.history if one.type == "tool"]
+    return run
+
+
+Drive = Callable[..., Awaitable[Run]]
+DRIVES: list[Drive] = [
+    in_openai_responses, in_openai_chat, in_anthropic, in_pydantic_ai, in_openai_agents, in_langchain,
+]  # fmt: skip
+
+
+def named(drive: Drive) -> str:
+    return drive.__name__.removeprefix("in_")
