@@ -303,7 +303,7 @@ def _lettered(text: str) -> dict[str, Any]:
 def _family_with(letter: str, fonts: int) -> str | None:  # noqa: ARG001 - where fonts were added, all is asked anew
     """Return the font that has a letter: matplotlib's own, one that goes with it, or any other that is installed."""
     manager = needed("matplotlib.font_manager")
-    files = {one.name: one.fname for one in manager.fontManager.ttflist}
+    files: dict[str, str] = {one.name: one.fname for one in manager.fontManager.ttflist}
     for name in dict.fromkeys([_FAMILY, *_FAMILIES, *sorted(files)]):
         if name in files and not any(word in name for word in _UNFIT):
             with contextlib.suppress(OSError, RuntimeError):

@@ -77,7 +77,9 @@ def test_show_has_the_whole_of_one(store, capsys):
     for part in ("ore first", "Why:\n  ships cost ore", "Evidence:\n  fleet log", "supersedes this", "How it evolved:"):
         assert part in text
     assert "close_in_time" not in text
-    assert {"memory", "chain", "around", "links", "evidence"} == set(told(capsys, "show", store, old["id"]))
+    assert {"memory", "chain", "around", "links", "links_around", "evidence"} == set(
+        told(capsys, "show", store, old["id"])
+    )
 
 
 def test_what_is_not_there_is_one_line(store, capsys):
