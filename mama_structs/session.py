@@ -195,8 +195,8 @@ class Session:
             namespace: Whose memories and conversations; those of other namespaces are never seen, but for *reads*.
             reads: Further namespaces whose memories are found and read, and never written; see `Memory.namespace`.
             conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
-            files: The directory, made when the first file is written, below which models may write files;
-                None for none, and then they have no tool that writes any.
+            files: The directory below which models may write files; it is made with the first file. None: models have
+                no tool that writes files.
             references: Defaults for the ready-made tools and for `with_references` of this session, and the ceilings
                 on what models ask of them; see `ReferenceOptions`.
             resolver: One that several sessions share: its sources in place of *structs* and *sources*, with its cache,
@@ -397,8 +397,8 @@ class Session:
         """
         Return the names of the tools that a model should use for its user's message, the most useful first.
 
-        For providers that restrict a model's choice without a change of its list of tools, on which prompt caches and
-        runs depend (``allowed_tools``, for one); nothing that `tools` or `exposed` show changes.
+        For providers that can restrict a model's choice and keep the list of tools, as ``allowed_tools`` does: prompt
+        caches and runs depend on that list. It does not change what `tools` and `exposed` show.
 
         Args:
             message: As for `tools_for`.
@@ -420,12 +420,12 @@ class Session:
 
         Any tool can be called, whether or not a model sees it at the moment.
         An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, up to 100 levels deep.
-        So does plain text that is exactly ``ref:x`` or ``fd:1``, and ``{{ref:x}}`` or ``{{ref:x:10-20}}`` (lines) in a
-        longer one, in parameters and lists that take any text, unless the tool's ``resolve`` is False; a backslash
-        in front keeps it.
+        In parameters that take any text, or a list of texts, so does a text that is exactly ``ref:x`` or ``fd:1``, and
+        ``{{ref:x}}`` or ``{{ref:x:10-20}}`` (lines) in a longer text. A backslash in front prevents it, and so does the
+        tool's ``resolve`` if it is False.
         The log, and an adapter's answer to the model, name what was put in; see `resolved`.
-        What comes back is within the budget of answers, written as compact JSON: a longer result is shortened by its
-        structure, says so under ``shortened``, and is kept under handles; see `RefStore.wrap`.
+        The answer is no longer, as compact JSON, than the settings for answers allow. A longer result is shortened by
+        its structure and says so under ``shortened``; handles give the rest; see `RefStore.wrap`.
         References have half of the budget for themselves, and lose fields before they are left out.
 
         Args:
@@ -533,8 +533,9 @@ class Session:
         """
         Return what the model should know before it answers a message; empty if nothing is relevant.
 
-        It is where the work stood last, if the message goes on with it, what holds on the matter, what failed and why,
-        and what contradicts what. Each fact is told once a conversation, unless it changed; forks know what was told.
+        The text says where the work stood last (if the message continues it), what holds on the topic, what failed and
+        why, and which memories contradict each other. Each fact is told once a conversation, unless it changed; forks
+        know what was told.
 
         Args:
             message: A text, or a provider's message or list of messages, of which the last one of the user counts.
@@ -787,8 +788,8 @@ class Session:
 
         Raises:
             WrongLoop: The session belongs to another event loop, and stays open there.
-            StoreError: The disk did not take what was not yet written; its conversation stays locked until it does,
-                or until the process ends, and everything else was released. Another call tries again.
+            StoreError: The disk did not take the rest of the data. The conversation stays locked until another call
+                succeeds or the process ends; everything else was released.
 
         """
         self._common.loop.check()

@@ -93,8 +93,8 @@ class DescriptorSettings:
         max_bytes: Bytes of content (UTF-8) that one conversation may hold.
         max_handles: Handles that one conversation may hold, each version of a ref counted.
         search_timeout: Seconds that a search may take.
-        conversation_ttl: Seconds after which a conversation of the session's namespace that nobody came back to is
-            deleted, when a session opens or maintains; None for never.
+        conversation_ttl: Seconds after its last use until a conversation of the session's namespace is deleted, when a
+            session opens or maintains; None for never.
         allow_hidden: Whether models may write files and directories whose names begin with a dot.
         root: The same as *files* of `Session.open`, for hosts that are set up by variables.
         wrap_over: Deprecated: *max_chars* of `AnswerSettings`, which may be less than 1,000 here.
@@ -322,8 +322,8 @@ class ToolSettings:
 
     Args:
         profile: Which ready-made tools there are: ``"all"``; ``"memory"`` for those of memories alone; or the names of
-            those that there are to be. Of the others a model learns nothing, and a call of one is a call of an
-            unknown tool; tools that the host adds, and those of v1.0, are there in every profile.
+            those that there are to be. The other tools are hidden from models, and calling one is calling an unknown
+            tool. Every profile has the tools that the host adds, and those of v1.0.
         forget: Whether models have ``evolve/forget``, by which memories are gone for good.
         memory: Whether a session has the tools that save, load, search and evolve memories.
         dynamic: ``"auto"`` shows what a message asks for where whoever runs the model can follow, ``"force_static"``

@@ -61,8 +61,9 @@ def tools(
         message: What the user said, by which `Session.tools_for` chooses; None for all tools.
         strict: Whether the model is held to the schemas: of these tools (``["save/decision"]``), or of all. Anthropic
             takes some 20 strict tools in a request, with 24 optional arguments: in the tools' order, those that fit.
-        defer: Names of tools that the prompt leaves out until the model searches for them, with a tool of Anthropic's
-            that is added: another way to choose from fewer, by which the list, and the prompt's cache, stay the same.
+        defer: Names of tools that are left out of the prompt until the model searches for them, with a tool of
+            Anthropic's that is added. So a model chooses from fewer tools, and the list and the prompt's cache stay the
+            same.
 
     Raises:
         InvalidArgument: A tool has an argument whose name Anthropic does not take.

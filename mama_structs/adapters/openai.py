@@ -53,8 +53,8 @@ def tools(
         strict: Whether the model is held to the schemas, or for which tools (``["save/decision"]``). What is optional
             is then required and may be null. A tool that takes free-form data has no strict schema, and is sent as it
             is.
-        defer: Names of tools that the model is not told of until it searches for them, with a tool of OpenAI's that is
-            added: another way to choose from fewer, by which the list, and the prompt's cache, stay the same.
+        defer: Names of tools that are left out of the prompt until the model searches for them, with a tool of OpenAI's
+            that is added. So a model chooses from fewer tools, and the list and the prompt's cache stay the same.
 
     Raises:
         InvalidArgument: There is no such *api*, or *defer* names tools for the API of chats, which has no such search.

@@ -134,8 +134,8 @@ def toolset(
     Return a session's tools as a toolset, for ``Agent(toolsets=[...])``.
 
     The model is offered all tools, whatever ``settings.tools.dynamic`` says; see `capability`.
-    Wrong arguments are a `ModelRetry` as often as a tool may be retried, and from then on, like everything else that
-    goes wrong, a `ToolFailed`, which does not end the run. Arguments that are no JSON are Pydantic AI's own matter.
+    Wrong arguments raise `ModelRetry` as often as the tool may be retried. After that they raise `ToolFailed`, as every
+    other error does, and the run goes on. Pydantic AI itself handles arguments that are no JSON.
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunContext`.
 
     Args:

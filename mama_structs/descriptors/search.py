@@ -82,8 +82,8 @@ class SearchResult:
     """
     What a search found, in order, and whether there is more.
 
-    *total* counts from where the search began and is None when not all were counted; *next_start* is the character at
-    which the next match begins, None where there is none.
+    *total* is the number of matches from where the search began, None if not all were counted. *next_start* is the
+    character at which the next match begins, None if there is none.
     """
 
     handle: str

@@ -79,9 +79,9 @@ class RefStore:
 
     Works by itself, in memory; that of a `Session` is also kept on disk.
     Belongs to the thread and process that first use it.
-    Whatever takes a handle raises `InvalidHandle` where it is none, `HandleNotFound` where nothing has it (the error
-    names the nearest that exist, or says when it was deleted) and `HandleDamaged` where the disk did not give it back.
-    What stores raises `QuotaExceeded` where there is no room, and then nothing was stored.
+    A method that takes a handle raises `InvalidHandle` if the text is no handle, `HandleNotFound` if the handle is
+    unknown (the error names the nearest handles, or says when it was deleted) and `HandleDamaged` if the disk does not
+    give its text back. A method that stores raises `QuotaExceeded` if there is no room, and then stores nothing.
 
     Args:
         settings: Page sizes and quotas.
@@ -147,7 +147,7 @@ class RefStore:
         """
         Return a store with a full copy of all refs and descriptors, which costs next to nothing until either changes.
 
-        What either stores or deletes later, the other does not see; numbers and versions go on from here in both.
+        Neither sees what the other stores or deletes later; in both, numbers and versions go on from here.
         The fork is in memory only; `Session.fork` makes one that is kept.
         """
         self._check_open()

@@ -275,7 +275,8 @@ class Memory(Showing):
         valid_until: When it stops to hold (UTC), None for never; later searches do not find it.
         repeats: When the same was saved again, word for word (UTC), oldest first.
         former: What it said before it was corrected, oldest first.
-        noticed: What stood on its matter when it was saved, None where it was not saved just now; it is not stored.
+        noticed: What the store held on its topic when it was saved; only the memory that a save returns has it, and it
+            is not stored.
 
     """
 

@@ -65,8 +65,8 @@ class Explanation(Showing):
     Args:
         id: The memory's.
         rank: Its place among the hits, 1 for the first; None for no hit.
-        left_out_by: The argument of the search that left it out, ``"limit"`` where others answer better, ``"copies"``
-            where it is shown with a hit that says the same, ``"valid_until"`` where it has ended; None for a hit.
+        left_out_by: Why it is no hit: the name of the search's argument that left it out, ``"limit"`` if others answer
+            better, ``"copies"`` if a hit says the same, ``"valid_until"`` if it has ended. None for a hit.
         score: Its score, None where a filter left it out.
         relevance: How well it answers, 0 to 1, likewise.
         terms: What adds up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor`` (what
@@ -347,8 +347,8 @@ class Forgotten:
         mended: Other memories that named them, out of which their ids were taken.
         texts: Texts that were kept as their evidence, and named by nothing else.
         refs: Refs and descriptors that were those texts, versions counted.
-        pending: What still holds some of it, in words; that goes at the next chance: when the store is opened or looked
-            after next, or when who holds it closes.
+        pending: Who still holds some of it, in words; it is deleted when the store is next opened or maintained, or
+            when its holder closes.
         not_reached: What was not looked at, in words.
         dry_run: Whether nothing was done, and all this is only what would be.
 

@@ -75,8 +75,8 @@ class ScopedMemories(MemoryStore):
     """
     The memories of one namespace together with those of others that are only read.
 
-    What finds or reads gives what any of them has, each memory with its `Memory.namespace`; an id that several have is
-    the own one's, else the first one's that is read.
+    A method that finds or reads looks in all of them, and each memory says its `Memory.namespace`. If several have the
+    same id, the own namespace counts, else the first that has it.
     Everything else is about the own namespace alone: what saves, links, changes and deletes, `latest_checkpoint`,
     `count`, `relationships`, `export_jsonl`, `stats` and what takes care of the store.
 

@@ -239,8 +239,8 @@ class MemoryStore:
         Everything else is shared: what one saves the other finds, and closing one closes both.
 
         Args:
-            find_content: Gives the versioned handle and the text of what a handle in evidence stands for, None for what
-                is no handle; it raises `HandleNotFound` for a handle that nothing has.
+            find_content: Called with an item of evidence; returns the versioned handle and the text that a handle
+                stands for, None if the item is no handle, and raises `HandleNotFound` for an unknown handle.
 
         """
         return type(self)(self._shared, find_content=find_content)
@@ -278,10 +278,10 @@ class MemoryStore:
                 (0.8), ``reason`` and ``tags``.
             evidence: What it rests on: ids, addresses, any words, or handles (``ref:plan``, ``fd:1``), whose text is
                 kept with the memory, see `evidence_of`.
-            on_duplicate: What becomes of it where the same stands already, word for word, in this topic and of this
-                origin: ``"keep"`` saves it beside that; ``"merge"`` returns the first, whose `Memory.repeats` grows,
-                unless more is said here (*supersedes*, *implements*, *links*, *evidence*, *created_at*), or the first
-                failed, was superseded, or was followed by another decision of its topic.
+            on_duplicate: What to do if a memory with the same words, topic and origin exists: ``"keep"`` saves this
+                one, too; ``"merge"`` saves nothing, returns the existing one and adds the time to its `Memory.repeats`.
+                ``"merge"`` saves all the same if *supersedes*, *implements*, *links*, *evidence* or *created_at* is
+                given, or if the existing one failed, was superseded, or was followed by another decision of its topic.
             created_at: When it was taken (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: Who the text comes from: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``; None for the model
@@ -495,8 +495,8 @@ class MemoryStore:
         Delete a memory with all its links, and return how many links that were.
 
         A text that it kept as evidence goes with it, unless another memory names that, too.
-        Nobody sees any of it from the moment on at which it is gone; of a memory to which many others link, the links
-        are taken out of their rows in further transactions, by the next write of all if this process is killed.
+        From then on nobody sees any of it. If many others link to it, further transactions take the links out of their
+        rows; if this process is killed, the next write does so.
 
         """
         memory_id = check_id("id", id)
@@ -522,11 +522,11 @@ class MemoryStore:
         Delete memories for good: nothing of their texts stays in any file of the store.
 
         Of several filters all must hold; without any it is an error. Only this namespace's own memories go.
-        With them go the reasons of their outcomes, texts that were kept as their evidence and are named by nothing
-        else, the refs and descriptors that are these texts, and their ids in what other memories say.
+        It also deletes the reasons of their outcomes, texts that only they kept as evidence, the refs and descriptors
+        that are these texts, and their ids where other memories name them.
         The whole journal is written anew: meanwhile searches go on and saves wait.
-        What others still hold, such as a process that reads for long, is named in the answer, and goes at the next
-        chance; a process that is killed half-way leaves the rest to the next opening.
+        If somebody still holds some of it, such as a process that reads for long, the answer says so, and it is deleted
+        at the next chance. If this process is killed half-way, the next opening deletes the rest.
 
         Args:
             ids: Ids of memories.

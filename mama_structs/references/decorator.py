@@ -182,13 +182,14 @@ def with_references(
     *max_references_per_entity* beside its own parameters (see `ReferenceOptions`); its signature shows the first three,
     or what ``settings.references`` says.
     Without *include_references* the tool's own object is returned, untouched.
-    What comes from a model, through `Session.call`, an adapter or MCP, gets no more references than the tool's own
-    *max_references*, *max_references_per_entity*, *max_depth* and *allowed_types*; who calls it in Python is not bound.
+    A model, which calls through `Session.call`, an adapter or MCP, gets no more references than the tool's own
+    *max_references*, *max_references_per_entity*, *max_depth* and *allowed_types* permit. A call in Python may ask for
+    more.
 
     Args:
         tool: The tool.
-        resolver: What resolves; by default that of the session entered in this context,
-            else of the only open session of the process.
+        resolver: Fetches what ids stand for; by default the resolver of the session entered in this context, else of
+            the only open session of the process.
         kind: What the tool answers: ``"query"`` for one entity, ``"list"`` for an array of them,
             ``"auto"`` to see it from each payload.
         primary: Names of the fields that hold direct relations, instead of the scheme's.

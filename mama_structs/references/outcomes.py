@@ -143,9 +143,9 @@ class ResolverStats:
         latency: Seconds an upstream query took: quantiles ``p50``, ``p90``, ``p99`` of the last 1,024.
         bytes_added: JSON bytes of the references handed out.
         references: References handed out.
-        follow_up_calls_saved: Calls that an agent had no need to make: references that were resolved, each id once,
-            and none that this resolver had handed out before, as a reference or as a tool's own answer to `query`
-            (of the last 10,000 ids). It presumes that the agent would have looked up every id that it was told.
+        follow_up_calls_saved: Calls that the agent did not have to make, if it would have looked up every id that it
+            was told. It counts each resolved id once, and not at all if it is one of the last 10,000 ids that this
+            resolver handed out before, as a reference or as a tool's answer to `query`.
 
     """
 

@@ -293,8 +293,8 @@ class Source:
         fetch: ``fetch(id) -> Mapping``, async or plain (then it runs in a thread): the entity's fields;
             raises `mama_structs.errors.EntityNotFound` when there is none.
         fetch_many: ``fetch_many(ids) -> Mapping``, likewise: for each id the fields, or an exception.
-            It is asked once for all ids that are not known yet of all calls that come together: in one turn of the
-            event loop, or while none of the resolver's slots is free. What its answer leaves out is not found.
+            It is called once for the unknown ids of all calls that come together: in one turn of the event loop, or
+            while none of the resolver's slots is free. Ids that its answer leaves out count as not found.
             At least one of the two is needed; with both, one id alone goes to *fetch*.
         max_batch: The most ids for *fetch_many* at once; None for any number.
         is_cached: Whether answers may be reused for a while; False for what is at hand anyway and changes.

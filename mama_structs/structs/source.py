@@ -40,8 +40,8 @@ class StructsSource:
             a `StructsClient` (which stays its owner's);
             or anything with ``fetch(entity_id)``, async or plain, that returns the node's answer, or the entity's
             fields.
-        shared: Whether resolvers of this event loop that ask the same base URL share what is cached; those that ask
-            through a host's own session, or an object that only fetches, never do.
+        shared: Whether resolvers of this event loop that ask the same base URL share a cache. Those that ask through a
+            host's own session, or through an object that only fetches, never share one.
 
     Raises:
         InvalidArgument: *origin* is none of these, or the URL is none.

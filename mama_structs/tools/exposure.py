@@ -424,8 +424,8 @@ class Exposure:
         Tell what the user wants now.
 
         Args:
-            message: Text; or content blocks, a message, a list of messages or a request, as dicts or as a provider's
-                objects, of which the user's last text counts; None, or a shape that is not known, tells nothing.
+            message: A text; or content blocks, a message, a list of messages or a request, as dicts or as a provider's
+                objects. The user's last text in them counts. None and unknown shapes match no context.
 
         """
         wording = own_words(said_by_user(message))

@@ -89,8 +89,8 @@ class Tool:
         wrapped: Whether `Session.call` may turn a large result into a descriptor.
         handles: The arguments that take a ``ref:`` or ``fd:`` itself: for these `Session.call` puts the handle, and
             not the text, in place of ``{"$ref": "ref:x"}``.
-        resolve: Whether plain text that is a handle, or has ``{{ref:x}}`` in it, is passed on as what that stands for;
-            not for tools that read by handles, or search for words.
+        resolve: Whether an argument that is a handle, or has ``{{ref:x}}`` in it, is replaced by the text that it
+            stands for. Set it to False for tools that take handles, or search for words.
         deprecated: Whether it is one of v1.0, whose names a host's own tool may have, too.
 
     """
