@@ -909,7 +909,7 @@ class CheckReport:
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __str__(self) -> str:
-        return "\n".join(f"{one.severity}: {one.message}" for one in self.findings) or "nothing found"
+        return "\n".join(f"{one.severity}: {one.message}" for one in self.findings) or "no damage found"
 
 
 class Opening:

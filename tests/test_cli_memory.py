@@ -128,7 +128,7 @@ def test_check(store, capsys):
     report = json.loads(said(capsys, "check", store, "--json"))
 
     assert report["ok"]
-    assert ([f"warning: {one['message']}" for one in report["findings"]] or ["nothing found"]) == lines
+    assert ([f"warning: {one['message']}" for one in report["findings"]] or ["no damage found"]) == lines
 
 
 def test_check_finds_damage(store, capsys):

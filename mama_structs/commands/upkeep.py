@@ -30,7 +30,7 @@ async def check(given: argparse.Namespace) -> int:
     fields = ("severity", "kind", "message", "key")
     findings = [{field: getattr(one, field) for field in fields} for one in report.findings]
     lines = (printable(f"{one.severity}: {one.message}") for one in report.findings)
-    answer(given, {"ok": report.ok, "findings": findings}, "\n".join(lines) or "nothing found")
+    answer(given, {"ok": report.ok, "findings": findings}, "\n".join(lines) or "no damage found")
     return 0 if report.ok else 1
 
 
