@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -18,6 +16,7 @@ from mama_structs.adapters import anthropic as adapter
 from mama_structs.adapters.schemas import strict_schema
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool
 from mama_structs.testing import FakeNode
+from mama_structs.testing.scripted import ModelTurn, ScriptedModel
 
 anthropic = pytest.importorskip("anthropic")
 
@@ -80,149 +79,49 @@ def as_object(answered: dict[str, Any]) -> Any:
     return anthropic.types.Message.model_validate(answered)
 
 
-class ScriptedModel:
-    """A server that answers each request with what the next step of a script makes of it."""
-
-    def __init__(self, *steps):
-        self.steps = list(steps)
-        self.requests: list[dict[str, Any]] = []
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        asked = await request.json()
-        self.requests.append(asked)
-        said = self.steps.pop(0)(asked)
-        if not asked.get("stream"):
-            return web.json_response(said)
-        events = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in said)
-        return web.Response(text=events, content_type="text/event-stream")
-
-    async def __aenter__(self):
-        application = web.Application()
-        application.router.add_post("/v1/messages", self.answer)
-        self.server = TestServer(application)
-        await self.server.start_server()
-        self.client = anthropic.AsyncAnthropic(api_key="none", base_url=str(self.server.make_url("")), max_retries=0)
-        return self
-
-    async def __aexit__(self, *_):
-        await self.client.close()
-        await self.server.close()
-
-
 # The three turns of a conversation: what the model calls, and what it says.
 
 REASON = "A stolen JWT could not be revoked before it expired"
 USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked.", "Why did we leave JWT?"]
 
 
-def results_of(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what the tools have answered so far, as a scripted model reads it."""
-    users = [one["content"] for one in asked["messages"] if one["role"] == "user"]
-    return [json.loads(block["content"]) for content in users if isinstance(content, list) for block in content]
+def story():
+    def calling(*calls):
+        assert {name for name, _ in calls} <= {*model_tools}
+        return ModelTurn("One moment.", calls)
 
-
-def calling(*calls: tuple[str, dict[str, Any]]):
-    def answer(asked):
-        offered = {tool["name"] for tool in asked["tools"]}
-        blocks = []
-        for number, (name, arguments) in enumerate(calls):
-            assert name in offered
-            given = arguments(asked) if callable(arguments) else arguments
-            blocks.append(
-                {"type": "tool_use", "id": f"toolu_{len(asked['messages'])}_{number}", "name": name, "input": given}
-            )
-        return message({"type": "text", "text": "One moment."}, *blocks)
-
-    return answer
-
-
-def saying(text):
-    return lambda asked: message(
-        {"type": "text", "text": text(asked) if callable(text) else text}, stop_reason="end_turn"
-    )
-
-
-def first_id(asked):
-    return results_of(asked)[0]["id"]
-
-
-def explain(asked):
-    jwt = next(one for one in results_of(asked)[-1]["found"] if one["content"] == "Use JWT for logins")
-    return f"We left it because: {jwt['outcome_reason']}. Since then: {jwt['in_its_place']}."
-
-
-SCRIPT = [
-    calling(("save__decision", {"topic": "auth", "decision": "Use JWT for logins", "reasoning": "no session store"})),
-    saying("Noted."),
-    calling(
-        (
-            "evolve__supersede",
-            lambda asked: {
-                "decision_id": first_id(asked),
-                "decision": "Keep sessions in Redis",
-                "reasoning": "can be revoked",
-            },
-        ),
-        ("evolve__outcome", lambda asked: {"decision_id": first_id(asked), "outcome": "FAILED", "reason": REASON}),
-    ),
-    saying("Replaced."),
-    calling(("search__by_context", {"query": "Why did we leave JWT?"})),
-    saying(explain),
-]
+    decision = {"topic": "auth", "decision": "Use JWT for logins", "reasoning": "no session store"}
+    request = yield ModelTurn("One moment.", [("save__decision", decision)])
+    first = json.loads(request.results[0])["id"]
+    model_tools = (yield "Noted.").tools
+    instead = {"decision_id": first, "decision": "Keep sessions in Redis", "reasoning": "can be revoked"}
+    failed = {"decision_id": first, "outcome": "FAILED", "reason": REASON}
+    yield calling(("evolve__supersede", instead), ("evolve__outcome", failed))
+    model_tools = (yield "Replaced.").tools
+    request = yield calling(("search__by_context", {"query": "Why did we leave JWT?"}))
+    jwt = next(one for one in json.loads(request.results[-1])["found"] if one["content"] == "Use JWT for logins")
+    yield f"We left it because: {jwt['outcome_reason']}. Since then: {jwt['in_its_place']}."
 
 
 async def test_an_agent_remembers_why_it_left_jwt():
     """The real client talks to a scripted model, and the reason of the failure comes out of memory."""
-    async with Session.open() as session, ScriptedModel(*SCRIPT) as model:
+    async with Session.open() as session, ScriptedModel(story()).anthropic() as client:
         conversation: list[Any] = []
-        said = ""
         for user in USER:
             conversation.append({"role": "user", "content": user})
-            while True:
-                answered = await model.client.messages.create(
+            results: Any = {}
+            while results is not None:
+                answered = await client.messages.create(
                     model="scripted", max_tokens=1000, messages=conversation, tools=adapter.tools(session, message=user)
                 )
                 await session.observe(answered)
-                conversation.append({"role": "assistant", "content": answered.content})
                 results = await adapter.handle(session, answered)
-                if results is None:
-                    break
-                conversation.append(results)
-            said = answered.content[0].text
+                conversation += [{"role": "assistant", "content": answered.content}, *([results] if results else [])]
 
-        assert f"We left it because: {REASON}. Since then: Keep sessions in Redis." == said
-        assert [] == model.steps
+        assert f"We left it because: {REASON}. Since then: Keep sessions in Redis." == answered.content[0].text
         assert ["user", "assistant"] * 6 == [one["role"] for one in conversation]
         decisions = [one for one in (await session.memories.by_topic("auth")).memories if one.type == "decision"]
         assert ["Keep sessions in Redis", "Use JWT for logins"] == [one.content for one in decisions]
-
-
-async def test_the_final_message_of_a_stream_is_handled(session):
-    """The SDK's helper streams end with the same objects as a plain request."""
-    events = [
-        {"type": "message_start", "message": message(stop_reason=None)},
-        {"type": "content_block_start", "index": 0, "content_block": {**SHOUT, "input": {}}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"text": '}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '"a"}'}},
-        {"type": "content_block_stop", "index": 0},
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": "tool_use", "stop_sequence": None},
-            "usage": {"output_tokens": 9},
-        },
-        {"type": "message_stop"},
-    ]
-    async with ScriptedModel(lambda _: events) as model:
-        async with model.client.messages.stream(
-            model="scripted",
-            max_tokens=100,
-            messages=[{"role": "user", "content": "shout"}],
-            tools=adapter.tools(session),
-        ) as stream:
-            answered = await stream.get_final_message()
-        results = await adapter.handle(session, answered)
-
-    assert {"role": "user", "content": [RESULT]} == results
 
 
 class TestTools:

@@ -12,21 +12,21 @@ from typing import Any
 
 import jsonschema
 import pytest
+from host_helpers import calling
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import PrivateAttr
 
 from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters import langchain
 from mama_structs.errors import SessionClosed
+from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
 
-Story = Generator[dict[str, Any] | str, Any, None]
+Story = Generator[ModelTurn | str, ModelRequest, None]
 
 
 @pytest.fixture(autouse=True)
@@ -39,35 +39,7 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-class ScriptedChatModel(BaseChatModel):
-    """A chat model that says what a generator yields, and sends it what the tools answered."""
-
-    _story: Any = PrivateAttr()
-
-    def __init__(self, story: Story) -> None:
-        super().__init__()
-        self._story = story
-
-    def bind_tools(self, tools, **kwargs):
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
-
-    def _generate(self, messages: list[BaseMessage], stop=None, run_manager=None, **kwargs: Any) -> ChatResult:
-        last = messages[-1]
-        step = self._story.send(last if isinstance(last, ToolMessage) else None)
-        call = {"type": "tool_call", "id": f"call_{len(messages)}", **step} if isinstance(step, dict) else None
-        message = AIMessage(content="", tool_calls=[call]) if call else AIMessage(content=step)
-        return ChatResult(generations=[ChatGeneration(message=message)])
-
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
-
-
-def call(name: str, **arguments: Any) -> dict[str, Any]:
-    return {"name": name, "args": arguments}
-
-
-async def turn(session: Session, model: ScriptedChatModel, messages: list[BaseMessage], said: str) -> str:
+async def turn(session: Session, model: BaseChatModel, messages: list[BaseMessage], said: str) -> str:
     """Run an agent's loop for what the user says, with the tools for it, until the agent answers."""
     messages.append(HumanMessage(said))
     tools = {tool.name: tool for tool in langchain.tools(session, message=messages)}
@@ -88,59 +60,29 @@ def called(name: str, **arguments: Any) -> dict[str, Any]:
     return {"type": "tool_call", "id": "call_1", "name": name, "args": arguments}
 
 
-async def test_agent_answers_from_memory_why_jwt_was_left():
-    """An agent saves, supersedes and marks a decision, and tells from memory why it was left, and for what."""
+async def test_wrong_call_is_an_error_message_that_says_what_to_change():
+    """The model corrects a call by what the error message tells it."""
 
     def story() -> Story:
-        saved = yield call("save__decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
-        yield "Noted"
-        jwt = saved.artifact["id"]
-        redis, why = "Keep sessions in Redis", "They can be revoked at once"
-        yield call("evolve__supersede", decision_id=jwt, decision=redis, reasoning=why)
-        yield "Replaced"
-        failure = "stolen tokens stayed valid until they ran out"
-        yield call("evolve__outcome", decision_id=jwt, outcome="FAILED", reason=failure)
-        yield "Marked"
-        search = yield call("search__by_context", query="why did we leave JWT?")
-        old = next(one for one in json.loads(search.content)["found"] if one["id"] == jwt)
-        yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
+        yield calling("save__decision", topic="auth", decision="Use JWT")
+        saved = yield calling("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        known = json.loads(saved.results[-1])["id"]
+        yield calling("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS")
+        yield calling("evolve__outcome", decision_id=known, outcome="SUCCESS")
+        yield "Done"
 
     messages: list[BaseMessage] = []
     async with Session.open(embedder=HashEmbedder()) as session:
-        model = ScriptedChatModel(story())
-        await turn(session, model, messages, "Let's use JWT for logins, we need not keep any state.")
-        await turn(session, model, messages, "Instead of JWT we keep sessions in Redis, those can be revoked.")
-        await turn(session, model, messages, "JWT failed: stolen tokens stayed valid until they ran out.")
-        final = await turn(session, model, messages, "Why did we leave JWT?")
-
-    assert ["success"] * 4 == [one.status for one in messages if isinstance(one, ToolMessage)]
-    assert "FAILED: stolen tokens stayed valid until they ran out" in final
-    assert "Use JWT for logins" in final
-    assert "Keep sessions in Redis" in final
-
-
-async def test_wrong_call_is_an_error_message_that_says_what_to_change():
-    """The model corrects a call by what the error message tells it."""
-    told = []
-
-    def story() -> Story:
-        told.append((yield call("save__decision", topic="auth", decision="Use JWT")))
-        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
-        told.append((yield call("evolve__outcome", decision_id=saved.artifact["id"][:-1], outcome="SUCCESS")))
-        done = yield call("evolve__outcome", decision_id=saved.artifact["id"], outcome="SUCCESS")
-        yield done.status
-
-    async with Session.open(embedder=HashEmbedder()) as session:
-        final = await turn(session, ScriptedChatModel(story()), [], "hello")
+        await turn(session, ScriptedModel(story()).langchain(), messages, "hello")
         count = await session.memories.count()
 
-    missing, unknown = told
+    missing, saved, unknown, done = [one for one in messages if isinstance(one, ToolMessage)]
 
     assert ["error", "error"] == [missing.status, unknown.status]
     assert "reasoning is required" in json.loads(missing.content)["error"]["message"]
     assert "not_found" == json.loads(unknown.content)["error"]["type"]
     assert "did you mean" in json.loads(unknown.content)["error"]["hint"]
-    assert "success" == final
+    assert ["success", "success"] == [saved.status, done.status]
     assert 1 == count
 
 
@@ -276,17 +218,15 @@ def test_a_graph_runs_without_an_event_loop():
     agents = pytest.importorskip("langchain.agents")
 
     def story() -> Story:
-        decided = {"topic": "defence", "decision": "shield first", "reasoning": "raids"}
-        saved = yield {"name": "save__decision", "args": decided}
-        assert "success" == saved.status
-        missing = yield {"name": "load__context", "args": {"id": "decision_x_1700000000000_12345678"}}
-        assert "error" == missing.status
+        yield calling("save__decision", topic="defence", decision="shield first", reasoning="raids")
+        yield calling("load__context", id="decision_x_1700000000000_12345678")
         yield "done"
 
-    told = story()
     with sync.Session.open(embedder=HashEmbedder()) as session:
-        agent = agents.create_agent(ScriptedChatModel(told), tools=langchain.tools(session))
+        agent = agents.create_agent(ScriptedModel(story()).langchain(), tools=langchain.tools(session))
         answered = agent.invoke({"messages": [HumanMessage("decide")]})
+        tools = [one for one in answered["messages"] if isinstance(one, ToolMessage)]
 
+        assert ["success", "error"] == [one.status for one in tools]
         assert "done" == answered["messages"][-1].content
         assert ["shield first"] == [memory.content for memory in session.memories.recent()]

@@ -8,8 +8,6 @@ import sys
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -17,6 +15,7 @@ from pydantic import TypeAdapter
 from mama_structs import Session
 from mama_structs.adapters import openai as adapter
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool
+from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
 
 openai = pytest.importorskip("openai")
 
@@ -74,36 +73,6 @@ async def session():
         yield opened
 
 
-class ScriptedModel:
-    """A server that answers each request with what the next step of a script makes of it."""
-
-    def __init__(self, *steps):
-        self.steps = list(steps)
-        self.requests: list[dict[str, Any]] = []
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        asked = await request.json()
-        self.requests.append(asked)
-        said = self.steps.pop(0)(asked)
-        if not asked.get("stream"):
-            return web.json_response(said)
-        return web.Response(
-            text="".join(f"data: {json.dumps(event)}\n\n" for event in said), content_type="text/event-stream"
-        )
-
-    async def __aenter__(self):
-        application = web.Application()
-        application.router.add_post("/v1/{api:.+}", self.answer)
-        self.server = TestServer(application)
-        await self.server.start_server()
-        self.client = openai.AsyncOpenAI(api_key="none", base_url=str(self.server.make_url("/v1")), max_retries=0)
-        return self
-
-    async def __aexit__(self, *_):
-        await self.client.close()
-        await self.server.close()
-
-
 def response(*output: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "id": "resp_1",
@@ -131,170 +100,71 @@ def completion(message: dict[str, Any], finish_reason: str = "stop") -> dict[str
     }
 
 
-# The three turns of a conversation, once for both APIs: what the model calls, and what it says.
+# The three turns of a conversation, the same for both APIs.
 
 REASON = "A stolen JWT could not be revoked before it expired"
 USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked.", "Why did we leave JWT?"]
 
 
-def results_of(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what the tools have answered so far, as a scripted model reads it."""
-    texts = [one["output"] for one in asked.get("input", ()) if one.get("type") == "function_call_output"]
-    texts += [one["content"] for one in asked.get("messages", ()) if one["role"] == "tool"]
-    return [json.loads(text) for text in texts]
+def filled(request: ModelRequest, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Write a call as a model does that is held to the strict schema: null for what it leaves out."""
+    tools = {one.get("function", one)["name"]: one.get("function", one) for one in request.sent["tools"]}
+    assert tools[name]["strict"] is True
+    return name, {**dict.fromkeys(tools[name]["parameters"]["properties"]), **arguments}
 
 
-def save(asked):
-    return [("save__decision", {"topic": "auth", "decision": "Use JWT for logins", "reasoning": "no session store"})]
+def save(request):
+    decision = {"topic": "auth", "decision": "Use JWT for logins", "reasoning": "no session store"}
+    return ModelTurn(calls=[filled(request, "save__decision", decision)])
 
 
-def leave(asked):
-    first = results_of(asked)[0]["id"]
-    return [
-        (
-            "evolve__supersede",
-            {"decision_id": first, "decision": "Keep sessions in Redis", "reasoning": "can be revoked"},
-        ),
-        ("evolve__outcome", {"decision_id": first, "outcome": "FAILED", "reason": REASON}),
-    ]
+def leave(request):
+    first = json.loads(request.results[0])["id"]
+    instead = {"decision_id": first, "decision": "Keep sessions in Redis", "reasoning": "can be revoked"}
+    failed = {"decision_id": first, "outcome": "FAILED", "reason": REASON}
+    return ModelTurn(calls=[filled(request, "evolve__supersede", instead), filled(request, "evolve__outcome", failed)])
 
 
-def look(asked):
-    return [("search__by_context", {"query": "Why did we leave JWT?"})]
+def look(request):
+    return ModelTurn(calls=[filled(request, "search__by_context", {"query": "Why did we leave JWT?"})])
 
 
-def explain(asked):
-    found = results_of(asked)[-1]["found"]
+def explain(request):
+    found = json.loads(request.results[-1])["found"]
     jwt = next(one for one in found if one["content"] == "Use JWT for logins")
     return f"We left it because: {jwt['outcome_reason']}. Since then: {jwt['in_its_place']}."
 
 
-SCRIPT = [save, lambda _: "Noted.", leave, lambda _: "Replaced.", look, explain]
+async def create_response(client, conversation, tools):
+    answered = await client.responses.create(model="any", input=conversation, tools=tools)
+    return answered, answered.output, answered.output_text
 
 
-def filled(asked: dict[str, Any], name: str, arguments: dict[str, Any]) -> str:
-    """Write arguments as a model does that is held to the strict schema: null for what it leaves out."""
-    tools = {one.get("function", one)["name"]: one.get("function", one) for one in asked["tools"]}
-    assert tools[name]["strict"] is True
-    return json.dumps({**dict.fromkeys(tools[name]["parameters"]["properties"]), **arguments})
+async def create_completion(client, conversation, tools):
+    answered = await client.chat.completions.create(model="any", messages=conversation, tools=tools)
+    return answered, [answered.choices[0].message], answered.choices[0].message.content
 
 
-def in_responses(step):
-    def answer(asked):
-        said = step(asked)
-        if isinstance(said, str):
-            return response({**SAID, "content": [{"type": "output_text", "text": said, "annotations": []}]})
-        calls = [
-            {
-                "type": "function_call",
-                "id": f"fc_{number}",
-                "call_id": f"call_{len(asked['input'])}_{number}",
-                "name": name,
-                "arguments": filled(asked, name, arguments),
-                "status": "completed",
-            }
-            for number, (name, arguments) in enumerate(said)
-        ]
-        return response({"type": "reasoning", "id": "rs_1", "summary": []}, *calls)
-
-    return answer
-
-
-def in_chat(step):
-    def answer(asked):
-        said = step(asked)
-        if isinstance(said, str):
-            return completion({"content": said})
-        calls = [
-            {
-                "id": f"call_{len(asked['messages'])}_{number}",
-                "type": "function",
-                "function": {"name": name, "arguments": filled(asked, name, arguments)},
-            }
-            for number, (name, arguments) in enumerate(said)
-        ]
-        return completion({"tool_calls": calls}, "tool_calls")
-
-    return answer
-
-
-async def test_an_agent_on_responses_remembers_why_it_left_jwt():
+@pytest.mark.parametrize(("api", "create"), [("responses", create_response), ("chat", create_completion)])
+async def test_an_agent_remembers_why_it_left_jwt(api, create):
     """The real client talks to a scripted model, and the reason of the failure comes out of memory."""
-    async with Session.open() as session, ScriptedModel(*map(in_responses, SCRIPT)) as model:
+    model = ScriptedModel(save, "Noted.", leave, "Replaced.", look, explain)
+    async with Session.open() as session, model.openai() as client:
         conversation: list[Any] = []
-        said = ""
         for user in USER:
             conversation.append({"role": "user", "content": user})
-            while True:
-                answered = await model.client.responses.create(
-                    model="scripted", input=conversation, tools=adapter.tools(session, message=user)
-                )
+            outputs: list[Any] = [None]
+            while outputs:
+                tools = adapter.tools(session, message=user, api=api)
+                answered, messages, said = await create(client, conversation, tools)
                 await session.observe(answered)
-                conversation += answered.output
                 outputs = await adapter.handle(session, answered)
-                if not outputs:
-                    break
-                conversation += outputs
-            said = answered.output_text
+                conversation += [*messages, *outputs]
 
         assert f"We left it because: {REASON}. Since then: Keep sessions in Redis." == said
-        assert [] == model.steps
+        assert 0 == model.left
         decisions = [one for one in (await session.memories.by_topic("auth")).memories if one.type == "decision"]
         assert ["Keep sessions in Redis", "Use JWT for logins"] == [one.content for one in decisions]
-
-
-async def test_an_agent_on_chat_completions_remembers_why_it_left_jwt():
-    """As on the Responses API, with the shapes of the other one."""
-    async with Session.open() as session, ScriptedModel(*map(in_chat, SCRIPT)) as model:
-        conversation: list[Any] = []
-        said = None
-        for user in USER:
-            conversation.append({"role": "user", "content": user})
-            while True:
-                answered = await model.client.chat.completions.create(
-                    model="scripted", messages=conversation, tools=adapter.tools(session, message=user, api="chat")
-                )
-                await session.observe(answered)
-                conversation.append(answered.choices[0].message)
-                outputs = await adapter.handle(session, answered)
-                if not outputs:
-                    break
-                conversation += outputs
-            said = answered.choices[0].message.content
-
-        assert f"We left it because: {REASON}. Since then: Keep sessions in Redis." == said
-        assert [] == model.steps
-
-
-async def test_the_final_response_of_a_stream_is_handled(session):
-    """The SDK's helper streams end with the same objects as a plain request."""
-    call = {**SHOUT, "status": "completed"}
-    events = [
-        {"type": "response.created", "sequence_number": 0, "response": response(status="in_progress")},
-        {
-            "type": "response.output_item.added",
-            "sequence_number": 1,
-            "output_index": 0,
-            "item": {**call, "arguments": ""},
-        },
-        {
-            "type": "response.function_call_arguments.delta",
-            "sequence_number": 2,
-            "output_index": 0,
-            "item_id": "fc_1",
-            "delta": call["arguments"],
-        },
-        {"type": "response.output_item.done", "sequence_number": 3, "output_index": 0, "item": call},
-        {"type": "response.completed", "sequence_number": 4, "response": response(call)},
-    ]
-    async with ScriptedModel(lambda _: events) as model:
-        async with model.client.responses.stream(
-            model="scripted", input="shout", tools=adapter.tools(session)
-        ) as stream:
-            answered = await stream.get_final_response()
-        outputs = await adapter.handle(session, answered)
-
-    assert [{"type": "function_call_output", "call_id": "call_1", "output": "A"}] == outputs
 
 
 class TestTools:

@@ -14,17 +14,18 @@ import jsonschema
 import pytest
 from agents import Agent, FunctionTool, RunConfig, RunContextWrapper, Runner
 from agents.strict_schema import ensure_strict_json_schema
-from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext
+from host_helpers import calling
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters import openai_agents
 from mama_structs.errors import SessionClosed
+from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
 from mama_structs.tools.names import wire_name
 
-Story = Generator[tuple[str, Any] | str, str, None]
+Story = Generator[ModelTurn | str, ModelRequest, None]
 QUIET = RunConfig(tracing_disabled=True)
 
 
@@ -44,78 +45,22 @@ async def session():
         yield session
 
 
-def scripted(story: Story, *, requests: int = 100) -> ScriptedModel:
-    """Make a model that says what a generator yields, and sends it what the tools answered."""
-
-    def respond(call: ModelCall) -> list[Any]:
-        output = call.input[-1].get("output") if isinstance(call.input, list) else None
-        step = story.send(output)
-        if isinstance(step, str):
-            return [assistant_message(step)]
-        name, arguments = step
-        return [function_call(name, arguments, call_id=f"call_{len(call.input)}")]
-
-    return ScriptedModel([ModelStep.respond(respond)] * requests)
-
-
-def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
-    return name, arguments
-
-
 async def run(tools: list[FunctionTool], story: Story, said: Any = "hello", **options: Any) -> Any:
-    agent = Agent(name="agent", model=scripted(story), tools=tools)
+    agent = Agent(name="agent", model=ScriptedModel(story).openai_agents(), tools=tools)
     return await Runner.run(agent, said, **({"run_config": QUIET, "max_turns": 50} | options))
-
-
-def offered(model_call: ModelCall) -> set[str]:
-    return {tool.name for tool in model_call.tools}
-
-
-async def test_agent_answers_from_memory_why_jwt_was_left():
-    """An agent saves, supersedes and marks a decision, and tells from memory why it was left, and for what."""
-
-    def story() -> Story:
-        saved = yield call("save__decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
-        yield "Noted"
-        jwt = json.loads(saved)["id"]
-        redis, why = "Keep sessions in Redis", "They can be revoked at once"
-        yield call("evolve__supersede", decision_id=jwt, decision=redis, reasoning=why, confidence=None)
-        yield "Replaced"
-        failure = "stolen tokens stayed valid until they ran out"
-        yield call("evolve__outcome", decision_id=jwt, outcome="FAILED", reason=failure)
-        yield "Marked"
-        search = yield call("search__by_context", query="why did we leave JWT?", types=None, limit=None)
-        old = next(one for one in json.loads(search)["found"] if one["id"] == jwt)
-        yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
-
-    items: list[Any] = []
-    async with Session.open(embedder=HashEmbedder()) as session:
-        one = Agent(name="agent", model=scripted(story()), tools=openai_agents.tools(session))
-        for said in (
-            "Let's use JWT for logins, we need not keep any state.",
-            "Instead of JWT we keep sessions in Redis, those can be revoked.",
-            "JWT failed: stolen tokens stayed valid until they ran out.",
-            "Why did we leave JWT?",
-        ):
-            result = await Runner.run(one, [*items, {"role": "user", "content": said}], run_config=QUIET)
-            items = result.to_input_list()
-
-    assert "FAILED: stolen tokens stayed valid until they ran out" in result.final_output
-    assert "Use JWT for logins" in result.final_output
-    assert "Keep sessions in Redis" in result.final_output
 
 
 async def test_wrong_call_is_an_output_that_says_what_to_change(session):
     """The model corrects a call by what its output says: a missing argument, an unknown id, arguments cut short."""
 
     def story() -> Story:
-        missing = yield call("save__decision", topic="auth", decision="Use JWT")
-        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
-        known = json.loads(saved)["id"]
-        unknown = yield call("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS", reason=None)
-        cut = yield "evolve__outcome", '{"decision_id": "deci'
-        yield call("evolve__outcome", decision_id=known, outcome="SUCCESS", reason=None)
-        yield json.dumps([json.loads(one)["error"] for one in (missing, unknown, cut)])
+        missing = yield calling("save__decision", topic="auth", decision="Use JWT")
+        saved = yield calling("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        known = json.loads(saved.results[-1])["id"]
+        unknown = yield calling("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS", reason=None)
+        cut = yield ModelTurn(calls=[("evolve__outcome", '{"decision_id": "deci')])
+        yield calling("evolve__outcome", decision_id=known, outcome="SUCCESS", reason=None)
+        yield json.dumps([json.loads(one.results[-1])["error"] for one in (missing, unknown, cut)])
 
     result = await run(openai_agents.tools(session), story())
     missing, unknown, cut = json.loads(result.final_output)
@@ -132,17 +77,19 @@ async def test_a_run_is_offered_all_tools(dynamic):
     """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
 
     def story() -> Story:
-        saved = yield call("save__insight", content="it was not hidden", category=None, tags=[], source=None, links=[])
-        yield saved
+        saved = yield calling(
+            "save__insight", content="it was not hidden", category=None, tags=[], source=None, links=[]
+        )
+        yield saved.results[-1]
 
     settings = Settings(tools=ToolSettings(dynamic=dynamic))
     async with Session.open(embedder=HashEmbedder(), settings=settings) as session:
-        model = scripted(story())
-        agent = Agent(name="agent", model=model, tools=openai_agents.tools(session))
+        model = ScriptedModel(story())
+        agent = Agent(name="agent", model=model.openai_agents(), tools=openai_agents.tools(session))
         result = await Runner.run(agent, "continue from yesterday", run_config=QUIET)
 
         assert "insight_" in result.final_output
-        assert [set(map(wire_name, session.tools))] * 2 == [offered(one) for one in model.calls]
+        assert [set(map(wire_name, session.tools))] * 2 == [set(one.tools) for one in model.requests]
 
 
 async def test_definitions_are_strict(session):
@@ -168,7 +115,7 @@ async def test_free_form_tool_is_sent_as_it_is(session):
     loose = openai_agents.tools(session, strict=False)
 
     def story() -> Story:
-        yield (yield call("tag", labels={"b": "1", "a": "2"}))
+        yield (yield calling("tag", labels={"b": "1", "a": "2"})).results[-1]
 
     result = await run(list(free.values()), story())
 
@@ -186,9 +133,9 @@ async def test_host_tool_gets_the_tool_context(session):
         return f"{tool_context.context} {tool_context.tool_name}"
 
     def story() -> Story:
-        forged = yield call("whoami", tool_context="eve")
-        done = yield call("whoami")
-        yield f"{'error' in forged} {done}"
+        forged = yield calling("whoami", tool_context="eve")
+        done = yield calling("whoami")
+        yield f"{'error' in forged.results[-1]} {done.results[-1]}"
 
     session.tools.add(whoami)
     result = await run(openai_agents.tools(session), story(), context="ada")
@@ -203,7 +150,7 @@ async def test_host_tool_that_raises_is_an_output(session, caplog):
         raise RuntimeError("the cable is cut")
 
     def story() -> Story:
-        yield (yield call("broken"))
+        yield (yield calling("broken")).results[-1]
 
     session.tools.add(broken)
     result = await run(openai_agents.tools(session), story())
@@ -216,9 +163,9 @@ async def test_streamed_run_is_the_same(session):
     """A streamed run calls the tools and comes to the same answer."""
 
     def story() -> Story:
-        yield (yield call("list_refs", category=None))
+        yield (yield calling("list_refs", category=None)).results[-1]
 
-    agent = Agent(name="agent", model=scripted(story()), tools=openai_agents.tools(session))
+    agent = Agent(name="agent", model=ScriptedModel(story()).openai_agents(), tools=openai_agents.tools(session))
     result = Runner.run_streamed(agent, "hello", run_config=QUIET)
     kinds = [event.type async for event in result.stream_events()]
 
@@ -232,7 +179,7 @@ async def test_closed_session_is_the_hosts_matter():
         tools = openai_agents.tools(session)
 
     with pytest.raises(SessionClosed):
-        await run(tools, iter(()))
+        await run(tools, (said for said in ()))
 
 
 ANYTHING = st.recursive(
@@ -253,12 +200,12 @@ async def test_every_tool_takes_anything_without_ending_the_run(data):
         arguments = data.draw(sent.map(json.dumps) | st.text(max_size=20), label="arguments")
 
         def story() -> Story:
-            output = yield tool.name, arguments
-            yield type(output).__name__
+            asked = yield ModelTurn(calls=[(tool.name, arguments)])
+            yield f"{len(asked.results)} answered"
 
         result = await run(tools, story())
 
-        assert "str" == result.final_output
+        assert "1 answered" == result.final_output
         assert 0 <= await session.memories.count() <= 1
 
 

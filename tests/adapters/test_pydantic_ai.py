@@ -12,19 +12,20 @@ from typing import Any
 
 import jsonschema
 import pytest
+from host_helpers import calling
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import Agent, RunContext, models
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.messages import ToolReturnPart
 from pydantic_ai.models.test import TestModel
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters import answers, pydantic_ai
 from mama_structs.errors import SessionClosed
+from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
 from mama_structs.tools.names import wire_name
 
-Story = Generator[ToolCallPart | str, ToolReturnPart, None]
+Story = Generator[ModelTurn | str, ModelRequest, None]
 
 
 @pytest.fixture(autouse=True)
@@ -48,79 +49,24 @@ def opened(dynamic: str) -> Any:
     return Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(dynamic=dynamic)))
 
 
-def iter_of(said: str) -> Story:
-    yield said
-
-
-def scripted(story: Story, seen: list[AgentInfo] | None = None) -> FunctionModel:
-    """Make a model that says what a generator yields, and sends it what the tools answered."""
-
-    async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        if seen is not None:
-            seen.append(info)
-        last = messages[-1].parts[-1]
-        step = story.send(last if isinstance(last, ToolReturnPart) else None)
-        return ModelResponse(parts=[TextPart(step) if isinstance(step, str) else step])
-
-    return FunctionModel(respond)
-
-
-def call(name: str, **arguments: Any) -> ToolCallPart:
-    return ToolCallPart(name, arguments)
-
-
 def agent(session: Session, story: Story, **options: Any) -> Agent:
-    return Agent(scripted(story), toolsets=[pydantic_ai.toolset(session)], **options)
+    return Agent(ScriptedModel(story).pydantic_ai(), toolsets=[pydantic_ai.toolset(session)], **options)
 
 
 def returns(result: Any) -> list[ToolReturnPart]:
     return [part for message in result.all_messages() for part in message.parts if isinstance(part, ToolReturnPart)]
 
 
-async def test_agent_answers_from_memory_why_jwt_was_left():
-    """An agent saves, supersedes and marks a decision, and tells from memory why it was left, and for what."""
-
-    def story() -> Story:
-        saved = yield call("save__decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
-        yield "Noted"
-        jwt = saved.content["id"]
-        redis, why = "Keep sessions in Redis", "They can be revoked at once"
-        yield call("evolve__supersede", decision_id=jwt, decision=redis, reasoning=why)
-        yield "Replaced"
-        failure = "stolen tokens stayed valid until they ran out"
-        yield call("evolve__outcome", decision_id=jwt, outcome="FAILED", reason=failure)
-        yield "Marked"
-        search = yield call("search__by_context", query="why did we leave JWT?")
-        old = next(one for one in search.content["found"] if one["id"] == jwt)
-        yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
-
-    messages: list[ModelMessage] = []
-    async with Session.open(embedder=HashEmbedder()) as session:
-        one = agent(session, story())
-        for said in (
-            "Let's use JWT for logins, we need not keep any state.",
-            "Instead of JWT we keep sessions in Redis, those can be revoked.",
-            "JWT failed: stolen tokens stayed valid until they ran out.",
-            "Why did we leave JWT?",
-        ):
-            result = await one.run(said, message_history=messages)
-            messages = result.all_messages()
-
-    assert ["success"] * 4 == [part.outcome for part in returns(result)]
-    assert "FAILED: stolen tokens stayed valid until they ran out" in result.output
-    assert "Use JWT for logins" in result.output
-    assert "Keep sessions in Redis" in result.output
-
-
 async def test_model_corrects_wrong_arguments(session):
     """A wrong call comes back to be tried again, and says what to change; an unknown id names the nearest."""
 
     def story() -> Story:
-        missing = yield call("save__decision", topic="auth", decision="Use JWT")
-        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
-        unknown = yield call("evolve__outcome", decision_id=saved.content["id"][:-1], outcome="SUCCESS")
-        yield call("evolve__outcome", decision_id=saved.content["id"], outcome="SUCCESS")
-        yield json.dumps([json.loads(missing.content)["error"], json.loads(unknown.content)["error"]])
+        missing = yield calling("save__decision", topic="auth", decision="Use JWT")
+        saved = yield calling("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        known = json.loads(saved.results[-1])["id"]
+        unknown = yield calling("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS")
+        yield calling("evolve__outcome", decision_id=known, outcome="SUCCESS")
+        yield json.dumps([json.loads(one.results[-1])["error"] for one in (missing, unknown)])
 
     result = await agent(session, story()).run("We use JWT")
     missing, unknown = json.loads(result.output)
@@ -138,7 +84,7 @@ async def test_wrong_calls_never_end_the_run(session, retries):
 
     def story() -> Story:
         for _ in range(5):
-            yield call("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
+            yield calling("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
         yield "I give up"
 
     result = await agent(session, story(), retries={"tools": retries}).run("It worked")
@@ -152,11 +98,11 @@ async def test_toolset_has_its_own_number_of_tries(session):
 
     def story() -> Story:
         for _ in range(3):
-            yield call("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
+            yield calling("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
         yield "I give up"
 
     toolset = pydantic_ai.toolset(session, id="memory", max_retries=2)
-    result = await Agent(scripted(story()), toolsets=[toolset]).run("It worked")
+    result = await Agent(ScriptedModel(story()).pydantic_ai(), toolsets=[toolset]).run("It worked")
 
     assert "memory" == toolset.id
     assert ["retried", "retried", "failed"] == [part.outcome for part in returns(result)]
@@ -165,25 +111,25 @@ async def test_toolset_has_its_own_number_of_tries(session):
 @pytest.mark.parametrize("dynamic", ["auto", "force_dynamic"])
 async def test_a_run_is_offered_all_tools(dynamic):
     """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
-    seen: list[AgentInfo] = []
 
     def story() -> Story:
-        done = yield call("save__insight", content="it was not hidden")
-        yield done.outcome
+        done = yield calling("save__insight", content="it was not hidden")
+        yield done.results[-1]
 
+    model = ScriptedModel(story(), story())
     async with opened(dynamic) as session:
         for one in ({"toolsets": [pydantic_ai.toolset(session)]}, {"capabilities": [pydantic_ai.capability(session)]}):
-            result = await Agent(scripted(story(), seen), **one).run("continue from yesterday")
+            result = await Agent(model.pydantic_ai(), **one).run("continue from yesterday")
 
-            assert "success" == result.output
-        offered = [{tool.name for tool in info.function_tools} for info in seen]
+            assert ["success"] == [part.outcome for part in returns(result)]
+            assert "insight_" in result.output
 
-        assert [set(map(wire_name, session.tools))] * 4 == offered
+        assert [set(map(wire_name, session.tools))] * 4 == [set(request.tools) for request in model.requests]
 
 
 async def test_the_choice_is_restricted_where_that_is_forced():
     """The choice follows what the user says, with the host's other tools in it and never against its own settings."""
-    seen: list[AgentInfo] = []
+    model = ScriptedModel(*["Hello"] * 4)
 
     def weather() -> str:
         return "sunny"
@@ -195,11 +141,11 @@ async def test_the_choice_is_restricted_where_that_is_forced():
             (session, "continue from yesterday", {"tool_choice": "none"}),
             (free, "continue from yesterday", None),
         ):
-            narrowing = Agent(
-                scripted(iter_of("Hello"), seen), tools=[weather], capabilities=[pydantic_ai.capability(one)]
-            )
+            narrowing = Agent(model.pydantic_ai(), tools=[weather], capabilities=[pydantic_ai.capability(one)])
             await narrowing.run(said, model_settings=settings)
-        resuming, other, own, unforced = [(info.model_settings or {}).get("tool_choice") for info in seen]
+        resuming, other, own, unforced = [
+            (request.sent.model_settings or {}).get("tool_choice") for request in model.requests
+        ]
         everything = {"weather", *map(wire_name, session.tools)}
 
     assert everything > set(resuming.function_tools) > {"weather", "load__checkpoint", "search__recent"}
@@ -211,22 +157,22 @@ async def test_the_choice_is_restricted_where_that_is_forced():
 
 async def test_tool_added_during_a_run_is_offered_at_the_next_request(session):
     """A host's tool that is added between two requests reaches the model with the second."""
-    seen: list[AgentInfo] = []
 
     async def deploy() -> str:
         return "deployed"
 
     def story() -> Story:
-        yield call("list_refs")
+        yield calling("list_refs")
         session.tools.add(deploy)
-        yield call("list_refs")
-        done = yield call("deploy")
-        yield done.content
+        yield calling("list_refs")
+        done = yield calling("deploy")
+        yield done.results[-1]
 
-    result = await Agent(scripted(story(), seen), toolsets=[pydantic_ai.toolset(session)]).run("Deploy it")
+    model = ScriptedModel(story())
+    result = await Agent(model.pydantic_ai(), toolsets=[pydantic_ai.toolset(session)]).run("Deploy it")
 
     assert "deployed" == result.output
-    assert [False, False, True, True] == ["deploy" in {tool.name for tool in one.function_tools} for one in seen]
+    assert [False, False, True, True] == ["deploy" in request.tools for request in model.requests]
 
 
 async def test_definitions_are_valid(session):
@@ -262,14 +208,15 @@ async def test_host_tool_gets_the_run_context(session):
         return run_context.deps
 
     def story() -> Story:
-        forged = yield call("whoami", run_context={"deps": "eve"})
-        done = yield call("whoami")
-        yield f"{forged.outcome} {done.content}"
+        yield calling("whoami", run_context={"deps": "eve"})
+        done = yield calling("whoami")
+        yield done.results[-1]
 
     session.tools.add(whoami)
     result = await agent(session, story(), deps_type=str).run("Who am I?", deps="ada")
 
-    assert "retried ada" == result.output
+    assert ["retried", "success"] == [part.outcome for part in returns(result)]
+    assert "ada" == result.output
 
 
 async def test_result_that_is_no_unicode_reaches_the_model(session):
@@ -279,8 +226,8 @@ async def test_result_that_is_no_unicode_reaches_the_model(session):
         return {"text": "a\ud800"}
 
     def story() -> Story:
-        done = yield call("halved")
-        yield done.content["text"]
+        done = yield calling("halved")
+        yield done.results[-1]
 
     session.tools.add(halved)
     result = await agent(session, story()).run("Try it")
@@ -296,13 +243,13 @@ async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
         raise RuntimeError("the cable is cut")
 
     def story() -> Story:
-        done = yield call("broken")
-        yield f"{done.outcome}: {done.content}"
+        done = yield calling("broken")
+        yield done.results[-1]
 
     session.tools.add(broken)
     result = await agent(session, story()).run("Try it")
 
-    assert result.output.startswith("failed: ")
+    assert ["failed"] == [part.outcome for part in returns(result)]
     assert "the cable is cut" in result.output
     assert "RuntimeError" in caplog.text
 
@@ -311,13 +258,11 @@ async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
 async def test_toolset_can_be_wrapped(session, change: Callable[..., Any]):
     """Pydantic AI's wrappers work: names get a prefix, and tools are filtered by how they behave."""
 
-    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        if len(messages) > 1:
-            return ModelResponse(parts=[TextPart(messages[-1].parts[-1].content)])
-        name = next(tool.name for tool in info.function_tools if tool.name.endswith("list_refs"))
-        return ModelResponse(parts=[call(name)])
+    def calls_the_list(request: ModelRequest) -> ModelTurn:
+        return calling(next(name for name in request.tools if name.endswith("list_refs")))
 
-    result = await Agent(FunctionModel(respond), toolsets=[change(pydantic_ai.toolset(session))]).run("hello")
+    model = ScriptedModel(calls_the_list, lambda request: request.results[-1])
+    result = await Agent(model.pydantic_ai(), toolsets=[change(pydantic_ai.toolset(session))]).run("hello")
 
     assert '<ref_list count="0"/>' == result.output
 
@@ -352,7 +297,7 @@ async def test_every_tool_takes_anything_without_ending_the_run(data):
 
         def story() -> Story:
             for one in arguments:
-                yield ToolCallPart(session.wire_names.by_tool[tool.name], one)
+                yield ModelTurn(calls=[(tool.name, one)])
             yield "done"
 
         result = await agent(session, story()).run("hello")

@@ -7,40 +7,27 @@ import itertools
 import json
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
-import httpx2
 import pytest
 from agents import Agent as OpenAIAgent
 from agents import ModelSettings, RunConfig, Runner
 from agents import OpenAIResponsesModel as AgentsModel
-from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from host_helpers import DRIVES, Drive, named, texts_of_users
 from hostile_helpers import ROWS, check_block, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import HumanMessage
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from openai import AsyncOpenAI
-from pydantic import PrivateAttr
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import models
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.messages import ModelRequest as PydanticRequest
+from pydantic_ai.messages import UserPromptPart
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -49,13 +36,13 @@ from mama_structs.adapters import anthropic, langchain, mcp, openai, openai_agen
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.errors import StoreError
 from mama_structs.memory.ranking import Bounds
+from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
 
 # What a model says or calls, by the texts of its user's side and the results of the calls so far.
 Step = str | tuple[str, dict[str, Any]]
 Model = Callable[[list[str], list[str]], Step]
 # A request's texts of the user's side, one list a request, the answers, one a turn, and the conversation.
 Ran = tuple[list[list[str]], list[str], Any]
-Drive = Callable[..., Awaitable[Ran]]
 
 REDIS = "Keep login sessions in Redis"
 WHY = "a stolen token could not be revoked"
@@ -84,165 +71,22 @@ async def session():
         yield session
 
 
-async def drive_pydantic_ai(
-    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
-) -> Ran:
-    requests: list[list[str]] = []
+def playing(drive: Drive) -> Callable[..., Awaitable[Ran]]:
+    """Return a function that lets a model play in a host, and gives what it was shown."""
 
-    def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-        parts = [part for message in messages for part in message.parts]
-        requests.append([part.content for part in parts if isinstance(part, UserPromptPart)])
-        step = model(requests[-1], [str(part.content) for part in parts if isinstance(part, ToolReturnPart)])
-        return ModelResponse(parts=[TextPart(step) if isinstance(step, str) else ToolCallPart(*step)])
+    async def run(session: Session, model: Model, *turns: str, **options: Any) -> Ran:
+        def step(request: ModelRequest) -> str | ModelTurn:
+            said = model([*texts_of_users(request.messages)], request.results)
+            return said if isinstance(said, str) else ModelTurn(calls=[said])
 
-    agent = PydanticAgent(FunctionModel(respond), capabilities=[pydantic_ai.capability(session, max_chars=max_chars)])
-    answers = []
-    for said in turns:
-        result = await agent.run(said, message_history=history)
-        answers, history = [*answers, result.output], result.all_messages()
-    return requests, answers, history
+        script = ScriptedModel(*[step] * 20)
+        told = await drive(session, script, *turns, **options)
+        return [[*texts_of_users(one.messages)] for one in script.requests], told.answers, told.history
+
+    return run
 
 
-class ChatModel(BaseChatModel):
-    """A chat model of LangChain that a function plays."""
-
-    _model: Any = PrivateAttr()
-    _requests: Any = PrivateAttr()
-
-    def __init__(self, model: Model, requests: list[list[str]]) -> None:
-        super().__init__()
-        self._model, self._requests = model, requests
-
-    def bind_tools(self, tools, **kwargs):
-        return self
-
-    def _generate(self, messages: list[BaseMessage], stop=None, run_manager=None, **kwargs: Any) -> ChatResult:
-        self._requests.append([one.content for one in messages if isinstance(one, HumanMessage)])
-        step = self._model(self._requests[-1], [one.content for one in messages if isinstance(one, ToolMessage)])
-        if isinstance(step, str):
-            message = AIMessage(step)
-        else:
-            call = {"type": "tool_call", "id": f"call_{len(messages)}", "name": step[0], "args": step[1]}
-            message = AIMessage("", tool_calls=[call])
-        return ChatResult(generations=[ChatGeneration(message=message)])
-
-    @property
-    def _llm_type(self) -> str:
-        return "played"
-
-
-async def drive_langchain(
-    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
-) -> Ran:
-    requests: list[list[str]] = []
-    agent = create_agent(
-        ChatModel(model, requests),
-        tools=langchain.tools(session),
-        middleware=[langchain.middleware(session, max_chars=max_chars)],
-    )
-    answers, messages = [], [*history]
-    for said in turns:
-        messages = (await agent.ainvoke({"messages": [*messages, HumanMessage(said)]}))["messages"]
-        answers.append(messages[-1].content)
-    return requests, answers, messages
-
-
-async def drive_openai_agents(
-    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
-) -> Ran:
-    requests: list[list[str]] = []
-
-    def respond(call: ModelCall) -> list[Any]:
-        items = call.input
-        requests.append([item["content"] for item in items if item.get("role") == "user"])
-        step = model(requests[-1], [item["output"] for item in items if item.get("type") == "function_call_output"])
-        return [assistant_message(step) if isinstance(step, str) else function_call(*step, call_id=f"c{len(items)}")]
-
-    agent = OpenAIAgent(
-        name="agent", model=ScriptedModel([ModelStep.respond(respond)] * 20), tools=openai_agents.tools(session)
-    )
-    answers, items = [], [*history]
-    for said in turns:
-        # Made anew for each run, as by a web server.
-        hooks = openai_agents.hooks(session, max_chars=max_chars)
-        config = RunConfig(tracing_disabled=True, call_model_input_filter=hooks.with_recalled)
-        result = await Runner.run(agent, [*items, {"role": "user", "content": said}], run_config=config)
-        answers, items = [*answers, result.final_output], result.to_input_list()
-    return requests, answers, items
-
-
-async def drive_responses(
-    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
-) -> Ran:
-    requests, answers, items = [], [], [*history]
-    for said in turns:
-        items.append({"role": "user", "content": said})
-        while True:
-            items = await openai.recalled(session, items, max_chars=max_chars)
-            requests.append([item["content"] for item in items if item.get("role") == "user"])
-            step = model(requests[-1], [item["output"] for item in items if item.get("type") == "function_call_output"])
-            if isinstance(step, str):
-                items.append({"role": "assistant", "content": step})
-                answers.append(step)
-                break
-            name, arguments = step
-            call = {"type": "function_call", "call_id": "c", "name": name, "arguments": json.dumps(arguments)}
-            items += [call, *await openai.handle(session, [call])]
-    return requests, answers, items
-
-
-async def drive_chat(session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000) -> Ran:
-    requests, answers, messages = [], [], [*history]
-    for said in turns:
-        messages.append({"role": "user", "content": said})
-        while True:
-            messages = await openai.recalled(session, messages, max_chars=max_chars)
-            requests.append([one["content"] for one in messages if one["role"] == "user"])
-            step = model(requests[-1], [one["content"] for one in messages if one["role"] == "tool"])
-            if isinstance(step, str):
-                messages.append({"role": "assistant", "content": step})
-                answers.append(step)
-                break
-            function = {"name": step[0], "arguments": json.dumps(step[1])}
-            called = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
-            messages += [called, *await openai.handle(session, called)]
-    return requests, answers, messages
-
-
-async def drive_anthropic(
-    session: Session, model: Model, *turns: str, history: Any = (), max_chars: int = 2_000
-) -> Ran:
-    requests, answers, messages = [], [], [*history]
-
-    def said_in(kind: str, name: str) -> Iterator[str]:
-        for message in messages:
-            content = message["content"]
-            blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            yield from (one[name] for one in blocks if message["role"] == "user" and one["type"] == kind)
-
-    for said in turns:
-        messages.append({"role": "user", "content": said})
-        while True:
-            messages = await anthropic.recalled(session, messages, max_chars=max_chars)
-            requests.append([*said_in("text", "text")])
-            step = model(requests[-1], [*said_in("tool_result", "content")])
-            text, call = {"type": "text", "text": step}, {"type": "tool_use", "id": "c"}
-            block = text if isinstance(step, str) else {**call, "name": step[0], "input": step[1]}
-            messages.append({"role": "assistant", "content": [block]})
-            results = await anthropic.handle(session, messages[-1])
-            if results is None:
-                answers.append(step)
-                break
-            messages.append(results)
-    return requests, answers, messages
-
-
-DRIVES = (drive_pydantic_ai, drive_langchain, drive_openai_agents, drive_responses, drive_chat, drive_anthropic)
-EVERYWHERE = pytest.mark.parametrize(
-    "drive",
-    DRIVES,
-    ids=lambda drive: drive.__name__.removeprefix("drive_"),
-)
+EVERYWHERE = pytest.mark.parametrize("drive", [playing(drive) for drive in DRIVES], ids=map(named, DRIVES))
 
 
 def is_block(text: str) -> bool:
@@ -357,7 +201,7 @@ async def test_no_hostile_memory_leaves_its_block_anywhere(monkeypatch):
             await save(session.memories, row)
         for drive in DRIVES:
             await session.recall("", again=True)
-            requests, _, _ = await drive(session, quotes_what_is_recalled, said, max_chars=ROOM)
+            requests, _, _ = await playing(drive)(session, quotes_what_is_recalled, said, max_chars=ROOM)
             ((own, block),) = requests
 
             assert said == own, drive
@@ -448,8 +292,8 @@ async def test_what_is_recalled_is_none_of_the_users_words(session):
         [{"role": "user", "content": one} for one in said],
         [{"role": "user", "content": [{"type": "text", "text": one} for one in said]}],
         [HumanMessage(one) for one in said],
-        [ModelRequest([UserPromptPart(one)]) for one in said],
-        [ModelRequest([UserPromptPart(one) for one in said])],
+        [PydanticRequest([UserPromptPart(one)]) for one in said],
+        [PydanticRequest([UserPromptPart(one) for one in said])],
     )
 
     assert is_block(text)
@@ -485,19 +329,15 @@ async def test_no_message_stands_in_the_way_of_recalling(session, messages, reca
 
 def test_an_agent_that_is_invoked_is_told_too():
     """LangChain's agents without an event loop recall and keep marks, by a session of the synchronous facade."""
-    requests: list[list[str]] = []
-
-    def marks(texts: list[str], _outputs: list[str]) -> str:
-        return f'<ref id="plan">{len(texts)}</ref>'
-
+    model = ScriptedModel('<ref id="plan">two shields</ref>')
     with sync.Session.open() as session:
         session.memories.save_decision("auth", REDIS, WHY)
         agent = create_agent(
-            ChatModel(marks, requests), tools=langchain.tools(session), middleware=[langchain.middleware(session)]
+            model.langchain(), tools=langchain.tools(session), middleware=[langchain.middleware(session)]
         )
         agent.invoke({"messages": [HumanMessage(ASKED)]})
 
-        ((own, block),) = requests
+        own, block = texts_of_users(model.requests[0].messages)
         assert ASKED == own
         assert is_block(block)
         assert 1 == len(session.refs)
@@ -506,21 +346,9 @@ def test_an_agent_that_is_invoked_is_told_too():
 async def test_openai_is_sent_a_static_list_and_a_choice(monkeypatch):
     """What both frameworks send restricts the choice by `allowed_tools`, beside all tools and what is recalled."""
     monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", True)
-    said, sent = "continue from yesterday", []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        sent.append(json.loads(request.content))
-        text = {"type": "output_text", "text": "Hello", "annotations": []}
-        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [text]}
-        known = {"id": "r", "object": "response", "created_at": 0, "model": "gpt-5.1", "output": [message]}
-        return httpx2.Response(200, json=known)
-
+    said, script = "continue from yesterday", ScriptedModel("Hello", "Hello")
     forced = Settings(tools=ToolSettings(dynamic="force_dynamic"))
-    async with (
-        httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as http,
-        AsyncOpenAI(api_key="none", http_client=http) as client,
-        Session.open(settings=forced) as session,
-    ):
+    async with script.openai() as client, Session.open(settings=forced) as session:
         await session.memories.save_checkpoint("The parser reads headers", next_steps=["read bodies"])
         model = OpenAIResponsesModel("gpt-5.1", provider=OpenAIProvider(openai_client=client))
         await PydanticAgent(model, capabilities=[pydantic_ai.capability(session)]).run(said)
@@ -535,10 +363,10 @@ async def test_openai_is_sent_a_static_list_and_a_choice(monkeypatch):
         await Runner.run(agent, said, run_config=config)
         wire, allowed = session.wire_names.by_tool, session.allowed_for(said)
 
-        for request in sent:
+        for request in (one.sent for one in script.requests):
             assert {wire[name] for name in session.tools} == {tool["name"] for tool in request["tools"]}
             assert "allowed_tools" == request["tool_choice"]["type"]
             assert {wire[name] for name in allowed} == {tool["name"] for tool in request["tool_choice"]["tools"]}
             assert ["user", "user"] == [item["role"] for item in request["input"]]
             assert "read bodies" in json.dumps(request["input"][1])
-    assert 2 == len(sent)
+    assert 0 == script.left

@@ -29,25 +29,35 @@ async def session():
 
 
 def story():
-    """Look for what is known, and answer with what was found."""
-    request = yield calling("search/by_topic", topic="auth")
-    assert ("user", "why did we leave JWT?") == (request.said[0].speaker, request.said[0].text)
-    yield f"Because {json.loads(request.results[-1])['versions'][0]['reasoning']}"
+    """Save, replace and mark a decision, and tell from memory why it was left, and for what."""
+    request = yield calling("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
+    jwt = json.loads(request.results[-1])["id"]
+    yield "Noted"
+    yield calling(
+        "evolve__supersede", decision_id=jwt, decision="Keep sessions in Redis", reasoning="They can be revoked"
+    )
+    yield "Replaced"
+    yield calling("evolve__outcome", decision_id=jwt, outcome="FAILED", reason="stolen tokens stayed valid")
+    yield "Marked"
+    request = yield calling("search__by_context", query="why did we leave JWT?")
+    old = next(one for one in json.loads(request.results[-1])["found"] if one["id"] == jwt)
+    yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_a_script_is_a_story(session, drive, streamed):
-    """A generator is sent what the model was asked next, in every framework, so that it uses what a tool gave."""
-    await session.memories.save_decision("auth", "Keep sessions", "a stolen token could not be revoked")
-    model = ScriptedModel(story(), lambda request: f"That is {len(request.said)}.")
-    run = await drive(session, model, "why did we leave JWT?", "Are you sure?", streamed=streamed)
+async def test_an_agent_answers_from_memory_why_jwt_was_left(session, drive, streamed):
+    """A script is a story that is sent what the model was asked next, so that it uses what tools gave."""
+    model = ScriptedModel(story(), lambda request: request.said[-1].text)
+    turns = ["We use JWT for logins.", "We keep sessions in Redis instead.", "JWT failed.", "Why did we leave JWT?"]
+    run = await drive(session, model, *turns, "Sure?", streamed=streamed)
 
-    assert "Because a stolen token could not be revoked" == run.answers[0]
-    assert run.answers[1].startswith("That is ")
+    assert ["Noted", "Replaced", "Marked"] == run.answers[:3]
+    assert "Use JWT for logins FAILED: stolen tokens stayed valid. Now: Keep sessions in Redis" == run.answers[3]
+    assert "Sure?" == run.answers[4]
+    assert 4 == len(run.outputs)
     assert all("search__by_topic" in request.tools for request in model.requests)
-    assert 3 == len(model.requests) == len({id(request.messages) for request in model.requests})
-    assert 0 == model.left
+    assert (9, 0) == (len(model.requests), model.left)
 
 
 @EVERYWHERE
