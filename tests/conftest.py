@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,33 @@ class Steps:
         with self:
             function(*arguments, **keywords)
         return self.count
+
+
+@pytest.fixture
+async def clock(monkeypatch):
+    """The loop's clock, which only a test moves on: ``clock(seconds)``."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+
+    def advance(seconds):
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: now)
+    return advance
+
+
+@pytest.fixture
+def latency_in_turns(monkeypatch):
+    """Let a node of the test's own loop wait for turns of the loop, as many on every machine, and not for time."""
+
+    async def turns(_seconds):
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(
+        "mama_structs.testing.fake_node.asyncio", types.SimpleNamespace(**vars(asyncio) | {"sleep": turns})
+    )
 
 
 @pytest.fixture

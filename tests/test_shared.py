@@ -39,13 +39,13 @@ def test_who_comes_meanwhile_waits_and_shares():
 
     def slow():
         begun.set()
-        go_on.wait(10)
+        go_on.wait(600)
         return object()
 
     threads = [threading.Thread(target=lambda: found.append(registry.join("a", slow))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    begun.wait(10)
+    begun.wait(600)
 
     assert "other" == registry.join("b", lambda: "other")
 

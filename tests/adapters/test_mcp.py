@@ -15,7 +15,7 @@ from mcp_types import PaginatedRequestParams, Request, Result, ToolListChangedNo
 
 from mama_structs import HashEmbedder, Session, Settings
 from mama_structs.adapters.mcp import MESSAGE_KEY, MESSAGE_METHOD, MessageParams, server
-from mama_structs.adapters.mcp.clients import MAX_CLIENTS
+from mama_structs.adapters.mcp.clients import LIMIT, MAX_CLIENTS
 from mama_structs.errors import InvalidArgument
 from mama_structs.settings import ToolSettings
 from mama_structs.testing import FakeNode
@@ -96,7 +96,7 @@ class Listener:
         await self.client.call_tool("list_refs", {}, meta={MESSAGE_KEY: message})
 
     async def told(self):
-        return await asyncio.wait_for(self.heard.get(), 2)
+        return await asyncio.wait_for(self.heard.get(), 60)
 
 
 async def names_of(client):
@@ -106,6 +106,12 @@ async def names_of(client):
 def said(result):
     (content,) = result.content
     return content.text
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """Let a notice be taken in time on any machine."""
+    monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", 60)
 
 
 @pytest.fixture
@@ -267,7 +273,7 @@ async def test_a_cancelled_call_leaves_the_others_alone(session, era):
     async def slow() -> str:
         begun.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(60)
         finally:
             ended.set()
         return "late"
@@ -279,7 +285,7 @@ async def test_a_cancelled_call_leaves_the_others_alone(session, era):
         beside = await client.call_tool("save__decision", ARGUMENTS["save__decision"])
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         after = await client.call_tool("search__recent", {})
 
     assert not beside.is_error
@@ -411,12 +417,12 @@ async def test_the_list_is_whole_again_when_the_subscription_ends(session):
         async with client.listen(tools_list_changed=True):
             await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
             during = await names_of(client)
-        for _ in range(500):
+        for _ in range(6_000):
             if set(ARGUMENTS) == (after := await names_of(client)):
                 break
             await asyncio.sleep(0.01)
         async with client.listen(tools_list_changed=True) as changes:
-            await asyncio.wait_for(anext(changes), 5)
+            await asyncio.wait_for(anext(changes), 60)
             again = await names_of(client)
 
     assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == during == again
@@ -479,8 +485,9 @@ class Deaf:
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
-async def test_a_client_that_takes_no_notice_has_the_full_list_again(caplog, error):
+async def test_a_client_that_takes_no_notice_has_the_full_list_again(caplog, error, monkeypatch):
     """A notification that is not taken within 500 ms, or fails, ends there, until one is taken again."""
+    monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", LIMIT)
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
     async with Session.open(settings=settings) as session:
         client = server(session)._clients.connect()
@@ -492,7 +499,7 @@ async def test_a_client_that_takes_no_notice_has_the_full_list_again(caplog, err
         client.channel = Deaf(error)
         client.observe("mark the caching decision as failed")
         (telling,) = client.telling
-        await asyncio.wait_for(telling, 2)
+        await asyncio.wait_for(telling, 60)
 
         assert len(narrow) < len(session.tools)
         assert session.tools.names == client.wanted

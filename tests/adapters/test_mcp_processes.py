@@ -89,7 +89,7 @@ async def test_an_agent_over_stdio_lists_calls_and_comes_back(tmp_path):
                 assert not given.get("nonsense") or "nonsense" in said(result)
         async with client.listen(tools_list_changed=True) as changes:
             await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
-            await asyncio.wait_for(anext(changes), 5)
+            await asyncio.wait_for(anext(changes), 120)
             narrowed = await names_of(client)
 
     assert [] == [said(result) for result in story if result.is_error]
@@ -123,7 +123,7 @@ async def test_nothing_but_the_protocol_is_on_stdout_and_a_signal_ends_it(tmp_pa
             request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
             process.stdin.write(json.dumps(request).encode() + b"\n")
             while True:
-                answer = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+                answer = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))
                 if answer.get("id") == number:
                     return answer
 
@@ -134,7 +134,7 @@ async def test_nothing_but_the_protocol_is_on_stdout_and_a_signal_ends_it(tmp_pa
         given = {"topic": "t", "decision": "안녕 \u2028 d", "reasoning": "r" * 200_000}
         saved = await ask(2, "tools/call", name="save__decision", arguments=given)
         process.send_signal(signal.SIGTERM)
-        rest, log = await asyncio.wait_for(asyncio.gather(process.stdout.read(), process.stderr.read()), 20)
+        rest, log = await asyncio.wait_for(asyncio.gather(process.stdout.read(), process.stderr.read()), 120)
         code = await process.wait()
     async with Session.open(store) as session:
         memory, _ = await session.memories.recent()
@@ -151,7 +151,7 @@ async def test_an_http_server_is_stopped_while_clients_save(tmp_path):
     """SIGTERM in the middle of saves: what was acknowledged is there, the store is whole, the token is nowhere."""
     store, secret = await made(tmp_path / "agent.mama"), tmp_path / "token"
     secret.write_text(f"{TOKEN}\n")
-    secret.chmod(0o600)
+    secret.chmod(0o120)
     acknowledged, enough = [], asyncio.Event()
 
     async def agent(url, number):
@@ -168,13 +168,13 @@ async def test_an_http_server_is_stopped_while_clients_save(tmp_path):
                     enough.set()
 
     async with running(store, "--http", "0", "--token-file", secret, "--verbose") as process:
-        url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+        url = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().strip()
         async with httpx2.AsyncClient() as http:
             refused = await http.post(url, json={})
         agents = [asyncio.create_task(agent(url, number)) for number in range(4)]
-        await asyncio.wait_for(enough.wait(), 30)
+        await asyncio.wait_for(enough.wait(), 120)
         process.send_signal(signal.SIGTERM)
-        rest, log = await asyncio.wait_for(asyncio.gather(process.stdout.read(), process.stderr.read()), 20)
+        rest, log = await asyncio.wait_for(asyncio.gather(process.stdout.read(), process.stderr.read()), 120)
         code = await process.wait()
         await asyncio.gather(*agents, return_exceptions=True)
     async with Session.open(store) as session:

@@ -54,7 +54,7 @@ async def test_messages_come_in_pieces_and_together(monkeypatch):
             ours.write(hello[20:] + ping)
             answers = [json.loads(await asyncio.to_thread(theirs.readline)) for _ in range(2)]
             ours.close()
-            await asyncio.wait_for(serving, 5)
+            await asyncio.wait_for(serving, 60)
 
     assert [1, 2] == [answer["id"] for answer in answers]
     assert "mama-structs" == answers[0]["result"]["serverInfo"]["name"]
@@ -68,7 +68,7 @@ async def test_serving_can_be_cancelled_while_the_client_says_nothing(monkeypatc
             ours.write(line(1, "initialize", **ABOUT))
             await asyncio.to_thread(theirs.readline)
             serving.cancel()
-            await asyncio.wait({serving}, timeout=5)
+            await asyncio.wait({serving}, timeout=60)
             # For the thread that still waits.
             ours.close()
 
@@ -83,7 +83,7 @@ async def test_a_client_that_is_gone_ends_the_server_quietly(monkeypatch):
             theirs.close()
             serving = asyncio.create_task(serve_stdio(session))
             ours.write(line(1, "initialize", **ABOUT))
-            await asyncio.wait_for(serving, 5)
+            await asyncio.wait_for(serving, 60)
             ours.close()
             # What the SDK could not write is still in its buffer.
             with contextlib.suppress(BrokenPipeError):
@@ -168,13 +168,13 @@ def test_a_thread_that_still_reads_when_its_loop_is_closed_ends_in_silence():
 
     def read():
         reading.set()
-        ended.wait(5)
+        ended.wait(60)
         return b""
 
     async def serve():
         lines = _lines(read)
         waiting = asyncio.ensure_future(anext(lines))
-        await asyncio.to_thread(reading.wait, 5)
+        await asyncio.to_thread(reading.wait, 60)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await lines.aclose()
@@ -183,6 +183,6 @@ def test_a_thread_that_still_reads_when_its_loop_is_closed_ends_in_silence():
     ended.set()
     for thread in threading.enumerate():
         if thread.name == "mama-structs stdin":
-            thread.join(5)
+            thread.join(60)
 
     assert "mama-structs stdin" not in [thread.name for thread in threading.enumerate()]

@@ -319,7 +319,7 @@ def test_the_node_serves_until_it_is_stopped(number):
     """The first line is the URL, known at once; a signal ends it cleanly."""
     with running("fake-node", "--port", "0", "--players", "12", "--seed", "5") as process:
         url = process.stdout.readline().strip()
-        with urllib.request.urlopen(f"{url}/structs/player/1-11", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/structs/player/1-11", timeout=600) as answer:
             player = json.load(answer)["Player"]
         process.send_signal(number)
         rest, errors = process.stdout.read(), process.stderr.read()

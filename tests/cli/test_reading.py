@@ -263,7 +263,7 @@ def test_a_browser_shows_the_page(tmp_path, capsys):
     target = tmp_path / "page.html"
     page_of(capsys, fill_with(tmp_path / "a.mama", HOSTILE))
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", target.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     page = Page(done.stdout)
 
     assert len(HOSTILE) == len(page.attribute("li", "id"))

@@ -1038,13 +1038,13 @@ class Held:
 
         def filled(*arguments):
             self.started.set()
-            assert self.go.wait(10)
+            assert self.go.wait(600)
             fill(*arguments)
 
         monkeypatch.setattr(export_module, "_fill", filled)
 
     async def has_started(self):
-        assert await asyncio.to_thread(self.started.wait, 10)
+        assert await asyncio.to_thread(self.started.wait, 600)
 
 
 async def test_an_export_off_the_loop_leaves_the_loop_free_and_gives_the_result(root, monkeypatch):
@@ -1189,7 +1189,7 @@ async def test_whatever_work_in_its_own_thread_raises_is_raised(kind):
         with pytest.raises(RuntimeError if kind is StopIteration else kind):
             await in_own_thread(work)
 
-    await asyncio.wait_for(call(), 5)
+    await asyncio.wait_for(call(), 600)
 
 
 async def test_who_may_leave_its_work_leaves_at_once():
@@ -1199,7 +1199,7 @@ async def test_who_may_leave_its_work_leaves_at_once():
     go, ended = threading.Event(), threading.Event()
 
     def work():
-        go.wait(10)
+        go.wait(600)
         ended.set()
         raise KeyError
 
@@ -1211,7 +1211,7 @@ async def test_who_may_leave_its_work_leaves_at_once():
     assert not ended.is_set()
 
     go.set()
-    assert await asyncio.to_thread(ended.wait, 10)
+    assert await asyncio.to_thread(ended.wait, 600)
     gc.collect()
     await asyncio.sleep(0.01)
     assert [] == reports
@@ -1221,7 +1221,7 @@ def test_a_loop_that_is_closed_first_does_not_hear_of_the_work(caplog):
     """The thread ends in silence."""
     go = threading.Event()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(in_own_thread(lambda: go.wait(10), is_left=True))
+    task = loop.create_task(in_own_thread(lambda: go.wait(600), is_left=True))
     loop.run_until_complete(asyncio.sleep(0.01))
     own = [thread for thread in threading.enumerate() if thread.name == "mama-structs"]
     task.cancel()
@@ -1229,7 +1229,7 @@ def test_a_loop_that_is_closed_first_does_not_hear_of_the_work(caplog):
     loop.close()
     go.set()
     for thread in own:
-        thread.join(10)
+        thread.join(600)
 
     assert 1 == len(own)
     assert task.cancelled()

@@ -330,7 +330,8 @@ async def test_the_loop_goes_on_while_a_text_is_searched(query, options):
     timeout = 0.5 if options else 60
     searching = asyncio.create_task(found(content, query, page_size=4_000, timeout=timeout, **options))
     while not searching.done():
-        await asyncio.sleep(0.001)
+        # The first turns at once: a machine that stands still may give the search no time for more.
+        await asyncio.sleep(0 if turns < 3 else 0.001)
         turns += 1
     if query == "(a|aa)+$":
         assert searching.exception() is None or isinstance(searching.exception(), SearchTimeout)
@@ -443,9 +444,9 @@ async def test_who_gets_no_turn_in_time_is_told(monkeypatch):
     # Its thread does not wait on for the turn.
     left = set(threading.enumerate()) - before
     for thread in left:
-        thread.join(2)
+        thread.join(600)
     left = {thread for thread in left if thread.is_alive()}
-    plain = [await found("text", "t", timeout=0.2), await found("text", "xt", timeout=0.2)]
+    plain = [await found("text", "t", timeout=600), await found("text", "xt", timeout=600)]
     slow.go.set()
 
     assert (0.2, "fd:1") == (caught.value.seconds, caught.value.handle)
@@ -512,7 +513,7 @@ def hostile():
     except module.SearchTimeout:
         pass
 
-look("b", 1)
+look("b", 600)
 thread = threading.Thread(target=hostile)
 thread.start()
 while module._turn.lock.acquire(blocking=False):
@@ -521,7 +522,7 @@ while module._turn.lock.acquire(blocking=False):
 time.sleep(0.05)
 child = os.fork()
 if child == 0:
-    os._exit(0 if look("b", 1).total == 1 else 1)
+    os._exit(0 if look("b", 600).total == 1 else 1)
 print(os.waitpid(child, 0)[1])
 thread.join()
 """
@@ -577,10 +578,10 @@ async def test_a_restart_repeats_no_empty_match(monkeypatch):
 async def test_a_pattern_that_calls_itself_is_refused(query):
     """It could fill the memory before its time is over."""
     with pytest.raises(InvalidParameter, match="calls itself"):
-        await search(TextSearch(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=1))
+        await search(TextSearch(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=600))
 
 
 @pytest.mark.parametrize("query", [r"\(\?R", r"\(?R", "[(]?R", "(?:a)", "(?i)a"])
 async def test_a_pattern_that_only_looks_so_is_searched(query):
     """Escaped signs are text."""
-    assert (await search(TextSearch(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=1))).matches
+    assert (await search(TextSearch(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=600))).matches

@@ -372,7 +372,7 @@ async def test_closing_in_the_midst_of_many_texts_leaves_nobody_waiting():
     await service.close()
 
     with pytest.raises(SessionClosed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 600)
 
 
 async def test_closing_waits_for_the_thread(service):
@@ -381,7 +381,7 @@ async def test_closing_waits_for_the_thread(service):
 
     def slow(texts):
         started.set()
-        ended.wait(5)
+        ended.wait(600)
         return HASH.embed(texts)
 
     slow_service = EmbeddingService(as_embedder(slow, name="x", dimensions=32, calibration=Calibration()))

@@ -179,7 +179,7 @@ read += SnapshotStore(Path(sys.argv[1]), identity="x").write(1, {"a": Part({}, {
 def test_rows_are_read_as_long_as_somebody_has_them(tmp_path):
     """Also while the interpreter ends: the thread that builds a graph is stopped then, perhaps after other things."""
     done = subprocess.run(
-        [sys.executable, "-c", _AT_EXIT, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _AT_EXIT, str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
     )
 
     assert ("[[0, 1, 2]]\n", "") == (done.stdout, done.stderr)

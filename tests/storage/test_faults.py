@@ -849,7 +849,7 @@ for number in range(300):
     storage.enqueue([(f"k{number}", b"x" * 10_000)])
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(600)
     for one in (storage, common, temporary):
         refused(lambda: one.enqueue([("child", b"1")]))
         for method in (one.flush, one.keys, one.check, one.close, lambda: one.transact(len), lambda: one.read(["k1"])):
@@ -1020,7 +1020,7 @@ def test_ctrl_c_while_opening_leaves_no_thread(tmp_path, monkeypatch):
         Storage.open(tmp_path / "journal")
     monkeypatch.undo()
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(600)
         assert not thread.is_alive()
 
     fill(tmp_path / "journal", 1)

@@ -36,7 +36,7 @@ def write(storage, prefix, count, told=None):
 def child_of(work):
     child = os.fork()
     if child == 0:
-        signal.alarm(120)
+        signal.alarm(600)
         try:
             work()
         except BaseException as error:

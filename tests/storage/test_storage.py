@@ -173,9 +173,9 @@ async def test_values_have_a_limit(storage):
 async def test_a_call_is_one_transaction(storage, monkeypatch):
     """Rows of one call are never divided, however large; calls together are bounded in bytes."""
     monkeypatch.setattr("mama_structs.storage.store._TRANSACTION_BYTES", 10)
-    hold = threading.Event()
-    holding = asyncio.ensure_future(storage.transact(lambda rows: hold.wait(10)))
-    await asyncio.sleep(0.05)
+    begun, hold = threading.Event(), threading.Event()
+    holding = asyncio.ensure_future(storage.transact(lambda rows: (begun.set(), hold.wait(600))))
+    await asyncio.to_thread(begun.wait)
     for call in range(4):
         storage.enqueue([(f"{call}-{row}", b"12345") for row in range(3 if call == 1 else 1)])
     writes = []
@@ -335,7 +335,7 @@ async def test_both_ways_to_close_wait_for_the_same_end(tmp_path):
     """Where one has begun, the other returns when that one has ended."""
     storage = Storage.open(tmp_path / "journal")
     hold = threading.Event()
-    holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(10), rows.put("a", b"1"))))
+    holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(600), rows.put("a", b"1"))))
     closing_task = asyncio.ensure_future(storage.close())
     await asyncio.sleep(0.01)
     threading.Timer(0.05, hold.set).start()
@@ -349,7 +349,7 @@ async def test_a_cancelled_close_runs_to_its_end(tmp_path):
     """Whoever began to close may go away: the rest is written and the thread ends."""
     storage = Storage.open(tmp_path / "journal")
     hold = threading.Event()
-    holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(10), rows.put("a", b"1"))))
+    holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(600), rows.put("a", b"1"))))
     storage.enqueue([("k", b"1")])
     closing_task = asyncio.ensure_future(storage.close())
     await asyncio.sleep(0.01)
@@ -359,7 +359,7 @@ async def test_a_cancelled_close_runs_to_its_end(tmp_path):
     hold.set()
     await holding
     for thread in threads():
-        await asyncio.to_thread(thread.join, 10)
+        await asyncio.to_thread(thread.join, 600)
 
     assert [] == threads()
     with closing(sqlite3.connect(tmp_path / "journal" / "cache.db")) as connection:
@@ -371,7 +371,7 @@ async def test_a_cancelled_waiter_changes_nothing(storage):
     hold = threading.Event()
     storage.enqueue([("a", b"1")])
     tasks = [
-        asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(10), rows.put("b", b"2")))),
+        asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(600), rows.put("b", b"2")))),
         asyncio.ensure_future(storage.flush()),
         asyncio.ensure_future(storage.read(["a"])),
     ]
@@ -393,7 +393,7 @@ def test_a_loop_that_ends_first_changes_nothing(tmp_path, caplog):
 
     async def leave():
         storage.enqueue([("a", b"1")])
-        waiting = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(10), rows.put("b", b"2"))))
+        waiting = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(600), rows.put("b", b"2"))))
         await asyncio.sleep(0.02)
         waiting.cancel()
 
@@ -436,7 +436,7 @@ async def test_a_forgotten_store_is_named_and_its_thread_ends(tmp_path):
     with pytest.warns(ResourceWarning, match="journal was not closed"):
         del storage
     for thread in threads():
-        await asyncio.to_thread(thread.join, 10)
+        await asyncio.to_thread(thread.join, 600)
         assert not thread.is_alive()
 
     again = Storage.open(tmp_path / "journal")

@@ -113,6 +113,7 @@ async def test_a_node_that_takes_requests_again_gets_one_and_then_the_others(nod
     assert 5 <= stats.gate_waits <= 10
 
 
+@pytest.mark.usefixtures("latency_in_turns")
 async def test_of_differing_limits_the_smallest_counts_until_its_session_closes(node):
     """All sessions of a loop together never have more under way."""
     node.latency = {"*": 0.002}
@@ -129,6 +130,7 @@ async def test_of_differing_limits_the_smallest_counts_until_its_session_closes(
         assert 5 == node.most_in_flight
 
 
+@pytest.mark.usefixtures("latency_in_turns")
 async def test_a_clients_own_reads_go_through_the_same_gate(node):
     """A client and a session that ask one node are five together, and not thirteen."""
     node.latency = {"*": 0.002}
@@ -139,9 +141,10 @@ async def test_a_clients_own_reads_go_through_the_same_gate(node):
         assert 5 == node.most_in_flight
 
 
+@pytest.mark.usefixtures("latency_in_turns")
 async def test_a_source_that_asks_the_same_node_in_its_answer_waits_for_no_slot_that_it_holds(node):
     """Through its own resolver or another one, with a single slot, and what it leaves running takes slots again."""
-    tasks = []
+    tasks, go_on = [], asyncio.Event()
 
     class Curious(StructsSource):
         async def ready_client(self):
@@ -152,18 +155,19 @@ async def test_a_source_that_asks_the_same_node_in_its_answer_waits_for_no_slot_
             return client
 
     async def later(client):
-        await asyncio.sleep(0.02)
+        await go_on.wait()
         await asyncio.gather(*(client.query(one) for one in FIFTY[:4]))
 
     one_slot = ReferenceSettings(max_parallel_queries=1)
     async with (
-        StructsClient(node.url, timeout=1.0) as client,
+        StructsClient(node.url, timeout=60.0) as client,
         Resolver([Curious(client)], settings=one_slot) as resolver,
         resolver_on(node, max_parallel_queries=1) as other,
     ):
         assert {} == (await resolver.resolve(["2-8"])).failed
         node.reset_counters()
         node.latency = {"*": 0.002}
+        go_on.set()
         await tasks[0]
 
         assert (4, 1) == (len(node.requests), node.most_in_flight)

@@ -570,7 +570,7 @@ async def test_closing_ends_reads_in_progress(node):
     await asked.wait()
     await client.close()
     with pytest.raises(SessionClosed):
-        await asyncio.wait_for(reading, 2)
+        await asyncio.wait_for(reading, 50)
 
 
 async def test_a_hosts_session_may_have_a_base_url(node, http):

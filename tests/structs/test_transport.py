@@ -515,7 +515,7 @@ async def test_a_date_in_retry_after_is_honoured(node, client, http):
     assert 1 == len(node.requests)
 
 
-async def test_retries_end_with_the_time_of_the_caller(node, client, http, attempt):
+async def test_retries_end_with_the_time_of_the_caller(node, client, http, attempt, clock):
     """A pause that ends after nobody waits any more is not begun."""
     attempt.expires = asyncio.get_running_loop().time() + 0.05
     node.says(http("busy", status=503))
@@ -635,20 +635,6 @@ async def test_the_timeout_covers_the_retries(node, http):
 
     # Pauses are of 0.1 and 0.2 s: the second one does not fit.
     assert len(node.requests) <= 2
-
-
-@pytest.fixture
-async def clock(monkeypatch):
-    """The loop's clock, which only a test moves on: ``clock(seconds)``."""
-    loop = asyncio.get_running_loop()
-    now = loop.time()
-
-    def advance(seconds):
-        nonlocal now
-        now += seconds
-
-    monkeypatch.setattr(loop, "time", lambda: now)
-    return advance
 
 
 async def test_waiting_for_a_slot_costs_no_time(node, http, clock):

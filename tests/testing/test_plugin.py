@@ -18,7 +18,7 @@ def run(*arguments, cwd):
 
 def test_a_sync_test_has_a_node(mama_structs_node):
     """The fixture needs no event loop."""
-    with urllib.request.urlopen(f"{mama_structs_node.url}/structs/player/1-11", timeout=5) as answer:
+    with urllib.request.urlopen(f"{mama_structs_node.url}/structs/player/1-11", timeout=600) as answer:
         assert "1-11" == json.load(answer)["Player"]["id"]
 
     assert 1 == mama_structs_node.count("1-11")
