@@ -41,6 +41,7 @@ Every error that this package raises on purpose.
     │  └─ MigrationError                     migration_failed  .path: the old file; nothing of it was changed
     ├─ StoreError                            store_error       a session's directory
     │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
+    │  ├─ StoreDiffers                       store_differs     .namespace .ids: of what is not the same in a copy
     │  ├─ StoreFull (OSError)                store_full
     │  ├─ StoreDamaged                       store_damaged     .file .findings
     │  └─ StoreReadOnly (PermissionError)    read_only
@@ -455,6 +456,14 @@ class StoreBusy(StoreError, TimeoutError):
 
     type = "busy"
     waited: float
+
+
+class StoreDiffers(StoreError):
+    """What a copy was to become holds something else in a *namespace*; *ids* has some ids or names of that."""
+
+    type = "store_differs"
+    namespace: str
+    ids: tuple[str, ...] = ()
 
 
 class StoreFull(StoreError, OSError):

@@ -26,6 +26,7 @@ from mama_structs._telemetry import load, observed
 from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError, shown
+from mama_structs.memory.copied import Copied
 from mama_structs.memory.judging import Judge
 from mama_structs.memory.learned import Learned
 from mama_structs.memory.model import Maintained, Origin
@@ -328,6 +329,37 @@ class Session:
         """
         async with _home_at(_store(location)) as home:
             return await home.namespaces()
+
+    @staticmethod
+    async def copy(
+        source: str | os.PathLike[str],
+        target: str | os.PathLike[str],
+        *,
+        namespace: str | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Copied:
+        """
+        Copy all that a store holds to another, and compare the two; again, or after a kill, it adds what is missing.
+
+        Nothing in *target* is replaced or deleted, and *source* is not written to: it is copied as of one moment.
+
+        Args:
+            source: A session's directory.
+            target: Where it is copied to: what an earlier run has begun, or nothing yet.
+            namespace: Only the memories and conversations of this one; all by default.
+            progress: Called with how many steps are done, and of how many as far as is known.
+
+        Raises:
+            InvalidArgument: There is no session's directory at *source*, or something else is at *target*.
+            UnknownNamespace: The source has nothing of *namespace*.
+            StoreDiffers: The target has other things in a namespace, or could not be made equal.
+            EmbedderMismatch: The target has vectors of another embedder.
+            StoreError: One of the two cannot be read or written.
+
+        """
+        from mama_structs._copying import copy  # noqa: PLC0415 - a session is open: see the top
+
+        return await copy(_store(source), _path(target), namespace=namespace, progress=progress)
 
     def __repr__(self) -> str:
         where = f" at {os.fspath(self.location)!r}" if self.location else ""

@@ -351,7 +351,8 @@ ALLOWED = {
 }
 ALLOWED["recall"] = {""}
 ALLOWED["recalling"] = {*BASE, "descriptors", "memory", "tools", "recall"}
-ALLOWED["session"] = {"recall", "recalling", *ALLOWED["composition"], "composition", "_home", "v1", ""}
+ALLOWED["_copying"] = {*ALLOWED["_home"], "_home", "tools"}
+ALLOWED["session"] = {"_copying", "recall", "recalling", *ALLOWED["composition"], "composition", "_home", "v1", ""}
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))

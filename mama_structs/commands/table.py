@@ -191,7 +191,7 @@ _GROUPS: Final = {
     "delete for good": ("forget",),
     "connect an agent": ("serve-mcp", "hook"),
     "look after a store": (
-        "check", "backup", "export", "import", "conversations", "maintain", "rebuild", "reembed",
+        "check", "backup", "copy", "export", "import", "conversations", "maintain", "rebuild", "reembed",
     ),
     "come over from MAMA v1.0": ("migrate", "rollback"),
 }  # fmt: skip
@@ -210,6 +210,7 @@ _EXAMPLES: Final = {
     "hook": "agent.mama < event.json",
     "check": "agent.mama",
     "backup": "agent.mama copies/monday.mama",
+    "copy": "agent.mama other.mama",
     "export": "agent.mama memories.jsonl",
     "import": "other.mama memories.jsonl",
     "conversations list": "agent.mama",
@@ -230,6 +231,7 @@ _LINES: Final = {
     "forget": "delete memories so that nothing of their texts stays; asks first",
     "hook": "tell a coding agent, by its hooks, what it should know",
     "check": "look for damage; nothing is repaired",
+    "copy": "copy a store to another, go on with a copy, compare",
     "import": "add the memories of a file that export wrote",
     "maintain": "remove weak and old automatic links",
     "rebuild": "build the search indexes anew; no memory is lost",
@@ -300,6 +302,13 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "stats": (upkeep.stats, _STORE, _NAMESPACE, _JSON),
     "rebuild": (upkeep.rebuild, _STORE, _NAMESPACE),
     "backup": (upkeep.backup_store, _STORE, ("target TARGET", "a directory that does not exist yet, or is empty")),
+    "copy": (
+        upkeep.copy_store,
+        _STORE,
+        ("target TARGET", "another directory, new or with an earlier run's copy"),
+        ("--namespace NAME", "only the memories and conversations of this one; all by default"),
+        _JSON,
+    ),
     "conversations assign": (
         upkeep.assign,
         ("name CONVERSATION", "its name"),

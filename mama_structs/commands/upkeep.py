@@ -7,11 +7,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from mama_structs._check import printable
 from mama_structs.commands.given import check_known, embedder_named, is_session, opened
 from mama_structs.commands.printing import answer, say, shown
+
+# Digits of a digest that tell two apart at a glance; --json has all.
+_SHOWN: Final = 12
 
 
 async def check(given: argparse.Namespace) -> int:
@@ -73,6 +76,23 @@ async def backup_store(given: argparse.Namespace) -> None:
     with shown("copied", "pages") as progress:
         await backup(Path(given.store), Path(given.target), progress=progress)
     say(printable(f"{given.store} is copied to {given.target}"))
+
+
+async def copy_store(given: argparse.Namespace) -> int:
+    """Copy all that a store holds to another, and compare the two; interrupted, it goes on when it is run again."""
+    import attrs
+
+    from mama_structs.session import Session
+
+    with shown("copied and compared", "things", resumable=True) as progress:
+        copied = await Session.copy(given.store, given.target, namespace=given.namespace, progress=progress)
+    lines = [f"not copied: {line}" for line in copied.damaged]
+    for one in copied.namespaces:
+        counts = (f"{count:,} {kind} ({one.digests[kind][:_SHOWN]})" for kind, count in one.counts.items())
+        lines.append(f"{one.name}: {', '.join(counts) or 'nothing'}; {one.added:,} memories are new there")
+    lines.append(f"{given.target} holds the same as {given.store}" + ("" if copied.ok else ", but for what is damaged"))
+    answer(given, {"ok": copied.ok, **attrs.asdict(copied)}, "\n".join(map(printable, lines)))
+    return 0 if copied.ok else 1
 
 
 async def assign(given: argparse.Namespace) -> None:

@@ -46,7 +46,7 @@ def listed(rows: Snapshot, namespace: str, is_open: Callable[[ConversationKey], 
     """Return the conversations of a namespace, the last used first."""
     sizes = rows.sizes(TEXTS)
     found = []
-    for start in _starts(rows, namespace):
+    for start in starts_in(rows, namespace):
         try:
             changes = changes_of(lineage(rows, start.key, "")[1])
         except StoreDamaged:
@@ -70,7 +70,7 @@ def listed(rows: Snapshot, namespace: str, is_open: Callable[[ConversationKey], 
 
 def keys_of(rows: Snapshot, namespace: str) -> list[ConversationKey]:
     """Return the conversations of a namespace."""
-    return [start.key for start in _starts(rows, namespace)]
+    return [start.key for start in starts_in(rows, namespace)]
 
 
 def namespaces_of(rows: Snapshot) -> set[str]:
@@ -91,7 +91,7 @@ def strip(rows: Rows, key: ConversationKey, hashes: Collection[str], is_read: Ca
 
 def unused(rows: Snapshot, namespace: str, before: datetime) -> list[ConversationKey]:
     """Return the conversations of a namespace that were last used before a time, as far as that can be told."""
-    return [start.key for start in _starts(rows, namespace) if is_unused(rows, start.key, before)]
+    return [start.key for start in starts_in(rows, namespace) if is_unused(rows, start.key, before)]
 
 
 def is_unused(rows: Snapshot, key: ConversationKey, before: datetime) -> bool:
@@ -116,7 +116,7 @@ def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
     first, changes = rows.get(key.start), rows.items(key.changes)
     if first is None and not changes:
         return False
-    forks = [start for start in _starts(rows) if start.parent_key == key]
+    forks = [start for start in starts_in(rows) if start.parent_key == key]
     if forks:
         _refuse_damaged(changes, key, directory, "it has forks that need them, and was not deleted")
         start = None if first is None else begun(first, key, directory)
@@ -161,7 +161,7 @@ async def assign(storage: Storage, source: ConversationKey, target: Conversation
             rows.put(target.start, ENCODER.encode(start.moved(target, start.parent_key)))
         if rows.delete(source.used) and isinstance(used, bytes):
             rows.put(target.used, used)
-        for start in _starts(rows):
+        for start in starts_in(rows):
             if start.parent_key == source:
                 rows.put(start.key.start, ENCODER.encode(start.moved(start.key, target)))
 
@@ -179,7 +179,7 @@ def _move_told(rows: Rows, source: ConversationKey, target: ConversationKey) -> 
 
 async def unknown(storage: Storage, key: ConversationKey) -> InvalidArgument:
     """Return the error for a conversation that there is not."""
-    names = sorted(start.name for start in await storage.look(lambda rows: _starts(rows, key.namespace)))
+    names = sorted(start.name for start in await storage.look(lambda rows: starts_in(rows, key.namespace)))
     nearest = difflib.get_close_matches(key.name, names, n=_NEAREST) or names[:_NEAREST]
     return InvalidArgument(
         f"the namespace {key.namespace!r:.80} has no conversation {key.name!r:.80} that holds anything",
@@ -187,7 +187,7 @@ async def unknown(storage: Storage, key: ConversationKey) -> InvalidArgument:
     )
 
 
-def _starts(rows: Snapshot, namespace: str | None = None) -> list[StartRecord]:
+def starts_in(rows: Snapshot, namespace: str | None = None) -> list[StartRecord]:
     """Return how the conversations of a namespace, or of all, began, as far as that can be read."""
     read = {name: start_of(row) for name, row in rows.items(STARTS)}
     for name, start in read.items():

@@ -44,7 +44,7 @@ MAX_NAME: Final = 200
 _DEFAULT: Final = "default"
 STARTS: Final = "conversations/"
 TEXTS: Final = "texts/"
-_CHANGES: Final = "refs/"
+CHANGES: Final = "refs/"
 DEBT: Final = "deleted"
 # A conversation's part of a key: longer ones are hashed, as the store bounds its keys.
 _MAX_QUOTED: Final = 600
@@ -97,7 +97,7 @@ class ConversationKey:
     @property
     def changes(self) -> str:
         """How the keys of its changes begin."""
-        return f"{_CHANGES}{self.part}/"
+        return f"{CHANGES}{self.part}/"
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
@@ -290,6 +290,11 @@ def begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> Star
     return start
 
 
+def texts_of(rows: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the keys of all texts that conversations of such rows hold, each with that of a change that names it."""
+    return _KnownChanges.of(rows).reachable()
+
+
 async def missing_texts(storage: Storage) -> list[tuple[str, str]]:
     """Return the keys of texts that are gone, each with that of a change by which it can be reached."""
     known = await _KnownChanges.read(storage)
@@ -309,7 +314,7 @@ async def reclaim(storage: Storage) -> int:
     unreachable = texts - known.reachable().keys()
 
     def delete(rows: Rows) -> int:
-        added = [change_of(key, rows.get(key)) for key in rows.keys(_CHANGES) if key not in known.changes]
+        added = [change_of(key, rows.get(key)) for key in rows.keys(CHANGES) if key not in known.changes]
         if any(isinstance(change.record, DamagedRow) for change in added):
             return 0
         doomed = unreachable - {f"{TEXTS}{change.hash}" for change in added}
@@ -368,11 +373,15 @@ class _KnownChanges:
 
     @classmethod
     async def read(cls, storage: Storage) -> _KnownChanges:
-        starts = await storage.keys(STARTS)
-        keys = await storage.keys(_CHANGES)
-        rows = await storage.read([*starts, *keys])
-        begun = {key: start_of(rows.get(key)) for key in starts}
-        changes = {key: change_of(key, rows.get(key)) for key in keys}
+        keys = [*await storage.keys(STARTS), *await storage.keys(CHANGES)]
+        rows = await storage.read(keys)
+        return cls.of({key: rows.get(key) for key in keys})
+
+    @classmethod
+    def of(cls, rows: Mapping[str, bytes | DamagedRow | None]) -> _KnownChanges:
+        """Return what rows of conversations' beginnings and changes say."""
+        begun = {key: start_of(row) for key, row in rows.items() if key.startswith(STARTS)}
+        changes = {key: change_of(key, row) for key, row in rows.items() if key.startswith(CHANGES)}
         forks: dict[str, list[tuple[str, int]]] = {}
         for key, start in begun.items():
             if isinstance(start, StartRecord) and start.parent_key is not None:

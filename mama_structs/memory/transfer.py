@@ -19,6 +19,7 @@ import stat
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, TypeVar
 
@@ -29,12 +30,12 @@ from numpy.typing import NDArray
 
 from mama_structs import _check
 from mama_structs._async import in_own_thread
-from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreError
+from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
 from mama_structs.memory import codec
 from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
 from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Scanned, Writer, in_turns
+from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Writer, in_turns
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
     MAX_KEPT,
@@ -133,12 +134,14 @@ async def export_jsonl(engine: Engine, path: Path, progress: Progress | None) ->
         header = ExportHeader(format=FORMAT, version=VERSION, namespace=engine.namespace, embedder=engine.embedder)
         await in_own_thread(lambda: draft.write(_encode(header) + b"\n"))
         count = contents = 0
-        async for lines, total in _pages(engine):
-            await in_own_thread(lambda: draft.write(_written(lines)))  # noqa: B023 - awaited
-            count += len(lines)
-            contents += sum(len(texts) for _, _, texts in lines)
+        async for page in pages(engine):
+            for error in page.lost.values():
+                raise error
+            await in_own_thread(lambda: draft.write(_written(page.lines)))  # noqa: B023 - awaited
+            count += len(page.lines)
+            contents += sum(len(one.texts) for one in page.lines)
             if progress is not None:
-                progress(count, max(total, count))
+                progress(count, max(page.total, count))
         end = ExportEnd(end=True, memories=count, contents=contents)
         await in_own_thread(lambda: draft.write(_encode(end) + b"\n"))
         await in_own_thread(draft.publish)
@@ -165,12 +168,27 @@ async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, 
         return await _Import(engine, embedding, file, progress).run()
 
 
-_Exported = tuple[Scanned, bytes, Mapping[str, str]]
-"""A memory with its links, its vectors, and the texts that it is the first to name."""
+@attrs.frozen(eq=False)
+class Exported:
+    """A memory with the links that begin at it, its vectors, and the texts that it is the first to name."""
+
+    memory: Memory
+    links: Sequence[Link]
+    vectors: bytes
+    texts: Mapping[str, str]
 
 
-async def _pages(engine: Engine) -> AsyncIterator[tuple[list[_Exported], int]]:
-    """Give the next memories, which may be none, and how many there are, until there are no more."""
+@attrs.frozen(eq=False)
+class Page:
+    """Some memories, how many there are in all, and by their ids what is wrong with those whose texts are damaged."""
+
+    lines: list[Exported]
+    total: int
+    lost: Mapping[str, StoreDamaged]
+
+
+async def pages(engine: Engine) -> AsyncIterator[Page]:
+    """Give the memories of a namespace in order of saving, what is saved meanwhile last; a page may be empty."""
     # By ids: nodes mean something within one plan only, and may be numbered anew.
     embedder = engine.embedder
     waiting: deque[str] = deque()
@@ -181,45 +199,60 @@ async def _pages(engine: Engine) -> AsyncIterator[tuple[list[_Exported], int]]:
         nodes = np.sort(reader.window(newest_first=False))
         return [memory_id for memory_id in reader.ids(nodes) if memory_id not in seen]
 
-    def page(reader: Reader) -> tuple[list[_Exported], int]:
+    # A plan may run more than once: it changes nothing.
+    def page(reader: Reader, wanted: Sequence[str]) -> tuple[Page, list[str]]:
         if engine.embedder != embedder:
             raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
-        wanted = [waiting.popleft() for _ in range(min(_PAGE, len(waiting)))]
         # What was deleted meanwhile is found no more.
-        nodes = {node: memory_id for memory_id in wanted if (node := reader.find(memory_id)) is not None}
-        lines: list[_Exported] = []
+        found = zip(wanted, reader.find_many(wanted), strict=True)
+        nodes = {node: memory_id for memory_id, node in found if node is not None}
+        lines: list[Exported] = []
+        lost: dict[str, StoreDamaged] = {}
+        known: set[str] = set()
         size = 0
         for one in reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else ():
             # Texts may be long: the rest has its turn later, as where others have come to be in between.
             if one.node not in nodes or size > _CHUNK_BYTES:
                 continue
-            texts = reader.contents([digest for digest in digests_in(one.memory.evidence) if digest not in given])
-            given.update(texts)
+            new = [digest for digest in digests_in(one.memory.evidence) if digest not in given and digest not in known]
+            try:
+                texts = reader.contents(new)
+            except StoreDamaged as error:
+                lost[one.memory.id] = error
+                continue
+            known.update(texts)
             size += sum(map(len, texts.values()))
             # The vectors are copied here: later they may be the engine's to change.
-            lines.append((one, vectors_to_bytes(one.vectors), texts))
-        written = {one.memory.id for one, _, _ in lines}
-        waiting.extendleft(memory_id for memory_id in reversed(nodes.values()) if memory_id not in written)
-        return lines, reader.count()
+            lines.append(Exported(one.memory, one.links, vectors_to_bytes(one.vectors), texts))
+        passed = {one.memory.id for one in lines} | lost.keys()
+        left = [memory_id for memory_id in nodes.values() if memory_id not in passed]
+        return Page(lines, reader.count(), lost), left
 
     # All at first, then what was saved meanwhile.
     while new := await engine.read(unseen):
         waiting.extend(new)
         seen.update(new)
         while waiting:
-            yield await engine.read(page)
+            some = list(islice(waiting, _PAGE))
+            found, left = await engine.read(lambda reader: page(reader, some))  # noqa: B023 - awaited
+            for _ in some:
+                waiting.popleft()
+            waiting.extendleft(reversed(left))
+            given.update(digest for one in found.lines for digest in one.texts)
+            yield found
 
 
-def _written(lines: Sequence[_Exported]) -> bytes:
+def _written(lines: Sequence[Exported]) -> bytes:
     """Return the lines of memories, the same whenever these are the same."""
     found = []
-    for one, vectors, texts in lines:
-        found += [_encode(TextLine(content=digest, text=text)) + b"\n" for digest, text in texts.items()]
-        found.append(_memory_line(one.memory, one.links, vectors))
+    for one in lines:
+        found += [_encode(TextLine(content=digest, text=text)) + b"\n" for digest, text in one.texts.items()]
+        found.append(memory_line(one.memory, one.links, one.vectors))
     return b"".join(found)
 
 
-def _memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
+def memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
+    """Return a memory's line, the same whenever these are the same."""
     ordered = sorted(links, key=lambda link: (link.created_at, link.id))
     return (
         _encode({"memory": codec.record_of(memory), "links": ordered, "vectors": base64.b64encode(vectors).decode()})
@@ -418,7 +451,7 @@ class _Import:
             rest = rest[taken.known + taken.added :]
             figures.update(added=taken.added, known=taken.known, dropped_links=taken.dropped_links)
         # Once for each memory where they begin, which is written whole.
-        async for dropped in in_turns(self.engine.write, [*awaited.items()], _put_links, most=_CHUNK):
+        async for dropped in in_turns(self.engine.write, [*awaited.items()], put_links, most=_CHUNK):
             figures["dropped_links"] += sum(dropped)
         return figures
 
@@ -524,7 +557,7 @@ class _Import:
             self.progress(done, self.file.memories)
 
 
-def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
+def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
     """Write links that begin at one memory as far as both ends are still there, and return how many were left out."""
     memory_id, links = source
     node = writer.find(memory_id)
@@ -578,7 +611,7 @@ def _read_memory(line: bytes, header: ExportHeader, number: int) -> ExportedMemo
         raise ValueError("`$.links` has two links of one id")
     vectors = _vectors(raw.vectors, header.embedder.dimensions)
     try:
-        _memory_line(memory, links, b"")
+        memory_line(memory, links, b"")
     except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError("it has a value that cannot be written again") from error
     return ExportedMemory(number, memory, links, vectors)

@@ -1,0 +1,234 @@
+"""
+All that one store holds, copied to another: memories by their engines, conversations by their rows.
+
+What is missing is added, in the source's order, and then all of it is compared.
+Nothing that is there is ever replaced or deleted: so what was interrupted goes on, and who runs it twice, or two at
+once, end with the same.
+A directory is read as of one moment, out of a backup that is removed in the end: nothing is written to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from mama_structs._async import in_own_thread, to_its_end
+from mama_structs._home import Home
+from mama_structs.descriptors.carrying import LAX, CarriedRows, carried
+from mama_structs.descriptors.log import STARTS
+from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
+from mama_structs.memory.carrying import CarriedMemories, Tally, refuse
+from mama_structs.memory.copied import Copied, CopiedNamespace
+from mama_structs.settings import MemorySettings
+from mama_structs.storage.backup import backup
+from mama_structs.storage.files import JOURNAL, TemporaryDirectory, explained, is_store, make_directory, sweep
+from mama_structs.storage.locks import FILE_NAME as LOCKS
+from mama_structs.storage.rows import Damaged, Rows
+from mama_structs.storage.store import Storage
+from mama_structs.tools.names import hint_at
+
+_ROWS: Final = 500
+_BYTES: Final = 2**22
+# Its directory may be made by a run that was killed before there was a store in it.
+_OWN: Final = frozenset({JOURNAL, LOCKS, "views"})
+# Nothing is searched there, so that no graph of vectors is needed.
+_EXACT: Final = MemorySettings(exact_up_to=2**62)
+
+Progress = Callable[[int, int], object]
+
+
+async def copy(source: Path, target: Path, *, namespace: str | None, progress: Progress | None) -> Copied:
+    """Copy a session's directory to another; see `Session.copy`."""
+    place = await in_own_thread(lambda: _checked(source, target))
+    async with _moment(source, place.parent) as one, _opened(place) as other:
+        return await copy_home(one, other, namespace=namespace, progress=progress)
+
+
+async def copy_home(source: Home, target: Home, *, namespace: str | None, progress: Progress | None) -> Copied:
+    """Copy what one home keeps to another, wherever the two keep it; *source* must not be written to meanwhile."""
+    known = await source.namespaces()
+    if namespace is not None and namespace not in known:
+        raise UnknownNamespace(namespace, hint=hint_at(namespace, known))
+    names = known if namespace is None else (namespace,)
+    rows = await source.storage.look(lambda rows: carried(rows, names, strays=namespace is None))
+    _refuse_others(await target.storage.look(lambda rows: carried(rows, names, strays=False)), rows)
+    steps = _Steps(progress, 2 * len(rows.texts))
+    damaged = list(rows.damaged)
+    tallies = {name: Tally() for name in names}
+    added = {
+        name: await _memories(source, target, tally, name=name, steps=steps, damaged=damaged)
+        for name, tally in tallies.items()
+    }
+    # Conversations name no memories, and memories no rows of these: either may come first.
+    lost = await _put_texts(source.storage, target.storage, rows, steps)
+    await _put_rows(target.storage, rows)
+    await _compare(target.storage, rows, lost, tallies, steps)
+    copied = (
+        CopiedNamespace(name=name, added=added[name], counts=dict(one.counts), digests=one.digests)
+        for name, one in tallies.items()
+    )
+    return Copied(namespaces=tuple(copied), damaged=(*damaged, *lost.values()))
+
+
+def _checked(source: Path, target: Path) -> Path:
+    """Return where a copy's directory really is, unless that is in the source or somebody else's."""
+    with explained(target):
+        real, place = Path(os.path.realpath(source)), Path(os.path.realpath(target))
+        names = set(os.listdir(place)) if place.exists() else set()  # noqa: PTH208 - names are what is compared
+    if real == place or real in place.parents or place in real.parents:
+        raise InvalidArgument(f"{str(target)!r:.200} is where the source is", hint="name another directory")
+    if not names <= _OWN and not is_store(place):
+        raise InvalidArgument(
+            f"{str(target)!r:.200} is neither a session's directory nor empty", hint="name one that does not exist yet"
+        )
+    return place
+
+
+@contextlib.asynccontextmanager
+async def _moment(directory: Path, beside: Path) -> AsyncIterator[Home]:
+    """Open a directory as it is now, out of a copy of its files."""
+    temporary = TemporaryDirectory(beside)
+
+    def make() -> None:
+        with explained(beside):
+            make_directory(beside)
+            # What a run that was killed has left is as large as a store.
+            sweep(beside)
+            temporary.make()
+
+    try:
+        await in_own_thread(make)
+        await backup(directory, temporary.path / "source")
+        async with _opened(temporary.path / "source") as home:
+            yield home
+    finally:
+        await in_own_thread(temporary.remove)
+
+
+@contextlib.asynccontextmanager
+async def _opened(directory: Path) -> AsyncIterator[Home]:
+    home = await Home.on_disk(directory)
+    try:
+        yield home
+    finally:
+        await to_its_end(home.close())
+
+
+@attrs.define
+class _Steps:
+    """How far the work is: what was copied, and what was compared, of as much as is known of by now."""
+
+    progress: Progress | None
+    total: int
+    done: int = 0
+
+    def expect(self, more: int) -> None:
+        self.total += more
+
+    def tell(self, count: int) -> None:
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, max(self.done, self.total))
+
+
+async def _memories(source: Home, target: Home, tally: Tally, *, name: str, steps: _Steps, damaged: list[str]) -> int:
+    """Copy a namespace's memories, and return how many were not there."""
+    try:
+        record = await source.engines.recorded(name)
+        if record is None and name in await source.engines.namespaces():
+            damaged.append(f"{name}: which embedder made the vectors of its memories is missing")
+    except StoreDamaged as error:
+        damaged += error.findings
+        return 0
+    if record is None:
+        return 0
+    one = await source.engines.open(name, record, _EXACT)
+    try:
+        other = await target.engines.open(name, record, MemorySettings())
+        try:
+            steps.expect(2 * await one.read(lambda reader: reader.count()))
+            run = CarriedMemories(one, other, steps.tell, tally)
+            await run.run()
+        finally:
+            await to_its_end(target.engines.leave(name))
+    finally:
+        await to_its_end(source.engines.leave(name))
+    damaged += run.damaged
+    return run.added
+
+
+def _refuse_others(there: CarriedRows, wanted: CarriedRows) -> None:
+    """Refuse a copy that has rows of conversations which the source has not, or has otherwise."""
+    for key, row in there.rows.items():
+        if not key.startswith(LAX) and wanted.rows.get(key) != row:
+            refuse(there.spaces[key], "has other conversations, or other things in them, than the source", [key])
+
+
+async def _put_texts(source: Storage, target: Storage, rows: CarriedRows, steps: _Steps) -> Mapping[str, str]:
+    """Copy the texts that conversations hold, and say what is wrong with those that cannot be read."""
+    lost: dict[str, str] = {}
+    for keys in _pages(rows.texts):
+        found = await source.look(lambda rows: rows.get_many(keys))  # noqa: B023 - awaited
+        lost |= {key: f"{key}: {row.reason}" for key, row in found.items() if isinstance(row, Damaged)}
+        texts = [(key, row) for key, row in found.items() if isinstance(row, bytes)]
+        await target.transact(lambda rows: [rows.put_new(*text) for text in texts])  # noqa: B023 - awaited
+        steps.tell(len(keys))
+    return lost
+
+
+def _pages(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Give keys, so many at a time that what they hold is not too much at once."""
+    page: list[str] = []
+    size = 0
+    for key, length in sizes.items():
+        if page and (size + length > _BYTES or len(page) == _ROWS):
+            yield page
+            page, size = [], 0
+        page.append(key)
+        size += length
+    if page:
+        yield page
+
+
+async def _put_rows(target: Storage, wanted: CarriedRows) -> None:
+    """Copy the other rows."""
+    items = list(wanted.rows.items())
+
+    def put(rows: Rows, some: Sequence[tuple[str, bytes]]) -> None:
+        there = rows.get_many([key for key, _ in some])
+        for key, row in some:
+            have = there.get(key)
+            if not isinstance(have, bytes):
+                rows.put(key, row)
+            elif have != row and not key.startswith(LAX):
+                refuse(wanted.spaces[key], "has other conversations than the source", [key])
+
+    for start in range(0, len(items), _ROWS):
+        await target.transact(lambda rows, some=items[start : start + _ROWS]: put(rows, some))  # type: ignore[misc]  # bound
+
+
+async def _compare(
+    target: Storage, wanted: CarriedRows, lost: Mapping[str, str], tallies: Mapping[str, Tally], steps: _Steps
+) -> None:
+    """Compare the conversations that are there with the source."""
+    there = await target.look(lambda rows: carried(rows, list(tallies), strays=False))
+    _refuse_others(there, wanted)
+    names = [*wanted.rows, *(key for key in wanted.texts if key not in lost)]
+    if missing := [key for key in names if key not in there.rows and key not in there.texts]:
+        refuse(wanted.spaces[missing[0]], "lacks what conversations hold", missing)
+    for keys in _pages(there.texts):
+        found = await target.look(lambda rows: rows.get_many(keys))  # noqa: B023 - awaited
+        for key, row in found.items():
+            if isinstance(row, Damaged):
+                refuse(there.spaces[key], "has damaged texts of conversations", [key])
+            tallies[there.spaces[key]].add("conversations' texts", key.encode())
+        steps.tell(len(keys))
+    for key, row in sorted(there.rows.items()):
+        if not key.startswith(LAX):
+            kind = "conversations" if key.startswith(STARTS) else "changes"
+            tallies[there.spaces[key]].add(kind, key.encode() + row)

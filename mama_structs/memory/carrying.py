@@ -1,0 +1,254 @@
+"""One namespace's memories carried to another engine, in the form of exports, and compared there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NoReturn
+
+import attrs
+import msgspec
+
+from mama_structs.errors import StoreDamaged, StoreDiffers
+from mama_structs.memory.codec import vectors_from_bytes, vectors_to_bytes
+from mama_structs.memory.engine import Engine, NewMemory, Reader, Writer, in_turns
+from mama_structs.memory.model import Link
+from mama_structs.memory.transfer import Exported, Page, memory_line, pages, put_links
+
+_BATCH: Final = 32
+_NAMED: Final = 10
+_SAID: Final = 3
+_DIGEST: Final = 16
+_ELSEWHERE: Final = "nothing there was replaced or deleted; copy into a new place, or into one that nobody writes to"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@attrs.define(eq=False)
+class Tally:
+    """How many things of each kind there are, and what they come to."""
+
+    counts: Counter[str] = attrs.field(factory=Counter)
+    _hashes: dict[str, Any] = attrs.field(factory=dict)
+
+    def add(self, kind: str, data: bytes, count: int = 1) -> None:
+        """Count some things of a kind that are written so."""
+        self.counts[kind] += count
+        self._hashes.setdefault(kind, blake2b(digest_size=_DIGEST)).update(data)
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """What the things of each kind come to, in hexadecimal."""
+        return {kind: found.hexdigest() for kind, found in self._hashes.items()}
+
+
+def refuse(namespace: str, what: str, ids: Sequence[str], *, hint: str = _ELSEWHERE) -> NoReturn:
+    """Raise the error for a copy whose namespace is not, or cannot become, what the source's is."""
+    named = ", ".join(f"{one!r:.100}" for one in ids[:_SAID]) + (f" and {len(ids) - _SAID} more" * (len(ids) > _SAID))
+    raise StoreDiffers(
+        f"the namespace {namespace!r:.80} of the copy {what}{': ' * bool(ids)}{named}",
+        namespace=namespace,
+        ids=tuple(ids[:_NAMED]),
+        hint=hint,
+    )
+
+
+def _set_notes(writer: Writer, notes: Mapping[str, str]) -> None:
+    for name, text in notes.items():
+        writer.set_note(name, text)
+
+
+@attrs.define(eq=False)
+class _Taken:
+    """What one transaction has come to: so many memories, how many of them new, and links whose other end comes."""
+
+    done: int = 0
+    added: int = 0
+    waiting: list[Link] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class CarriedMemories:
+    """One run over a namespace; *tell* is told how many memories each page has, copied or compared."""
+
+    source: Engine
+    target: Engine
+    tell: Callable[[int], object]
+    tally: Tally
+    damaged: list[str] = attrs.field(factory=list, init=False)
+    added: int = attrs.field(default=0, init=False)
+    # Why memories that could be read are left out.
+    _lost: dict[str, str] = attrs.field(factory=dict, init=False)
+    _waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
+    _dropped: set[str] = attrs.field(factory=set, init=False)
+
+    async def run(self) -> None:
+        """Add what is missing and compare all of it; what is there is never replaced or deleted."""
+        before = await self.source.read(lambda reader: reader.change)
+        notes = await self._notes()
+        if await self.target.read(lambda reader: bool(reader.count() or reader.notes())):
+            await self._refuse_others(notes)
+        # Without a note, too: it makes the namespace.
+        await self.target.write(lambda writer: _set_notes(writer, notes))
+        async for page in pages(self.source):
+            await self._put(await self._whole(page))
+            self.tell(len(page.lines))
+        await self._compare(notes)
+        if before != await self.source.read(lambda reader: reader.change):
+            refuse(self.source.namespace, "is not of one moment: the source was written to meanwhile", [])
+        await self._list_damage()
+
+    async def _notes(self) -> Mapping[str, str]:
+        try:
+            return await self.source.read(lambda reader: reader.notes())
+        except StoreDamaged as error:
+            self.damaged += error.findings
+            return {}
+
+    async def _list_damage(self) -> None:
+        if await self.source.read(lambda reader: reader.damaged):
+            findings = [one for one in await self.source.check() if one.severity == "error"]
+            self.damaged += [one.message for one in findings if one.kind == "damaged"]
+        self.damaged += [f"{memory_id}: {why}" for memory_id, why in self._lost.items()]
+        if self._dropped:
+            self.damaged.append(f"{len(self._dropped)} links lead to what is left out")
+
+    async def _refuse_others(self, notes: Mapping[str, str]) -> None:
+        """Refuse a copy that has what the source has not, or has otherwise."""
+        name = self.source.namespace
+        ids, there = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.notes()))
+        found = await self.source.read(lambda reader: reader.find_many(ids))
+        if others := [one for one, node in zip(ids, found, strict=True) if node is None]:
+            refuse(name, "has memories that the source has not", others)
+        if others := [one for one, text in there.items() if notes.get(one) != text]:
+            refuse(name, "has notes that the source has not", others)
+        async for page in pages(self.source):
+            whole = await self._whole(page)
+            await self.target.read(lambda reader: self._lacking(reader, whole))  # noqa: B023 - awaited
+
+    async def _whole(self, page: Page) -> list[Exported]:
+        """Return the memories of a page without the links to what is left out."""
+        self._lost |= {memory_id: "; ".join(error.findings) for memory_id, error in page.lost.items()}
+        ends = list(dict.fromkeys(link.to_id for one in page.lines for link in one.links))
+        found = await self.source.read(lambda reader: reader.find_many(ends))
+        there = {end for end, node in zip(ends, found, strict=True) if node is not None and end not in self._lost}
+        self._dropped.update(link.id for one in page.lines for link in one.links if link.to_id not in there)
+        return [
+            attrs.evolve(one, links=[link for link in one.links if link.to_id in there]) if one.links else one
+            for one in page.lines
+        ]
+
+    async def _put(self, items: Sequence[Exported]) -> None:
+        rest = items
+        while rest:
+            taken = await self.target.write(lambda writer: self._take(writer, rest))  # noqa: B023 - awaited
+            done, rest = rest[: taken.done], rest[taken.done :]
+            self.added += taken.added
+            for link in taken.waiting:
+                self._waiting.setdefault(link.to_id, []).append(link)
+            awaited: dict[str, list[Link]] = {}
+            for one in done:
+                for link in self._waiting.pop(one.memory.id, ()):
+                    awaited.setdefault(link.from_id, []).append(link)
+            async for _ in in_turns(self.target.write, [*awaited.items()], put_links, most=_BATCH):
+                pass
+
+    def _take(self, writer: Writer, rest: Sequence[Exported]) -> _Taken:
+        """Write memories with their texts and links, in order and as time allows."""
+        taken = _Taken()
+        while taken.done < len(rest) and not (taken.done and writer.is_due):
+            some = rest[taken.done : taken.done + _BATCH]
+            lacking = self._lacking(writer, some)
+            new = [one for one in some if one.memory.id not in lacking]
+            links = {one.memory.id: lacking.get(one.memory.id, one.links) for one in some}
+            ends = list(dict.fromkeys(link.to_id for own in links.values() for link in own))
+            there = {one.memory.id for one in new}
+            there.update(end for end, node in zip(ends, writer.find_many(ends), strict=True) if node is not None)
+            ready = {one: [link for link in own if link.to_id in there] for one, own in links.items()}
+            taken.waiting += [link for own in links.values() for link in own if link.to_id not in there]
+            self._put_new(writer, new, [ready[one.memory.id] for one in new], some)
+            for one in some:
+                if one.memory.id in lacking and ready[one.memory.id]:
+                    writer.put(one.memory, links=ready[one.memory.id])
+            taken.done += len(some)
+            taken.added += len(new)
+        return taken
+
+    def _put_new(
+        self, writer: Writer, new: Sequence[Exported], links: Sequence[Sequence[Link]], some: Sequence[Exported]
+    ) -> None:
+        # Who is the first to name a text may be there already, or come later in this batch.
+        texts = {digest: text for one in some for digest, text in one.texts.items()}
+        dimensions = self.source.embedder.dimensions
+        made = [
+            NewMemory(memory=one.memory, vectors=vectors_from_bytes(one.vectors, dimensions), contents=texts)
+            for one in new
+        ]
+        try:
+            writer.put_new(made, lambda _nodes: links)
+        except KeyError as error:
+            hint = "rebuild or restore it, or copy into a new place"
+            refuse(self.source.namespace, "has lost texts that its memories name", [str(error.args[0])], hint=hint)
+
+    def _lacking(self, reader: Reader, items: Sequence[Exported]) -> dict[str, list[Link]]:
+        """Return which links are missing of each memory that is there, which must be the same else."""
+        lacking, others = {}, []
+        stored = self._stored(reader, items)
+        for one in items:
+            if (have := stored.get(one.memory.id)) is not None:
+                own, there = ({link.id: link for link in links} for links in (one.links, have.links))
+                if (one.memory, one.vectors) != (have.memory, have.vectors) or not there.items() <= own.items():
+                    others.append(one.memory.id)
+                lacking[one.memory.id] = [link for link in one.links if link.id not in there]
+        if others:
+            refuse(self.source.namespace, "has memories of the same ids with other content, links or vectors", others)
+        return lacking
+
+    def _stored(self, reader: Reader, items: Sequence[Exported]) -> dict[str, Exported]:
+        """Return the memories that are there, in the order in which they are."""
+        nodes = sorted(node for node in reader.find_many([one.memory.id for one in items]) if node is not None)
+        found, links = reader.get(nodes), reader.links_of_many(nodes, "out")
+        vectors, counts = reader.pieces(nodes)
+        stored, begin = {}, 0
+        for memory, own, count in zip(found, links, counts.tolist(), strict=True):
+            pieces = vectors_to_bytes(vectors[begin : begin + count])
+            stored[memory.id], begin = Exported(memory, own, pieces, {}), begin + count
+        return stored
+
+    async def _compare(self, notes: Mapping[str, str]) -> None:
+        """Compare all that is there, in its order, with the source."""
+        name, last = self.source.namespace, -1
+        async for page in pages(self.source):
+            whole = await self._whole(page)
+            digests = [digest for one in whole for digest in one.texts]
+            stored, texts, ends = await self.target.read(
+                lambda reader: (self._stored(reader, whole), reader.contents(digests), self._ends(reader, whole))  # noqa: B023 - awaited
+            )
+            written = {one: memory_line(have.memory, have.links, have.vectors) for one, have in stored.items()}
+            wanted = {one.memory.id: memory_line(one.memory, one.links, one.vectors) for one in whole}
+            if others := [one for one in wanted if written.get(one) != wanted[one]]:
+                refuse(name, "lacks memories, or has them otherwise", others)
+            if list(written) != list(wanted) or (ends and ends[0] <= last):
+                refuse(name, "has the memories in another order", list(wanted))
+            if others := [one for exported in whole for one in exported.texts if texts[one] != exported.texts[one]]:
+                refuse(name, "has other texts", others)
+            last = ends[-1] if ends else last
+            for one in whole:
+                self.tally.add("memories", memory_line(one.memory, (), one.vectors))
+                for link in sorted(one.links, key=lambda link: (link.created_at, link.id)):
+                    self.tally.add("links", _encode(link))
+            for digest in digests:
+                self.tally.add("texts", digest.encode())
+            self.tell(len(page.lines))
+        for note in sorted(notes.items()):
+            self.tally.add("notes", _encode(note))
+        count, there = await self.target.read(lambda reader: (reader.count(), reader.notes()))
+        if count != self.tally.counts["memories"] or (there != notes and not self.damaged):
+            counted = [f"{count} memories", f"{len(there)} notes"]
+            refuse(name, "has more or less than the source", counted)
+
+    def _ends(self, reader: Reader, items: Sequence[Exported]) -> list[int]:
+        """Return the first and the last node of some memories, nothing where there are none."""
+        nodes = [node for node in reader.find_many([one.memory.id for one in items]) if node is not None]
+        return [min(nodes), max(nodes)] if nodes else []
