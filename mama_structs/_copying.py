@@ -14,6 +14,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import attrs
 
@@ -22,7 +23,7 @@ from mama_structs._home import Home
 from mama_structs.descriptors.carrying import LAX, CarriedRows, carried
 from mama_structs.descriptors.log import STARTS
 from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
-from mama_structs.memory.carrying import CarriedMemories, Tally, refuse
+from mama_structs.memory.carrying import CarriedMemories, KindTally, refuse
 from mama_structs.memory.copied import Copied, CopiedNamespace
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
@@ -59,7 +60,7 @@ async def copy_home(source: Home, target: Home, *, namespace: str | None, progre
     _refuse_others(await target.storage.look(lambda rows: carried(rows, names, strays=False)), rows)
     steps = _Steps(progress, 2 * len(rows.texts))
     damaged = list(rows.damaged)
-    tallies = {name: Tally() for name in names}
+    tallies = {name: KindTally() for name in names}
     added = {
         name: await _memories(source, target, tally, name=name, steps=steps, damaged=damaged)
         for name, tally in tallies.items()
@@ -136,7 +137,9 @@ class _Steps:
             self.progress(self.done, max(self.done, self.total))
 
 
-async def _memories(source: Home, target: Home, tally: Tally, *, name: str, steps: _Steps, damaged: list[str]) -> int:
+async def _memories(
+    source: Home, target: Home, tally: KindTally, *, name: str, steps: _Steps, damaged: list[str]
+) -> int:
     """Copy a namespace's memories, and return how many were not there."""
     try:
         record = await source.engines.recorded(name)
@@ -159,6 +162,12 @@ async def _memories(source: Home, target: Home, tally: Tally, *, name: str, step
     finally:
         await to_its_end(source.engines.leave(name))
     damaged += run.damaged
+    if run.missing:
+        # What has a bad seal is found where all rows are looked at.
+        part, said = f"/{quote(name, safe='')}/", "\n".join(damaged)
+        for found in await source.storage.check():
+            if found.kind == "damaged" and found.key and part in found.key and found.key not in said:
+                damaged.append(f"{found.key}: {found.message}")
     return run.added
 
 
@@ -213,7 +222,7 @@ async def _put_rows(target: Storage, wanted: CarriedRows) -> None:
 
 
 async def _compare(
-    target: Storage, wanted: CarriedRows, lost: Mapping[str, str], tallies: Mapping[str, Tally], steps: _Steps
+    target: Storage, wanted: CarriedRows, lost: Mapping[str, str], tallies: Mapping[str, KindTally], steps: _Steps
 ) -> None:
     """Compare the conversations that are there with the source."""
     there = await target.look(lambda rows: carried(rows, list(tallies), strays=False))

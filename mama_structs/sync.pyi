@@ -15,6 +15,7 @@ from mama_structs.descriptors.search import SearchResult
 from mama_structs.descriptors.store import HasRefs, Log
 from mama_structs.descriptors.text import Excerpt, Mode
 from mama_structs.descriptors.wrapping import OwnShareOf
+from mama_structs.memory.copied import Copied
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.engine import Direction, Progress
 from mama_structs.memory.judging import Judge
@@ -251,6 +252,9 @@ class Session:
     def conversations(location: str | os.PathLike[str], *, namespace: str = 'default') -> Conversations: ...
     @staticmethod
     def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]: ...
+    @staticmethod
+    def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], *, namespace: str | None = None,
+        progress: Callable[[int, int], object] | None = None) -> Copied: ...
     @property
     def hidden(self) -> tuple[str, ...]: ...
     @property

@@ -34,6 +34,7 @@ EXAMPLES = {
     "MigrationError": lambda: errors.MigrationError("what", path="old.db", hint="do"),
     "StoreError": lambda: errors.StoreError("what", hint="do"),
     "StoreBusy": lambda: errors.StoreBusy("what", waited=1.5, hint="do"),
+    "StoreDiffers": lambda: errors.StoreDiffers("what", namespace="default", ids=("decision_x",), hint="do"),
     "StoreFull": lambda: errors.StoreFull("what", hint="do"),
     "StoreDamaged": lambda: errors.StoreDamaged("what", file="cache.db", findings=("a page",), hint="do"),
     "StoreReadOnly": lambda: errors.StoreReadOnly("what", hint="do"),

@@ -47,7 +47,7 @@ class CarriedRows:
 
 def carried(rows: Snapshot, namespaces: Collection[str], *, strays: bool) -> CarriedRows:
     """Return what the conversations of some namespaces are made of; with *strays* what belongs to none is damaged."""
-    taken = _Taken()
+    taken = _RowsTaken()
     begun = []
     for start in starts_in(rows):
         if start.namespace in namespaces:
@@ -73,7 +73,7 @@ def _stays_as_it_is(start: StartRecord, namespaces: Collection[str]) -> bool:
 
 
 @attrs.define(eq=False)
-class _Taken:
+class _RowsTaken:
     rows: dict[str, bytes] = attrs.field(factory=dict)
     spaces: dict[str, str] = attrs.field(factory=dict)
     damaged: list[str] = attrs.field(factory=list)
@@ -105,7 +105,8 @@ class _Taken:
 def _strays(rows: Snapshot) -> list[str]:
     """Return what is wrong with the conversations of which nobody can tell whose they are."""
     starts = {key: start_of(row) for key, row in rows.items(STARTS)}
-    lost = [f"{key}: {start.reason}" for key, start in starts.items() if isinstance(start, Damaged)]
+    bad = {key: start.reason for key, start in starts.items() if isinstance(start, Damaged)}
+    lost = [f"{key}: {reason}; all that the conversation holds is left out" for key, reason in bad.items()]
     parts = {key.split("/")[1]: None for key in rows.keys(CHANGES)}
     return lost + [
         f"{CHANGES}{part}/: how the conversation began is missing" for part in parts if f"{STARTS}{part}" not in starts

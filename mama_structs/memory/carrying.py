@@ -14,7 +14,7 @@ from mama_structs.errors import StoreDamaged, StoreDiffers
 from mama_structs.memory.codec import vectors_from_bytes, vectors_to_bytes
 from mama_structs.memory.engine import Engine, NewMemory, Reader, Writer, in_turns
 from mama_structs.memory.model import Link
-from mama_structs.memory.transfer import Exported, Page, memory_line, pages, put_links
+from mama_structs.memory.transfer import Exported, ExportPage, memory_line, pages, put_links
 
 _BATCH: Final = 32
 _NAMED: Final = 10
@@ -26,7 +26,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 @attrs.define(eq=False)
-class Tally:
+class KindTally:
     """How many things of each kind there are, and what they come to."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
@@ -60,7 +60,7 @@ def _set_notes(writer: Writer, notes: Mapping[str, str]) -> None:
 
 
 @attrs.define(eq=False)
-class _Taken:
+class _CarriedPart:
     """What one transaction has come to: so many memories, how many of them new, and links whose other end comes."""
 
     done: int = 0
@@ -75,9 +75,11 @@ class CarriedMemories:
     source: Engine
     target: Engine
     tell: Callable[[int], object]
-    tally: Tally
+    tally: KindTally
     damaged: list[str] = attrs.field(factory=list, init=False)
     added: int = attrs.field(default=0, init=False)
+    # Memories that cannot be read.
+    missing: int = attrs.field(default=0, init=False)
     # Why memories that could be read are left out.
     _lost: dict[str, str] = attrs.field(factory=dict, init=False)
     _waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
@@ -107,9 +109,9 @@ class CarriedMemories:
             return {}
 
     async def _list_damage(self) -> None:
-        if await self.source.read(lambda reader: reader.damaged):
-            findings = [one for one in await self.source.check() if one.severity == "error"]
-            self.damaged += [one.message for one in findings if one.kind == "damaged"]
+        self.missing = await self.source.read(lambda reader: reader.damaged)
+        if self.missing:
+            self.damaged += [one.message for one in await self.source.check() if one.kind == "damaged"]
         self.damaged += [f"{memory_id}: {why}" for memory_id, why in self._lost.items()]
         if self._dropped:
             self.damaged.append(f"{len(self._dropped)} links lead to what is left out")
@@ -127,7 +129,7 @@ class CarriedMemories:
             whole = await self._whole(page)
             await self.target.read(lambda reader: self._lacking(reader, whole))  # noqa: B023 - awaited
 
-    async def _whole(self, page: Page) -> list[Exported]:
+    async def _whole(self, page: ExportPage) -> list[Exported]:
         """Return the memories of a page without the links to what is left out."""
         self._lost |= {memory_id: "; ".join(error.findings) for memory_id, error in page.lost.items()}
         ends = list(dict.fromkeys(link.to_id for one in page.lines for link in one.links))
@@ -154,9 +156,9 @@ class CarriedMemories:
             async for _ in in_turns(self.target.write, [*awaited.items()], put_links, most=_BATCH):
                 pass
 
-    def _take(self, writer: Writer, rest: Sequence[Exported]) -> _Taken:
+    def _take(self, writer: Writer, rest: Sequence[Exported]) -> _CarriedPart:
         """Write memories with their texts and links, in order and as time allows."""
-        taken = _Taken()
+        taken = _CarriedPart()
         while taken.done < len(rest) and not (taken.done and writer.is_due):
             some = rest[taken.done : taken.done + _BATCH]
             lacking = self._lacking(writer, some)

@@ -179,7 +179,7 @@ class Exported:
 
 
 @attrs.frozen(eq=False)
-class Page:
+class ExportPage:
     """Some memories, how many there are in all, and by their ids what is wrong with those whose texts are damaged."""
 
     lines: list[Exported]
@@ -187,7 +187,7 @@ class Page:
     lost: Mapping[str, StoreDamaged]
 
 
-async def pages(engine: Engine) -> AsyncIterator[Page]:
+async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
     """Give the memories of a namespace in order of saving, what is saved meanwhile last; a page may be empty."""
     # By ids: nodes mean something within one plan only, and may be numbered anew.
     embedder = engine.embedder
@@ -200,7 +200,7 @@ async def pages(engine: Engine) -> AsyncIterator[Page]:
         return [memory_id for memory_id in reader.ids(nodes) if memory_id not in seen]
 
     # A plan may run more than once: it changes nothing.
-    def page(reader: Reader, wanted: Sequence[str]) -> tuple[Page, list[str]]:
+    def page(reader: Reader, wanted: Sequence[str]) -> tuple[ExportPage, list[str]]:
         if engine.embedder != embedder:
             raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
         # What was deleted meanwhile is found no more.
@@ -226,7 +226,7 @@ async def pages(engine: Engine) -> AsyncIterator[Page]:
             lines.append(Exported(one.memory, one.links, vectors_to_bytes(one.vectors), texts))
         passed = {one.memory.id for one in lines} | lost.keys()
         left = [memory_id for memory_id in nodes.values() if memory_id not in passed]
-        return Page(lines, reader.count(), lost), left
+        return ExportPage(lines, reader.count(), lost), left
 
     # All at first, then what was saved meanwhile.
     while new := await engine.read(unseen):

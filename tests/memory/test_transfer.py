@@ -40,6 +40,8 @@ from mama_structs.memory.model import (
     MemoryType,
     Outcome,
     OutcomeChange,
+    digest_of,
+    digests_in,
 )
 from mama_structs.memory.results import Imported
 from mama_structs.memory.transfer import export_jsonl, import_jsonl
@@ -116,6 +118,28 @@ def names_in(directory):
 
 def lines_of(path):
     return path.read_bytes().splitlines(keepends=True)
+
+
+async def test_an_export_is_whole_where_a_plan_runs_again(tmp_path):
+    """An engine may run a plan more than once: no memory and no text is left out for that."""
+
+    class Again(Backend):
+        async def read(self, plan):
+            plan(self.memories)
+            return await super().read(plan)
+
+    text = "kept " * 9
+    first = filled()
+    evidence = [f"ref:a@1#sha256:{digest_of(text)}"]
+    assert digests_in(evidence)
+    first.memories.put(plain_memory("kept", evidence=evidence), vectors=unit(), contents={digest_of(text): text})
+    again = Again()
+    again.memories = first.memories
+    for backend, name in ((first, "once"), (again, "again")):
+        await export_jsonl(backend, tmp_path / name, None)
+
+    assert (tmp_path / "once").read_bytes() == (tmp_path / "again").read_bytes()
+
 
 
 def memory_lines(path):

@@ -1,0 +1,513 @@
+"""A copy of a store is the same as the store, or says what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from killing_helpers import killed_commands
+from memory_helpers import SMALL, OpenedDirectory, plain_link, plain_memory
+
+import mama_structs
+from mama_structs import HashEmbedder, Session
+from mama_structs.cli import main
+from mama_structs.errors import (
+    EmbedderMismatch,
+    InvalidArgument,
+    StoreDamaged,
+    StoreDiffers,
+    StoreError,
+    StoreFull,
+    UnknownNamespace,
+)
+from mama_structs.memory.carrying import CarriedMemories, KindTally
+from mama_structs.memory.engine import EmbedderRecord
+from mama_structs.memory.transfer import export_jsonl
+from mama_structs.storage.rows import Rows
+from mama_structs.storage.store import Storage
+from mama_structs.testing import PlainEngine
+from mama_structs.testing.strategies import memories
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
+ADA = "user:ada"
+# The scores of two searches differ where time has passed in between.
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+TEXT = "the whole log " * 20
+
+
+def opened(place, namespace="default", conversation="talk"):
+    return Session.open(place, embedder=SMALL, namespace=namespace, conversation=conversation)
+
+
+async def filled(place):
+    """Make a store with one of everything: versions, outcomes, links, evidence, copies, notes, refs and forks."""
+    async with opened(place) as session:
+        store = session.memories
+        await session.observe(f'<ref id="log">{TEXT}</ref>')
+        jwt = await store.save_decision("auth", "Use JWT for logins", "stateless", evidence=["ref:log"])
+        redis = await store.supersede(jwt.id, "Keep logins in Redis", "can be ended", evidence=["ref:log"])
+        await store.set_outcome(redis.id, "FAILED", reason="it was too slow")
+        tea = await store.save_insight("tea is served at four")
+        await store.save_insight("tea is served at four", on_duplicate="merge")
+        await store.correct(tea.id, "tea is served at five")
+        # A link to what was saved later.
+        await store.link(jwt.id, tea.id, "reminds_of", reason="both are hot")
+        await store.save_checkpoint("half way", next_steps=["the rest"])
+        gone = await store.save_context("nobody is to know this")
+        await store.forget(gone.id)
+        await store._shared.write(lambda writer: writer.set_note("own/note", "kept beside"))
+        await session.observe('<ref id="plan">first the shield</ref> and <ref id="gone">deleted soon</ref>')
+        session.refs.delete("ref:gone")
+        async with session.fork("branch") as fork:
+            await fork.observe('<ref id="plan">then the ore</ref>')
+        await session.recall("what of the logins?")
+    async with opened(place, ADA) as session:
+        await session.memories.save_context("ada likes short answers")
+        await session.observe('<ref id="own">of ada</ref>')
+
+
+async def rows_of(place):
+    """Return all rows of a store but those that differ where the same was done twice."""
+    storage = Storage.open(place / "journal")
+    rows = dict(
+        await storage.look(lambda rows: [one for prefix in "abcdefghijklmnopqrstuvwxyz" for one in rows.items(prefix)])
+    )
+    await storage.close()
+    return rows
+
+
+async def exported(place):
+    """Return what each namespace exports, and what each conversation holds."""
+    found = {}
+    for name in await Session.namespaces(place):
+        file = place.with_suffix(".jsonl")
+        async with opened(place, name, f"to look {name}") as session:
+            await session.memories.export_jsonl(file)
+            notes = await session.memories._shared.read(lambda reader: reader.notes())
+        found[name] = file.read_bytes(), notes
+        for info in await Session.conversations(place, namespace=name):
+            async with opened(place, name, info.name) as session:
+                told = session._conversation.told._rows
+                refs = [(one.versioned, one.text, one.attributes) for one in session.refs.list()]
+                found[name, info.name] = info.handles, info.bytes, info.created_at, refs, told
+    return found
+
+
+def files_of(place):
+    """Return the files of a store, without the two that SQLite makes beside a database that it reads."""
+    found = {path: sha256(path.read_bytes()).hexdigest() for path in sorted(place.rglob("*")) if path.is_file()}
+    return {path: digest for path, digest in found.items() if not path.name.endswith(("-wal", "-shm"))}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    place = tmp_path_factory.mktemp("made") / "a"
+    asyncio.run(filled(place))
+    return place
+
+
+@pytest.fixture
+def source(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "a")
+
+
+async def test_a_copy_is_the_same(source, tmp_path):
+    """Memories, versions, links, vectors, texts, notes, refs, forks and what was told are there, and nothing else."""
+    target = tmp_path / "b"
+    before = files_of(source)
+    steps = []
+    copied = await Session.copy(source, target, progress=lambda *step: steps.append(step))
+
+    assert copied.ok
+    assert before == files_of(source), "the source is not written to"
+    assert ["a", "b"] == sorted(path.name for path in tmp_path.iterdir())
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+    everything = await exported(source)
+    assert everything == await exported(target)
+    assert TEXT.strip().encode() in everything["default"][0]
+    assert {"own/note": "kept beside"} == everything["default"][1]
+    async with opened(target) as session:
+        assert (await session.check()).ok
+    own = {one.name: one for one in copied.namespaces}
+    assert (1, 1, 5) == (*(own["default"].counts[kind] for kind in ("texts", "notes")), own["default"].added)
+    assert {"memories": 1, "conversations": 1, "changes": 1, "conversations' texts": 1} == own[ADA].counts
+
+
+async def test_copying_again_changes_nothing(source, tmp_path):
+    """No row of the copy is written by the second run, and both say the same counts and digests."""
+    target = tmp_path / "b"
+    first = await Session.copy(source, target)
+    before = await rows_of(target)
+    second = await Session.copy(source, target)
+
+    assert before == await rows_of(target)
+    assert [0, 0] == [one.added for one in second.namespaces]
+    assert [(one.counts, one.digests) for one in first.namespaces] == [
+        (one.counts, one.digests) for one in second.namespaces
+    ]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["save", "save", "save", "supersede", "outcome", "link", "correct", "forget", "delete", "ref"]),
+        memories(),
+        st.integers(0, 99),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+async def do(session, step, record, number):
+    """Do one thing with the memories that there are."""
+    store = session.memories
+    known = await store.recent(limit=100)
+    chosen = known[number % len(known)] if known else None
+    text = f"said {number} {record['type']}"
+    if step == "save" or chosen is None:
+        await store.save_many([record])
+    elif step == "ref":
+        await session.observe(f'<ref id="r{number % 3}">{text}</ref>')
+    elif step == "forget":
+        await store.forget(chosen.id)
+    elif step == "delete":
+        await store.delete(chosen.id)
+    elif step == "correct":
+        await store.correct(chosen.id, text)
+    elif step == "link" and known[0] != chosen:
+        await store.link(chosen.id, known[0].id, f"word {number % 4}")
+    elif step == "supersede" and chosen.type == "decision":
+        await store.supersede(chosen.id, text, "better")
+    elif step == "outcome" and chosen.type == "decision":
+        await store.set_outcome(chosen.id, "FAILED", reason=text)
+
+
+@settings(max_examples=6)
+@given(steps=STEPS)
+def test_whatever_was_done_the_copy_exports_and_finds_the_same(steps):
+    """Byte for byte, and with the same scores, whenever in between a copy was begun."""
+
+    async def run(place):
+        source, target = place / "a", place / "b"
+        async with opened(source):
+            pass
+        for step, record, number, is_ada in steps:
+            async with opened(source, ADA if is_ada else "default") as session:
+                await do(session, step, record, number)
+        assert (await Session.copy(source, target)).ok
+        found = []
+        for one in (source, target):
+            for name in ("default", ADA):
+                async with opened(one, name) as session:
+                    hits = await session.memories.search("said 1 decision", limit=5, as_of=LATER)
+                    found.append([(hit.memory, hit.score) for hit in hits])
+        assert found[:2] == found[2:]
+        assert await exported(source) == await exported(target)
+
+    with tempfile.TemporaryDirectory() as place:
+        asyncio.run(run(Path(place)))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
+async def test_a_copy_that_is_killed_goes_on(source, tmp_path):
+    """Whichever statement was the last before kill -9, the next run goes on with what is there, to the same end."""
+    target = tmp_path / "b"
+    with killed_commands("copy", source, target) as is_killed:
+        for steps in count(2, 8):
+            if not await asyncio.to_thread(is_killed, steps):
+                break
+        killed = steps // 8
+    assert killed > 4
+    assert await exported(source) == await exported(target)
+    assert ["a", "a.jsonl", "b", "b.jsonl"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+async def test_a_run_that_was_stopped_goes_on(source, tmp_path):
+    """A cancelled copy leaves what the next one goes on with, wherever it was, and nothing beside it."""
+    target = tmp_path / "b"
+    for wanted in count(1):
+        told = []
+
+        def stop(done, total, wanted=wanted, told=told):
+            told.append(done)
+            if len(told) == wanted:
+                asyncio.current_task().cancel()
+
+        task = asyncio.ensure_future(Session.copy(source, target, progress=stop))
+        try:
+            await task
+        except asyncio.CancelledError:
+            continue
+        break
+    assert wanted > 4
+    assert ["a", "b"] == sorted(path.name for path in tmp_path.iterdir())
+    assert await exported(source) == await exported(target)
+
+
+async def test_two_that_copy_at_once_end_with_the_same(source, tmp_path):
+    """Two processes and a third task: each memory is there once."""
+    command = [sys.executable, "-m", "mama_structs", "copy", str(source), str(tmp_path / "b")]
+    both = [await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stdout=-3) for _ in range(2)]
+    await asyncio.gather(Session.copy(source, tmp_path / "c"), Session.copy(source, tmp_path / "c"))
+
+    assert [0, 0] == [await one.wait() for one in both]
+    everything = await exported(source)
+    assert everything == await exported(tmp_path / "b")
+    assert everything == await exported(tmp_path / "c")
+
+
+@pytest.mark.parametrize("failing", [3, 9, 14, 20])
+async def test_a_full_disk_leaves_what_the_next_run_goes_on_with(source, tmp_path, monkeypatch, failing):
+    """It is a typed error, no transaction is half there, and with room again the copy becomes whole."""
+    done = []
+
+    def write(self, sql, arguments=()):
+        done.append(sql)
+        if len(done) >= failing:
+            self.failure = sqlite3.OperationalError("database or disk is full")
+            self.failure.sqlite_errorcode = sqlite3.SQLITE_FULL
+            self.failure.sqlite_errorname = "SQLITE_FULL"
+            raise self.failure
+        return type(self).__mro__[1]._do(self, sql, arguments)
+
+    monkeypatch.setattr(Rows, "_do", write, raising=False)
+    with pytest.raises(StoreFull):
+        await Session.copy(source, tmp_path / "b")
+    monkeypatch.undo()
+    async with opened(tmp_path / "b") as session:
+        assert (await session.check()).ok
+    assert (await Session.copy(source, tmp_path / "b")).ok
+    assert await exported(source) == await exported(tmp_path / "b")
+
+
+# What is not copied, or not over
+
+
+async def spoil(place, prefix, number=0):
+    """Change a byte of a row, and return its key."""
+    with closing(sqlite3.connect(place / "journal" / "cache.db")) as database, database:
+        rows = database.execute(
+            "SELECT key, value FROM Cache WHERE key GLOB ? ORDER BY key", (f"{prefix}*",)
+        ).fetchall()
+        key, value = rows[number]
+        database.execute("UPDATE Cache SET value = ? WHERE key = ?", (value[:-1] + b"?", key))
+    return key
+
+
+@pytest.mark.parametrize(
+    ("prefix", "memories_left"),
+    [
+        ("memories/default/m/", 4),
+        ("memories/default/e/", 3),
+        ("memories/default/n/", 5),
+        ("refs/", 5),
+        ("texts/", 5),
+        ("conversations/", 5),
+        ("memories/default/head", 0),
+    ],
+)
+async def test_what_is_damaged_is_named_and_the_rest_copied(source, tmp_path, capsys, prefix, memories_left):
+    """A memory, a kept text, a note, a ref, its text, a conversation, a namespace: the command ends with 1."""
+    spoilt = await spoil(source, prefix)
+    code = await asyncio.to_thread(main, ["copy", str(source), str(tmp_path / "b"), "--json"])
+    said = json.loads(capsys.readouterr().out)
+
+    assert (1, False) == (code, said["ok"])
+    assert any(spoilt.rsplit("/", 1)[-1] in line for line in said["damaged"])
+    counts = {one["name"]: one["counts"] for one in said["namespaces"]}
+    assert memories_left == counts["default"].get("memories", 0)
+    assert 1 == counts[ADA]["memories"]
+    # Again it finds nothing that differs.
+    assert 1 == await asyncio.to_thread(main, ["copy", str(source), str(tmp_path / "b")])
+    assert "but for what is damaged" in capsys.readouterr().out
+
+
+async def test_other_things_in_the_target_are_refused_and_stay(source, tmp_path):
+    """Other memories, the same id with another text, a note, a ref: the error names the namespace, nothing is written."""
+    first = tmp_path / "first"
+    await Session.copy(source, first)
+
+    async def more(session):
+        await session.memories.save_context("somebody else's")
+
+    async def other(session):
+        await session.memories.correct((await session.memories.recent())[-1].id, "another text")
+
+    async def note(session):
+        await session.memories._shared.write(lambda writer: writer.set_note("own/note", "another"))
+
+    async def ref(session):
+        await session.observe('<ref id="more">said in the copy</ref>')
+
+    async def unlinked(session):
+        await session.memories.link(
+            (await session.memories.recent())[-1].id, (await session.memories.recent())[0].id, "word"
+        )
+
+    for position, change in enumerate([more, other, note, ref, unlinked]):
+        target = tmp_path / f"b{position}"
+        shutil.copytree(first, target)
+        async with opened(target) as session:
+            await change(session)
+        before = await rows_of(target)
+        with pytest.raises(StoreDiffers, match="'default'") as caught:
+            await Session.copy(source, target)
+
+        assert ("default", True) == (caught.value.namespace, bool(caught.value.ids))
+        assert "new place" in caught.value.hint
+        assert before == await rows_of(target)
+
+
+async def test_targets_of_others_are_refused(source, tmp_path):
+    """A directory with other files, a later version's store, another embedder's, the source itself and what is in it."""
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "letter.txt").write_text("dear ada")
+    with pytest.raises(InvalidArgument, match="neither"):
+        await Session.copy(source, foreign)
+    assert ["letter.txt"] == [path.name for path in foreign.iterdir()]
+    for inside in (source, source / "inside", source.parent):
+        with pytest.raises(InvalidArgument, match="where the source is"):
+            await Session.copy(source, inside)
+    with pytest.raises(InvalidArgument, match="no session's directory"):
+        await Session.copy(tmp_path / "nowhere", tmp_path / "b")
+    with pytest.raises(UnknownNamespace):
+        await Session.copy(source, tmp_path / "b", namespace="user:eve")
+    async with Session.open(tmp_path / "other", embedder=HashEmbedder()) as session:
+        await session.memories.save_context("by another embedder")
+    with pytest.raises(EmbedderMismatch):
+        await Session.copy(source, tmp_path / "other")
+    await Session.copy(source, tmp_path / "later")
+    storage = Storage.open(tmp_path / "later" / "journal")
+    head = json.loads((await storage.read(["memories/default/head"]))["memories/default/head"])
+    await storage.transact(lambda rows: rows.put("memories/default/head", json.dumps({**head, "format": 99}).encode()))
+    await storage.close()
+    with pytest.raises(StoreError, match="later version"):
+        await Session.copy(source, tmp_path / "later")
+    (tmp_path / "malformed" / "journal").mkdir(parents=True)
+    (tmp_path / "malformed" / "journal" / "cache.db").write_bytes(b"no database" * 500)
+    with pytest.raises(StoreDamaged):
+        await Session.copy(source, tmp_path / "malformed")
+
+
+async def test_one_namespace_alone(source, tmp_path):
+    """Nothing of another comes along, and a fork of a conversation that stays behind holds what it held."""
+    async with opened(source):
+        pass
+    assert 0 == await asyncio.to_thread(main, ["conversations", "assign", "branch", str(source), "--namespace", ADA])
+    wanted = {key: one for key, one in (await exported(source)).items() if ADA in key}
+    target = tmp_path / "b"
+    copied = await Session.copy(source, target, namespace=ADA)
+    again = await Session.copy(source, target, namespace=ADA)
+
+    assert [ADA] == [one.name for one in copied.namespaces]
+    assert [one.digests for one in copied.namespaces] == [one.digests for one in again.namespaces]
+    assert (ADA,) == await Session.namespaces(target)
+    assert wanted == await exported(target)
+    assert b"Redis" not in b"".join(path.read_bytes() for path in target.rglob("*") if path.is_file())
+    # What was a fork is none there.
+    with pytest.raises(StoreDiffers, match="user:ada"):
+        await Session.copy(source, target)
+
+
+async def test_a_source_in_use_is_copied_as_of_one_moment(source, tmp_path):
+    """What is saved after the copy has begun is not in it, and no link leads out of it."""
+    async with opened(source) as session:
+        await session.memories.save_context("just before")
+        late = []
+
+        def save(*_):
+            late.append(asyncio.ensure_future(session.memories.save_context(f"too late {len(late)}")))
+
+        copied = await Session.copy(source, tmp_path / "b", progress=save)
+        await asyncio.gather(*late)
+    async with opened(tmp_path / "b") as session:
+        contents = [memory.content for memory in await session.memories.recent(limit=100)]
+
+    assert copied.ok
+    assert late
+    assert "just before" in contents
+    assert not [content for content in contents if "too late" in content]
+
+
+# Any engine
+
+
+RECORD = EmbedderRecord("four", "four-1", 4)
+
+
+def plain(memories_there):
+    """Return an engine of dicts with a chain of memories, the first of which links to the last."""
+    engine = PlainEngine("default", embedder=RECORD)
+    for number in range(memories_there):
+        vector = np.eye(4, dtype=np.float32)[[number % 4]]
+        engine.memories.put(plain_memory(f"m{number}", f"text {number}", at=number), vectors=vector)
+        if number:
+            engine.memories.put_link(plain_link(f"m{number}", f"m{number - 1}", at=number))
+    if memories_there > 1:
+        engine.memories.put_link(plain_link("m0", f"m{memories_there - 1}", at=99))
+    return engine
+
+
+async def test_engines_of_any_kind_copy_to_each_other(tmp_path):
+    """From one of dicts to one on disk and back again: the exports are byte-equal, of more than one batch and page."""
+    first, last = plain(700), PlainEngine("default", embedder=RECORD)
+    directory = OpenedDirectory.open(tmp_path / "b")
+    middle = await directory.engines.open("default", RECORD, directory.settings)
+    for source, target in ((first, middle), (middle, last)):
+        await CarriedMemories(source, target, lambda _: None, KindTally()).run()
+    files = [tmp_path / name for name in ("first", "middle", "last")]
+    for engine, file in zip((first, middle, last), files, strict=True):
+        assert 700 == await export_jsonl(engine, file, None)
+    await directory.engines.leave("default")
+    await directory.close()
+
+    assert 1 == len({file.read_bytes() for file in files})
+
+
+async def test_a_source_that_is_written_to_meanwhile_is_an_error():
+    """Where there are no moments to copy, the copy says that it is of none."""
+    source, target = plain(3), PlainEngine("default", embedder=RECORD)
+
+    def write(_):
+        (memory,) = source.memories.get([source.memories.find("m1")])
+        source.memories.put(attrs.evolve(memory, content="other"))
+
+    with pytest.raises(StoreDiffers) as caught:
+        await CarriedMemories(source, target, write, KindTally()).run()
+    assert "nobody writes to" in caught.value.hint
+
+
+async def test_what_the_target_loses_meanwhile_is_found_in_the_end():
+    """The last look compares what is there, not what was written."""
+    for lose in (
+        lambda memories: memories.delete("m1"),
+        lambda memories: memories.delete_links(["m2>m1:relates_to"]),
+        lambda memories: memories.put(plain_memory("m9"), vectors=np.eye(4, dtype=np.float32)[:1]),
+        lambda memories: memories.set_note("more", "than there was"),
+    ):
+        source, target = plain(3), PlainEngine("default", embedder=RECORD)
+        told = []
+        with pytest.raises(StoreDiffers, match="default"):
+            await CarriedMemories(
+                source,
+                target,
+                lambda _, told=told, lose=lose, target=target: told or (told.append(1), lose(target.memories)),
+                KindTally(),
+            ).run()
