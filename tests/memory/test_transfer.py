@@ -141,7 +141,6 @@ async def test_an_export_is_whole_where_a_plan_runs_again(tmp_path):
     assert (tmp_path / "once").read_bytes() == (tmp_path / "again").read_bytes()
 
 
-
 def memory_lines(path):
     """Return all lines but the first, which says by which embedder the vectors are."""
     return lines_of(path)[1:]
