@@ -1,18 +1,14 @@
 """The refs of sessions against a plain model: whatever is stored, revised, deleted, forked and opened again."""
 
-import asyncio
-import shutil
-import tempfile
-from pathlib import Path
-
 import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import Bundle, consumes, invariant, multiple, rule
 
 from mama_structs import Session
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidParameter
+from mama_structs.testing.machines import SessionMachine
 
 NAMESPACES = st.sampled_from(["default", "bob"])
 NAMES = st.sampled_from(["x", "y"])
@@ -82,22 +78,26 @@ class Pair:
         return self.namespace, self.session.conversation
 
 
-class RefsAgainstAModel(RuleBasedStateMachine):
-    """Sessions on one directory and models of them say the same after every step."""
+class RefsAgainstAModel(SessionMachine):
+    """Sessions beside the machine's own, and models of them, say the same after every step."""
 
     pairs = Bundle("pairs")
+    # What the models know nothing of.
+    call_a_tool = the_model_answers = the_disk_fails = the_embedder_fails = None
 
     def __init__(self):
-        super().__init__()
-        self.runner = asyncio.Runner()
-        self.place = Path(tempfile.mkdtemp())
         self.open = []
+        super().__init__()
 
-    def run(self, work):
-        return self.runner.run(work)
+    async def set_up(self, session):
+        """The others are closed and opened when the machine's own session is."""
+        for pair in self.open:
+            await pair.session.close()
+        for pair in self.open:
+            pair.session = await self.opened(*pair.key)
 
-    async def opened(self, namespace, conversation=None):
-        return await Session.open(self.place / "agent.mama", namespace=namespace, conversation=conversation)
+    async def opened(self, namespace, conversation):
+        return await self.open_session(namespace=namespace, conversation=conversation)
 
     @rule(target=pairs, namespace=NAMESPACES, name=NAMES | st.none())
     def begin(self, namespace, name):
@@ -227,16 +227,14 @@ class RefsAgainstAModel(RuleBasedStateMachine):
             one.session = self.run(self.opened(one.namespace, key[1]))
 
     async def assigned(self, pair, namespace):
-        async with Session.open(self.place / "agent.mama") as session:
-            await session._common.home.assign(pair.session.conversation, origin=pair.namespace, namespace=namespace)
+        await self.session._common.home.assign(pair.session.conversation, origin=pair.namespace, namespace=namespace)
 
-    @rule(target=pairs)
-    def reopen_everything(self):
+    @rule()
+    def crash(self):
+        """What is on the disk is there after a crash; what waits to be written may be lost."""
         for pair in self.open:
-            self.run(pair.session.close())
-        for pair in self.open:
-            pair.session = self.run(self.opened(*pair.key))
-        return multiple()
+            self.run(pair.session.flush())
+        super().crash()
 
     @rule(pair=pairs)
     def check(self, pair):
@@ -257,8 +255,7 @@ class RefsAgainstAModel(RuleBasedStateMachine):
     def teardown(self):
         for pair in self.open:
             self.run(pair.session.close())
-        self.runner.close()
-        shutil.rmtree(self.place)
+        super().teardown()
 
 
 # Each step waits for the disk.

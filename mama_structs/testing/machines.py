@@ -81,6 +81,13 @@ class SessionMachine(RuleBasedStateMachine):
     async def set_up(self, session: Session) -> None:
         """Make a session that was just opened ready: add the tools of your agent. Does nothing by itself."""
 
+    async def open_session(self, **options: Any) -> Session:
+        """Open another session on the directory, *options* before the machine's; whoever asks for it closes it."""
+        given = {"embedder": HashEmbedder(dimensions=64), **self.options, **options}
+        session = await Session.open(self.place, **given)
+        self.clock.drive(session)
+        return session
+
     def tools_to_call(self) -> list[str]:
         """Return the names of the tools that the rule for tools calls: all that a model can see."""
         return sorted(self.session.tools)
@@ -185,9 +192,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def _open(self, conversation: str | None = None) -> None:
         async def opened() -> Session:
-            options = {"embedder": HashEmbedder(dimensions=64), **self.options, "conversation": conversation}
-            session = await Session.open(self.place, **options)
-            self.clock.drive(session)
+            session = await self.open_session(conversation=conversation)
             await self.set_up(session)
             return session
 

@@ -47,6 +47,7 @@ from mama_structs.memory.relationships import known_type, normalised
 from mama_structs.memory.saving import is_automatic
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.engines import PlainReader
+from mama_structs.testing.fakes import FakeClock
 
 NAMESPACES = st.sampled_from(["default", "default", "default", "other"])
 ACTORS = st.integers(0, 1)
@@ -97,14 +98,6 @@ class Refused(Exception):
 
 
 @attrs.define(eq=False)
-class Clock:
-    now: float = 1_800_000_000.0
-
-    def __call__(self):
-        return self.now
-
-
-@attrs.define(eq=False)
 class Model:
     """What a namespace should hold."""
 
@@ -142,7 +135,7 @@ class MemoryMachine(RuleBasedStateMachine):
         memory = Path("/dev/shm")
         self.home = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
         self.runner = asyncio.Runner()
-        self.clock = Clock()
+        self.clock = FakeClock(start=1_800_000_000.0)
         self.generation = 0
         self.steps = 0
         self.actors = []
@@ -163,7 +156,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @property
     def now(self):
-        return from_milliseconds(int(self.clock() * 1000))
+        return from_milliseconds(int(self.clock.now() * 1000))
 
     def time_of(self, supersedes, model):
         """Return when something is saved now: not before what it supersedes, for a clock may step back."""
@@ -174,7 +167,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def opened(self):
         return OpenedDirectory.open(
-            self.place, clock=self.clock, settings=self.settings, wait=5, find_content=HANDLES.get
+            self.place, clock=self.clock.now, settings=self.settings, wait=5, find_content=HANDLES.get
         )
 
     def store(self, actor, namespace):
@@ -466,7 +459,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(seconds=TIMES)
     def time_passes(self, seconds):
-        self.clock.now += seconds
+        self.clock.step(seconds)
         for actor in self.actors:
             for memories, _ in actor._open.values():
                 # Strengths are kept for some minutes of a clock that no test moves.
