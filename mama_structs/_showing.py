@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import html
 import importlib
+import re
+import reprlib
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,8 +23,29 @@ _TEXT: Final = 24  # Columns that a text has at the least, whatever stands besid
 _WORD: Final = 24  # Columns of a fact that is anybody's word.
 _END: Final = 22  # Columns of the time and the number at the end of a memory's id.
 _LINES: Final = 20
+_TEXT_OF_REPR: Final = 200
+_MEMBERS: Final = 10
 # Cut before anything is done with it.
 _READ: Final = 8
+_SIGN: Final = re.compile(r"\S")
+
+
+class _Brief(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxother = self.maxlong = _TEXT_OF_REPR
+        self.maxtuple = self.maxlist = self.maxdict = self.maxfrozenset = _MEMBERS
+
+    def repr_str(self, text: str, level: int) -> str:  # noqa: ARG002 - of `reprlib.Repr`
+        return repr(text) if len(text) <= _TEXT_OF_REPR else f"{text[:_TEXT_OF_REPR]!r}…({len(text)} characters)"
+
+
+_BRIEF: Final = _Brief()
+
+
+def briefly(_: type, fields: Iterable[Any]) -> list[Any]:
+    """Bound what the `repr` of an attrs class has of each field (a `field_transformer`): texts may be of any length."""
+    return [field.evolve(repr=_BRIEF.repr) if field.repr is True else field for field in fields]
 
 
 class Seen(NamedTuple):
@@ -98,7 +121,7 @@ def short(text: str, most: int) -> str:
     signs = [visible(sign) for sign in " ".join(text[: _READ * most].split())]
     # No sign counts as none, or a line of marks would have no end.
     ends = list(accumulate(map(_columns, signs)))
-    if not text[_READ * most :].strip() and (not ends or ends[-1] <= most):
+    if not _SIGN.search(text, _READ * most) and (not ends or ends[-1] <= most):
         return "".join(signs)
     return f"{''.join(signs[: bisect_right(ends, most - 1)])}…"
 
@@ -159,7 +182,8 @@ def needed(package: str) -> Any:
 # text has the page's own, so that both are read on a light page and on a dark one.
 
 _LONGEST: Final = 600  # Characters of a text.
-_ENTRIES: Final = 50
+ENTRIES: Final = 50
+"""Things and rows that are shown."""
 _KEPT: Final = "\n\t\u200c\u200d"  # Without joiners some scripts cannot be read.
 _LINE: Final = "#8885"
 _DIM: Final = "opacity:.7;font-size:85%"
@@ -192,6 +216,12 @@ def escaped(text: str, most: int = _LONGEST) -> str:
     return f"<bdi>{html.escape(plain(text, most))}</bdi>"
 
 
+def listed(texts: Collection[str]) -> str:
+    """Return as much of several texts as is shown, a line for each."""
+    rest = len(texts) - ENTRIES
+    return "\n".join([*(one[:_LONGEST] for one in islice(texts, ENTRIES)), *([f"… {rest:,} more"] if rest > 0 else [])])
+
+
 def boxed(*parts: str) -> str:
     """Return HTML as a notebook shows it."""
     style = "max-width:60em;line-height:1.45;text-align:left;overflow-x:auto"
@@ -220,9 +250,9 @@ def entry(seen: Seen, *, whole: float = 0.0, is_alone: bool = False) -> str:
 
 def entries(items: Iterable[Seen], count: int) -> str:
     """Return things below each other, and how many more of so many there are."""
-    shown = list(islice(items, _ENTRIES))
+    shown = list(islice(items, ENTRIES))
     whole = max((_above(seen.terms) for seen in shown), default=0.0)
-    return "".join(entry(seen, whole=whole) for seen in shown) + more(count - _ENTRIES)
+    return "".join(entry(seen, whole=whole) for seen in shown) + more(count - ENTRIES)
 
 
 def more(count: int) -> str:
@@ -230,13 +260,13 @@ def more(count: int) -> str:
     return f'<div style="{_DIM}">… {count:,} more</div>' if count > 0 else ""
 
 
-def table(rows: Sequence[Sequence[object]], *, head: Sequence[str] = ()) -> str:
-    """Return rows of texts, the first column of which names the others."""
+def table(rows: Sequence[Sequence[object]], *, count: int | None = None, head: Sequence[str] = ()) -> str:
+    """Return rows of texts, the first column of which names the others; *count* where there are more than these."""
     top = "".join(f'<th style="text-align:left;padding:.15em .8em .15em 0">{escaped(name)}</th>' for name in head)
-    cells = ["".join(_cell(str(cell), at, len(row)) for at, cell in enumerate(row)) for row in rows[:_ENTRIES]]
+    cells = ["".join(_cell(str(cell), at, len(row)) for at, cell in enumerate(row)) for row in rows[:ENTRIES]]
     body = "".join(f"<tr>{row}</tr>" for row in [top, *cells] if row)
     style = "border-collapse:collapse;margin:.3em 0;font-size:90%;background:none"
-    return f'<table style="{style}">{body}</table>{more(len(rows) - _ENTRIES)}'
+    return f'<table style="{style}">{body}</table>{more((len(rows) if count is None else count) - ENTRIES)}'
 
 
 class Figures(dict[str, Any]):

@@ -349,7 +349,7 @@ ALLOWED = {
     "_home": {*BASE, "storage", "descriptors", "memory"},
     "composition": {*BASE, "storage", "references", "descriptors", "memory", "tools", "structs"},
 }
-ALLOWED["recall"] = {""}
+ALLOWED["recall"] = {"", "_showing"}
 ALLOWED["recalling"] = {*BASE, "descriptors", "memory", "tools", "recall"}
 ALLOWED["_copying"] = {*ALLOWED["_home"], "_home", "tools"}
 ALLOWED["session"] = {"_copying", "recall", "recalling", *ALLOWED["composition"], "composition", "_home", "v1", ""}

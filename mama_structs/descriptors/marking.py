@@ -8,6 +8,7 @@ from typing import Final
 
 import attrs
 
+from mama_structs._showing import briefly
 from mama_structs.descriptors.entries import Ref
 from mama_structs.descriptors.messages import DeltaReader
 from mama_structs.descriptors.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, ref_id_in
@@ -137,7 +138,7 @@ class Collector:
         return moved
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class Ingested:
     """
     What one message of a model held.

@@ -34,6 +34,7 @@ from typing import Final, Literal
 
 import attrs
 
+from mama_structs._showing import briefly
 from mama_structs.descriptors.fences import INDENT, LONGEST_RUN, REACH, SHORTEST_FENCE, Fence
 from mama_structs.errors import InvalidArgument, SessionClosed
 
@@ -95,14 +96,14 @@ DiagnosticKind = Literal[
 _NOTES: Final = frozenset({"nested", "new_version"})
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=briefly)
 class Text:
     """Text outside every ref, as it came; never empty."""
 
     text: str
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=briefly)
 class RefStart:
     """A ref begins, with a tag at a position counted from 1 in the text that was scanned; names are in lower case."""
 
@@ -111,14 +112,14 @@ class RefStart:
     position: int = attrs.field(default=0, kw_only=True, eq=False)
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=briefly)
 class RefText:
     """Text inside the refs that are open, as it came, their first and last line breaks included; never empty."""
 
     text: str
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=briefly)
 class RefEnd:
     """The innermost open ref ends, before a position; it is not complete when the text ended first."""
 
@@ -127,7 +128,7 @@ class RefEnd:
     position: int = attrs.field(default=0, kw_only=True, eq=False)
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=briefly)
 class Diagnostic:
     """Something about a tag, at a position from 1, that its author may not have meant; *message* is for a model."""
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import attrs
 
+from mama_structs._showing import briefly
 from mama_structs.memory.model import Memory
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class RefusedRecord:
     """
     A record that was proposed and not saved.

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._showing import Seen, Showing
+from mama_structs._showing import Seen, Showing, briefly, listed
 
 CreatedBy = Literal["user", "system", "llm"]
 """Who made a memory or link: the host's user, this package, or a model."""
@@ -34,10 +34,6 @@ def least_trusted(origins: Iterable[Origin]) -> Origin:
 
 
 _SHOWN: Final = 200
-
-
-def _shortened(text: str) -> str:
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…({len(text)} characters)"
 
 
 class MemoryType(enum.StrEnum):
@@ -66,7 +62,7 @@ class Outcome(enum.StrEnum):
     PARTIAL = "PARTIAL"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class OutcomeChange:
     """
     One outcome that a decision was given.
@@ -83,7 +79,7 @@ class OutcomeChange:
     at: datetime
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class DecisionMetadata:
     """
     What belongs to a decision beside its content.
@@ -101,7 +97,7 @@ class DecisionMetadata:
 
     """
 
-    reasoning: str = attrs.field(default="", repr=_shortened)
+    reasoning: str = ""
     confidence: float = 0.7
     outcome: Outcome | None = None
     outcome_reason: str | None = None
@@ -112,7 +108,7 @@ class DecisionMetadata:
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class CheckpointMetadata:
     """
     What belongs to a checkpoint beside its summary.
@@ -133,7 +129,7 @@ class CheckpointMetadata:
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class InsightMetadata:
     """
     What belongs to an insight beside its content.
@@ -156,7 +152,7 @@ class InsightMetadata:
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class ContextMetadata:
     """
     What belongs to a context beside its content.
@@ -185,7 +181,7 @@ METADATA: Final[Mapping[MemoryType, type[Metadata]]] = {
 }
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class FormerText:
     """
     What a memory said before it was corrected.
@@ -198,8 +194,8 @@ class FormerText:
 
     """
 
-    content: str = attrs.field(repr=_shortened)
-    reasoning: str = attrs.field(default="", repr=_shortened)
+    content: str
+    reasoning: str = ""
     until: datetime
     reason: str | None = None
 
@@ -231,7 +227,7 @@ class NoticedMemory:
     probability: float
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class Noticed:
     """
     What stood on the matter of a memory when that was saved; nothing of it was changed.
@@ -311,10 +307,10 @@ class Memory(Showing):
     def _details(self) -> Iterator[tuple[str, str]]:
         for name in ("reasoning", "outcome_reason", "category", "source", "tags", "open_files", "next_steps"):
             if value := getattr(self.metadata, name, None):
-                yield name.replace("_", " "), value if isinstance(value, str) else "\n".join(value)
+                yield name.replace("_", " "), value if isinstance(value, str) else listed(value)
         for name in ("mentions", "evidence"):
             if several := getattr(self, name):
-                yield name, "\n".join(several)
+                yield name, listed(several)
         for one in self.former:
             yield f"until {one.until:%Y-%m-%d}", one.content
         if self.noticed is not None:
@@ -342,7 +338,7 @@ class Memory(Showing):
         }
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class LinkMetadata:
     """
     What is known of a link beside its ends, type and confidence.

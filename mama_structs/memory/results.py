@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, SupportsIndex, TypeVar, overload
 import attrs
 import numpy as np
 
-from mama_structs._showing import Seen, Showing, boxed, counted, entries, entry, heading, line, lines, needed
+from mama_structs._showing import Seen, Showing, boxed, briefly, counted, entries, entry, heading, line, lines, needed
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory import diagrams, graph
 from mama_structs.memory.engine import Nodes, Reader
@@ -290,7 +290,7 @@ class Evidence(Showing):
         return Seen(text=self.text, facts=(f"{len(self.text):,} characters", self.source))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=briefly)
 class RelationshipWord:
     """
     A word that links were given.

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from mama_structs._plain import as_mapping, copy_plain, json_size
-from mama_structs._showing import boxed, heading, table
+from mama_structs._showing import ENTRIES, boxed, heading, table
 from mama_structs.references.detection import META, SECTION, Detector
 from mama_structs.references.found import FieldRule, Scan
 from mama_structs.references.options import ReferenceOptions, Scope
@@ -453,8 +453,9 @@ class References(Mapping[str, Mapping[str, Any]]):
     def _repr_html_(self) -> str:
         known = ("reference_type", "id", "error")
         rows = []
-        for entity_id, entry in self.entries.items():
+        for entity_id, entry in itertools.islice(self.entries.items(), ENTRIES):
             told = {key: value for key, value in entry.items() if key not in known and value not in ("", "0", 0, None)}
-            fields = ", ".join(f"{key} {value}" for key, value in told.items() if isinstance(value, str | int | float))
+            plain = (f"{key} {value!s:.200}" for key, value in told.items() if isinstance(value, str | int | float))
+            fields = ", ".join(itertools.islice(plain, ENTRIES))
             rows.append([entity_id, entry["reference_type"], entry["error"] if is_failed(entry) else fields])
-        return boxed(heading(repr(self)[1:-1]), table(rows, head=("id", "type", "what it is")))
+        return boxed(heading(repr(self)[1:-1]), table(rows, count=len(self), head=("id", "type", "what it is")))

@@ -14,15 +14,40 @@ from html.parser import HTMLParser
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_link, plain_memory
 
-from mama_structs import Memory, References, Session, sync
+from mama_structs import Memory, References, RefParser, RefStore, Session, sync
 from mama_structs._showing import WIDTH, visible
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.model import MemoryType, Outcome, with_texts
-from mama_structs.memory.results import Chain, Evidence, Hit, Reached, Results, Similar, Surroundings
+from mama_structs.memory.learned import Learned, RefusedRecord
+from mama_structs.memory.model import (
+    CheckpointMetadata,
+    ContextMetadata,
+    DecisionMetadata,
+    FormerText,
+    InsightMetadata,
+    LinkMetadata,
+    MemoryType,
+    Noticed,
+    NoticedMemory,
+    Outcome,
+    OutcomeChange,
+    with_texts,
+)
+from mama_structs.memory.results import (
+    Chain,
+    Evidence,
+    Hit,
+    Reached,
+    RelationshipWord,
+    Results,
+    Similar,
+    Surroundings,
+)
+from mama_structs.recall import Conflict, Recall
+from mama_structs.testing.strategies import ref_documents
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m\u200b'\"&\n\ud800 `x` %%{init}%% 猫"
@@ -53,7 +78,8 @@ def shown_things(draw):
     word, said, other = draw(texts), draw(texts), draw(texts)
     slug = draw(st.sampled_from(["a", "boats", "가" * 24, "x" * 50]))
     outcome = {"outcome": draw(st.sampled_from([None, *Outcome]))} if kind is MemoryType.DECISION else {}
-    one = plain_memory(f"{kind}_{slug}_1795436746081_3188da2e", said, type=kind, topic=word, **outcome)
+    topic = draw(st.sampled_from([word, None]))
+    one = plain_memory(f"{kind}_{slug}_1795436746081_3188da2e", said, type=kind, topic=topic, **outcome)
     two = attrs.evolve(one, id=f"{kind}_{slug}_1795436746082_3188da2f", content=other)
     link = plain_link(one.id, two.id, word, link_id="link_" + 24 * "a")
     (told,) = with_texts([link], [one, two])
@@ -213,6 +239,101 @@ def test_html_is_bounded():
     assert 8_000 > len(memory._repr_html_())
     assert "… 950 more" in Results([memory] * 1_000)._repr_html_()
     assert "nothing" in Results([])._repr_html_()
+
+
+@st.composite
+def told_things(draw):
+    """What callers are given beside memories and results, with anybody's texts in it, of any number."""
+    said, many = draw(texts), draw(st.sampled_from([0, 1, 60]))
+    kept = [
+        DecisionMetadata(
+            reasoning=said,
+            outcome=Outcome.FAILED,
+            outcome_reason=said,
+            history=(OutcomeChange(outcome=Outcome.FAILED, reason=said, at=START),) * many,
+            extra={said: said},
+        ),
+        CheckpointMetadata(open_files=(said,) * many, next_steps=(said,) * many),
+        InsightMetadata(category=said, tags=(said,) * many, source=said),
+        ContextMetadata(source=said),
+    ]
+    former = FormerText(content=said, reasoning=said, until=START, reason=said)
+    about = Noticed(copy_of=(NoticedMemory("context_x_1", 1.0),) * many, note=said)
+    whole = [
+        attrs.evolve(
+            plain_memory(f"{kind}_a_1795436746081_3188da2e", said, type=kind),
+            metadata=metadata,
+            evidence=(said,) * many,
+            former=(former,) * many,
+            noticed=about,
+        )
+        for kind, metadata in zip(MemoryType, kept, strict=True)
+    ]
+    two = (whole[0], whole[1])
+    entry = {"reference_type": draw(texts), "id": "2-1", "name": said, said: said}
+    document = draw(ref_documents(max_size=3)).text
+    store = RefStore()
+    store.add(said.encode("utf-8", "replace").decode() or "x")
+    seen = store.ingest(document)
+    return [
+        *whole,
+        *kept,
+        former,
+        about,
+        LinkMetadata(original_relationship=said, reason=said, tags=(said,) * many),
+        Results(whole[: many % 7]),
+        Chain(memories=two[: many % 7]),
+        Conflict(memories=two, reason=said),
+        Recall(text=said, hits=(), conflicts=(Conflict(memories=two, reason=said),) * many),
+        RefusedRecord(reason=said, record=said),
+        Learned(new=two * many, refused=(RefusedRecord(reason=said),) * many),
+        RelationshipWord(word=said, count=1, near_synonyms=((said, 0.5),) * many),
+        References({str(number): entry for number in range(many)}),
+        RefParser().feed(f"{said} <ref id='x'>{said}"),
+        store,
+        seen,
+        *seen.refs,
+        *seen.diagnostics,
+    ]
+
+
+@settings(max_examples=max(6, settings.default.max_examples // 10))
+@given(told_things())
+def test_whatever_it_holds_its_repr_is_short_and_harmless(things):
+    """No text and no number of things makes a repr long; a terminal obeys nothing in it, and HTML stays ours."""
+    for thing in things:
+        told = repr(thing)
+
+        assert 20_000 > len(told), type(thing)
+        assert all(one.isprintable() or one == "\n" for one in told), type(thing)
+        if hasattr(thing, "_repr_html_"):
+            shown = thing._repr_html_()
+            assert 400_000 > len(shown)
+            assert Seen(shown).text
+
+
+def test_of_ten_megabytes_the_beginning_is_read():
+    """What is shown of a text costs as much as can be seen of it, and of a list as many as are seen."""
+    read = []
+
+    class Counted(tuple):
+        __slots__ = ()
+
+        def __iter__(self):
+            for one in super().__iter__():
+                read.append(one)
+                yield one
+
+    long = "x" * 10_000_000
+    files = CheckpointMetadata(open_files=(long,) * 1_000, next_steps=())
+    one = plain_memory("checkpoint_x_1795436746081_3188da2e", long, type=MemoryType.CHECKPOINT)
+    one = attrs.evolve(one, metadata=attrs.evolve(files, open_files=Counted(files.open_files)))
+
+    assert 120 >= len(repr(one))
+    assert 5_000 > len(repr(files))
+    assert "(10,000,000 characters)" in one._repr_html_()
+    assert 21 * 121 > len(repr(Results([one] * 10_000)))
+    assert 50 * 25 >= len(read)
 
 
 def test_only_what_is_shown_is_made():
