@@ -388,7 +388,7 @@ def _asked(story: Story) -> Iterator[str]:
 
 
 def _found_out(question: Question) -> str:
-    return f"Found out, {'the same both ways' if question.same_facts else 'NOT the same'}"
+    return "Both ways find out the same" if question.same_facts else "The two ways did NOT find out the same"
 
 
 def _notes(story: Story) -> Iterator[str]:
@@ -400,18 +400,18 @@ def _notes(story: Story) -> Iterator[str]:
         run = question.with_references
         more = run.chars - plain
         yield (
-            f"The price: with references {what} has {run.chars:,} characters instead of {plain:,}, {more:,} more, and "
-            f"the node answers {run.upstream_queries} queries instead of 1, whether or not the model would have asked. "
-            f"Ask for references where it would: {_saved(question)}."
+            f"The price: with references {what} has {run.chars:,} characters instead of {plain:,} ({more:,} more), and "
+            f"the node answers {run.upstream_queries} queries instead of 1, even if the model needs none of them. "
+            f"If it would have asked for them, {_saved(question)}."
         )
     left = story.page.with_references.calls[0].answer
     meta = left.get(META, {}) if isinstance(left, Mapping) else {}
     if (short := meta.get("shortened")) is not None:
-        fd = f", which {short['fd']} has" if "fd" in short else ""
-        yield f"The list shows {short['shown']} of {short['of']} references; left out: {short['left_out']}{fd}."
+        fd = f" {short['fd']} has them whole." if "fd" in short else ""
+        yield f"The list shows {short['shown']} of {short['of']} references; left out: {short['left_out']}.{fd}"
     asked = ", ".join(f"GET {path}" for path in story.repeat.asked or ()) or f"{story.repeat.upstream_queries} answers"
     yield (
-        f"The same again, while answers are kept: {story.repeat.from_cache} answers came from the cache, "
+        f"The same call again, while answers are cached: {story.repeat.from_cache} answers came from the cache, "
         f"and the node was asked for {asked if story.repeat.upstream_queries else 'nothing'}."
     )
     yield (
@@ -423,7 +423,7 @@ def _notes(story: Story) -> Iterator[str]:
 def _saved(question: Question) -> str:
     without, with_references = question.without, question.with_references
     calls, chars = len(without.calls) - len(with_references.calls), without.chars - with_references.chars
-    return f"it then saves {calls} calls and {chars:,} characters" if chars >= 0 else f"it then saves {calls} calls"
+    return f"it saves {calls} calls and {chars:,} characters" if chars >= 0 else f"it saves {calls} calls"
 
 
 def _milliseconds(seconds: float) -> str:

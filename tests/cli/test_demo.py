@@ -145,7 +145,7 @@ def test_people_see_memory_then_references_then_the_price(capsys):
     ]
     assert sorted(text.rindex(place) for place in places) == [text.rindex(place) for place in places]
     assert 2 == text.count("> structs_query_player(")
-    assert 2 == text.count("the same both ways")
+    assert 2 == text.count("Both ways find out the same")
     assert 2 == text.count("* The price: ")
     assert "and the node was asked for " in text
     assert text.isascii()
@@ -171,7 +171,7 @@ def test_the_page_about_the_demo_shows_what_it_prints(story):
 
     def lasting(text):
         words = re.sub(r"_\d{13}_[0-9a-f]{8}|\d+ ms|\d{4}-\d\d-\d\d|-{2,}", "*", text).split()
-        return " ".join(words).partition("* The same again")[0]
+        return " ".join(words).partition("* The same call again")[0]
 
     assert lasting(printed) == lasting(page["shown"]()), "run scripts/demo_page.py"
 
@@ -180,7 +180,7 @@ def test_a_difference_is_said(story):
     """Where the runs found different facts, both are shown."""
     text = tell(NO_DAYS, moved(story))
 
-    assert "NOT the same" in text
+    assert "NOT find out the same" in text
     assert "status away" in text
     assert "status onStation" in text
 
@@ -207,8 +207,8 @@ def test_the_price_is_said_either_way(story):
     text = " ".join(tell(NO_DAYS, story).split())
 
     assert f"{one.chars:,} characters instead of {story.one.without.calls[0].chars:,}" in text
-    assert "it then saves 3 calls." in text
-    assert f"it then saves 16 calls and {story.page.without.chars - story.page.with_references.chars:,} char" in text
+    assert "it saves 3 calls." in text
+    assert f"it saves 16 calls and {story.page.without.chars - story.page.with_references.chars:,} char" in text
 
 
 # A real node, whose counters nobody can see
