@@ -10,7 +10,7 @@ from typing import Any, cast
 import attrs
 
 from mama_structs._async import in_own_thread
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 
 
 def is_async_callable(function: object) -> bool:
@@ -134,9 +134,9 @@ def awaited(function: Any, *, what: str = "a tool") -> Callable[..., Awaitable[A
     inner = _without_partials(function)
     unfit = not callable(inner) or isinstance(inner, type | staticmethod) or yields(inner)
     if unfit:
-        shown = getattr(inner, "__qualname__", None) or repr(inner)[:80]
+        said = getattr(inner, "__qualname__", None) or shown(inner)
         raise InvalidArgument(
-            f"{what} must be a function, async or plain, got {shown}",
+            f"{what} must be a function, async or plain, got {said}",
             hint="generators answer bit by bit: return a list; put @classmethod and @staticmethod above a decorator",
         )
 

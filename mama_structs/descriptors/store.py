@@ -68,7 +68,11 @@ def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings)
     if given is not None and (not isinstance(given, str) or not given or "\0" in given):
         raise InvalidArgument(f"files must be a directory or None, got {shown(files)}")
     path = Path(given or settings.root).absolute()
-    if path.exists() and not path.is_dir():
+    try:
+        is_other = path.exists() and not path.is_dir()
+    except OSError as error:
+        raise InvalidArgument(f"files cannot be a directory: {error.strerror}") from error
+    if is_other:
         raise InvalidArgument(f"files must be a directory, and {os.fspath(path)!r:.200} is a file")
     return path
 

@@ -250,7 +250,7 @@ def request_of(record: object) -> SaveRequest:
     """Return what a record of `MemoryStore.save_many` asks for."""
     if not isinstance(record, Mapping):
         raise InvalidArgument(f"a record must be a mapping, got {type(record).__name__}")
-    unknown = [name for name in record if not isinstance(name, str)]
+    unknown = [name for name in record if not isinstance(name, str) or not name.isidentifier()]
     if unknown:
         raise InvalidArgument(f"a record has no argument {shown(unknown[0])}")
     given = dict(record)

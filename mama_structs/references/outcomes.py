@@ -10,7 +10,15 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import EntityNotFound, MamaStructsError, QueryTimeout, RateLimited, SessionClosed, StructsError
+from mama_structs.errors import (
+    EntityNotFound,
+    MamaStructsError,
+    QueryTimeout,
+    RateLimited,
+    SessionClosed,
+    StructsError,
+    shown,
+)
 
 _SAMPLES: Final = 1024
 _LONGEST: Final = 200
@@ -120,7 +128,7 @@ def exception_of(failed: Failure, key: str) -> BaseException:
 
 def unknown_id(entity_id: str) -> Failure:
     """Return the failure of an id that no source answers for."""
-    return Failure("unsupported", f"No source answers for ids such as {entity_id[:80]}")
+    return Failure("unsupported", f"No source answers for ids such as {shown(entity_id, most=80)}")
 
 
 @attrs.frozen(kw_only=True)

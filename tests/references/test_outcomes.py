@@ -106,7 +106,7 @@ def test_failures_of_time_say_which_time():
     """A query's timeout, the call's deadline and an unknown id are told apart."""
     assert Failure("timeout", "No answer within 2 s") == timed_out(2.0)
     assert Failure("deadline", "No answer before the deadline of 0.5 s for all references") == past_deadline(0.5)
-    assert Failure("unsupported", "No source answers for ids such as 99-1") == unknown_id("99-1")
+    assert Failure("unsupported", "No source answers for ids such as '99-1'") == unknown_id("99-1")
     assert len(unknown_id("x" * 10**6).error) < 200
 
 

@@ -447,7 +447,7 @@ class TestResolve:
         assert ["2-1", "7-1", "0-1", "8-3", "nonsense"] == list(references)
         assert {"7-1": "Entity not found", "8-3": "Entity not found"}.items() <= references.failed.items()
         assert "infusion" == references["7-1"]["reference_type"]
-        assert "No source answers for ids such as nonsense" == references.failed["nonsense"]
+        assert "No source answers for ids such as 'nonsense'" == references.failed["nonsense"]
         assert {"2-1"} == references.by_type("planet").keys()
 
     async def test_limits_and_types_hold(self, resolver):

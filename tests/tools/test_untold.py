@@ -110,6 +110,30 @@ def test_an_edit_that_fails_repeats_nothing_of_the_text():
         assert MARK not in repr(told.value).casefold()
 
 
+async def test_no_method_repeats_what_was_given_in_place_of_something_else(tmp_path):
+    """As a host's own code may pass it on from a model: records, ids, handles, functions and messages."""
+    async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
+        asked = [
+            lambda: session.memories.save_many([{"type": "insight", "content": SAID, SAID: 1}]),
+            lambda: session.memories.save_insight(SAID, links=[{"to_id": "x", SAID: 1}]),
+            lambda: session.memories.get(SAID),
+            lambda: session.memories.set_outcome(SAID, SAID, reason=SAID),
+            lambda: session.memories.search("x", since=SAID),
+            lambda: session.resolver.query(SAID),
+            lambda: session.observe({"role": SAID, "content": SAID}),
+            lambda: session.observe([{"type": SAID, "text": SAID}]),
+            lambda: session.call(SAID, {}),
+            lambda: session.refs.get(f"ref:{SAID}"),
+            lambda: session.refs.edit("plan", SAID, SAID),
+            lambda: session.tools.add(SAID),
+            lambda: Session.open(files=SAID * 200),
+        ]
+        for number, ask in enumerate(asked):
+            with pytest.raises(MamaStructsError) as told:
+                await ask()
+            assert MARK not in f"{told.value} {told.value!r} {told.value.hint}", number
+
+
 def test_no_scheme_repeats_what_is_no_pattern():
     """A field of a scheme that is refused is not given back."""
     for field in ("pattern", "type_of", "hints", "deny", "brief"):
