@@ -78,8 +78,8 @@ class SessionMachine(RuleBasedStateMachine):
 
     # For those who subclass it
 
-    async def set_up(self, session: Session) -> None:
-        """Make a session that was just opened ready: add the tools of your agent. Does nothing by itself."""
+    def set_up(self, session: Session) -> Awaitable[None] | None:
+        """Make a session that was just opened ready, async or not: add the tools of your agent. Does nothing itself."""
 
     async def open_session(self, **options: Any) -> Session:
         """Open another session on the directory, *options* before the machine's; whoever asks for it closes it."""
@@ -193,7 +193,8 @@ class SessionMachine(RuleBasedStateMachine):
     def _open(self, conversation: str | None = None) -> None:
         async def opened() -> Session:
             session = await self.open_session(conversation=conversation)
-            await self.set_up(session)
+            if (made := self.set_up(session)) is not None:
+                await made
             return session
 
         self.session = self.run(opened())

@@ -39,7 +39,9 @@ class Losing(MemoryMachine):
 class Failing(SessionMachine):
     """A machine of an agent with a tool that fails for one argument."""
 
-    async def set_up(self, session):
+    crash = None
+
+    def set_up(self, session):
         @session.tools.add
         async def attack(planet_id: str, how: Literal["soon", "late"] = "soon") -> int:
             """Attack."""

@@ -9,9 +9,11 @@ from anthropic import APIStatusError as AnthropicError
 from host_helpers import DRIVES, calling, in_langchain, in_openai_chat, in_pydantic_ai, named
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from mcp import Client
 from openai import APIStatusError as OpenAIError
 
 from mama_structs import HashEmbedder, Session
+from mama_structs.adapters import mcp
 from mama_structs.errors import InvalidArgument
 from mama_structs.testing.scripted import ModelTurn, ScriptedModel
 from mama_structs.testing.strategies import chunkings, ref_documents
@@ -58,6 +60,30 @@ async def test_an_agent_answers_from_memory_why_jwt_was_left(session, drive, str
     assert 4 == len(run.outputs)
     assert all("search__by_topic" in request.tools for request in model.requests)
     assert (9, 0) == (len(model.requests), model.left)
+
+
+async def test_an_agent_that_reaches_its_tools_over_mcp_tells_the_same_story(session):
+    """A host's model stands before an MCP client, which has the tools of the server."""
+    model, messages, answers = ScriptedModel(story()), [], []
+    async with Client(mcp.server(session)) as client, model.openai() as provider:
+        tools = [
+            {"type": "function", "function": {"name": tool.name, "parameters": tool.input_schema}}
+            for tool in (await client.list_tools()).tools
+        ]
+        for said in ("We use JWT.", "We use Redis instead.", "JWT failed.", "Why did we leave JWT?"):
+            messages.append({"role": "user", "content": said})
+            calls: list = [None]
+            while calls:
+                asked = {"model": "any", "messages": messages, "tools": tools}
+                message = (await provider.chat.completions.create(**asked)).choices[0].message
+                messages.append(message.model_dump(exclude_none=True))
+                calls = message.tool_calls or []
+                for one in calls:
+                    result = await client.call_tool(one.function.name, json.loads(one.function.arguments))
+                    messages.append({"role": "tool", "tool_call_id": one.id, "content": result.content[0].text})
+            answers.append(message.content)
+
+    assert "Use JWT for logins FAILED: stolen tokens stayed valid. Now: Keep sessions in Redis" == answers[3]
 
 
 @EVERYWHERE
