@@ -94,19 +94,33 @@ class Steps:
     """Counts the lines of the package that run in this thread: the same number on every machine, however busy."""
 
     def __init__(self):
-        self.count = 0
+        self._counted = lambda: 0
 
-    def _line(self, frame, event, argument):
-        self.count += event == "line"
-        return self._line
-
-    def _call(self, frame, event, argument):
-        return self._line if "mama_structs" in frame.f_code.co_filename else None
+    @property
+    def count(self):
+        """How many lines have run."""
+        return self._counted()
 
     def __enter__(self):
-        self.count = 0
+        count, ours = 0, {}
+
+        # Millions of times: with names of its own it takes four fifths of what attributes take.
+        def line(frame, event, argument):
+            nonlocal count
+            if event == "line":
+                count += 1
+            return line
+
+        def call(frame, event, argument):
+            code = frame.f_code
+            if code not in ours:
+                ours[code] = line if "mama_structs" in code.co_filename else None
+            return ours[code]
+
+        self._counted = lambda: count
+
         self._tracing = sys.gettrace()
-        sys.settrace(self._call)
+        sys.settrace(call)
         return self
 
     def __exit__(self, *_):

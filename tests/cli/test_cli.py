@@ -191,7 +191,11 @@ def test_nobody_reads():
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
         done = subprocess.run(
-            [*COMMAND, "demo", "--latency", "0"], stdout=closed, stderr=subprocess.PIPE, timeout=600, check=False
+            [*COMMAND, "demo", "--latency", "0", "--json"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=600,
+            check=False,
         )
 
     assert (141, b"") == (done.returncode, done.stderr)
