@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime
 
 import pytest
+from row_helpers import every_row
 
 from mama_structs import errors
 from mama_structs.errors import MamaStructsError
@@ -95,7 +96,7 @@ def test_the_docstring_draws_every_error():
     assert sorted(CLASSES) == sorted(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", TREE)
+@every_row("name", TREE)
 def test_each_error_stands_where_the_tree_says(name):
     """Parent and builtin base are as drawn, and the drawn attributes are there."""
     parent, builtin, _, attributes = TREE[name]
@@ -107,7 +108,7 @@ def test_each_error_stands_where_the_tree_says(name):
     assert isinstance(error, MamaStructsError)
 
 
-@pytest.mark.parametrize("name", TREE)
+@every_row("name", TREE)
 def test_each_error_has_a_word_for_programs(name):
     """The type of each class is the word that the tree says, in snake_case, on every object and of no other class."""
     *_, word, _ = TREE[name]
@@ -126,8 +127,8 @@ def same(first, second):
     return (type(first), str(first), first.args, vars(first)) == (type(second), str(second), second.args, vars(second))
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("name", EXAMPLES)
+@every_row("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@every_row("name", EXAMPLES)
 def test_every_error_can_be_pickled(name, protocol):
     """An error that comes back from another process says and carries the same."""
     error = EXAMPLES[name]()
@@ -138,7 +139,7 @@ def test_every_error_can_be_pickled(name, protocol):
     assert ["seen twice"] == again.__notes__
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@every_row("name", EXAMPLES)
 def test_every_error_can_be_copied(name):
     """Copies say and carry the same, and are independent."""
     error = EXAMPLES[name]()
@@ -162,7 +163,7 @@ class HostError(errors.StructsError):
         self.parts = parts
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@every_row("name", EXAMPLES)
 def test_the_text_ends_with_what_to_do(name):
     """`str()` is the message with the hint in brackets, and without a hint the message alone."""
     error = EXAMPLES[name]()

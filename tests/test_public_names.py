@@ -13,6 +13,7 @@ import typing
 from pathlib import Path
 
 import pytest
+from row_helpers import every_row
 
 import mama_structs
 from mama_structs._lazy import homes
@@ -63,7 +64,7 @@ def test_all_is_sorted_and_the_same_everywhere():
     assert mama_structs.__all__ == sorted(SOURCES)
 
 
-@pytest.mark.parametrize("name", mama_structs.__all__)
+@every_row("name", mama_structs.__all__)
 def test_each_public_name_loads_from_its_home(name):
     """A name is the object of the module that defines it, and stays loaded."""
     value = getattr(mama_structs, name)
@@ -250,7 +251,7 @@ UNREADABLE = {f"mama_structs.{name}" for name in ("references.flights", "structs
 UNREADABLE.add("mama_structs.testing.machines")
 
 
-@pytest.mark.parametrize("name", sorted(set(MODULES) - UNREADABLE))
+@every_row("name", sorted(set(MODULES) - UNREADABLE))
 def test_type_hints_resolve(name):
     """`typing.get_type_hints` works on every class, method and function: frameworks read tools that way."""
     module = importlib.import_module(name)
@@ -355,7 +356,7 @@ ALLOWED["_copying"] = {*ALLOWED["_home"], "_home", "tools"}
 ALLOWED["session"] = {"_copying", "recall", "recalling", *ALLOWED["composition"], "composition", "_home", "v1", ""}
 
 
-@pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
+@every_row("file", sorted(ROOT.rglob("*.py")))
 def test_imports_run_one_way(file):
     """No module imports from a part above its own, not even inside a function, and none through the front door."""
     part = file.relative_to(ROOT).parts[0].removesuffix(".py")

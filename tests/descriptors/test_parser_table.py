@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from row_helpers import every_row
 
 from mama_structs.descriptors.marking import trimmed
 from mama_structs.descriptors.parser import MAX_DEPTH, MAX_TAG, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
@@ -249,8 +249,8 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("size", [None, 1, 7], ids=["whole", "1", "7"])
+@every_row("name", ROWS)
+@every_row("size", [None, 1, 7])
 def test_each_case_gives_what_the_rules_say(name, size):
     """Refs, visible text and diagnostics are as in the row, in chunks of any size."""
     text, refs, visible, diagnostics = ROWS[name]
@@ -298,7 +298,7 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SAID)
+@every_row("name", SAID)
 def test_a_diagnostic_says_what_to_do(name):
     """The message names the ref and the rule, for a model that reads it."""
     text, words = SAID[name]

@@ -113,9 +113,9 @@ def _links(page):
     return re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", _without_blocks(page.read_text(encoding="utf-8")))
 
 
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere(docs):
     """Every link between pages names a file that exists, and a heading that it has."""
-    for link in _links(page):
+    for page, link in [(one, link) for one in docs.pages for link in _links(one)]:
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")
@@ -194,19 +194,23 @@ def test_an_agent_of_ones_own_has_forty_lines(docs):
     assert len(agent.text.splitlines()) <= 40
 
 
-def test_one_sentence_per_line(page):
+def test_one_sentence_per_line(docs):
     """No line of prose holds two sentences, so that a change shows as what it is."""
-    prose = re.sub(r"`[^`\n]*`", "code", _without_blocks(page.read_text(encoding="utf-8")))
-    two = [line for line in prose.splitlines() if not line.startswith("|") and re.search(r"[a-z)][.!?] [A-Z]", line)]
+    prose = [
+        (page.name, line)
+        for page in docs.pages
+        for line in re.sub(r"`[^`\n]*`", "code", _without_blocks(page.read_text(encoding="utf-8"))).splitlines()
+    ]
 
-    assert [] == two
+    assert [] == [one for one in prose if not one[1].startswith("|") and re.search(r"[a-z)][.!?] [A-Z]", one[1])]
 
 
-def test_rows_stand_in_a_table(page):
+def test_rows_stand_in_a_table(docs):
     """Every row that begins a table has the line of dashes behind it: others are shown as plain text with bars."""
-    text = _without_blocks(page.read_text(encoding="utf-8"))
+    for page in docs.pages:
+        text = _without_blocks(page.read_text(encoding="utf-8"))
 
-    assert [] == re.findall(r"(?:\A|\n(?!\|).*\n)(\|.*)\n(?!\|[ :|-]+\|\n)", f"\n\n{text}\n")
+        assert [] == re.findall(r"(?:\A|\n(?!\|).*\n)(\|.*)\n(?!\|[ :|-]+\|\n)", f"\n\n{text}\n"), page
 
 
 # --- the reference ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
+from row_helpers import every_row
 
 from mama_structs import Session
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
@@ -171,7 +172,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("call", "named"), BAD)
+@every_row(("call", "named"), BAD)
 async def test_a_wrong_argument_is_named_and_nothing_is_saved(store, call, named):
     """Before anything is done: the error says which argument it is about."""
     with pytest.raises(InvalidArgument, match=named):

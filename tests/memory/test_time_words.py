@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_helpers import every_row
 
 from mama_structs.memory import time_words
 from mama_structs.memory.time_words import period_in
@@ -239,7 +240,7 @@ def _time(text):
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("query", "since", "until"), PHRASES, ids=[phrase[0] for phrase in PHRASES])
+@every_row(("query", "since", "until"), PHRASES)
 def test_a_period_is_found(query, since, until):
     """Words of time give the window that they mean, counted from now."""
     period = period_in(query, NOW)
@@ -250,7 +251,7 @@ def test_a_period_is_found(query, since, until):
     assert 0 < period.strength <= 1
 
 
-@pytest.mark.parametrize("query", NONE)
+@every_row("query", NONE)
 def test_what_is_no_period_is_not_taken_for_one(query):
     """Durations, verbs and numbers that look like words of time restrict nothing."""
     assert period_in(query, NOW) is None

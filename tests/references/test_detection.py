@@ -16,6 +16,7 @@ import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from row_helpers import every_row
 
 from mama_structs.references.detection import Detector
 from mama_structs.references.found import pointer
@@ -193,8 +194,8 @@ def test_in_real_answers_every_string_of_the_form_is_found(file):
 # Ids and their bounds
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
-@pytest.mark.parametrize("index", [1, 2, 9, 10, 19, 2**53 + 1, 2**63, MAX_INDEX - 1, MAX_INDEX])
+@every_row("code", [0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
+@every_row("index", [1, 2, 9, 10, 19, 2**53 + 1, 2**63, MAX_INDEX - 1, MAX_INDEX])
 def test_codes_and_indexes_are_exact(code, index):
     """Codes 0-6 and 9-11 with indexes from 1 to 2**64 - 1 are ids."""
     assert [f"{code}-{index}"] == ids({"x": f"{code}-{index}"})

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from row_helpers import every_row
 
 from mama_structs import structs
 from mama_structs._lazy import homes
@@ -49,7 +50,7 @@ def wire_names(model):
     return [wire_name(attribute) for attribute in attrs.fields(model) if is_on_wire(attribute)]
 
 
-@pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
+@every_row("model", RECORDS)
 def test_type_hints_of_every_model_can_be_read(model):
     """Annotations are evaluated by tools: nothing in them is imported for type checkers only."""
     hints = typing.get_type_hints(model)
@@ -58,7 +59,7 @@ def test_type_hints_of_every_model_can_be_read(model):
     assert hints.keys() - {"return"} >= {attribute.name for attribute in attrs.fields(model)}
 
 
-@pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
+@every_row("model", RECORDS)
 def test_models_are_frozen_and_keyword_only(model):
     """A record is a value, and no order of fields is part of its interface."""
     assert all(attribute.kw_only for attribute in attrs.fields(model))
@@ -87,7 +88,7 @@ def test_wire_names_are_derived_or_given(model, expected):
     assert set(expected.split()) == set(wire_names(model))
 
 
-@pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
+@every_row("model", RECORDS)
 def test_defaults_of_enums_are_the_first_names(model):
     """An empty record shows number 0 of an enum, which is its first member."""
     for attribute in attrs.fields(model):

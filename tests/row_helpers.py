@@ -1,0 +1,72 @@
+"""One test of many rows: where a row costs less than a test does, and has no name of its own worth reporting."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import pytest
+
+
+class _Rows:
+    """What rows have shown so far."""
+
+    def __init__(self, names, rows):
+        self._names = names if isinstance(names, tuple) else (names,)
+        self._rows = list(rows)
+
+    def __iter__(self):
+        self._failed = []
+        for row in self._rows:
+            self._row = row
+            yield dict(zip(self._names, row if len(self._names) > 1 else (row,), strict=True))
+
+    def note(self, error):
+        error.add_note(f"{', '.join(self._names)}: {self._row!r}")
+        self._failed.append(error)
+
+    def tell(self):
+        if self._failed:
+            raise BaseExceptionGroup(f"{len(self._failed)} of {len(self._rows)} rows", self._failed)
+        assert self._rows
+
+    def asks_for(self, test):
+        signature = inspect.signature(test)
+        others = [one for name, one in signature.parameters.items() if name not in self._names]
+        return signature.replace(parameters=others)
+
+
+def every_row(names, rows):
+    """
+    Check all rows in one test, as ``pytest.mark.parametrize`` would in one each, and name those that fail.
+
+    They share the test's fixtures.
+    """
+    rows = _Rows(names, rows)
+    # An assertion, or that nothing was raised: whatever it is, the rows behind it are checked too.
+    failures = (Exception, pytest.fail.Exception)
+
+    def decorate(test):
+        @functools.wraps(test)
+        def all_rows(**fixtures):
+            for row in rows:
+                try:
+                    test(**row, **fixtures)
+                except failures as error:
+                    rows.note(error)
+            rows.tell()
+
+        @functools.wraps(test)
+        async def all_async_rows(**fixtures):
+            for row in rows:
+                try:
+                    await test(**row, **fixtures)
+                except failures as error:
+                    rows.note(error)
+            rows.tell()
+
+        made = all_async_rows if inspect.iscoroutinefunction(test) else all_rows
+        made.__signature__ = rows.asks_for(test)
+        return made
+
+    return decorate
