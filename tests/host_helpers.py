@@ -12,7 +12,7 @@ import pytest
 
 from mama_structs import Session
 from mama_structs.adapters import anthropic, openai
-from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+from mama_structs.testing.scripted import ScriptedModel
 
 
 @attrs.define
@@ -47,10 +47,6 @@ class Watched:
 
 def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
     return name, arguments
-
-
-def calling(name: str, **arguments: Any) -> ModelTurn:
-    return ModelTurn(calls=[(name, arguments)])
 
 
 def texts_of_users(messages: list[Any]) -> Iterator[str]:

@@ -25,7 +25,7 @@ class WireCall:
     @property
     def text(self) -> str:
         """Its arguments as a model writes them."""
-        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
+        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments, separators=(",", ":"))
 
     @property
     def data(self) -> Data:

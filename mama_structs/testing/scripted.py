@@ -64,7 +64,7 @@ class ModelRequest:
         return [one.text for one in self.said if one.speaker == "tool"]
 
 
-Said: TypeAlias = str | ModelTurn
+Said: TypeAlias = str | ModelTurn | tuple[str, Mapping[str, Any] | str]
 Step: TypeAlias = Said | Callable[[ModelRequest], Said] | Generator[Said, ModelRequest, None]
 
 
@@ -81,8 +81,9 @@ class ScriptedModel:
     Where the script is over and the model is asked once more, the request fails and says so.
 
     Args:
-        script: Its messages in order: a text, a `ModelTurn` with calls of tools, a function that makes either of what
-            the model was asked, or a generator of several, which is sent what the model was asked next.
+        script: Its messages in order: a text, a call of one tool (a pair of a name and arguments), a `ModelTurn`, a
+            function that makes one of them of what the model was asked, or a generator of several, which is sent what
+            the model was asked next.
         cut: How many characters a piece of a stream has, or a function that cuts a text into its pieces.
 
     Attributes:
@@ -92,8 +93,8 @@ class ScriptedModel:
 
     def __init__(self, *script: Step, cut: int | Callable[[str], Iterable[str]] = 8) -> None:
         for number, step in enumerate(script):
-            if not (isinstance(step, str | ModelTurn | Generator) or callable(step)):
-                kinds = "a text, a ModelTurn, a function or a generator"
+            if not (isinstance(step, str | tuple | ModelTurn | Generator) or callable(step)):
+                kinds = "a text, a pair, a ModelTurn, a function or a generator"
                 raise InvalidArgument(f"script[{number}] must be {kinds}, got {type(step).__name__}")
         self.requests: list[ModelRequest] = []
         self._script = list(script)
@@ -114,9 +115,10 @@ class ScriptedModel:
         request = ModelRequest(tuple(spoken_in(messages)), tuple(tools), messages, sent)
         self.requests.append(request)
         said = self._said(request)
-        turn = ModelTurn(said) if isinstance(said, str) else said
+        turn = ModelTurn(said) if isinstance(said, str) else ModelTurn("", [said]) if isinstance(said, tuple) else said
         if not isinstance(turn, ModelTurn):
-            raise InvalidArgument(f"a step of the script must give a text or a ModelTurn, got {type(turn).__name__}")
+            kinds = "a text, a pair or a ModelTurn"
+            raise InvalidArgument(f"a step of the script must give {kinds}, got {type(turn).__name__}")
         number = len(self.requests)
         calls = [WireCall(f"call_{number}_{at}", *call) for at, call in enumerate(turn.calls)]
         return WireAnswer(f"answer_{number}", turn.text, calls)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from host_helpers import calling
+from host_helpers import call
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models import BaseChatModel
@@ -24,9 +24,9 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters import langchain
 from mama_structs.errors import SessionClosed
-from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
+from mama_structs.testing.scripted import ModelRequest, ScriptedModel
 
-Story = Generator[ModelTurn | str, ModelRequest, None]
+Story = Generator[tuple[str, Any] | str, ModelRequest, None]
 
 
 @pytest.fixture(autouse=True)
@@ -64,11 +64,11 @@ async def test_wrong_call_is_an_error_message_that_says_what_to_change():
     """The model corrects a call by what the error message tells it."""
 
     def story() -> Story:
-        yield calling("save__decision", topic="auth", decision="Use JWT")
-        saved = yield calling("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        yield call("save__decision", topic="auth", decision="Use JWT")
+        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
         known = json.loads(saved.results[-1])["id"]
-        yield calling("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS")
-        yield calling("evolve__outcome", decision_id=known, outcome="SUCCESS")
+        yield call("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS")
+        yield call("evolve__outcome", decision_id=known, outcome="SUCCESS")
         yield "Done"
 
     messages: list[BaseMessage] = []
@@ -218,8 +218,8 @@ def test_a_graph_runs_without_an_event_loop():
     agents = pytest.importorskip("langchain.agents")
 
     def story() -> Story:
-        yield calling("save__decision", topic="defence", decision="shield first", reasoning="raids")
-        yield calling("load__context", id="decision_x_1700000000000_12345678")
+        yield call("save__decision", topic="defence", decision="shield first", reasoning="raids")
+        yield call("load__context", id="decision_x_1700000000000_12345678")
         yield "done"
 
     with sync.Session.open(embedder=HashEmbedder()) as session:

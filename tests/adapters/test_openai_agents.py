@@ -15,17 +15,17 @@ import pytest
 from agents import Agent, FunctionTool, RunConfig, RunContextWrapper, Runner
 from agents.strict_schema import ensure_strict_json_schema
 from agents.tool_context import ToolContext
-from host_helpers import calling
+from host_helpers import call
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters import openai_agents
 from mama_structs.errors import SessionClosed
-from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
+from mama_structs.testing.scripted import ModelRequest, ScriptedModel
 from mama_structs.tools.names import wire_name
 
-Story = Generator[ModelTurn | str, ModelRequest, None]
+Story = Generator[tuple[str, Any] | str, ModelRequest, None]
 QUIET = RunConfig(tracing_disabled=True)
 
 
@@ -54,12 +54,12 @@ async def test_wrong_call_is_an_output_that_says_what_to_change(session):
     """The model corrects a call by what its output says: a missing argument, an unknown id, arguments cut short."""
 
     def story() -> Story:
-        missing = yield calling("save__decision", topic="auth", decision="Use JWT")
-        saved = yield calling("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        missing = yield call("save__decision", topic="auth", decision="Use JWT")
+        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
         known = json.loads(saved.results[-1])["id"]
-        unknown = yield calling("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS", reason=None)
-        cut = yield ModelTurn(calls=[("evolve__outcome", '{"decision_id": "deci')])
-        yield calling("evolve__outcome", decision_id=known, outcome="SUCCESS", reason=None)
+        unknown = yield call("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS", reason=None)
+        cut = yield "evolve__outcome", '{"decision_id": "deci'
+        yield call("evolve__outcome", decision_id=known, outcome="SUCCESS", reason=None)
         yield json.dumps([json.loads(one.results[-1])["error"] for one in (missing, unknown, cut)])
 
     result = await run(openai_agents.tools(session), story())
@@ -77,9 +77,7 @@ async def test_a_run_is_offered_all_tools(dynamic):
     """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
 
     def story() -> Story:
-        saved = yield calling(
-            "save__insight", content="it was not hidden", category=None, tags=[], source=None, links=[]
-        )
+        saved = yield call("save__insight", content="it was not hidden", category=None, tags=[], source=None, links=[])
         yield saved.results[-1]
 
     settings = Settings(tools=ToolSettings(dynamic=dynamic))
@@ -115,7 +113,7 @@ async def test_free_form_tool_is_sent_as_it_is(session):
     loose = openai_agents.tools(session, strict=False)
 
     def story() -> Story:
-        yield (yield calling("tag", labels={"b": "1", "a": "2"})).results[-1]
+        yield (yield call("tag", labels={"b": "1", "a": "2"})).results[-1]
 
     result = await run(list(free.values()), story())
 
@@ -133,8 +131,8 @@ async def test_host_tool_gets_the_tool_context(session):
         return f"{tool_context.context} {tool_context.tool_name}"
 
     def story() -> Story:
-        forged = yield calling("whoami", tool_context="eve")
-        done = yield calling("whoami")
+        forged = yield call("whoami", tool_context="eve")
+        done = yield call("whoami")
         yield f"{'error' in forged.results[-1]} {done.results[-1]}"
 
     session.tools.add(whoami)
@@ -150,7 +148,7 @@ async def test_host_tool_that_raises_is_an_output(session, caplog):
         raise RuntimeError("the cable is cut")
 
     def story() -> Story:
-        yield (yield calling("broken")).results[-1]
+        yield (yield call("broken")).results[-1]
 
     session.tools.add(broken)
     result = await run(openai_agents.tools(session), story())
@@ -163,7 +161,7 @@ async def test_streamed_run_is_the_same(session):
     """A streamed run calls the tools and comes to the same answer."""
 
     def story() -> Story:
-        yield (yield calling("list_refs", category=None)).results[-1]
+        yield (yield call("list_refs", category=None)).results[-1]
 
     agent = Agent(name="agent", model=ScriptedModel(story()).openai_agents(), tools=openai_agents.tools(session))
     result = Runner.run_streamed(agent, "hello", run_config=QUIET)
@@ -200,7 +198,7 @@ async def test_every_tool_takes_anything_without_ending_the_run(data):
         arguments = data.draw(sent.map(json.dumps) | st.text(max_size=20), label="arguments")
 
         def story() -> Story:
-            asked = yield ModelTurn(calls=[(tool.name, arguments)])
+            asked = yield tool.name, arguments
             yield f"{len(asked.results)} answered"
 
         result = await run(tools, story())

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from host_helpers import calling
+from host_helpers import call
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import Agent, RunContext, models
@@ -22,10 +22,10 @@ from pydantic_ai.models.test import TestModel
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters import answers, pydantic_ai
 from mama_structs.errors import SessionClosed
-from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
+from mama_structs.testing.scripted import ModelRequest, ScriptedModel
 from mama_structs.tools.names import wire_name
 
-Story = Generator[ModelTurn | str, ModelRequest, None]
+Story = Generator[tuple[str, Any] | str, ModelRequest, None]
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +61,11 @@ async def test_model_corrects_wrong_arguments(session):
     """A wrong call comes back to be tried again, and says what to change; an unknown id names the nearest."""
 
     def story() -> Story:
-        missing = yield calling("save__decision", topic="auth", decision="Use JWT")
-        saved = yield calling("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
+        missing = yield call("save__decision", topic="auth", decision="Use JWT")
+        saved = yield call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
         known = json.loads(saved.results[-1])["id"]
-        unknown = yield calling("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS")
-        yield calling("evolve__outcome", decision_id=known, outcome="SUCCESS")
+        unknown = yield call("evolve__outcome", decision_id=known[:-1], outcome="SUCCESS")
+        yield call("evolve__outcome", decision_id=known, outcome="SUCCESS")
         yield json.dumps([json.loads(one.results[-1])["error"] for one in (missing, unknown)])
 
     result = await agent(session, story()).run("We use JWT")
@@ -84,7 +84,7 @@ async def test_wrong_calls_never_end_the_run(session, retries):
 
     def story() -> Story:
         for _ in range(5):
-            yield calling("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
+            yield call("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
         yield "I give up"
 
     result = await agent(session, story(), retries={"tools": retries}).run("It worked")
@@ -98,7 +98,7 @@ async def test_toolset_has_its_own_number_of_tries(session):
 
     def story() -> Story:
         for _ in range(3):
-            yield calling("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
+            yield call("evolve__outcome", decision_id="decision_none", outcome="SUCCESS")
         yield "I give up"
 
     toolset = pydantic_ai.toolset(session, id="memory", max_retries=2)
@@ -113,7 +113,7 @@ async def test_a_run_is_offered_all_tools(dynamic):
     """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
 
     def story() -> Story:
-        done = yield calling("save__insight", content="it was not hidden")
+        done = yield call("save__insight", content="it was not hidden")
         yield done.results[-1]
 
     model = ScriptedModel(story(), story())
@@ -162,10 +162,10 @@ async def test_tool_added_during_a_run_is_offered_at_the_next_request(session):
         return "deployed"
 
     def story() -> Story:
-        yield calling("list_refs")
+        yield call("list_refs")
         session.tools.add(deploy)
-        yield calling("list_refs")
-        done = yield calling("deploy")
+        yield call("list_refs")
+        done = yield call("deploy")
         yield done.results[-1]
 
     model = ScriptedModel(story())
@@ -208,8 +208,8 @@ async def test_host_tool_gets_the_run_context(session):
         return run_context.deps
 
     def story() -> Story:
-        yield calling("whoami", run_context={"deps": "eve"})
-        done = yield calling("whoami")
+        yield call("whoami", run_context={"deps": "eve"})
+        done = yield call("whoami")
         yield done.results[-1]
 
     session.tools.add(whoami)
@@ -226,7 +226,7 @@ async def test_result_that_is_no_unicode_reaches_the_model(session):
         return {"text": "a\ud800"}
 
     def story() -> Story:
-        done = yield calling("halved")
+        done = yield call("halved")
         yield done.results[-1]
 
     session.tools.add(halved)
@@ -243,7 +243,7 @@ async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
         raise RuntimeError("the cable is cut")
 
     def story() -> Story:
-        done = yield calling("broken")
+        done = yield call("broken")
         yield done.results[-1]
 
     session.tools.add(broken)
@@ -258,8 +258,8 @@ async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
 async def test_toolset_can_be_wrapped(session, change: Callable[..., Any]):
     """Pydantic AI's wrappers work: names get a prefix, and tools are filtered by how they behave."""
 
-    def calls_the_list(request: ModelRequest) -> ModelTurn:
-        return calling(next(name for name in request.tools if name.endswith("list_refs")))
+    def calls_the_list(request: ModelRequest) -> tuple[str, Any]:
+        return call(next(name for name in request.tools if name.endswith("list_refs")))
 
     model = ScriptedModel(calls_the_list, lambda request: request.results[-1])
     result = await Agent(model.pydantic_ai(), toolsets=[change(pydantic_ai.toolset(session))]).run("hello")
@@ -297,7 +297,7 @@ async def test_every_tool_takes_anything_without_ending_the_run(data):
 
         def story() -> Story:
             for one in arguments:
-                yield ModelTurn(calls=[(tool.name, one)])
+                yield tool.name, one
             yield "done"
 
         result = await agent(session, story()).run("hello")

@@ -36,7 +36,7 @@ from mama_structs.adapters import anthropic, langchain, mcp, openai, openai_agen
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.errors import StoreError
 from mama_structs.memory.ranking import Bounds
-from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
+from mama_structs.testing.scripted import ModelRequest, ScriptedModel
 
 # What a model says or calls, by the texts of its user's side and the results of the calls so far.
 Step = str | tuple[str, dict[str, Any]]
@@ -75,9 +75,8 @@ def playing(drive: Drive) -> Callable[..., Awaitable[Ran]]:
     """Return a function that lets a model play in a host, and gives what it was shown."""
 
     async def run(session: Session, model: Model, *turns: str, **options: Any) -> Ran:
-        def step(request: ModelRequest) -> str | ModelTurn:
-            said = model([*texts_of_users(request.messages)], request.results)
-            return said if isinstance(said, str) else ModelTurn(calls=[said])
+        def step(request: ModelRequest) -> Step:
+            return model([*texts_of_users(request.messages)], request.results)
 
         script = ScriptedModel(*[step] * 20)
         told = await drive(session, script, *turns, **options)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from anthropic import APIStatusError as AnthropicError
-from host_helpers import DRIVES, calling, in_langchain, in_openai_chat, in_pydantic_ai, named
+from host_helpers import DRIVES, call, in_langchain, in_openai_chat, in_pydantic_ai, named
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from mcp import Client
@@ -32,16 +32,14 @@ async def session():
 
 def story():
     """Save, replace and mark a decision, and tell from memory why it was left, and for what."""
-    request = yield calling("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
+    request = yield call("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
     jwt = json.loads(request.results[-1])["id"]
     yield "Noted"
-    yield calling(
-        "evolve__supersede", decision_id=jwt, decision="Keep sessions in Redis", reasoning="They can be revoked"
-    )
+    yield call("evolve__supersede", decision_id=jwt, decision="Keep sessions in Redis", reasoning="They can be revoked")
     yield "Replaced"
-    yield calling("evolve__outcome", decision_id=jwt, outcome="FAILED", reason="stolen tokens stayed valid")
+    yield call("evolve__outcome", decision_id=jwt, outcome="FAILED", reason="stolen tokens stayed valid")
     yield "Marked"
-    request = yield calling("search__by_context", query="why did we leave JWT?")
+    request = yield call("search__by_context", query="why did we leave JWT?")
     old = next(one for one in json.loads(request.results[-1])["found"] if one["id"] == jwt)
     yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
 
