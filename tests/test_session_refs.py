@@ -1111,7 +1111,7 @@ async def test_an_error_about_a_text_that_was_passed_by_reference_does_not_repea
         session.tools.add(number)
         session.tools.add(short)
         await session.observe(f'<ref id="k">{"SECRET " * 9}</ref>')
-        with pytest.raises(InvalidArgument, match="the text of ref:k") as typed:
+        with pytest.raises(InvalidArgument, match="got 'ref:k'") as typed:
             await session.call("number", {"n": {"$ref": "ref:k"}})
         with pytest.raises(InvalidArgument, match="not what the tool takes") as bound:
             await session.call("short", {"text": {"$ref": "ref:k"}})

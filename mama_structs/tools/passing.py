@@ -77,7 +77,7 @@ def passed(asked: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -
 
 @attrs.define
 class _Putting:
-    """Puts texts, or with *is_named* words that say which, in place of the handles in one call."""
+    """Puts texts, or with *is_named* the handles by themselves, in place of the handles in one call."""
 
     _tool: Tool
     _find: Callable[[str], Entry]
@@ -143,7 +143,7 @@ class _Putting:
         self.found[entry.versioned] = None
         body = entry.body
         if self._is_named:
-            return f"the text of {handle}"
+            return handle
         if first is None or last is None:
             return body.text
         if not 1 <= first <= min(last, body.lines):
