@@ -28,6 +28,28 @@ _CODES: Final = {
 }
 
 
+def fail_transactions(storage: Storage, planned: Callable[[], DiskFault | None]) -> None:
+    """Let a storage's transactions fail: *planned* is asked before each whether this one does, and how."""
+
+    def in_transaction(work: Callable[[Rows], T], *, wait: float | None = None) -> T:
+        kind = planned()
+        if kind is None:
+            return Storage._in_transaction(storage, work, wait=wait)  # noqa: SLF001 - below every door
+        if kind == "busy":
+            raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
+
+        def undone(rows: Rows) -> T:
+            work(rows)
+            rows.failure = sqlite3.OperationalError("planned")
+            rows.failure.sqlite_errorcode = _CODES[kind]
+            rows.failure.sqlite_errorname = "SQLITE_PLANNED"
+            raise rows.failure
+
+        return Storage._in_transaction(storage, undone, wait=wait)  # noqa: SLF001 - as above
+
+    vars(storage)["_in_transaction"] = in_transaction
+
+
 class SessionFaults:
     """
     Makes what a session stands on fail, when a test says so.
@@ -47,11 +69,11 @@ class SessionFaults:
     def __init__(self, session: Any) -> None:
         inner: Session = bare(session)
         self.met: int = 0
-        self._storage: Storage = inner._common.home.storage  # noqa: SLF001 - below every door
+        storage: Storage = inner._common.home.storage  # noqa: SLF001 - below every door
         self._embedding = inner.memories._shared.embedding  # noqa: SLF001 - as above
         self._disk: DiskFault = "failing"
         self._left = {"disk": 0.0, "embedder": 0.0}
-        vars(self._storage)["_in_transaction"] = self._in_transaction
+        fail_transactions(storage, lambda: self._disk if self._meets("disk") else None)
         vars(self._embedding)["_call"] = self._call
 
     def __repr__(self) -> str:
@@ -95,22 +117,6 @@ class SessionFaults:
         self._left[what] -= 1
         self.met += 1
         return True
-
-    def _in_transaction(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
-        """Do what the storage does, and fail if that is planned."""
-        if not self._meets("disk"):
-            return Storage._in_transaction(self._storage, work, wait=wait)  # noqa: SLF001 - as above
-        if self._disk == "busy":
-            raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
-
-        def undone(rows: Rows) -> T:
-            work(rows)
-            rows.failure = sqlite3.OperationalError("planned")
-            rows.failure.sqlite_errorcode = _CODES[self._disk]
-            rows.failure.sqlite_errorname = "SQLITE_PLANNED"
-            raise rows.failure
-
-        return Storage._in_transaction(self._storage, undone, wait=wait)  # noqa: SLF001 - as above
 
     async def _call(self, batch: Any) -> EmbeddingFailed | None:
         if self._meets("embedder"):

@@ -9,7 +9,6 @@ import asyncio
 import collections
 import math
 import shutil
-import sqlite3
 import sys
 import tempfile
 import threading
@@ -48,6 +47,7 @@ from mama_structs.memory.saving import is_automatic
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.engines import PlainReader
 from mama_structs.testing.fakes import FakeClock
+from mama_structs.testing.session_faults import fail_transactions
 
 NAMESPACES = st.sampled_from(["default", "default", "default", "other"])
 ACTORS = st.integers(0, 1)
@@ -510,7 +510,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
         # So that the transaction has nothing else to do than what is asked for here.
         self.run(self.store(actor, namespace).count())
-        self.fail_once(actor, sqlite3.SQLITE_IOERR)
+        self.fail_once(actor, "failing")
         results = self.do(actor, namespace, work)
         failed = [isinstance(result, StoreError) for result in results]
         if not divided:
@@ -532,7 +532,7 @@ class MemoryMachine(RuleBasedStateMachine):
         store = self.store(actor, namespace)
         # So that the transaction has nothing else to do than what is asked for here.
         self.run(store.count())
-        self.fail_once(actor, sqlite3.SQLITE_FULL)
+        self.fail_once(actor, "full")
         results = self.run(self.together(actor, store, [store.save_context(text) for text in texts]))
         assert texts == [memory.content for memory in results]
         self.learn_all(actor, namespace, results)
@@ -550,23 +550,10 @@ class MemoryMachine(RuleBasedStateMachine):
                 gate.set()
             return await asyncio.gather(*tasks, return_exceptions=True)
 
-    def fail_once(self, actor, code):
+    def fail_once(self, actor, kind):
         """Let the next transaction of an engine fail when its work is done."""
-        journal = self.actors[actor].storage
-        whole = type(journal)._in_transaction
-
-        def failing(work, **how):
-            def undone(rows):
-                work(rows)
-                rows.failure = sqlite3.OperationalError("planned")
-                rows.failure.sqlite_errorcode = code
-                rows.failure.sqlite_errorname = "SQLITE_PLANNED"
-                raise rows.failure
-
-            del journal._in_transaction
-            return whole(journal, undone, **how)
-
-        journal._in_transaction = failing
+        kinds = iter([kind])
+        fail_transactions(self.actors[actor].storage, lambda: next(kinds, None))
 
     # Coming and going
 
