@@ -149,6 +149,15 @@ def nightly(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """All benchmarks: figures and ratios, never pass or fail; each prints a table and writes benchmarks/results."""
     _install(session)
-    scripts = session.posargs or sorted(str(path) for path in Path("benchmarks").glob("[!_]*.py"))
+    # Other people's packages have a session of their own.
+    own = (path for path in Path("benchmarks").glob("[!_]*.py") if path.stem != "peers")
+    scripts = session.posargs or sorted(str(path) for path in own)
     for script in scripts:
         session.run("python", script)
+
+
+@nox.session(default=False)
+def peers(session: nox.Session) -> None:
+    """The same work on this package and on others, each in its own environment: the table of docs/comparison.md."""
+    session.install("--no-compile", ".[semantic]")
+    session.run("python", "benchmarks/peers.py", *(session.posargs or ["--write"]))

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ class Rows:
         self.texts, self.topics, self.about = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
         self.count = len(self.topics)  # How many are memories; questions come after them.
         self._file = os.open(folder / "vectors.f32", os.O_RDONLY)
+        self.dimensions = os.fstat(self._file).st_size // (4 * len(self.texts))
 
     def vectors(self, start: int, stop: int) -> Vectors:
-        size = 4 * DIMENSIONS
+        size = 4 * self.dimensions
         return np.frombuffer(os.pread(self._file, (stop - start) * size, start * size), np.float32).reshape(
-            -1, DIMENSIONS
+            -1, self.dimensions
         )
 
     def whole(self, at: int) -> str:
@@ -367,11 +368,15 @@ KINDS = {"raw": Raw, "chroma": Chroma, "ours": Ours, "walks": Walks}
 def main() -> None:
     """Serve one store: ``_scale.py KIND CORPUS STORE SETTINGS``."""
     kind, corpus, store, settings = sys.argv[1:]
-    out, sys.stdout = sys.stdout, sys.stderr
-    rows = Rows(Path(corpus))
     given = json.loads(settings)
     Raw.threads = given.pop("threads", 1)
-    rival = KINDS[kind](rows, given)
+    serve(lambda: KINDS[kind](Rows(Path(corpus)), given), Path(store))
+
+
+def serve(make: Callable[[], Any], store: Path) -> None:
+    """Do what stdin says with a store, whose memory is counted from when it has been made."""
+    out, sys.stdout = sys.stdout, sys.stderr
+    rival = make()
     gc.collect()
     forget_peak()
     before = memory_now()
@@ -383,7 +388,7 @@ def main() -> None:
             seconds = 0.0
         else:
             work = rival.open if name == "open" else getattr(rival, name, lambda *_: None)
-            seconds, found = clock(work, *([Path(store)] if name == "open" else arguments))
+            seconds, found = clock(work, *([store] if name == "open" else arguments))
         out.write(json.dumps([seconds, found]) + "\n")
         out.flush()
 

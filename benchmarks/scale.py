@@ -24,8 +24,8 @@ import sys
 import tempfile
 import venv
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,29 +65,52 @@ class Rival(NamedTuple):
 class Process:
     """A store in a process of its own."""
 
-    def __init__(self, rival: Rival, corpus: Path, store: Path) -> None:
+    def __init__(
+        self,
+        rival: Rival,
+        corpus: Path,
+        store: Path,
+        script: str = "_scale.py",
+        under: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._process = subprocess.Popen(  # noqa: S603 - ourselves
-            [rival.python, HERE / "_scale.py", rival.kind, corpus, store, json.dumps(rival.settings)],
+            [*under, rival.python, HERE / script, rival.kind, corpus, store, json.dumps(rival.settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | one | {"PYTHONPATH": str(rival.package)},
+            **options,
         )
 
     def __call__(self, *command: Any) -> tuple[float, Any]:
         """Do something, and return how many seconds it took and what it gave."""
+        self.ask(*command)
+        return self.answer(*command)
+
+    def ask(self, *command: Any) -> None:
+        """Let it begin with something."""
         print(json.dumps(command), file=self._process.stdin, flush=True)
+
+    def answer(self, *command: Any) -> tuple[float, Any]:
+        """Wait for what it was asked."""
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._process.args[2:4]} ended in {command}")
         seconds, found = json.loads(line)
         return seconds, found
 
+    def kill(self) -> None:
+        """End the process as `kill -9` does."""
+        self._process.kill()
+        self.end()
+
     def end(self) -> None:
         """End the process, which has closed its store where all went well."""
         for pipe in (self._process.stdin, self._process.stdout):
-            pipe.close()
+            with suppress(BrokenPipeError):
+                pipe.close()
         self._process.wait()
 
 

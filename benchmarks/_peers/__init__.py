@@ -1,0 +1,117 @@
+"""
+One module for each peer of `peers.py`, whose class `Peer` does the same work by that peer's own calls.
+
+A module is imported in its peer's environment, which has NumPy besides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from _scale import NEAREST, Rows, Vectors, clock
+
+Timed = tuple[list[float], list[list[int]]]
+
+
+class Driver:
+    """
+    What all peers do by the same words; memories and questions are numbers of *rows*.
+
+    A peer gives `open`, `put`, `stored`, `close` and `by_vector`; one that also looks at words gives `by_question`,
+    one that can be tuned `tune`, and one that goes on with a load afterwards `settle`.
+    """
+
+    at_once = 1_000
+
+    def __init__(self, rows: Rows, settings: dict[str, Any]) -> None:
+        self.rows, self.settings = rows, settings
+
+    def open(self, store: Path) -> None:
+        raise NotImplementedError
+
+    def put(self, start: int, stop: int) -> None:
+        """Save memories by one call, and return when they are acknowledged."""
+        raise NotImplementedError
+
+    def stored(self) -> list[int]:
+        """Return which memories there are."""
+        raise NotImplementedError
+
+    def by_vector(self, vector: Vectors) -> Sequence[int]:
+        """Return the nearest memories."""
+        raise NotImplementedError
+
+    def by_question(self, number: int) -> Sequence[int]:
+        """Return what a user gets who asks a question, words and all."""
+        return self.by_vector(self.asked(number))
+
+    def close(self) -> None:
+        pass
+
+    def tunable(self) -> bool:
+        return hasattr(self, "tune")
+
+    def asked(self, number: int) -> Vectors:
+        return self.vector(self.rows.count + number)
+
+    def vector(self, at: int) -> Vectors:
+        return self.rows.vectors(at, at + 1)[0]
+
+    # What the runner asks for.
+
+    def bulk(self, start: int, stop: int) -> None:
+        for at in range(start, stop, self.at_once):
+            self.put(at, min(at + self.at_once, stop))
+
+    def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
+        return [clock(self.put, at, at + 1)[0] for at in range(start, stop)], []
+
+    def nearest(self, start: int, stop: int) -> Timed:
+        return self._timed(lambda number: self.by_vector(self.asked(number)), start, stop)
+
+    def search(self, start: int, stop: int) -> Timed:
+        return self._timed(self.by_question, start, stop)
+
+    def _timed(self, find: Callable[[int], Sequence[int]], start: int, stop: int) -> Timed:
+        pairs = [clock(find, number) for number in range(start, stop)]
+        return [seconds for seconds, _ in pairs], [[int(one) for one in found] for _, found in pairs]
+
+    def stream(self, start: int, stop: int, path: str) -> str:
+        """Save one after the other, and write each number to a file once it is acknowledged; return the last error."""
+        told, wrong = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), ""
+        for at in range(start, stop):
+            try:
+                self.put(at, at + 1)
+            except Exception as error:  # noqa: BLE001 - a peer may raise anything where two write
+                wrong = type(error).__name__
+            else:
+                os.write(told, f"{at}\n".encode())
+        os.close(told)
+        return wrong
+
+    def found(self, numbers: list[int]) -> list[int]:
+        """Return which of some memories are found by their own vectors."""
+        return [at for at in numbers if at in {int(one) for one in self.by_vector(self.vector(at))}]
+
+    def looked_up(self) -> Callable[[Sequence[str]], list[list[float]]]:
+        """Return an embedder for peers that ask for one: it knows the vectors of all texts."""
+        places = {text: at for at, text in enumerate(self.rows.texts)}
+        return lambda texts: [self.vector(places[text]).tolist() for text in texts]
+
+
+def loadable_sqlite() -> ModuleType:
+    """Return an `sqlite3` that loads extensions, which that of some interpreters does not."""
+    import sqlite3  # noqa: PLC0415 - chosen here
+
+    if hasattr(sqlite3.Connection, "enable_load_extension"):
+        return sqlite3
+    import pysqlite3  # noqa: PLC0415 - as above
+
+    return pysqlite3
+
+
+__all__ = ["NEAREST", "Driver", "Rows", "Vectors", "loadable_sqlite"]

@@ -1,0 +1,415 @@
+"""
+The same work on this package and on what else keeps and finds memories without a network, for docs/comparison.md.
+
+Each peer (`_peers`) has an environment of its own, made with pip in the temporary folder, and a process of its own; all
+have the same texts and vectors, those of `scale.py`, with words that are made up. Saves and searches are taken in
+turns. Of what is searched by an index, recall is made equal: the least `ef` at which a peer finds what it should.
+
+``--write`` also writes the figures to docs/comparison.json and the table from them into docs/comparison.md; ``--table``
+only writes the table again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from _common import RESULTS, quantiles, report
+from _peers_table import PEERS, lines_of, page_with
+from _retrieval import METRICS, Question, Sample, bootstrap, measured
+from _scale import Rows
+from scale import EFS, HERE, Process, Rival, in_turns, make_corpus, nearest, on_disk, recall
+from scale import Sizes as CorpusSizes
+
+from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
+
+MONTH: Final = HERE.parent / "tests" / "data" / "month"
+PAGE: Final = HERE.parent / "docs" / "comparison.md"
+FIGURES: Final = PAGE.with_suffix(".json")
+RECALL: Final = 0.99
+TUNING: Final = 100
+"""Questions at which `ef` is chosen, and which are not measured."""
+PATIENCE: Final = 30.0
+"""Seconds that a peer has for some saves before it is killed."""
+FLUSHES: Final = "trace=fsync,fdatasync,msync,sync_file_range"
+
+
+class Sizes(NamedTuple):
+    """How much of everything one run does."""
+
+    memories: int
+    saves: int
+    searches: int
+    turn: int
+    writers: int
+    kills: int
+    opens: int
+    month: int
+    flushed: int
+
+
+class Failed(Exception):
+    """A peer ended; the text is the last line that it wrote."""
+
+
+class Peer(Process):
+    """A peer in a process of its own; what it says goes to a file."""
+
+    def ask(self, *command: Any) -> None:
+        """Let it begin with something; where it has ended, its answer says so."""
+        with suppress(BrokenPipeError):
+            super().ask(*command)
+
+    def __init__(self, rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -> None:
+        self.log = store.with_suffix(".log")
+        with self.log.open("a", encoding="utf-8") as log:
+            super().__init__(rival, corpus, store, "_peer.py", under=under, stderr=log)
+
+    def answer(self, *command: Any) -> tuple[float, Any]:
+        """Wait for what it was asked, and say why it ended where it did."""
+        try:
+            return super().answer(*command)
+        except RuntimeError:
+            said = [line for line in self.log.read_text(encoding="utf-8").splitlines() if line.strip()]
+            self.kill()
+            # The name of the error, and nothing of what it says: that holds paths.
+            raise Failed(said[-1].split(":")[0].split(".")[-1] if said else "nothing was said") from None
+
+
+@contextmanager
+def opened(rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -> Iterator[Peer]:
+    """Give a peer with its store open, and close it."""
+    peer = Peer(rival, corpus, store, under)
+    peer("open")
+    try:
+        yield peer
+    except BaseException:
+        peer.kill()
+        raise
+    peer("close")
+    peer.end()
+
+
+# Environments
+
+
+def environments(names: Sequence[str], *, quick: bool, install: bool) -> tuple[dict[str, Rival], dict[str, str]]:
+    """Return a Python for each peer, and why there is none for the others."""
+    rivals, missing = {}, {}
+    for name in names:
+        given = PEERS[name]
+        settings = {"packages": given.packages}
+        if name == "ours" or quick:
+            rivals[name] = Rival(given.module, settings, sys.executable, HERE.parent)
+            continue
+        folder = Path(tempfile.gettempdir()) / "mama-structs-benchmarks" / given.environment
+        python = folder / "bin" / "python"
+        if not python.exists():
+            venv.create(folder, with_pip=True)
+        elif not install:
+            rivals[name] = Rival(given.module, settings, str(python), HERE)
+            continue
+        print(f"{given.title}: installing", file=sys.stderr)
+        wanted = [*given.packages, *given.besides, "numpy"]
+        pip = [python, "-m", "pip", "install", "-q", "-U", "--disable-pip-version-check", *wanted]
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)  # noqa: S603 - as named there
+        if done.returncode:
+            missing[name] = "could not be installed here"
+            print(done.stderr, file=sys.stderr)
+        else:
+            rivals[name] = Rival(given.module, settings, str(python), HERE)
+    return rivals, missing
+
+
+# The work
+
+
+def loaded(
+    sizes: Sizes, rivals: Mapping[str, Rival], corpus: Path, folder: Path, figures: dict[str, dict[str, Any]]
+) -> None:
+    """Load, search and save, all peers in turns, then open each again."""
+    rows = Rows(corpus)
+    truth = nearest(rows, sizes.memories, range(sizes.searches))
+    running: dict[str, Process] = {}
+    for name, rival in rivals.items():
+        peer = Peer(rival, corpus, folder / name)
+        figures[name] |= peer("about")[1]
+        peer("open")
+        bulk = peer("bulk", 0, sizes.memories)[0] + peer("settle")[0]
+        figures[name] |= {"bulk": sizes.memories / bulk, "ef": tuned(peer, rows, sizes)}
+        running[name] = peer
+        print(f"{name}: {figures[name]}", file=sys.stderr) if sizes.memories > 100 else None
+    for what in ("nearest", "search"):
+        for name, (seconds, found) in in_turns(running, what, 0, sizes.searches, sizes.turn).items():
+            figures[name][what] = quantiles(seconds)
+            if what == "nearest":
+                figures[name]["recall"] = recall(rows, truth, found, range(sizes.searches))
+    saved = in_turns(running, "save", sizes.memories, sizes.memories + sizes.saves, sizes.turn)
+    for name, (seconds, _) in saved.items():
+        figures[name]["save"] = quantiles(seconds)
+        figures[name]["peak"] = running[name]("memory")[1]["peak"]
+        figures[name]["stored"] = len(running[name]("stored")[1])
+        running[name]("close")
+        running[name].end()
+        if PEERS[name].keeps:
+            figures[name]["disk"] = on_disk(folder / name)
+    for _ in range(sizes.opens):
+        for name, rival in rivals.items():
+            if PEERS[name].keeps:
+                peer = Peer(rival, corpus, folder / name)
+                taken = peer("open")[0]
+                figures[name]["open"] = min(taken, figures[name].get("open", taken))
+                peer.kill()
+
+
+def tuned(peer: Process, rows: Rows, sizes: Sizes) -> int | None:
+    """Return the least `ef` with which a peer finds enough, None where it has none or finds all without."""
+    questions = range(sizes.searches, sizes.searches + TUNING)
+    truth = nearest(rows, sizes.memories, questions)
+    if not peer("tunable")[1]:
+        return None
+    for ef in EFS:
+        peer("tune", ef)
+        if recall(rows, truth, peer("nearest", questions.start, questions.stop)[1][1], questions) >= RECALL:
+            return ef
+    return EFS[-1]
+
+
+def writers(rival: Rival, corpus: Path, folder: Path, count: int) -> dict[str, Any]:
+    """Let two processes save into one directory at once, and count what is there afterwards."""
+    acknowledged, wrong, peers = [], [], []
+    for number in range(2):
+        peer = Peer(rival, corpus, folder / "store")
+        try:
+            peer("open")
+        except Failed as failed:
+            wrong.append(f"{failed} at opening")
+        else:
+            peers.append((number, peer))
+    for number, peer in peers:
+        peer.ask("stream", number * count, number * count + count, str(folder / f"told{number}"))
+    for number, peer in peers:
+        try:
+            error = peer.answer("stream")[1]
+            if error:
+                wrong.append(error)
+            peer("close")
+            peer.end()
+        except Failed as failed:
+            wrong.append(str(failed))
+        acknowledged += told(folder / f"told{number}")
+    return {"asked": 2 * count, "wrong": wrong} | kept(rival, corpus, folder / "store", acknowledged)
+
+
+def killed(rival: Rival, corpus: Path, folder: Path, rounds: int) -> dict[str, Any]:
+    """Kill a process in the middle of saves, several times, and count what is there afterwards."""
+    acknowledged: list[int] = []
+    share = Rows(corpus).count // rounds
+    for number in range(rounds):
+        path = folder / f"told{number}"
+        peer = Peer(rival, corpus, folder / "store")
+        try:
+            peer("open")
+        except Failed as failed:
+            return {"rounds": number, "acknowledged": len(acknowledged), "opens": False, "why": str(failed)}
+        peer.ask("stream", share * number, share * number + share, str(path))
+        end = time.monotonic() + PATIENCE
+        while len(told(path)) < min(7 + 9 * number, share // 2) and time.monotonic() < end:
+            time.sleep(0.0003)
+        peer.kill()
+        acknowledged += told(path)
+    return {"rounds": rounds, "opens": True} | kept(rival, corpus, folder / "store", acknowledged)
+
+
+def told(path: Path) -> list[int]:
+    """Return which saves were acknowledged."""
+    return [int(line) for line in path.read_text(encoding="ascii").splitlines()] if path.exists() else []
+
+
+def kept(rival: Rival, corpus: Path, store: Path, acknowledged: list[int]) -> dict[str, Any]:
+    """Open a store anew, and count which acknowledged saves are there, and are found."""
+    counts = {"acknowledged": len(acknowledged)}
+    try:
+        with opened(rival, corpus, store) as peer:
+            there = set(peer("stored")[1]) & set(acknowledged)
+            return counts | {"kept": len(there), "found": len(peer("found", sorted(there))[1])}
+    except Failed as failed:
+        return counts | {"kept": 0, "found": 0, "opens": False, "why": str(failed)}
+
+
+def flushes(rival: Rival, corpus: Path, folder: Path, count: int) -> float | None:
+    """Return how often a save makes the system write to the disk, None where that cannot be seen."""
+    strace = shutil.which("strace")
+    if strace is None or not count:
+        return None
+    counts = []
+    # What opening and closing cost is in both.
+    for saves in (5, 5 + count):
+        path = folder / f"calls{saves}"
+        under = [strace, "-f", "-qq", "-e", FLUSHES, "-o", str(path)]
+        try:
+            with opened(rival, corpus, folder / f"store{saves}", under) as peer:
+                peer("save", 0, saves)
+        except Failed:
+            return None
+        counts.append(sum("sync" in line and "resumed" not in line for line in path.read_text().splitlines()))
+    return (counts[1] - counts[0]) / count
+
+
+# Retrieval
+
+
+def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
+    """Write the month of tests/data as a corpus with its vectors, and return it with its questions."""
+    saves = [json.loads(line) for line in (MONTH / "saves.jsonl").read_text(encoding="utf-8").splitlines()][:limit]
+    known = {row["id"] for row in saves}
+    questions = [json.loads(line) for line in (MONTH / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+    end = datetime.fromisoformat(saves[-1]["at"])
+    asked = [
+        Question(row["question"], tuple(row["answers"]), row["half"], "", end)
+        for row in questions
+        if row["answers"] and known.issuperset(row["answers"])
+    ]
+    texts = [whole(row["save"]) for row in saves]
+    vectors = [embedder.embed(texts, kind="document"), embedder.embed([one.text for one in asked], kind="query")]
+    folder.mkdir()
+    (folder / "vectors.f32").write_bytes(np.concatenate(vectors).astype(np.float32).tobytes())
+    topics = [row["save"].get("topic") for row in saves]
+    given = [[*texts, *(one.text for one in asked)], topics, [0] * len(asked)]
+    (folder / "texts.json").write_text(json.dumps(given), encoding="utf-8")
+    records = [row["save"] | {"created_at": row["at"]} for row in saves]
+    (folder / "records.json").write_text(json.dumps(records), encoding="utf-8")
+    return Sample([{"id": row["id"]} for row in saves], asked)
+
+
+def whole(save: Mapping[str, Any]) -> str:
+    """Return all that a save says, as one text."""
+    given = (save.get(name) for name in ("topic", "content", "decision", "summary", "reasoning", "next_steps"))
+    said = (one if isinstance(one, str) else ". ".join(one) for one in given if one)
+    return "\n".join(said)
+
+
+def retrieval(
+    rivals: Mapping[str, Rival], corpus: Path, folder: Path, sample: Sample, embedder: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return for each peer how good its answers are, by vectors alone and as a user asks, and what sets it apart."""
+    labels = [record["id"] for record in sample.records]
+    quality: dict[str, Any] = {}
+    every: dict[str, Any] = {}
+    count = len(sample.questions)
+    second = np.array([question.kind == "b" for question in sample.questions])
+    for name, rival in rivals.items():
+        settings = rival.settings | (
+            {"records": str(corpus / "records.json"), "embedder": embedder} if name == "ours" else {}
+        )
+        with opened(rival._replace(settings=settings), corpus, folder / name) as peer:
+            peer("bulk", 0, len(labels))
+            peer("settle")
+            quality[name] = {}
+            for what in ("nearest", "search"):
+                lists = peer(what, 0, count)[1][1]
+                found = [[(labels[at],) for at in one if at >= 0] for one in lists]
+                values = measured([sample], [found])
+                quality[name][what] = {metric: float(values[metric].mean()) for metric in METRICS}
+                quality[name][what]["recall@10 b"] = float(values["recall@10"][second].mean()) if second.any() else None
+                every[name, what] = values["recall@10"]
+            folded = peer("folded", 0, count)[1]
+            if folded:
+                found = [[tuple(labels[at] for at in group) for group in one] for one in folded]
+                quality[name]["folded"] = float(measured([sample], [found])["recall@10"].mean())
+    apart = {
+        name: bootstrap(every["ours", "search"], every[name, "search"])
+        for name in rivals
+        if ("ours", "search") in every
+    }
+    return quality, apart
+
+
+# All of it
+
+
+def run(sizes: Sizes, rivals: Mapping[str, Rival], scratch: Path, *, quick: bool) -> dict[str, Any]:
+    """Do all of the work, and return the figures."""
+    figures: dict[str, dict[str, Any]] = {name: {} for name in rivals}
+    corpus = scratch / "corpus"
+    corpus.mkdir()
+    make_corpus(CorpusSizes(sizes.memories, sizes.saves, sizes.searches, sizes.turn, 0), corpus, quick=True)
+    stores = scratch / "stores"
+    stores.mkdir()
+    loaded(sizes, rivals, corpus, stores, figures)
+    shutil.rmtree(stores)
+    embedder = HashEmbedder() if quick else UniversalSentenceEmbedder()
+    sample = month(scratch / "month", sizes.month, embedder)
+    (scratch / "asked").mkdir()
+    quality, apart = retrieval(rivals, scratch / "month", scratch / "asked", sample, type(embedder).__name__)
+    for name, rival in rivals.items():
+        figures[name] |= {"quality": quality[name], "apart": apart[name]}
+        if PEERS[name].keeps:
+            for what, work in (
+                ("writers", lambda *given: writers(*given, sizes.writers)),
+                ("killed", lambda *given: killed(*given, sizes.kills)),
+                ("flushes", lambda *given: flushes(*given, sizes.flushed)),
+            ):
+                folder = scratch / f"{what}-{name}"
+                folder.mkdir()
+                figures[name][what] = work(rival, corpus, folder)
+                print(name, what, figures[name][what], file=sys.stderr) if sizes.memories > 100 else None
+    return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "sizes": sizes._asdict(), "questions": len(sample.questions)} | {
+        "peers": figures
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny run of ours and NumPy that only shows that it works"
+    )
+    parser.add_argument("--memories", type=int, default=5_000, help="how many are loaded (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=[*PEERS], default=[*PEERS], help="some of the peers")
+    parser.add_argument("--as-installed", action="store_true", help="do not look for newer versions of the peers")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
+    parser.add_argument(
+        "--write", action="store_true", help="also write docs/comparison.json and the table of the page"
+    )
+    parser.add_argument("--table", action="store_true", help="only write the table again, from docs/comparison.json")
+    given = parser.parse_args()
+    if given.table:
+        write_page()
+        return
+    names = ["ours", "numpy"] if given.quick else given.only
+    sizes = (
+        Sizes(60, 6, 6, 3, 5, 1, 0, 40, 0) if given.quick else Sizes(given.memories, 200, 200, 50, 100, 5, 3, 10**6, 20)
+    )
+    rivals, missing = environments(names, quick=given.quick, install=not given.as_installed)
+    with tempfile.TemporaryDirectory() as scratch:
+        figures = run(sizes, rivals, Path(scratch), quick=given.quick) | {"missing": missing}
+    table = [[one.label, *one.cells] for one in lines_of(figures)]
+    titles = [PEERS[name].title for name in figures["peers"]]
+    report("peers", f"{sizes.memories:,} memories", ("what", *titles), table, figures=figures, folder=given.results)
+    if given.write:
+        shutil.copy(given.results / "peers.json", FIGURES)
+        write_page()
+
+
+def write_page() -> None:
+    """Write the table of docs/comparison.json into the page."""
+    written = json.loads(FIGURES.read_text(encoding="utf-8"))
+    PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), written), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The comparison with other packages: its page says what was measured, all of it, and what it is measured with works."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "comparison.md"
+WRITTEN = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """Return the module that makes the table."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("_peers_table")
+
+
+def test_the_page_is_made_from_the_figures(table):
+    """Each row of the page is that of docs/comparison.json: nobody wrote a figure by hand."""
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert table.page_with(page, WRITTEN) == page, "run `python benchmarks/peers.py --table`"
+
+
+def test_no_row_and_no_peer_is_missing(table):
+    """Every row is on the page, has a cell for every peer, and each peer has a column or a reason."""
+    figures = WRITTEN["figures"]
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    rows = {line.split(" | ")[0].removeprefix("| "): line.split(" | ") for line in lines if line.startswith("| ")}
+
+    assert set(table.PEERS) == set(figures["peers"]) | set(figures["missing"])
+    assert "ours" in figures["peers"]
+    for label, *_ in table.ROWS:
+        assert len(figures["peers"]) + 1 == len(rows[label])
+        assert all(cell.strip("| ") for cell in rows[label]), label
+
+
+def test_where_others_are_better_is_said_in_words(table):
+    """For each row in which another one has the better figure, the page says who, and both figures."""
+    said = PAGE.read_text(encoding="utf-8")
+    behind = [line for line in table.lines_of(WRITTEN["figures"]) if line.better and line.ahead()]
+
+    assert behind
+    for line in behind:
+        (sentence,) = [one for one in said.splitlines() if one.lower().startswith(f"* {line.label.lower()}:")]
+        assert line.cell("ours") in sentence
+        for name in line.ahead():
+            assert f"{table.PEERS[name].title} {line.cell(name)}" in sentence
+
+
+def test_what_a_peer_has_not_is_no_blank(table):
+    """Where a peer has no such notion the table says so, and it is neither ahead nor behind."""
+    line = table.Line("open", {"ours": 3.0, "numpy": None}, "{:.1f} s", -1)
+
+    assert ["3.0 s", "no such thing"] == line.cells
+    assert [] == line.ahead()
+
+
+@pytest.mark.parametrize(("better", "ahead"), [(1, ["numpy", "chroma"]), (-1, ["mem0"]), (0, [])])
+def test_who_is_ahead_is_decided_by_what_is_shown(table, better, ahead):
+    """More or less is better as the row says; figures that read the same are the same."""
+    line = table.Line("x", {"ours": 2.0, "mem0": 1.0, "chroma": 3.0, "numpy": 4.0, "lancedb": 2.001}, "{:.1f}", better)
+
+    assert ahead == line.ahead()
+
+
+def test_a_vector_without_its_line_is_nobodys(monkeypatch, tmp_path):
+    """What was killed between the two files of the raw peer does not shift what is saved afterwards."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    scale, shared = importlib.import_module("scale"), importlib.import_module("_scale")
+    corpus, store = tmp_path / "corpus", tmp_path / "store"
+    corpus.mkdir()
+    scale.make_corpus(scale.Sizes(20, 0, 1, 1, 0), corpus, quick=True)
+    rows = shared.Rows(corpus)
+    peer = importlib.import_module("_peers.numpy_file").Peer(rows, {})
+    peer.open(store)
+    peer.put(0, 3)
+    peer.close()
+    with (store / "vectors.f32").open("ab") as file:
+        file.write(rows.vectors(3, 4).tobytes())
+    peer.open(store)
+    peer.put(4, 5)
+
+    assert [0, 1, 2, 4] == peer.stored() == peer.found([0, 1, 2, 4])
+    peer.close()
+
+
+def test_ours_finds_what_it_saved(monkeypatch, tmp_path):
+    """Our own peer saves, finds by vectors and by questions, and says after another opening what there is."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    scale, shared = importlib.import_module("scale"), importlib.import_module("_scale")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    scale.make_corpus(scale.Sizes(20, 2, 3, 1, 0), corpus, quick=True)
+    peer = importlib.import_module("_peers.ours").Peer(shared.Rows(corpus), {})
+    peer.open(tmp_path / "store")
+    peer.bulk(0, 20)
+    peer.save(20, 22)
+    peer.settle()
+    _, found = peer.search(0, 3)
+    peer.close()
+    peer.open(tmp_path / "store")
+
+    assert [10, 10, 10] == [len(set(one)) for one in found]
+    assert list(range(22)) == sorted(peer.stored()) == sorted(peer.found(list(range(22))))
+    peer.close()
