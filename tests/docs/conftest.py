@@ -29,7 +29,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-SECONDS = 60.0
+SECONDS = 600.0
 
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
 _PYTHON_NAMES = frozenset({"py", "python", "python3", "pycon", "ipython"})
