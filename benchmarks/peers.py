@@ -140,17 +140,23 @@ def environments(names: Sequence[str], *, quick: bool, install: bool) -> tuple[d
 
 def loaded(
     sizes: Sizes, rivals: Mapping[str, Rival], corpus: Path, folder: Path, figures: dict[str, dict[str, Any]]
-) -> None:
-    """Load, search and save, all peers in turns, then open each again."""
+) -> dict[str, str]:
+    """Load, search and save, all peers in turns, then open each again; return who could not, and why."""
     rows = Rows(corpus)
     truth = nearest(rows, sizes.memories, range(sizes.searches))
     running: dict[str, Process] = {}
+    failed: dict[str, str] = {}
     for name, rival in rivals.items():
-        peer = Peer(rival, corpus, folder / name)
-        figures[name] |= peer("about")[1]
-        peer("open")
-        bulk = peer("bulk", 0, sizes.memories)[0] + peer("settle")[0]
-        figures[name] |= {"bulk": sizes.memories / bulk, "ef": tuned(peer, rows, sizes)}
+        try:
+            peer = Peer(rival, corpus, folder / name)
+            figures[name] |= peer("about")[1]
+            peer("open")
+            bulk = peer("bulk", 0, sizes.memories)[0] + peer("settle")[0]
+            figures[name] |= {"bulk": sizes.memories / bulk, "ef": tuned(peer, rows, sizes)}
+            peer("search", 0, 1)
+        except Failed as why:
+            failed[name] = f"failed with {why}"
+            continue
         running[name] = peer
         print(f"{name}: {figures[name]}", file=sys.stderr) if sizes.memories > 100 else None
     for what in ("nearest", "search"):
@@ -169,11 +175,12 @@ def loaded(
             figures[name]["disk"] = on_disk(folder / name)
     for _ in range(sizes.opens):
         for name, rival in rivals.items():
-            if PEERS[name].keeps:
+            if PEERS[name].keeps and name in running:
                 peer = Peer(rival, corpus, folder / name)
                 taken = peer("open")[0]
                 figures[name]["open"] = min(taken, figures[name].get("open", taken))
                 peer.kill()
+    return failed
 
 
 def tuned(peer: Process, rows: Rows, sizes: Sizes) -> int | None:
@@ -350,7 +357,9 @@ def run(sizes: Sizes, rivals: Mapping[str, Rival], scratch: Path, *, quick: bool
     make_corpus(CorpusSizes(sizes.memories, sizes.saves, sizes.searches, sizes.turn, 0), corpus, quick=True)
     stores = scratch / "stores"
     stores.mkdir()
-    loaded(sizes, rivals, corpus, stores, figures)
+    failed = loaded(sizes, rivals, corpus, stores, figures)
+    rivals = {name: rival for name, rival in rivals.items() if name not in failed}
+    figures = {name: figures[name] for name in rivals}
     shutil.rmtree(stores)
     embedder = HashEmbedder() if quick else UniversalSentenceEmbedder()
     sample = month(scratch / "month", sizes.month, embedder)
@@ -369,7 +378,8 @@ def run(sizes: Sizes, rivals: Mapping[str, Rival], scratch: Path, *, quick: bool
                 figures[name][what] = work(rival, corpus, folder)
                 print(name, what, figures[name][what], file=sys.stderr) if sizes.memories > 100 else None
     return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "sizes": sizes._asdict(), "questions": len(sample.questions)} | {
-        "peers": figures
+        "peers": figures,
+        "missing": failed,
     }
 
 
@@ -396,7 +406,8 @@ def main() -> None:
     )
     rivals, missing = environments(names, quick=given.quick, install=not given.as_installed)
     with tempfile.TemporaryDirectory() as scratch:
-        figures = run(sizes, rivals, Path(scratch), quick=given.quick) | {"missing": missing}
+        figures = run(sizes, rivals, Path(scratch), quick=given.quick)
+        figures["missing"] |= missing
     table = [[one.label, *one.cells] for one in lines_of(figures)]
     titles = [PEERS[name].title for name in figures["peers"]]
     report("peers", f"{sizes.memories:,} memories", ("what", *titles), table, figures=figures, folder=given.results)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,20 @@ def test_ours_finds_what_it_saved(monkeypatch, tmp_path):
     assert [10, 10, 10] == [len(set(one)) for one in found]
     assert list(range(22)) == sorted(peer.stored()) == sorted(peer.found(list(range(22))))
     peer.close()
+
+
+def test_a_peer_that_fails_is_named_and_the_others_go_on(monkeypatch, tmp_path):
+    """Who cannot be run is no blank column and ends no run: the error's name is the reason."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    peers = importlib.import_module("peers")
+    corpus, stores = tmp_path / "corpus", tmp_path / "stores"
+    corpus.mkdir()
+    stores.mkdir()
+    sizes = peers.Sizes(20, 2, 3, 1, 1, 1, 1, 1, 0)
+    peers.make_corpus(peers.CorpusSizes(20, 2, 3, 1, 0), corpus, quick=True)
+    rival = peers.Rival("numpy_file", {}, sys.executable, ROOT)
+    figures = {"numpy": {}, "chroma": {}}
+    failed = peers.loaded(sizes, {"chroma": rival._replace(kind="nobody"), "numpy": rival}, corpus, stores, figures)
+
+    assert {"chroma": "failed with ModuleNotFoundError"} == failed
+    assert {"save", "search", "recall", "open"} <= figures["numpy"].keys()
