@@ -112,6 +112,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     # What is done
 
+    @precondition(lambda self: self.tools_to_call())
     @rule(data=st.data())
     def call_a_tool(self, data: st.DataObject) -> None:
         """Call any tool with what its schema accepts."""

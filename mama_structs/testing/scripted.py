@@ -11,7 +11,7 @@ import attrs
 
 from mama_structs import _check
 from mama_structs.descriptors.spoken import Spoken, spoken_in
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.testing._wire import APIS, WireAnswer, WireCall, sent_events
 
 __all__ = ["ModelRequest", "ModelTurn", "ScriptedModel"]
@@ -20,7 +20,22 @@ __all__ = ["ModelRequest", "ModelTurn", "ScriptedModel"]
 def _turns_calls(
     calls: Iterable[tuple[str, Mapping[str, Any] | str]],
 ) -> tuple[tuple[str, dict[str, Any] | str], ...]:
-    return tuple((name.replace("/", "__"), given if isinstance(given, str) else dict(given)) for name, given in calls)
+    turned: list[tuple[str, dict[str, Any] | str]] = []
+    for at, call in enumerate(calls):
+        match call:
+            case (str(name), str() | Mapping() as given):
+                turned.append((name.replace("/", "__"), given if isinstance(given, str) else dict(given)))
+            case _:
+                raise InvalidArgument(
+                    f"calls[{at}] must be a pair of a tool's name and its arguments, got {shown(call)}"
+                )
+    return tuple(turned)
+
+
+def _turns_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidArgument(f"text must be a text, got {type(text).__name__}")
+    return text
 
 
 @attrs.frozen
@@ -35,7 +50,7 @@ class ModelTurn:
 
     """
 
-    text: str = ""
+    text: str = attrs.field(default="", converter=_turns_text)
     calls: tuple[tuple[str, dict[str, Any] | str], ...] = attrs.field(default=(), converter=_turns_calls)
 
 

@@ -1,12 +1,12 @@
 """The machines for a host's own agent, and what they break: they pass on what is whole, and find what is not."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from mama_structs import HashEmbedder, Session
+from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, StoreBusy, StoreError, StoreFull, StoreReadOnly
 from mama_structs.testing.machines import MemoryMachine, SessionMachine
 from mama_structs.testing.session_faults import SessionFaults
@@ -58,6 +58,17 @@ def test_a_machine_finds_what_is_wrong(machine, error):
     """What is not there any more, and what a tool raises, is found without being thought of."""
     with pytest.raises(error):
         run_state_machine_as_test(machine, settings=FINDING)
+
+
+class Remembering(MemoryMachine):
+    """A machine of an agent that has the tools of memories alone."""
+
+    options: ClassVar = {"settings": Settings(tools=ToolSettings(profile="memory"))}
+
+
+def test_a_machine_whose_tools_are_not_called_does_all_the_rest():
+    """Where no tool is left to call, the other rules go on."""
+    run_state_machine_as_test(Remembering, settings=settings(BRIEF, max_examples=3))
 
 
 @pytest.fixture

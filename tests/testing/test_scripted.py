@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from anthropic import APIStatusError as AnthropicError
@@ -138,6 +139,21 @@ async def test_what_has_no_place_in_a_message_is_refused(session):
         await in_langchain(session, ScriptedModel("Hello", cut=lambda text: [text[:-1]]), "go", streamed=True)
     with pytest.raises(InvalidArgument, match="cut must be a whole number"):
         ScriptedModel(cut=0)
+
+
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        ({"calls": ("get_ref", {"ref_id": "x"})}, "calls[0] must be a pair of a tool's name and its arguments"),
+        ({"calls": [("get_ref", {}), ("get_ref", None)]}, "calls[1] must be a pair"),
+        ({"calls": "get_ref"}, "calls[0] must be a pair"),
+        ({"text": None}, "text must be a text, got NoneType"),
+    ],
+)
+def test_a_turn_that_no_model_can_say_is_refused_where_it_is_written(turn, said):
+    """A call without the list around it is named, and not what went wrong while it was read."""
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        ModelTurn(**turn)
 
 
 @EVERYWHERE

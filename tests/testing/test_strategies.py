@@ -3,14 +3,19 @@ import json
 import os
 import subprocess
 import sys
+import uuid
+from datetime import datetime, timedelta
+from decimal import Decimal
 from importlib.metadata import entry_points
+from typing import Annotated
 
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from msgspec import Meta
 
-from mama_structs import HashEmbedder, RefStore, Session
+from mama_structs import HashEmbedder, RefStore, Session, Tool
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs.ids import EntityId, EntityType
 from mama_structs.testing.strategies import (
@@ -224,6 +229,49 @@ SCHEMA = {
 def test_arguments_are_what_the_schema_accepts(arguments):
     """References, unions, enums, bounds, patterns and formats are kept."""
     Draft202012Validator(SCHEMA).validate(arguments)
+
+
+def act(
+    *,
+    many: Annotated[int, Meta(ge=100)],
+    few: Annotated[int, Meta(le=-10)],
+    between: Annotated[int, Meta(gt=0, lt=3)],
+    fives: Annotated[int, Meta(gt=3, multiple_of=5)],
+    share: Annotated[float, Meta(gt=0, lt=1)],
+    vast: Annotated[float, Meta(ge=1e10)],
+    owed: Annotated[float, Meta(lt=-1e12)],
+    pair: Annotated[list[int], Meta(max_length=2)],
+    essay: Annotated[str, Meta(min_length=100)],
+    place: tuple[int, str],
+    names: Annotated[set[str], Meta(min_length=3)],
+    counts: Annotated[dict[str, int], Meta(min_length=1)],
+    key: uuid.UUID,
+    at: Annotated[datetime, Meta(tz=True)],
+    within: timedelta,
+    price: Decimal,
+    picture: Annotated[bytes, Meta(min_length=2, max_length=6)],
+) -> None:
+    """Take what has bounds, members and formats."""
+
+
+TOOL = Tool.from_function(act)
+
+
+@given(arguments=tool_arguments(TOOL.input_schema))
+def test_a_tool_takes_the_arguments_that_come_from_its_schema(arguments):
+    """Bounds on one side, steps, tuples, members of any name, and formats are kept."""
+    Draft202012Validator(TOOL.input_schema).validate(arguments)
+    TOOL.signature.check(arguments, tool=TOOL.name)
+
+
+def test_a_mapping_of_any_names_is_not_always_empty():
+    """What a parameter such as ``dict[str, int]`` holds comes up."""
+    schema = {
+        "type": "object",
+        "properties": {"counts": {"type": "object", "additionalProperties": {"type": "integer"}}},
+    }
+
+    assert find(tool_arguments(schema), lambda given: given.get("counts"))
 
 
 def test_known_texts_are_given_for_the_parameters_that_they_fit():
