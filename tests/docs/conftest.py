@@ -135,6 +135,8 @@ def run_page(page: Path) -> int:
     name = f"docs_{re.sub('[^a-z0-9]', '_', page.stem.lower())}"
     sys.modules[name] = module = types.ModuleType(name)  # Dataclasses and typing.get_type_hints look their module up.
     left: list[str] = []
+    # What other tests left to the collector is not this page's.
+    gc.collect()
     hook, sys.unraisablehook = sys.unraisablehook, lambda raised: left.append(f"{raised.exc_value!r}")
     try:
         with warnings.catch_warnings(), _loopback_only(), asyncio.Runner() as runner:
