@@ -252,7 +252,9 @@ def _generator(function: Any) -> Callable[..., Any]:
                 while True:
                     yield self._shown(self._thread.run(inner.__anext__))
         finally:
-            self._thread.run(inner.aclose)
+            # One that a script left in its middle ends with the interpreter, and has nothing to give back by then.
+            with contextlib.suppress(SessionClosed, WrongLoop):
+                self._thread.run(inner.aclose)
 
     return iterate
 

@@ -19,22 +19,25 @@ class ProgressBar:
         what: What stands before the bar.
         unit: What is counted.
 
+    Raises:
+        ImportError: tqdm is not installed.
+
     """
 
     def __init__(self, what: str = "", *, unit: str = "memories") -> None:
+        # Before the work, which would end half done at its first call.
+        self._tqdm = needed("tqdm.auto").tqdm
         self._what, self._unit = what, unit
         self._bar: Any = None
 
     def __call__(self, done: int, total: int) -> None:
-        """
-        Show that so many of *total* are done.
-
-        Raises:
-            ImportError: tqdm is not installed.
-
-        """
+        """Show that so many of *total* are done."""
+        if self._bar is not None and done < self._bar.n:
+            # Work that failed or was interrupted ends no bar; this is other work.
+            self._bar.close()
+            self._bar = None
         if self._bar is None:
-            self._bar = needed("tqdm.auto").tqdm(desc=self._what or None, total=total, unit=f" {self._unit}")
+            self._bar = self._tqdm(desc=self._what or None, total=total, unit=f" {self._unit}")
         self._bar.total = total
         self._bar.update(done - self._bar.n)
         if done >= total:

@@ -53,9 +53,18 @@ def test_a_bar_follows_a_total_that_grows(bars):
     assert [(2, 3, False)] == [(one.n, one.total, one.closed) for one in bars]
 
 
-def test_without_tqdm_the_error_says_what_to_install(monkeypatch):
-    """As everything that an extra installs."""
+def test_a_bar_of_work_that_ended_early_is_given_to_other_work(bars):
+    """A cell that was interrupted and runs again begins at nothing."""
+    bar = ProgressBar()
+    bar(5, 10)
+    bar(1, 10)
+
+    assert [(5, 10, True), (1, 10, False)] == [(one.n, one.total, one.closed) for one in bars]
+
+
+def test_without_tqdm_no_work_begins_and_the_error_says_what_to_install(monkeypatch):
+    """Said by the bar itself, and not when a part of the work is done."""
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
 
     with pytest.raises(ImportError, match=r"needs tqdm: pip install 'mama-structs\[notebook\]'"):
-        ProgressBar()(1, 2)
+        ProgressBar()

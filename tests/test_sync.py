@@ -199,12 +199,14 @@ def test_several_sessions_share_a_resolver():
 
 
 def test_what_is_not_closed_is_closed_at_the_end(tmp_path):
-    """A script that ends without closing loses nothing, not even what was not flushed, and says nothing."""
+    """A script that ends without closing loses nothing, and says nothing, though it is in the middle of all memories."""
     code = (
         "from mama_structs import HashEmbedder, sync\n"
         f"session = sync.Session.open({str(tmp_path / 'a.mama')!r}, conversation='c', embedder=HashEmbedder())\n"
         "session.memories.save_context('kept')\n"
         "session.refs.put('plan', 'shield first')\n"
+        "begun = session.memories.all()\n"
+        "next(begun)\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
 
