@@ -70,6 +70,12 @@ def _refuse_bad_name(name: object) -> None:
         )
 
 
+def _refuse_other(_tool: object, field: attrs.Attribute[Any], value: object) -> None:
+    kind, word = (ToolAnnotations, "a ToolAnnotations") if field.name == "annotations" else (str, "a text")
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{field.name} must be {word}, got {type(value).__name__}")
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Tool:
     """
@@ -96,11 +102,11 @@ class Tool:
     """
 
     name: str = attrs.field(validator=lambda _self, _field, name: _refuse_bad_name(name))
-    title: str
-    description: str
+    title: str = attrs.field(validator=_refuse_other)
+    description: str = attrs.field(validator=_refuse_other)
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None = attrs.field(converter=widened)
-    annotations: ToolAnnotations
+    annotations: ToolAnnotations = attrs.field(validator=_refuse_other)
     function: Callable[..., Awaitable[Any]]
     signature: Signature
     on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None

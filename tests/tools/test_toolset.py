@@ -196,3 +196,25 @@ async def test_a_result_without_json_form_is_told_from_a_wrong_argument(tools):
     with pytest.raises(MamaStructsError, match=r"the result holds a object, which has no JSON form, at \$") as caught:
         await tools.call("give", {})
     assert not isinstance(caught.value, InvalidArgument)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"annotations": {"read_only": True}}, "annotations must be a ToolAnnotations, got dict"),
+        ({"description": ["Attack."]}, "description must be a text, got list"),
+        ({"title": 5}, "title must be a text, got int"),
+    ],
+)
+def test_what_no_adapter_could_tell_a_model_is_refused_when_the_tool_is_added(given, said):
+    """One tool with a wrong description would end every later list of tools."""
+
+    async def attack(planet_id: str) -> None:
+        """Attack."""
+
+    tools = ToolSet()
+    for added in (attack, Tool.from_function(attack)):
+        with pytest.raises(InvalidArgument, match=said):
+            tools.add(added, **given)
+
+    assert not tools
