@@ -32,7 +32,6 @@ class Peer(Driver):
         self.records = json.loads(Path(given).read_text(encoding="utf-8")) if given else None
         self.as_of = datetime.fromisoformat(self.records[-1]["created_at"]) + timedelta(days=1) if given else None
         self.embedder = getattr(mama_structs, settings["embedder"])() if given else Known(rows)
-        self.runner = asyncio.Runner()
         self.numbers: dict[str, int] = {}
         with tempfile.TemporaryDirectory() as folder:
             # What is imported only then is not counted.
@@ -42,6 +41,7 @@ class Peer(Driver):
             self.close()
 
     def open(self, store: Path) -> None:
+        self.runner = asyncio.Runner()
         self.session = self.runner.run(Session.open(store, embedder=self.embedder).__aenter__())
         self.memories = self.session.memories
         self.engine = self.memories._engine  # noqa: SLF001 - measured
@@ -99,4 +99,5 @@ class Peer(Driver):
         return self.runner.run(self.memories.search(question, as_of=self.as_of, limit=NEAREST))
 
     def close(self) -> None:
-        self.runner.run(self.session.__aexit__(None, None, None))
+        with self.runner:
+            self.runner.run(self.session.__aexit__(None, None, None))
