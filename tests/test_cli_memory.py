@@ -303,6 +303,8 @@ def test_no_room_for_a_backup(store, tmp_path):
         "import resource, signal, sys\n"
         "from mama_structs.cli import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        # Else a module that is imported below the limit leaves bytecode that is cut off, for everybody.
+        "sys.dont_write_bytecode = True\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )

@@ -434,6 +434,8 @@ def _full(directory: Path, chance: random.Random) -> Iterator[None]:
     """Let no file grow beyond a size that is nearly reached; room is made for a moment again and again."""
     import resource  # noqa: PLC0415 - not everywhere
 
+    # Else a module that is imported below the limit leaves bytecode that is cut off, for everybody.
+    sys.dont_write_bytecode = True
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     over = threading.Event()
 

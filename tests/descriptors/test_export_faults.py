@@ -655,6 +655,7 @@ ALL_FULL = "".join(f"disk_full {name}\n" for name in ("a", "a", "a", "new", "new
 def test_a_limit_on_the_size_of_files_is_a_full_disk(tmp_path):
     """The old file is whole, no part of the new one is left, and what fits can still be written."""
     script = textwrap.dedent(FULL) + textwrap.dedent("""
+        sys.dont_write_bytecode = True  # as in test_backup.py
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         check(sys.argv[1])
     """)

@@ -244,6 +244,7 @@ async def main():
     place = OpenedDirectory.open(Path(sys.argv[1]))
     store = await place.memories()
     early = await store.save_context("early")
+    sys.dont_write_bytecode = True  # as in test_backup.py
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
     results = await asyncio.gather(
         store.save_context("small"), store.save_context("large " + "x " * 450_000), store.save_context("late"),

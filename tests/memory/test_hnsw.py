@@ -164,6 +164,7 @@ import numpy as np
 from mama_structs.memory.embedded.graph import Graph
 graph = Graph(64)
 graph.add(np.random.default_rng(0).standard_normal((500, 64)).astype(np.float32))
+sys.dont_write_bytecode = True  # as in test_backup.py
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
     graph.save(Path({str(tmp_path / "graph")!r}), at_most=500)

@@ -499,6 +499,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from mama_structs.memory.embedded.snapshots import Part, SnapshotStore
+sys.dont_write_bytecode = True  # as in test_backup.py
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 store = SnapshotStore(Path({str(tmp_path / "views")!r}), identity="a")
 print(store.write(2, {{"a": Part({{}}, {{"x": np.zeros(100_000)}})}}))

@@ -193,6 +193,8 @@ from mama_structs.errors import StoreFull
 from mama_structs.storage.backup import backup
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+# Else a module that is imported below the limit leaves bytecode that is cut off, for everybody.
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
 try:
     asyncio.run(backup(Path(sys.argv[1]), Path(sys.argv[2])))

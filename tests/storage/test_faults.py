@@ -550,6 +550,7 @@ async def main():
     storage = Storage.open(Path(sys.argv[1]))
     storage.enqueue([("early", b"1" * 1000)])
     await storage.flush()
+    sys.dont_write_bytecode = True  # as in test_backup.py
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
     storage.enqueue([("small", b"2")])
     small = asyncio.ensure_future(storage.flush())
