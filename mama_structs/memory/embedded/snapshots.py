@@ -39,7 +39,7 @@ _HEADER: Final = b"mama-structs view 1\n".ljust(_ALIGNMENT, b"\0")
 _LARGEST_MANIFEST: Final = 2**24
 # As many as the keys of rows have digits for.
 _MOST_CHANGES: Final = 16**12
-_TRIES: Final = 3
+_TRIES: Final = 20
 _PART: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.view")
 _TEMPORARY: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
