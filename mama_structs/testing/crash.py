@@ -37,7 +37,7 @@ from mama_structs.testing._writers import ENDINGS, Task, run
 # What a run always tells, also where there was none.
 # Errors that no kill, fork or fault of ours may lead to.
 _FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
-_DELETIONS: Final = 50
+_DELETIONS: Final = 600
 # A store is begun anew after so many rounds: comparing all of it takes longer and longer.
 _ROUNDS_OF_A_STORE: Final = 12
 # Loaded before anything is forked, or each process would take a second to do it.

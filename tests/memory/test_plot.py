@@ -7,6 +7,9 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import matplotlib as mpl
+import matplotlib.figure
+import matplotlib.font_manager
+import matplotlib.text
 import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
