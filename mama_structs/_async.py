@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
-from mama_structs.errors import NoSession, WrongLoop
+from mama_structs.errors import InvalidArgument, NoSession, WrongLoop
 
 T = TypeVar("T")
+G = TypeVar("G")
 
 
 class LoopBound:
@@ -88,6 +89,16 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+def done_at_once(work: Callable[[G], T], given: G) -> T:
+    """Return what the work of a transaction does with what it is given; it must not be async."""
+    result = work(given)
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise InvalidArgument("a transaction's work must not be async")
+    return result
 
 
 async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,13 @@ CENTURY: Final = 100 * 366 * 86400.0
 FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """Between these every time lies that is kept."""
+_ADDRESS: Final = re.compile(r"\s*\w[\w+.-]+://")
 _MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def is_address(location: object) -> TypeGuard[str]:
+    """Tell whether a session's location is an address and no directory; of which servers, `check_url` says."""
+    return isinstance(location, str) and _ADDRESS.match(location) is not None
 
 
 def whole(name: str, value: object, least: int = 0, most: int | None = None, *, mark: str = "") -> int:

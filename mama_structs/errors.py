@@ -39,12 +39,13 @@ Every error that this package raises on purpose.
     │  ├─ EmbeddingFailed                    embedding_failed  the embedder raised, or gave no usable vectors
     │  ├─ RerankingFailed                    reranking_failed  the reranker cannot work, or gave no score for each text
     │  └─ MigrationError                     migration_failed  .path: the old file; nothing of it was changed
-    ├─ StoreError                            store_error       a session's directory
+    ├─ StoreError                            store_error       a session's directory, or its server
     │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
     │  ├─ StoreDiffers                       store_differs     .namespace .ids: of what is not the same in a copy
     │  ├─ StoreFull (OSError)                store_full
     │  ├─ StoreDamaged                       store_damaged     .file .findings
-    │  └─ StoreReadOnly (PermissionError)    read_only
+    │  ├─ StoreReadOnly (PermissionError)    read_only
+    │  └─ StoreUnreachable (ConnectionError)  store_unreachable  a server that is gone, or gave no answer in time
     ├─ NoSession (RuntimeError)              no_session        a bare decorator found no session to use
     ├─ SessionClosed (RuntimeError)          closed            used after it was closed
     └─ WrongLoop (RuntimeError)              wrong_loop        used from another event loop, thread or process
@@ -446,7 +447,7 @@ class MigrationError(MemoryStoreError):
 
 
 class StoreError(MamaStructsError):
-    """A session's directory cannot be used."""
+    """A session's directory, or its server, cannot be used."""
 
     type = "store_error"
 
@@ -481,9 +482,15 @@ class StoreDamaged(StoreError):
 
 
 class StoreReadOnly(StoreError, PermissionError):
-    """A session's directory cannot be written to."""
+    """A session's directory, or its server, cannot be written to."""
 
     type = "read_only"
+
+
+class StoreUnreachable(StoreError, ConnectionError):
+    """The server of a session is gone, or gave no answer in time; the message says where a save may be stored."""
+
+    type = "store_unreachable"
 
 
 class NoSession(MamaStructsError, RuntimeError):

@@ -15,6 +15,7 @@ from mama_structs._check import CENTURY, choice, flag, refused, seconds, setting
 from mama_structs.errors import InvalidSetting, shown
 
 _PREFIX = "MAMA_STRUCTS_"
+_OF_TESTS: Final = f"{_PREFIX}TEST_"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -371,6 +372,35 @@ class TelemetrySettings:
 
 
 @attrs.frozen(kw_only=True)
+class ServerSettings:
+    """
+    How a process uses the PostgreSQL server of its sessions; what the first of them says holds for all of that URL.
+
+    Args:
+        connections: Connections at once at the most; as many calls are answered at once.
+        connect_timeout: Seconds that connecting may take.
+        wait: Seconds to wait for a free connection, and for who else writes there.
+        statement_timeout: Seconds that the server may work at one statement.
+        lease: Seconds after which a conversation is free that a host had open that died; renewed three times as often.
+        prepared: Whether statements are prepared once a connection; False for a pooler that does not keep them.
+        halfvec: Whether a namespace that is made keeps its vectors in half the bytes, which rounds each number to 11
+            bits. One that is there stays as it is.
+
+    Raises:
+        InvalidSetting: A value breaks its rule.
+
+    """
+
+    connections: int = attrs.field(default=8, validator=_POSITIVE)
+    connect_timeout: float = attrs.field(default=5.0, validator=_SECONDS)
+    wait: float = attrs.field(default=10.0, validator=_SECONDS)
+    statement_timeout: float = attrs.field(default=30.0, validator=_SECONDS)
+    lease: float = attrs.field(default=30.0, validator=_SECONDS)
+    prepared: bool = attrs.field(default=True, validator=_FLAG)
+    halfvec: bool = attrs.field(default=False, validator=_FLAG)
+
+
+@attrs.frozen(kw_only=True)
 class Settings:
     """
     All settings of a `Session`, one section for each part.
@@ -382,6 +412,7 @@ class Settings:
         tools: Which tools a model sees.
         answers: How long what a model reads may be.
         telemetry: What is told of the work.
+        server: How a PostgreSQL server is used, where memories are on one.
 
     """
 
@@ -397,13 +428,15 @@ class Settings:
     telemetry: TelemetrySettings = attrs.field(
         factory=TelemetrySettings, validator=setting(_instance, TelemetrySettings)
     )
+    server: ServerSettings = attrs.field(factory=ServerSettings, validator=setting(_instance, ServerSettings))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """
         Read settings from variables such as ``MAMA_STRUCTS_REFERENCES_CACHE_TTL=10``.
 
-        A variable's name is ``MAMA_STRUCTS_``, the section, ``_`` and the setting, in capitals.
+        A variable's name is ``MAMA_STRUCTS_``, the section, ``_`` and the setting, in capitals. What begins with
+        ``MAMA_STRUCTS_TEST_`` is left to this package's own tests.
 
         Args:
             environ: The variables; ``os.environ`` by default.
@@ -415,7 +448,7 @@ class Settings:
         environ = os.environ if environ is None else environ
         sections = {f"{_PREFIX}{field.name.upper()}_": field for field in attrs.fields(cls)}
         for variable in environ:
-            if variable.startswith(_PREFIX) and not variable.startswith(tuple(sections)):
+            if variable.startswith(_PREFIX) and not variable.startswith((*sections, _OF_TESTS)):
                 hint = f"names begin with {', '.join(sections)}"
                 raise InvalidSetting(f"{variable} names no setting", name=variable, hint=hint)
         read = {one.name: _section_from_env(prefix, one.default.factory, environ) for prefix, one in sections.items()}

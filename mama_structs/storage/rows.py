@@ -19,7 +19,7 @@ LONGEST_KEY: Final = 1024
 
 _MAGIC: Final = b"ms1\0"
 _DIGEST: Final = 16
-_HEAD: Final = len(_MAGIC) + _DIGEST
+SEAL_BYTES: Final = len(_MAGIC) + _DIGEST
 # What the column `mode` says of bytes in the row itself.
 _RAW: Final = diskcache.core.MODE_RAW
 # Older SQLite takes 999 variables in a statement.
@@ -72,7 +72,8 @@ def check_key(key: object) -> str:
     return key
 
 
-def _check_value(value: object) -> None:
+def check_value(value: object) -> None:
+    """Raise `InvalidArgument` for what may not be a row's value."""
     if type(value) is not bytes:
         raise InvalidArgument(f"a value must be bytes, got {type(value).__name__}")
     if len(value) > LARGEST_VALUE:
@@ -88,10 +89,10 @@ def unseal(key: str, stored: object) -> bytes | Damaged:
     """Return the value that was sealed for *key*, or what is wrong with what is there."""
     if type(stored) is not bytes:
         return Damaged(f"the row holds {type(stored).__name__} instead of bytes")
-    if not stored.startswith(_MAGIC) or len(stored) < _HEAD:
+    if not stored.startswith(_MAGIC) or len(stored) < SEAL_BYTES:
         return Damaged("the row has no valid beginning")
-    value = memoryview(stored)[_HEAD:]
-    if _checksum(key, value) != stored[len(_MAGIC) : _HEAD]:
+    value = memoryview(stored)[SEAL_BYTES:]
+    if _checksum(key, value) != stored[len(_MAGIC) : SEAL_BYTES]:
         return Damaged("the checksum does not match")
     return bytes(value)
 
@@ -127,7 +128,7 @@ def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
             key, change = row
             check_key(key)
             if change is not None:
-                _check_value(_bytes(change))
+                check_value(_bytes(change))
         except InvalidArgument as error:
             error.add_note(f"in row {position}, from 0")
             raise
@@ -164,12 +165,9 @@ def _fold(changes: dict[str, Change], key: str, change: Change) -> None:
 
 
 class Snapshot:
-    """The rows of a store at one moment, none where it has no database yet; used in the store's thread only."""
+    """The rows of a store at one moment, none where it has no database yet; used by one thread at a time."""
 
-    def __init__(self, connection: sqlite3.Connection | None) -> None:
-        self._connection = connection
-        self._over = False
-        self.failure: Exception | None = None
+    failure: Exception | None = None
 
     def get(self, key: str) -> bytes | Damaged | None:
         """Return what is stored under *key*, None for nothing."""
@@ -177,6 +175,69 @@ class Snapshot:
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         """Return what is stored under *keys*, without those that nothing is stored under."""
+        raise NotImplementedError
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys that begin with *prefix*, sorted."""
+        raise NotImplementedError
+
+    def last(self, prefix: str) -> str | None:
+        """Return the last key that begins with *prefix*, None where none does."""
+        raise NotImplementedError
+
+    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
+        """Return up to *limit* rows (all by default) whose keys begin with *prefix* and come after *after*, sorted."""
+        raise NotImplementedError
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return how many bytes are stored under each key that begins with *prefix*."""
+        raise NotImplementedError
+
+
+class Rows(Snapshot):
+    """The rows of a store inside one write transaction."""
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store *value* under *key*."""
+        raise NotImplementedError
+
+    def put_new(self, key: str, value: bytes) -> bool:
+        """Store *value* if nothing whole is stored under *key*; tell whether it was."""
+        if is_new := not isinstance(self.get(key), bytes):
+            self.put(key, value)
+        return is_new
+
+    def delete(self, key: str) -> bool:
+        """Delete *key*; tell whether it was there."""
+        raise NotImplementedError
+
+    def apply(self, changes: dict[str, Change]) -> None:
+        """Make *changes*."""
+        for key, change in changes.items():
+            if change is None:
+                self.delete(key)
+            elif isinstance(change, New):
+                self.put_new(key, change.value)
+            else:
+                self.put(key, change)
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Take back what is written inside where that raises, and leave the rest of the transaction."""
+        raise NotImplementedError
+        yield
+
+
+class SqliteSnapshot(Snapshot):
+    """The rows of a database of SQLite, used in the store's thread only."""
+
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        self.failure: Exception | None = None
+        self._connection = connection
+        self._over = False
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+        """See `Snapshot`."""
         found: dict[str, bytes | Damaged] = {}
         for start in range(0, len(keys), _MARKS):
             some = keys[start : start + _MARKS]
@@ -184,26 +245,28 @@ class Snapshot:
         return found
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with *prefix*, sorted."""
+        """See `Snapshot`."""
         sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key"
-        found = self._do(sql, _range(prefix) if prefix else ("", "\x80"))
+        found = self._do(sql, range_of(prefix) if prefix else ("", "\x80"))
         return [key for (key,) in found if is_own_key(key)]
 
     def last(self, prefix: str) -> str | None:
-        """Return the last key that begins with *prefix*, None where none does."""
+        """See `Snapshot`."""
         sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
-        found = self._do(sql, _range(prefix))
+        found = self._do(sql, range_of(prefix))
         return str(found[0][0]) if found else None
 
     def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
-        """Return up to *limit* rows (all by default) whose keys begin with *prefix* and come after *after*, sorted."""
+        """See `Snapshot`."""
         sql = f"{_SELECT} AND key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?"
-        return self._opened(sql, (*_range(prefix), after, limit))
+        return self._opened(sql, (*range_of(prefix), after, limit))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return how many bytes are stored under each key that begins with *prefix*."""
-        found = self._do("SELECT key, LENGTH(value) FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", _range(prefix))
-        return {key: max(size - _HEAD, 0) for key, size in found if is_own_key(key)}
+        """See `Snapshot`."""
+        found = self._do(
+            "SELECT key, LENGTH(value) FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", range_of(prefix)
+        )
+        return {key: max(size - SEAL_BYTES, 0) for key, size in found if is_own_key(key)}
 
     def end(self) -> None:
         """Refuse any further use, outside of its transaction."""
@@ -232,40 +295,24 @@ class Snapshot:
             raise
 
 
-class Rows(Snapshot):
-    """The rows of a store inside one write transaction."""
+class SqliteRows(SqliteSnapshot, Rows):
+    """The rows of a database of SQLite inside one write transaction."""
 
     def put(self, key: str, value: bytes) -> None:
-        """Store *value* under *key*."""
-        _check_value(value)
+        """See `Rows`."""
+        check_value(value)
         self._do(_PUT, (check_key(key), _RAW, seal(key, value)))
 
-    def put_new(self, key: str, value: bytes) -> bool:
-        """Store *value* if nothing whole is stored under *key*; tell whether it was."""
-        if is_new := not isinstance(self.get(key), bytes):
-            self.put(key, value)
-        return is_new
-
     def delete(self, key: str) -> bool:
-        """Delete *key*; tell whether it was there."""
+        """See `Rows`."""
         is_there = bool(self._do("SELECT 1 FROM Cache WHERE key = ? AND raw = 1", (check_key(key),)))
         if is_there:
             self._do("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
         return is_there
 
-    def apply(self, changes: dict[str, Change]) -> None:
-        """Make *changes*."""
-        for key, change in changes.items():
-            if change is None:
-                self.delete(key)
-            elif isinstance(change, New):
-                self.put_new(key, change.value)
-            else:
-                self.put(key, change)
-
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Take back what is written inside where that raises, and leave the rest of the transaction."""
+        """See `Rows`."""
         self._do("SAVEPOINT attempt")
         try:
             yield
@@ -282,6 +329,7 @@ class Rows(Snapshot):
         self._do("COMMIT")
 
 
-def _range(prefix: str) -> tuple[str, str]:
+def range_of(prefix: str) -> tuple[str, str]:
+    """Return from which key on, and up to which, keys begin with *prefix*."""
     check_key(prefix)
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

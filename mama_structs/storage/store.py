@@ -1,11 +1,10 @@
 """
-The one place where rows are written and read: an open store, its queue, and the thread that owns the database.
+Open stores: rows of bytes under ASCII keys that are written behind, and the one thread that each store has.
 
-A `Storage` holds rows of bytes under ASCII keys in one directory.
-What is enqueued is written behind, in order; `flush` waits for the disk.
-Everything that touches the database runs in the store's one thread, in the order in which it was asked for, whichever
-loop or thread asks; but what only looks does not wait for a transaction that waits for other processes.
-A cancelled caller stops nothing, and work that raises is rolled back.
+What is enqueued is written in order, several calls in one transaction; `flush` waits until it is durable.
+Jobs run in the order in which they were asked for, whichever loop or thread asks; but what only looks does not wait
+for a transaction that waits for others. A cancelled caller stops nothing, and work that raises is rolled back.
+All of that is `RowStorage`; a `Storage` has its rows in a directory, a `ServerStorage` on a server.
 
 Every call raises `SessionClosed` after closing, `WrongLoop` in a forked child, and `StoreError` where the database
 cannot be read or written.
@@ -17,7 +16,6 @@ import asyncio
 import contextlib
 import copy
 import functools
-import inspect
 import logging
 import random
 import sqlite3
@@ -30,14 +28,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs._async import LoopBound, in_own_thread
+from mama_structs._async import LoopBound, done_at_once, in_own_thread
 from mama_structs._check import seconds
-from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreFull
+from mama_structs.errors import SessionClosed, StoreBusy, StoreError, StoreFull
 from mama_structs.storage.connection import Database, scrub
 from mama_structs.storage.failures import Finding, is_busy, store_error
 from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
@@ -49,6 +47,8 @@ from mama_structs.storage.rows import (
     PendingCall,
     Rows,
     Snapshot,
+    SqliteRows,
+    SqliteSnapshot,
     check_key,
     checked_changes,
     combined,
@@ -60,26 +60,33 @@ T = TypeVar("T")
 WAIT: Final = 10.0
 # Bytes of rows that one transaction takes; the rows of one call are never divided.
 _TRANSACTION_BYTES: Final = 2 * 2**20
+
 _SHORTEST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.005
 # Who has waited for so long waits for somebody who is stuck.
 _LONG: Final = 0.5
 _RELAXED_PAUSE: Final = 0.05
 
-_log: Final = logging.getLogger("mama_structs")
-
 _worker: Final = threading.local()
 
+_log: Final = logging.getLogger("mama_structs")
 
-class Storage:
-    """A store, made by `open` or `temporary`, whose writes *wait* so many seconds for other processes."""
 
-    def __init__(self, directory: Path, *, wait: float = WAIT, temporary: TemporaryDirectory | None = None) -> None:
-        self.directory: Path = directory
+class RowStorage:
+    """
+    A store whose writes *wait* so many seconds for others.
+
+    Args:
+        location: Where it is, as people are told.
+        name: What its thread is called.
+        wait: Seconds.
+
+    """
+
+    def __init__(self, location: str, *, name: str, wait: float) -> None:
+        self.location: str = location
         self._wait = seconds("wait", wait, zero=True)
         self._bound = LoopBound("store")
-        self._temporary = temporary
-        self._opened: Database | None = None
         # Reentrant: the collector may run a forgotten store's finalizer inside any of the blocks that hold it.
         self._guard = threading.RLock()
         self._queue: deque[PendingCall] = deque()
@@ -91,39 +98,18 @@ class Storage:
         self._is_drain_due = False
         self._failure: StoreError | None = None
         self._closing: Future[None] | None = None
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"mama-structs {directory.name}")
-
-    @classmethod
-    def open(cls, directory: Path, *, wait: float = WAIT) -> Storage:
-        """Open the store in *directory*, making what is missing (mode 0700); blocks until it is open."""
-        storage = cls(check_path(directory), wait=wait)
-        executor = storage._executor
-        try:
-            executor.submit(_in_turn, storage._open).result()
-        except BaseException:
-            # The thread may still be opening, after Ctrl-C: what it opens is closed when it ends.
-            storage._closing = Future()
-            executor.shutdown(wait=False)
-            raise
-        executor.submit(sweep)
-        return storage
-
-    @classmethod
-    def temporary(cls, *, wait: float = WAIT) -> Storage:
-        """Return a store that is removed at its close; its directory is made when first written to."""
-        temporary = TemporaryDirectory()
-        return cls(temporary.path / "journal", wait=wait, temporary=temporary)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"mama-structs {name}")
 
     def __repr__(self) -> str:
         state = "" if self._closing is None else " closed"
-        return f"<{type(self).__name__} {str(self.directory)!r}{state}>"
+        return f"<{type(self).__name__} {self.location!r}{state}>"
 
     def __del__(self) -> None:
         # No lock is taken and no job given to the thread: the collector runs this anywhere, even inside either.
         if not hasattr(self, "_executor") or self._closing is not None or self._bound.is_elsewhere:
             return
         if self._has_database():
-            warnings.warn(f"the store in {self.directory} was not closed", ResourceWarning, stacklevel=2, source=self)
+            warnings.warn(f"the store in {self.location} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     @property
     def pending(self) -> int:
@@ -137,11 +123,15 @@ class Storage:
         changes = checked_changes(rows)
         if not changes:
             return
+        self._accept(changes)
         size = size_of(changes)
         with self._guard:
             self._schedule()
             self._enqueued += 1
             self._queue.append(PendingCall(self._enqueued, changes, size))
+
+    def _accept(self, changes: dict[str, Change]) -> None:
+        """Refuse changes that could not be written."""
 
     async def flush(self) -> None:
         """Return when all that was enqueued before is on the disk; where it is not, the next flush tries again."""
@@ -189,7 +179,7 @@ class Storage:
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
         try:
-            return self._executor.submit(_in_turn, job)
+            return self._executor.submit(self._in_turn, job)
         except RuntimeError as error:
             raise SessionClosed("the interpreter is shutting down") from error
 
@@ -214,11 +204,7 @@ class Storage:
 
     async def scrub(self, *, wait: float | None = None) -> bool:
         """Leave nothing on the disk of what was deleted, and tell whether that was possible within *wait* seconds."""
-        self._check_open()
-        if not self._has_database():
-            return True
-        seconds = self._wait if wait is None else min(wait, self._wait)
-        return await in_own_thread(lambda: scrub(self.directory, wait=seconds))
+        raise NotImplementedError
 
     async def check(self) -> list[Finding]:
         """Look at every page, row, setting and file, and return what is wrong."""
@@ -260,21 +246,21 @@ class Storage:
     def _check_open(self) -> None:
         self._bound.check_thread()
         if self._closing is not None:
-            raise SessionClosed(f"the store in {self.directory} was closed")
+            raise SessionClosed(f"the store in {self.location} was closed")
 
     def _schedule(self) -> None:
         """Have the queue written; for the guard's holder."""
         self._check_open()
         if not self._is_drain_due:
             # The thread holds the store's state and not the store: a forgotten one says so while rows wait.
-            behind = object.__new__(_Behind)
+            behind = object.__new__(_silent(type(self)))  # type: ignore[arg-type]  # a class can be hashed
             behind.__dict__ = self.__dict__
             self.in_thread(behind._drain)
             self._is_drain_due = True
 
     def _has_database(self) -> bool:
         """Tell whether there is one: a temporary store has none until something is written."""
-        return self._temporary is None or self._opened is not None
+        return True
 
     # What follows runs in the thread.
 
@@ -285,33 +271,28 @@ class Storage:
 
     def look_here(self, work: Callable[[Snapshot], T]) -> T:
         """Do as `look`, for a job."""
-        if not self._has_database():
-            return work(Snapshot(None))
+        raise NotImplementedError
 
-        def looked(connection: sqlite3.Connection) -> T:
-            rows = Snapshot(connection)
-            try:
-                return work(rows)
-            finally:
-                rows.end()
+    def _in_transaction(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
+        """Run *work* in one write transaction."""
+        raise NotImplementedError
 
-        return self._snapshot(looked)
+    def _write_changes(self, changes: dict[str, Change]) -> None:
+        """Make changes in one write transaction."""
+        self._in_transaction(lambda rows: rows.apply(changes))
 
-    def _open(self) -> Database:
-        if self._opened is None:
-            try:
-                if self._temporary is not None:
-                    self._temporary.make()
-                self._opened = self._patiently(lambda: Database(self.directory, temporary=self._temporary))
-            except OSError as error:
-                raise store_error(error, self.directory) from error
-            finally:
-                if self._opened is None and self._temporary is not None:
-                    self._temporary.remove()
-            _worker.opened = self._opened
-            if self._temporary is not None:
-                sweep()
-        return self._opened
+    def _inspect(self) -> list[Finding]:
+        """Return what is wrong with what is stored."""
+        raise NotImplementedError
+
+    def _shut(self) -> None:
+        """Close the database."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _in_turn(job: Callable[[], T]) -> T:
+        """Run a job in the thread."""
+        return job()
 
     def _close(self) -> None:
         try:
@@ -319,8 +300,7 @@ class Storage:
         except StoreError as error:
             error.add_note(f"the rows of {len(self._queue)} calls were not written: close it again when they can be")
             raise
-        if self._opened is not None:
-            self._opened.close()
+        self._shut()
 
     def _drain(self) -> None:
         with self._guard:
@@ -347,7 +327,7 @@ class Storage:
         while group := self._take(target, 1 if one_by_one else None):
             changes = combined(group)
             try:
-                self._in_transaction(lambda rows, changes=changes: rows.apply(changes))  # type: ignore[misc]  # bound
+                self._write_changes(changes)
             except StoreError as error:
                 self._failure = error
                 if not isinstance(error, StoreFull) or len(group) == 1:
@@ -373,15 +353,134 @@ class Storage:
                 size += call.size
         return group
 
+    def _read(self, keys: list[str]) -> dict[str, bytes | Damaged]:
+        found = self.look_here(lambda rows: rows.get_many(keys))
+        for key, change in self._on_their_way().items():
+            if key not in keys or (isinstance(change, New) and isinstance(found.get(key), bytes)):
+                continue
+            if change is None:
+                found.pop(key, None)
+            else:
+                found[key] = change.value if isinstance(change, New) else change
+        return {key: found[key] for key in keys if key in found}
+
+    def _keys(self, prefix: str) -> list[str]:
+        keys = set(self.look_here(lambda rows: rows.keys(prefix)))
+        for key, change in self._on_their_way().items():
+            if key.startswith(prefix):
+                (keys.discard if change is None else keys.add)(key)
+        return sorted(keys)
+
+    def _on_their_way(self) -> dict[str, Change]:
+        with self._guard:
+            calls = list(self._queue)
+        return combined(calls)
+
+    def _check(self) -> list[Finding]:
+        findings = self._inspect()
+        if self._failure is not None:
+            message = f"the rows of {len(self._queue)} calls are not written yet: {self._failure}"
+            findings.append(Finding("error", "pending", message))
+        return findings
+
+
+class Storage(RowStorage):
+    """A store, made by `open` or `temporary`, whose writes *wait* so many seconds for other processes."""
+
+    def __init__(self, directory: Path, *, wait: float = WAIT, temporary: TemporaryDirectory | None = None) -> None:
+        self.directory: Path = directory
+        self._temporary = temporary
+        self._opened: Database | None = None
+        super().__init__(str(directory), name=directory.name, wait=wait)
+
+    @classmethod
+    def open(cls, directory: Path, *, wait: float = WAIT) -> Storage:
+        """Open the store in *directory*, making what is missing (mode 0700); blocks until it is open."""
+        storage = cls(check_path(directory), wait=wait)
+        executor = storage._executor
+        try:
+            executor.submit(storage._in_turn, storage._open).result()
+        except BaseException:
+            # The thread may still be opening, after Ctrl-C: what it opens is closed when it ends.
+            storage._closing = Future()
+            executor.shutdown(wait=False)
+            raise
+        executor.submit(sweep)
+        return storage
+
+    @classmethod
+    def temporary(cls, *, wait: float = WAIT) -> Storage:
+        """Return a store that is removed at its close; its directory is made when first written to."""
+        temporary = TemporaryDirectory()
+        return cls(temporary.path / "journal", wait=wait, temporary=temporary)
+
+    async def scrub(self, *, wait: float | None = None) -> bool:
+        """Leave nothing on the disk of what was deleted, and tell whether that was possible within *wait* seconds."""
+        self._check_open()
+        if not self._has_database():
+            return True
+        seconds = self._wait if wait is None else min(wait, self._wait)
+        return await in_own_thread(lambda: scrub(self.directory, wait=seconds))
+
+    def _has_database(self) -> bool:
+        """Tell whether there is one: a temporary store has none until something is written."""
+        return self._temporary is None or self._opened is not None
+
+    # What follows runs in the thread.
+
+    def look_here(self, work: Callable[[Snapshot], T]) -> T:
+        """Do as `look`, for a job."""
+        if not self._has_database():
+            return work(SqliteSnapshot(None))
+
+        def looked(connection: sqlite3.Connection) -> T:
+            rows = SqliteSnapshot(connection)
+            try:
+                return work(rows)
+            finally:
+                rows.end()
+
+        return self._snapshot(looked)
+
+    def _open(self) -> Database:
+        if self._opened is None:
+            try:
+                if self._temporary is not None:
+                    self._temporary.make()
+                self._opened = self._patiently(lambda: Database(self.directory, temporary=self._temporary))
+            except OSError as error:
+                raise store_error(error, self.directory) from error
+            finally:
+                if self._opened is None and self._temporary is not None:
+                    self._temporary.remove()
+            _worker.opened = self._opened
+            if self._temporary is not None:
+                sweep()
+        return self._opened
+
+    def _shut(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    @staticmethod
+    def _in_turn(job: Callable[[], T]) -> T:
+        """Run a job in its store's thread, which has the database meanwhile."""
+        opened: Database | None = getattr(_worker, "opened", None)
+        if opened is not None:
+            opened.take()
+        try:
+            return job()
+        finally:
+            # It may be this job that opened it.
+            opened = getattr(_worker, "opened", None)
+            if opened is not None:
+                opened.let_go()
+
     def _in_transaction(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
         opened = self._begun(self._wait if wait is None else wait)
-        rows = Rows(opened.connection)
+        rows = SqliteRows(opened.connection)
         try:
-            result = work(rows)
-            if inspect.isawaitable(result):
-                if inspect.iscoroutine(result):
-                    result.close()
-                raise InvalidArgument("a transaction's work must not be async")
+            result = done_at_once(work, rows)
             rows.commit()
         except Exception as error:
             if rows.failure is None or isinstance(error, StoreError):
@@ -424,30 +523,7 @@ class Storage:
             opened.leave_queue()
         return opened
 
-    def _read(self, keys: list[str]) -> dict[str, bytes | Damaged]:
-        found = self.look_here(lambda rows: rows.get_many(keys))
-        for key, change in self._on_their_way().items():
-            if key not in keys or (isinstance(change, New) and isinstance(found.get(key), bytes)):
-                continue
-            if change is None:
-                found.pop(key, None)
-            else:
-                found[key] = change.value if isinstance(change, New) else change
-        return {key: found[key] for key in keys if key in found}
-
-    def _keys(self, prefix: str) -> list[str]:
-        keys = set(self.look_here(lambda rows: rows.keys(prefix)))
-        for key, change in self._on_their_way().items():
-            if key.startswith(prefix):
-                (keys.discard if change is None else keys.add)(key)
-        return sorted(keys)
-
-    def _on_their_way(self) -> dict[str, Change]:
-        with self._guard:
-            calls = list(self._queue)
-        return combined(calls)
-
-    def _check(self) -> list[Finding]:
+    def _inspect(self) -> list[Finding]:
         findings = []
         if self._has_database():
             try:
@@ -458,9 +534,6 @@ class Storage:
                 raise
             except OSError as error:
                 raise store_error(error, self.directory) from error
-        if self._failure is not None:
-            message = f"the rows of {len(self._queue)} calls are not written yet: {self._failure}"
-            findings.append(Finding("error", "pending", message))
         return findings
 
     def _snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
@@ -506,31 +579,16 @@ class _Queued(Exception):
     """Another process is before this one in the queue of writers."""
 
 
-def _in_turn(job: Callable[[], T]) -> T:
-    """Run a job in its store's thread, which has the database meanwhile."""
-    opened: Database | None = getattr(_worker, "opened", None)
-    if opened is not None:
-        opened.take()
-    try:
-        return job()
-    finally:
-        # It may be this job that opened it.
-        opened = getattr(_worker, "opened", None)
-        if opened is not None:
-            opened.let_go()
-
-
 def _run_next(looks: Queue[Callable[[], None]]) -> None:
     """Run the oldest look, if it did not have its turn already."""
     with contextlib.suppress(Empty):
         looks.get_nowait()()
 
 
-class _Behind(Storage):
-    """A store as its own thread has it."""
-
-    def __del__(self) -> None:
-        """Say nothing: it is not this one that is forgotten."""
+@functools.cache
+def _silent(kind: type[Any]) -> type[Any]:
+    """Return a store's class as its own thread has it: it is not this one that is forgotten."""
+    return type(kind.__name__, (kind,), {"__del__": lambda _self: None})
 
 
 async def outcome(job: Future[T]) -> T:

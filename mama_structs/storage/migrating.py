@@ -1,0 +1,147 @@
+"""
+Bringing a server's database to this version: numbered files of SQL, each applied once, all of them in one transaction.
+
+They are applied under a lock of the server, so that many hosts may start at once, and all or none.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any, Final
+
+import asyncpg
+import attrs
+
+from mama_structs.errors import StoreError, StoreReadOnly
+from mama_structs.storage.server import SCHEMA
+
+OLDEST_SERVER: Final = 15
+OLDEST_VECTOR: Final = (0, 8, 4)
+# Any number that no other program is likely to lock: "mama" in ASCII.
+_LOCK: Final = 0x6D616D61
+
+# A migration may rewrite large tables: so many seconds for each.
+_LONGEST: Final = 600.0
+
+_LOOK: Final = """
+SELECT current_setting('server_version_num')::int / 10000 AS server,
+    current_setting('server_encoding') AS encoding,
+    pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS is_read_only,
+    (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS vector,
+    (SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace
+        WHERE extname = 'vector') AS vector_schema,
+    (SELECT default_version FROM pg_available_extensions WHERE name = 'vector') AS available,
+    to_regclass('mama_structs.migrations') IS NOT NULL AS is_begun
+"""
+_BEGUN: Final = """
+CREATE SCHEMA IF NOT EXISTS mama_structs;
+CREATE TABLE IF NOT EXISTS mama_structs.migrations (
+    version int PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+"""
+
+
+@attrs.frozen
+class Prepared:
+    """What a server's database is: whether it can only be read, and the search path on which everything is found."""
+
+    is_read_only: bool
+    vector_schema: str
+
+    @property
+    def path(self) -> str:
+        """The search path, quoted."""
+        return ", ".join(dict.fromkeys((SCHEMA, self.vector_schema)))
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    """Return number, name and SQL of every migration, in order."""
+    found = resources.files(__package__).joinpath("migrations")
+    files = sorted((file.name, file.read_text("utf-8")) for file in found.iterdir() if file.name.endswith(".sql"))
+    return [(int(name[:4]), name.removesuffix(".sql"), sql) for name, sql in files]
+
+
+def check_vector(installed: str | None, available: str | None, where: str) -> bool:
+    """Tell whether the extension is there, False where it can be made; one that is missing or too old is refused."""
+    wanted = ".".join(map(str, OLDEST_VECTOR))
+    version = installed or available
+    if version is None:
+        hint = f"install pgvector {wanted} or newer on the server, then: CREATE EXTENSION vector"
+        raise StoreError(f"{where} has no pgvector", hint=hint)
+    if _numbers(version) < OLDEST_VECTOR:
+        # Before 0.8.2 an index could be read beyond its end, before 0.8.4 inserts damaged it or failed.
+        newer = available is not None and _numbers(available) >= OLDEST_VECTOR
+        hint = "ALTER EXTENSION vector UPDATE" if newer else f"install pgvector {wanted} or newer on the server"
+        raise StoreError(f"{where} has pgvector {version:.20}, and {wanted} is the oldest that is safe", hint=hint)
+    return installed is not None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
+
+
+async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
+    """Bring the database of a connection to this version, and return what it is; waits for other hosts that do so."""
+    files = migrations()
+    newest = files[-1][0]
+    found = await connection.fetchrow(_LOOK)
+    if found["server"] < OLDEST_SERVER or found["encoding"] != "UTF8":
+        what = f"PostgreSQL {found['server']} with the encoding {found['encoding']}"
+        raise StoreError(f"{where} is {what}", hint=f"PostgreSQL {OLDEST_SERVER} or newer, in UTF8, is needed")
+    has_vector = check_vector(found["vector"], found["available"], where)
+    version = await _version(connection) if found["is_begun"] else 0
+    _check_version(version, newest, where)
+    if found["is_read_only"]:
+        if version < newest:
+            raise StoreReadOnly(
+                f"{where} can only be read, and is of an older version ({version}) than this package ({newest})",
+                hint="open a session on the primary once: it brings the database to this version",
+            )
+    elif version < newest:
+        await _migrate(connection, files, where, wait=wait, has_vector=has_vector)
+    if not has_vector:
+        found = await connection.fetchrow(_LOOK)
+    return Prepared(found["is_read_only"], found["vector_schema"])
+
+
+def _check_version(version: int, known: int, where: str) -> None:
+    if version > known:
+        raise StoreError(
+            f"{where} was written by a newer version of this package (its version is {version}, ours {known})",
+            hint="update mama-structs on this host: pip install -U mama-structs",
+        )
+
+
+async def _has_made_vector(connection: Any) -> bool:
+    """Make the extension where no other host did meanwhile, and tell whether this user may."""
+    try:
+        await connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    except asyncpg.InsufficientPrivilegeError:
+        return False
+    return True
+
+
+async def _version(connection: Any) -> int:
+    version: int = await connection.fetchval("SELECT coalesce(max(version), 0) FROM mama_structs.migrations")
+    return version
+
+
+async def _migrate(
+    connection: Any, files: list[tuple[int, str, str]], where: str, *, wait: float, has_vector: bool
+) -> None:
+    async with connection.transaction(isolation="read_committed", readonly=False):
+        # Of the transaction and not of the connection, which a pooler may share with others.
+        await connection.execute(f"SET LOCAL lock_timeout = {int(wait * 1000)}; SELECT pg_advisory_xact_lock({_LOCK})")
+        if not has_vector and not await _has_made_vector(connection):
+            hint = "have an administrator of the server run in this database: CREATE EXTENSION vector"
+            raise StoreError(f"{where} has no pgvector in this database, and its user may not add it", hint=hint)
+        await connection.execute(_BEGUN)
+        prepared = Prepared(is_read_only=False, vector_schema=(await connection.fetchrow(_LOOK))["vector_schema"])
+        await connection.execute(f"SET LOCAL search_path = {prepared.path}")
+        version = await _version(connection)
+        _check_version(version, files[-1][0], where)
+        for number, name, sql in (one for one in files if one[0] > version):
+            await connection.execute(sql, timeout=_LONGEST)
+            await connection.execute(
+                "INSERT INTO mama_structs.migrations (version, name) VALUES ($1, $2)", number, name
+            )

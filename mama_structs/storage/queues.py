@@ -1,0 +1,91 @@
+"""Whose turn it is to write, of those in one process: else each would hold a connection while it waits for others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import attrs
+
+from mama_structs.errors import MamaStructsError, StoreBusy, StoreUnreachable
+
+_LOST: Final = 2
+_BEFORE: Final = "the server could not be reached for what was to be stored before this; nothing of this was stored"
+_HINT: Final = "look whether the server runs and can be reached"
+
+
+@attrs.define(eq=False)
+class _Queue:
+    """Who waits, in order, behind one that is at work; how many were done, and how many found nobody to do it since."""
+
+    waiting: deque[asyncio.Future[None]] = attrs.field(factory=deque)
+    done: int = 0
+    lost: int = 0
+
+
+class WriteQueues:
+    """Queues of an event loop, each under a name."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _Queue] = {}
+
+    @contextlib.asynccontextmanager
+    async def one(self, name: str, *, wait: float, busy: Callable[[], StoreBusy]) -> AsyncIterator[None]:
+        """
+        Wait for a turn, however many are before it, as long as in *wait* seconds one of them succeeds.
+
+        Where two after each other find the store out of reach, all behind them would each wait to find the same.
+
+        Raises:
+            StoreBusy: Nobody was done for so long, by *busy*.
+            StoreUnreachable: Two before it have found the store so.
+
+        """
+        if (queue := self._queues.get(name)) is None:
+            queue = self._queues[name] = _Queue()
+        else:
+            await _reached(queue, wait, busy)
+        try:
+            yield
+        except StoreUnreachable:
+            queue.lost += 1
+            raise
+        except StoreBusy:
+            raise
+        except BaseException:
+            queue.done += 1
+            raise
+        else:
+            queue.done, queue.lost = queue.done + 1, 0
+        finally:
+            if queue.lost >= _LOST:
+                _end(queue, lambda: StoreUnreachable(_BEFORE, hint=_HINT))
+            if queue.waiting:
+                queue.waiting.popleft().set_result(None)
+            else:
+                del self._queues[name]
+
+    def end(self, failure: Callable[[], MamaStructsError]) -> None:
+        """End the wait of all."""
+        for queue in self._queues.values():
+            _end(queue, failure)
+
+
+def _end(queue: _Queue, failure: Callable[[], MamaStructsError]) -> None:
+    while queue.waiting:
+        queue.waiting.popleft().set_exception(failure())
+
+
+async def _reached(queue: _Queue, wait: float, busy: Callable[[], StoreBusy]) -> None:
+    turn = asyncio.get_running_loop().create_future()
+    queue.waiting.append(turn)
+    while not turn.done():
+        before = queue.done
+        await asyncio.wait([turn], timeout=wait)
+        if not turn.done() and queue.done == before:
+            queue.waiting.remove(turn)
+            raise busy()
+    turn.result()
