@@ -19,7 +19,7 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs._async import in_own_thread, to_its_end
-from mama_structs._home import Home
+from mama_structs._home import Home, home_at
 from mama_structs.descriptors.carrying import LAX, CarriedRows, carried
 from mama_structs.descriptors.log import STARTS
 from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
@@ -30,7 +30,7 @@ from mama_structs.storage.backup import backup
 from mama_structs.storage.files import JOURNAL, TemporaryDirectory, explained, is_store, make_directory, sweep
 from mama_structs.storage.locks import FILE_NAME as LOCKS
 from mama_structs.storage.rows import Damaged, Rows
-from mama_structs.storage.store import Storage
+from mama_structs.storage.store import RowStorage
 from mama_structs.tools.names import hint_at
 
 _ROWS: Final = 500
@@ -43,10 +43,18 @@ _EXACT: Final = MemorySettings(exact_up_to=2**62)
 Progress = Callable[[int, int], object]
 
 
-async def copy(source: Path, target: Path, *, namespace: str | None, progress: Progress | None) -> Copied:
+async def copy(source: Path | str, target: Path | str, *, namespace: str | None, progress: Progress | None) -> Copied:
     """Copy a session's directory to another; see `Session.copy`."""
-    place = await in_own_thread(lambda: _checked(source, target))
-    async with _moment(source, place.parent) as one, _opened(place) as other:
+    if source == target:
+        raise InvalidArgument("the target is where the source is", hint="name another one")
+    place, beside = target, None
+    if isinstance(source, Path) and isinstance(target, Path):
+        place = await in_own_thread(lambda: _checked(source, target))
+        beside = place.parent
+    elif isinstance(target, Path):
+        place = await in_own_thread(lambda: _checked(None, target))
+    origin = _moment(source, beside) if isinstance(source, Path) else home_at(source)
+    async with origin as one, home_at(place) as other:
         return await copy_home(one, other, namespace=namespace, progress=progress)
 
 
@@ -76,12 +84,12 @@ async def copy_home(source: Home, target: Home, *, namespace: str | None, progre
     return Copied(namespaces=tuple(copied), damaged=(*damaged, *lost.values()))
 
 
-def _checked(source: Path, target: Path) -> Path:
+def _checked(source: Path | None, target: Path) -> Path:
     """Return where a copy's directory really is, unless that is in the source or somebody else's."""
     with explained(target):
-        real, place = Path(os.path.realpath(source)), Path(os.path.realpath(target))
+        real, place = source and Path(os.path.realpath(source)), Path(os.path.realpath(target))
         names = set(os.listdir(place)) if place.exists() else set()  # noqa: PTH208 - names are what is compared
-    if real == place or real in place.parents or place in real.parents:
+    if real is not None and (real == place or real in place.parents or place in real.parents):
         raise InvalidArgument(f"{str(target)!r:.200} is where the source is", hint="name another directory")
     if not names <= _OWN and not is_store(place):
         raise InvalidArgument(
@@ -91,13 +99,14 @@ def _checked(source: Path, target: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _moment(directory: Path, beside: Path) -> AsyncIterator[Home]:
+async def _moment(directory: Path, beside: Path | None) -> AsyncIterator[Home]:
     """Open a directory as it is now, out of a copy of its files."""
     temporary = TemporaryDirectory(beside)
 
     def make() -> None:
-        with explained(beside):
-            make_directory(beside)
+        with explained(temporary.path):
+            if beside is not None:
+                make_directory(beside)
             # What a run that was killed has left is as large as a store.
             sweep(beside)
             temporary.make()
@@ -105,19 +114,10 @@ async def _moment(directory: Path, beside: Path) -> AsyncIterator[Home]:
     try:
         await in_own_thread(make)
         await backup(directory, temporary.path / "source")
-        async with _opened(temporary.path / "source") as home:
+        async with home_at(temporary.path / "source") as home:
             yield home
     finally:
         await in_own_thread(temporary.remove)
-
-
-@contextlib.asynccontextmanager
-async def _opened(directory: Path) -> AsyncIterator[Home]:
-    home = await Home.on_disk(directory)
-    try:
-        yield home
-    finally:
-        await to_its_end(home.close())
 
 
 @attrs.define
@@ -178,7 +178,7 @@ def _refuse_others(there: CarriedRows, wanted: CarriedRows) -> None:
             refuse(there.spaces[key], "has other conversations, or other things in them, than the source", [key])
 
 
-async def _put_texts(source: Storage, target: Storage, rows: CarriedRows, steps: _Steps) -> Mapping[str, str]:
+async def _put_texts(source: RowStorage, target: RowStorage, rows: CarriedRows, steps: _Steps) -> Mapping[str, str]:
     """Copy the texts that conversations hold, and say what is wrong with those that cannot be read."""
     lost: dict[str, str] = {}
     for keys in _pages(rows.texts):
@@ -204,7 +204,7 @@ def _pages(sizes: Mapping[str, int]) -> Iterator[list[str]]:
         yield page
 
 
-async def _put_rows(target: Storage, wanted: CarriedRows) -> None:
+async def _put_rows(target: RowStorage, wanted: CarriedRows) -> None:
     """Copy the other rows."""
     items = list(wanted.rows.items())
 
@@ -222,7 +222,7 @@ async def _put_rows(target: Storage, wanted: CarriedRows) -> None:
 
 
 async def _compare(
-    target: Storage, wanted: CarriedRows, lost: Mapping[str, str], tallies: Mapping[str, KindTally], steps: _Steps
+    target: RowStorage, wanted: CarriedRows, lost: Mapping[str, str], tallies: Mapping[str, KindTally], steps: _Steps
 ) -> None:
     """Compare the conversations that are there with the source."""
     there = await target.look(lambda rows: carried(rows, list(tallies), strays=False))

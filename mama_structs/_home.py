@@ -1,8 +1,9 @@
 """
-Where conversations and memories are kept: in a session directory that all sessions of the process share, or nowhere.
+Where conversations and memories are kept: a directory or server that all sessions of the process share, or nowhere.
 
 A directory holds ``journal/``, the store; ``locks``, by which a conversation is open in one process only;
 and ``views/``, what was derived from the memories in the store, which can be deleted at any time.
+On a server the same rows are in a table, memories in tables of their own, and locks are leases.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import logging
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -43,6 +45,8 @@ from mama_structs.descriptors.log import (
     check_conversation,
     load,
     missing_texts,
+    namespace_of,
+    part_of,
     reclaim,
     told_rows,
 )
@@ -52,24 +56,35 @@ from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, St
 from mama_structs.memory.embedded.engine import EmbeddedEngines
 from mama_structs.memory.engine import Engines
 from mama_structs.memory.requests import check_namespace
-from mama_structs.settings import DescriptorSettings
+from mama_structs.settings import DescriptorSettings, ServerSettings
 from mama_structs.storage.failures import Finding
+from mama_structs.storage.leases import Leases
 from mama_structs.storage.locks import DirectoryLocks
 from mama_structs.storage.rows import Change, Rows
-from mama_structs.storage.store import Storage
+from mama_structs.storage.server import Server
+from mama_structs.storage.server_store import ServerStorage
+from mama_structs.storage.store import RowStorage, Storage, outcome
 
 _log: Final = logging.getLogger("mama_structs")
 
 HELD: Final = "a conversation that another process or event loop has open holds texts of the evidence, or read them"
 DAMAGED: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
-# The real path, and device and inode, which another directory of the same path would not have.
-Key = tuple[str, int, int]
+# The real path, and device and inode, which another directory of the same path would not have; or a server's URL.
+Key = tuple[str, int, int] | str
 
 
 def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
     """Return the engines that keep memories in a store: the one place that decides which these are."""
     return EmbeddedEngines(storage, views=views)
+
+
+def server_engines(server: Server) -> Engines:
+    """Return the engines that keep memories on a server."""
+    # Nothing of it is needed where memories are in a directory.
+    from mama_structs.memory.postgres.engine import PostgresEngines  # noqa: PLC0415
+
+    return PostgresEngines(server)
 
 
 @attrs.define(eq=False)
@@ -89,29 +104,39 @@ class Conversation:
 
 
 class Home:
-    """Keeps conversations and memories; made by `in_memory` or `on_disk`, and used by sessions of any loop."""
+    """Keeps conversations and memories; made by `at`, and used by sessions of any loop."""
 
-    def __init__(self, storage: Storage, *, key: Key | None = None, locks: DirectoryLocks | None = None) -> None:
-        self.path: Path | None = None if key is None else Path(key[0])
-        self.storage: Storage = storage
-        self.engines: Engines = embedded_engines(storage, views=self.path and self.path / "views")
+    def __init__(
+        self,
+        storage: RowStorage,
+        engines: Engines,
+        *,
+        key: Key | None = None,
+        locks: DirectoryLocks | Leases | None = None,
+    ) -> None:
+        self.storage: RowStorage = storage
+        self.engines: Engines = engines
+        self.path: Path | None = Path(key[0]) if isinstance(key, tuple) else None
         self._key = key
         self._locks = locks
         self._open: dict[ConversationKey, Conversation] = {}
         self._is_unused = False
+        self._freed: list[Future[object]] = []
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     @classmethod
-    def in_memory(cls) -> Home:
-        """Return one that leaves nothing behind."""
-        return cls(Storage.temporary())
-
-    @classmethod
-    async def on_disk(cls, path: Path) -> Home:
-        """Open a directory, or share it; undone by `close`."""
+    async def at(cls, place: Path | str | None, *, options: ServerSettings | None = None) -> Home:
+        """Open a directory or a URL's server, or share it; None for one that leaves nothing. Undone by `close`."""
+        if place is None:
+            storage = Storage.temporary()
+            return cls(storage, embedded_engines(storage, views=None))
         joined: list[Home] = []
+
+        def join() -> None:
+            joined.append(_join(place) if isinstance(place, Path) else _join_server(place, options))
+
         try:
-            await in_own_thread(lambda: joined.append(_join(path)))
+            await in_own_thread(join)
         except asyncio.CancelledError:
             for home in joined:
                 await in_own_thread(home.close_now)
@@ -119,8 +144,13 @@ class Home:
         return joined[0]
 
     @property
+    def location(self) -> Path | str | None:
+        """Where it is, None where nothing is left of it; a server's address is without its password."""
+        return None if self._key is None else self.path or self.storage.location
+
+    @property
     def users(self) -> int:
-        """How many sessions use its directory."""
+        """How many sessions use its directory or server."""
         return 1 if self._key is None else directories.users(self._key)
 
     async def enter(self, namespace: str, name: str | None, refs: RefStore) -> Conversation:
@@ -147,9 +177,9 @@ class Home:
         *,
         is_fresh: bool,
     ) -> Conversation:
-        if self.path is None:
+        if self._key is None or (is_fresh and isinstance(self._locks, Leases) and self._locks.is_read_only):
             return Conversation(key, refs, None, [loop])
-        self._claim(key)
+        await self._take(key)
         try:
             if is_fresh:
                 entries, log, told = Entries(refs.settings), ConversationLog(self.storage, key), {}
@@ -174,9 +204,9 @@ class Home:
         key = attrs.evolve(origin.key, name=uuid.uuid4().hex if name is None else check_conversation(name))
         if key in self._open:
             raise _known(key.name)
-        self._claim(key)
+        self._claim(key, is_fresh=name is None)
         try:
-            if name is not None and self.path is not None and self.storage.has(key.start):
+            if name is not None and self._key is not None and self.storage.has(key.start):
                 raise _known(key.name)
             refs, log = origin.refs.fork(), None
             if origin.log is not None:
@@ -198,9 +228,11 @@ class Home:
         async def move() -> int:
             with contextlib.ExitStack() as claims:
                 for key in (source, target):
-                    self._claim(key)
+                    await self._take(key)
                     claims.callback(self._release, key)
-                return await assign(self.storage, source, target)
+                moved = await assign(self.storage, source, target)
+            await self._settled()
+            return moved
 
         # The locks are let go when it is done, whoever waits for it.
         return await to_its_end(move())
@@ -212,9 +244,9 @@ class Home:
 
     async def conversations(self, namespace: str) -> tuple[ConversationInfo, ...]:
         """Return what conversations a namespace has, the last used first."""
-        claimed = self._locks.is_claimed if self._locks is not None else (lambda _: False)
         space = check_namespace(namespace)
-        return await self.storage.look(lambda rows: listed(rows, space, lambda key: claimed(key.lock)))
+        is_open = await self._knows_claims()
+        return await self.storage.look(lambda rows: listed(rows, space, is_open))
 
     async def delete(self, name: str, *, namespace: str) -> None:
         """Delete a conversation that is open nowhere, wholly or not at all; texts that others use stay."""
@@ -232,16 +264,14 @@ class Home:
         count = 0
         for key in keys:
             try:
-                self._claim(key)
+                await self._take(key)
             except StoreBusy:
                 if before is None:
                     raise
                 continue
 
             def work(rows: Rows, key: ConversationKey = key) -> bool:
-                return (before is None or is_unused(rows, key, before)) and delete(
-                    rows, key, str(self.storage.directory)
-                )
+                return (before is None or is_unused(rows, key, before)) and delete(rows, key, self.storage.location)
 
             try:
                 count += await self.storage.transact(work)
@@ -251,6 +281,7 @@ class Home:
                 _log.warning("a conversation that nobody uses any more is kept: %s", error)
             finally:
                 self._release(key)
+        await self._settled()
         if count:
             await reclaim(self.storage)
         return count
@@ -282,7 +313,7 @@ class Home:
             else:
                 busy: StoreBusy | None = None
                 try:
-                    self._claim(key)
+                    await self._take(key)
                     claims.callback(self._release, key)
                 except StoreBusy as error:
                     busy = error
@@ -296,6 +327,7 @@ class Home:
                 await self.storage.flush()
                 hashes = erasure.digests.union(one.content.hash for one in going)
                 await self.storage.transact(lambda rows: strip(rows, key, hashes, erasure.is_read))
+        await self._settled()
         return len(going)
 
     async def _note_use(self, conversation: Conversation) -> None:
@@ -319,6 +351,7 @@ class Home:
         await self.storage.flush()
         for one in unfinished:
             self._let_go(one)
+        await self._settled()
 
     async def check(self) -> list[Finding]:
         """Look for damage."""
@@ -348,7 +381,9 @@ class Home:
             return
         await self.storage.close()
         # Not before everything is written: another process may take the conversations up from here on.
-        if self._locks is not None:
+        if isinstance(self._locks, Leases):
+            await in_own_thread(self._locks.close)
+        elif self._locks is not None:
             self._locks.close()
 
     def close_now(self) -> None:
@@ -368,26 +403,75 @@ class Home:
         await self._note_use(conversation)
         await self.storage.flush()
         self._let_go(conversation)
+        await self._settled()
 
     def _let_go(self, conversation: Conversation) -> None:
         if self._open.get(conversation.key) is conversation:
             del self._open[conversation.key]
             self._release(conversation.key)
 
-    def _claim(self, key: ConversationKey) -> None:
+    async def _take(self, key: ConversationKey) -> None:
+        """Lock a conversation, and keep no event loop waiting for a server."""
+        if not isinstance(self._locks, Leases):
+            self._claim(key)
+            return
+        taken: list[ConversationKey] = []
+
+        def take() -> None:
+            self._claim(key)
+            taken.append(key)
+
         try:
-            if self._locks is not None:
+            await in_own_thread(take)
+        except asyncio.CancelledError:
+            for one in taken:
+                self._release(one)
+            raise
+
+    def _claim(self, key: ConversationKey, *, is_fresh: bool = False) -> None:
+        try:
+            if isinstance(self._locks, Leases):
+                # Of a fresh name nobody else knows, and so no server need be waited for.
+                (self._locks.claim_later if is_fresh else self._locks.claim)(key.part)
+            elif self._locks is not None:
                 self._locks.claim(key.lock)
         except StoreBusy as error:
             raise _busy(key.name, "another process or event loop") from error
 
     def _release(self, key: ConversationKey) -> None:
-        if self._locks is not None:
+        if isinstance(self._locks, Leases):
+            going = self._locks.release(key.part)
+            self._freed += [] if going is None else [going]
+        elif self._locks is not None:
             self._locks.release(key.lock)
+
+    async def _settled(self) -> None:
+        """Wait until others can have what was let go."""
+        while self._freed:
+            with contextlib.suppress(StoreError):  # then it ends by itself
+                await outcome(self._freed.pop())
+
+    async def _knows_claims(self) -> Callable[[ConversationKey], bool]:
+        """Return what tells whether anybody has a conversation open."""
+        locks = self._locks
+        if isinstance(locks, Leases):
+            claimed = await in_own_thread(locks.claimed)
+            return lambda key: key.part in claimed
+        return lambda key: locks is not None and locks.is_claimed(key.lock)
+
+
+@contextlib.asynccontextmanager
+async def home_at(place: Path | str) -> AsyncIterator[Home]:
+    """Open a directory or a server without a session."""
+    home = await Home.at(place)
+    try:
+        yield home
+    finally:
+        await to_its_end(home.close())
 
 
 directories: Final[Registry[Key, Home]] = Registry()
-"""The session directories that this process has open."""
+"""The session directories and servers that this process has open."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=directories.forget)
 
@@ -406,12 +490,38 @@ def _join(path: Path) -> Home:
     def make() -> Home:
         storage = Storage.open(Path(real) / "journal")
         try:
-            return Home(storage, key=key, locks=DirectoryLocks(Path(real)))
+            engines = embedded_engines(storage, views=Path(real) / "views")
+            return Home(storage, engines, key=key, locks=DirectoryLocks(Path(real)))
         except BaseException:
             storage.close_now()
             raise
 
     return directories.join(key, make)
+
+
+def _join_server(url: str, options: ServerSettings | None) -> Home:
+    """Return a server, open; blocks until it is."""
+
+    def make() -> Home:
+        with contextlib.ExitStack() as opened:
+            # Storage and leases are closed one after the other, and each gives up what it has of the server.
+            servers = [Server.open(url, options=options) for _ in range(2)]
+            for server in servers:
+                opened.callback(server.close)
+            engines = server_engines(servers[0])
+            leases = Leases(servers[1], namespace_of, seconds=servers[1].options.lease)
+            storage = ServerStorage(
+                servers[0],
+                part_of=part_of,
+                namespace_of=namespace_of,
+                leases=leases,
+                wait=servers[0].options.wait,
+            )
+            home = Home(storage, engines, key=url, locks=leases)
+            opened.pop_all()
+        return home
+
+    return directories.join(url, make)
 
 
 def _keeping(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, Change]], None]:

@@ -269,6 +269,19 @@ def table(rows: Sequence[Sequence[object]], *, count: int | None = None, head: S
     return f'<table style="{style}">{body}</table>{more((len(rows) if count is None else count) - ENTRIES)}'
 
 
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """Return a plain table: the first columns, which are *words*, to the left, and the numbers to the right."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < words else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
 class Figures(dict[str, Any]):
     """Figures by name, in groups: a dict, whose ``repr`` is a table with a line for each that is not zero."""
 

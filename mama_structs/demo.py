@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs._showing import visible
+from mama_structs._showing import aligned, visible
 from mama_structs.demo_memory import DemoCall, TwoDays
 from mama_structs.errors import MamaStructsError, StructsUnreachable
 from mama_structs.references.detection import META, SECTION
@@ -310,19 +310,6 @@ def _name(entity: Entity) -> str:
 # The text
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
-    """Return a plain table: the first columns, which are *words*, to the left, and the numbers to the right."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column < words else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
 def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
     """
     Return the whole story: memory, references in the common case, and what they cost, there and for a list.
@@ -337,7 +324,7 @@ def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
         for (question, way), run in story.runs.items()
     ]  # fmt: skip
     header = ("question", "references", "calls", "queries", "characters", "tokens", "time")
-    told = table(header, costs, words=2)
+    told = aligned(header, costs, words=2)
     if max(map(len, told.splitlines())) > width:
         told = "\n".join(
             f"{question} ({way}): {', '.join(map(' '.join, zip(header[2:-1], counts, strict=True)))}, {taken}"

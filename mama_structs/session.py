@@ -8,8 +8,8 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -18,14 +18,30 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtim
 import attrs
 
 import mama_structs  # for the annotations: what they name loads when a session opens, or someone asks for the hints
-from mama_structs._async import LoopBound, enter_session, leave_session, open_sessions, to_its_end, using_session
+from mama_structs._async import (
+    LoopBound,
+    enter_session,
+    in_own_thread,
+    leave_session,
+    open_sessions,
+    to_its_end,
+    using_session,
+)
 from mama_structs._budget import Budget
-from mama_structs._check import whole
+from mama_structs._check import is_address, whole
 from mama_structs._showing import Figures, boxed, counted, escaped, heading, table
 from mama_structs._telemetry import load, observed
 from mama_structs.descriptors.conversation_info import Conversations
 from mama_structs.descriptors.parser import Event
-from mama_structs.errors import DescriptorError, InvalidArgument, SessionClosed, StoreBusy, StoreError, shown
+from mama_structs.errors import (
+    DescriptorError,
+    InvalidArgument,
+    SessionClosed,
+    StoreBusy,
+    StoreError,
+    StoreReadOnly,
+    shown,
+)
 from mama_structs.memory.copied import Copied
 from mama_structs.memory.judging import Judge
 from mama_structs.memory.learned import Learned
@@ -73,7 +89,8 @@ class _Common:
     """What a session shares with its forks, and what *closing* closes when nobody uses it any more."""
 
     home: Home
-    path: Path | None
+    # A directory as it was given: it may be relative to where the process is.
+    location: Path | str | None
     memories: mama_structs.MemoryStore
     resolver: Resolver
     references: ReferenceOptions | None
@@ -102,7 +119,7 @@ class Session:
 
     Attributes:
         settings: As given; without descriptors where the profile of tools leaves out ``read_fd``.
-        location: The session's directory, None where it has none.
+        location: The session's directory, or its server's address without the password; None where it has none.
         conversation: The name under which `open` comes back to these refs.
         memories: Decisions, checkpoints, insights and contexts; forks share them.
         refs: What keeps refs and descriptors.
@@ -134,7 +151,7 @@ class Session:
         self._conversation: Conversation = conversation
         self._exposure = exposure
         self.settings: Settings = settings
-        self.location: Path | None = common.path
+        self.location: Path | str | None = common.location
         self.conversation: str = conversation.key.name
         self.refs: mama_structs.RefStore = conversation.refs
         self.memories: mama_structs.MemoryStore = common.memories.resolving(contents_of(self.refs))
@@ -184,7 +201,8 @@ class Session:
         Open a session: ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
 
         Args:
-            location: The session's directory, made if missing (mode 0700), which keeps memories, refs and descriptors;
+            location: The session's directory, made if missing (mode 0700), or the URL of a PostgreSQL server
+                (``postgresql://user@host/database``, extra ``postgres``), which keeps memories, refs and descriptors;
                 None for a session that leaves nothing behind.
             structs: A Structs node's URL, a `StructsClient`, or anything with ``async fetch(entity_id)``.
             sources: Further sources of entities.
@@ -235,7 +253,7 @@ class Session:
         if exposure is not None and not isinstance(exposure, Exposure):
             raise InvalidArgument(f"exposure must be an Exposure, got {shown(exposure)}")
         all_sources = _sources(structs, sources, resolver=resolver, references=references)
-        path = None if location is None else _path(location)
+        place = None if location is None else _place(location)
         name = None if conversation is None else check_conversation(conversation)
         check_helpers(embedder, reranker, judge)
         own_namespace, *granted = check_scopes(namespace, reads)
@@ -247,7 +265,7 @@ class Session:
             closing = AsyncExitStack()
             entered = None
             try:
-                home = Home.in_memory() if path is None else await Home.on_disk(path)
+                home = await Home.at(place, options=known.server)
                 closing.push_async_callback(home.close)
                 schemes = [MEMORY_IDS, *(source.scheme for source in all_sources)]
                 memories, close_memories = await open_memories(
@@ -269,8 +287,8 @@ class Session:
                 asking = shared.joined_by([memory_source(memories)], recall=recall_from(memories), strange=chain_ids)
                 closing.push_async_callback(asking.close)
                 entered = await home.enter(own_namespace, name, refs)
-                # What is due is done at the next opening, where somebody else is writing just now.
-                with suppress(StoreBusy):
+                # What is due is done at the next opening, where somebody else is writing just now, or nobody can.
+                with suppress(StoreBusy, StoreReadOnly):
                     await memories.maintain()
                     await _expire(home, entered, known)
                 annotations = ToolAnnotations(read_only=True)
@@ -278,9 +296,9 @@ class Session:
                 tools = [
                     Tool.from_function(tool, annotations=annotations) for several in ready_made for tool in several
                 ]
-                common = _Common(
-                    home, path, memories, asking, references, loop, closing, frozenset(tool.name for tool in tools)
-                )
+                where = place if isinstance(place, Path) else home.location
+                names = frozenset(tool.name for tool in tools)
+                common = _Common(home, where, memories, asking, references, loop, closing, names)
                 return cls(common, entered, settings=known, exposure=exposure, tools=tools)
             except BaseException:
                 if entered is not None:
@@ -293,10 +311,10 @@ class Session:
     @staticmethod
     async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
         """
-        Return the conversations of a directory, the last used first; no session need have it open.
+        Return the conversations of a directory or server, the last used first; no session need have it open.
 
         Args:
-            location: A session's directory.
+            location: A session's directory, or its server's URL.
             namespace: Whose conversations.
 
         Raises:
@@ -304,30 +322,35 @@ class Session:
             StoreError: It cannot be read.
 
         """
-        path = _store(location)
-        async with _home_at(path) as home:
+        from mama_structs._home import home_at  # noqa: PLC0415 - a session is open: see the top
+
+        place = await _store(location)
+        async with home_at(place) as home:
             found = await home.conversations(namespace)
+            where = place if isinstance(place, Path) else home.location
 
         async def delete(name: str) -> None:
-            async with _home_at(path) as home:
+            async with home_at(place) as home:
                 await home.delete(name, namespace=namespace)
 
-        return Conversations(found, what=f"{shown(namespace)} at {os.fspath(path)!r}", delete=delete)
+        return Conversations(found, what=f"{shown(namespace)} at {str(where)!r}", delete=delete)
 
     @staticmethod
     async def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
         """
-        Return the sorted names of the namespaces that have memories or conversations in a directory.
+        Return the sorted names of the namespaces that have memories or conversations in a directory or on a server.
 
         Args:
-            location: A session's directory.
+            location: A session's directory, or its server's URL.
 
         Raises:
             InvalidArgument: There is no session's directory.
             StoreError: It cannot be read.
 
         """
-        async with _home_at(_store(location)) as home:
+        from mama_structs._home import home_at  # noqa: PLC0415 - a session is open: see the top
+
+        async with home_at(await _store(location)) as home:
             return await home.namespaces()
 
     @staticmethod
@@ -341,11 +364,11 @@ class Session:
         """
         Copy all that a store holds to another, and compare the two; again, or after a kill, it adds what is missing.
 
-        Nothing in *target* is replaced or deleted, and *source* is not written to: it is copied as of one moment.
+        Nothing in *target* is replaced or deleted, nor *source* written to; a directory is copied as of one moment.
 
         Args:
-            source: A session's directory.
-            target: Where it is copied to: what an earlier run has begun, or nothing yet.
+            source: A session's directory, or the URL of a server, to which nobody should write meanwhile.
+            target: Where it is copied to, either as well: what an earlier run has begun, or nothing yet.
             namespace: Only the memories and conversations of this one; all by default.
             progress: Called with how many steps are done, and of how many as far as is known.
 
@@ -359,10 +382,10 @@ class Session:
         """
         from mama_structs._copying import copy  # noqa: PLC0415 - a session is open: see the top
 
-        return await copy(_store(source), _path(target), namespace=namespace, progress=progress)
+        return await copy(await _store(source), _place(target), namespace=namespace, progress=progress)
 
     def __repr__(self) -> str:
-        where = f" at {os.fspath(self.location)!r}" if self.location else ""
+        where = f" at {str(self.location)!r}" if self.location else ""
         handles = self._conversation.refs.usage.handles
         held, state = counted(handles, "handle"), ", closed" if self._closed else ""
         return f"<Session{where}, {len(self.tools)} tools, {held}{state}>"
@@ -703,6 +726,7 @@ class Session:
 
         Later refs and descriptors do not cross in either direction, and closing one leaves the other open.
         Tools that were added to this session are the fork's, too; ready-made ones work on the fork's own refs.
+        On a server it waits for an answer, as long as the settings say, where a name is given, and for nothing else.
 
         Args:
             conversation: The fork's name; None for a fresh one.
@@ -758,11 +782,15 @@ class Session:
         from mama_structs.storage.backup import backup  # noqa: PLC0415
 
         self._check()
-        if self.location is None:
-            raise InvalidArgument("a session without a directory cannot be backed up", hint="open it with a location")
+        directory = self._common.home.path
+        if directory is None:
+            hint = (
+                "open it with a location" if self.location is None else "use the server's own: pg_dump -n mama_structs"
+            )
+            raise InvalidArgument("a session without a directory cannot be backed up", hint=hint)
         target = _path(path)
         await self.flush()
-        await backup(self.location, target, progress=progress)
+        await backup(directory, target, progress=progress)
         return target
 
     async def maintain(self) -> Maintained:
@@ -902,22 +930,10 @@ class SessionStream:
         return ingested
 
 
-@asynccontextmanager
-async def _home_at(path: Path) -> AsyncIterator[Home]:
-    """Open a directory without a session."""
-    from mama_structs._home import Home  # noqa: PLC0415 - a session is open: see the top
-
-    home = await Home.on_disk(path)
-    try:
-        yield home
-    finally:
-        await to_its_end(home.close())
-
-
 async def _expire(home: Home, conversation: Conversation, settings: Settings) -> None:
     """Delete the conversations that nobody came back to, if the settings say after which time."""
     ttl = settings.descriptors.conversation_ttl
-    if ttl is not None and home.path is not None:
+    if ttl is not None and home.location is not None:
         before = conversation.refs.now() - timedelta(seconds=ttl)
         count = await home.expire(conversation.key.namespace, before)
         _log.log(logging.INFO if count else logging.DEBUG, "%d conversations were deleted, unused for %g s", count, ttl)
@@ -1043,19 +1059,34 @@ def _sources(
     return resolver.sources
 
 
-def _store(location: str | os.PathLike[str]) -> Path:
-    path = _path(location)
-    if not is_store(path):
-        raise InvalidArgument(f"{os.fspath(path)!r:.200} is no session's directory")
-    return path
+async def _store(location: str | os.PathLike[str]) -> Path | str:
+    place = _place(location)
+    if isinstance(place, Path):
+        if not is_store(place):
+            raise InvalidArgument(f"{os.fspath(place)!r:.200} is no session's directory")
+        return place
+    from mama_structs.storage.server import has_session  # noqa: PLC0415 - most sessions are in a directory
+
+    if not await in_own_thread(lambda: has_session(place)):
+        raise InvalidArgument("in that database was no session yet", hint="nothing was made; check its address")
+    return place
+
+
+def _place(location: str | os.PathLike[str]) -> Path | str:
+    """Return where a session is: a directory, or the URL of a server."""
+    if not is_address(location):
+        return _path(location)
+    from mama_structs.storage.server import check_url  # noqa: PLC0415 - most sessions are in a directory
+
+    return check_url(location)
 
 
 def _path(location: str | os.PathLike[str]) -> Path:
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgument(f"location must be a directory or None, got {shown(location)}")
-    if text.startswith(("postgresql://", "postgres://")):
-        raise InvalidArgument("a PostgreSQL location is not supported yet", hint="give a directory")
+    if is_address(text):
+        raise InvalidArgument("this must be a directory, and is the address of a server")
     try:
         path = Path(text)
         too_long = any(len(part.encode()) > _MAX_PART for part in path.parts)

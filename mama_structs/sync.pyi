@@ -233,7 +233,7 @@ class Resolver:
 
 class Session:
     settings: Settings
-    location: Path | None
+    location: Path | str | None
     conversation: str
     refs: RefStore
     memories: MemoryStore

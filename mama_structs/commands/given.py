@@ -71,11 +71,16 @@ def wrong(message: str) -> Exception:
 
 
 def is_session(store: str) -> bool:
-    """Tell whether a path is a session's directory."""
+    """Tell whether it is a session's directory, or the address of a database in which there was one."""
     from pathlib import Path
 
+    from mama_structs._check import is_address
     from mama_structs.storage.files import is_store
 
+    if is_address(store):
+        from mama_structs.storage.server import has_session
+
+        return has_session(store)
     return is_store(Path(store))
 
 

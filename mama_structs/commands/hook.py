@@ -34,6 +34,8 @@ def answer_hook(arguments: list[str]) -> int:
         until = time.monotonic() + float(options["--seconds"])
         event = _event(until)
         before = os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all of this
+        if "://" in options["STORE"]:
+            raise OSError("it needs a session's directory: a server's address is not taken here")
         # Below it, as the paths of sockets are short.
         os.chdir(options["STORE"])
         if not os.path.isdir("journal"):  # noqa: PTH112 - as above

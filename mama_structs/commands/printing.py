@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -20,6 +21,8 @@ from mama_structs.errors import MamaStructsError
 
 # As often as a line says how far it is, where there is no bar.
 _TOLD_EVERY: Final = 1.0
+# Of a path made of an address one slash is left.
+_PASSWORD: Final = re.compile(r"(\w:/{1,2}[^\s:@/]*:)\S*@")
 
 
 def say(*texts: str) -> None:
@@ -52,8 +55,13 @@ def tell_stderr(text: str) -> None:
     """Write to stderr, which is not there where it was closed before the start (`2>&-`)."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(text)
+            sys.stderr.write(without_passwords(text))
             sys.stderr.flush()
+
+
+def without_passwords(text: str) -> str:
+    """Return a text without the passwords of addresses, which stand where a user put an argument in a wrong place."""
+    return _PASSWORD.sub(r"\1***@", text)
 
 
 @contextlib.contextmanager

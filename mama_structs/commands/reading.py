@@ -81,11 +81,13 @@ async def view(given: argparse.Namespace) -> None:
 
 async def forget(given: argparse.Namespace) -> int:
     """Delete memories for good, so that nothing of their texts stays in the store; asks first."""
+    from mama_structs._check import is_address
     from mama_structs._plain import to_jsonable
 
     filters = {"about": given.about, "source": given.source, "before": given.before}
-    # What a hook's helper has open would be pending.
-    end_helper(given.store)
+    if not is_address(given.store):
+        # What a hook's helper has open would be pending.
+        end_helper(given.store)
     async with opened(given) as session:
         planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)
         if given.dry_run or not planned.count:
@@ -111,7 +113,11 @@ def _receipt(done: Any) -> str:
 
 
 def _target(given: argparse.Namespace) -> Path:
-    return Path(given.output or f"{Path(given.store).resolve().name}.html")
+    from mama_structs._check import is_address
+
+    # Of an address any part may be a password.
+    name = "memories" if is_address(given.store) else Path(given.store).resolve().name
+    return Path(given.output or f"{name}.html")
 
 
 def _answer_memories(given: argparse.Namespace, found: Sequence[Any], rows: Sequence[Sequence[str]]) -> None:

@@ -10,12 +10,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from mama_structs._check import printable
+from mama_structs._check import is_address, printable
 from mama_structs.commands import reading, serving, upkeep
 from mama_structs.commands.given import LAST_PORT, LOOPBACK, address, is_session, moment, player_id, whole
-from mama_structs.commands.printing import drop_output, say, tell_stderr
+from mama_structs.commands.printing import drop_output, say, tell_stderr, without_passwords
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
 # As a shell reports a process that died of SIGINT or SIGPIPE.
@@ -60,11 +60,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints quote no password."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and exit."""
+        super().error(without_passwords(message))
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return what a command line asks for, or exit as `argparse` does."""
     import importlib.metadata
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mama-structs",
         description="Memory, references and refs for agents.",
         epilog=_overview(),
@@ -84,7 +92,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         shown = {"help": _line(path)} if group_name else {}
         epilog = " ".join(filter(None, (_EPILOGS.get(path), f"Example: mama-structs {path} {_EXAMPLES[path]}")))
         added = groups[group_name].add_parser(name, **shown, description=command.__doc__, epilog=epilog)
-        added.set_defaults(run=command, usage_error=added.error, needs_store=_STORE in members)
+        is_old = any(one in members for one in (_STORE, _DIRECTORY))
+        added.set_defaults(run=command, usage_error=added.error, needs_store=is_old)
         group: Any = added
         for argument in members:
             if isinstance(argument, str):
@@ -131,8 +140,10 @@ def run(given: argparse.Namespace) -> int:
 
     if given.needs_store and not is_session(given.store):
         # Opening would make one, and a slip would look like an empty store.
+        is_server = is_address(given.store)
         raise InvalidArgument(
-            f"{given.store!r:.200} is no session's directory", hint="nothing was made; check the path"
+            "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",
+            hint=f"nothing was made; check the {'address' if is_server else 'path'}",
         )
 
     return asyncio.run(given.run(given)) or 0
@@ -152,7 +163,11 @@ def _most(count: int, which: str = "newest") -> tuple[Any, ...]:
     return "--limit N", f"memories at the most, the {which} (%(default)s)", {"type": whole(1), "default": count}
 
 
-_STORE: Final = ("store STORE", "a session's directory, which must exist")
+_DIRECTORY: Final = ("store STORE", "a session's directory, which must exist")
+_STORE: Final = (
+    "store STORE",
+    "a session's directory, which must exist, or the address of a server: postgresql://user@host/database",
+)
 _NAMESPACE: Final = ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"})
 _NEW_NAMESPACE: Final = ("--namespace NAME", "the namespace that it is for from now on", {"required": True})
 _OLD_NAMESPACE: Final = ("--from NAME", "the one it is in (%(default)s)", {"dest": "origin", "default": "default"})
@@ -282,7 +297,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "view": (
         reading.view,
         _STORE,
-        ("-o FILE", "the page; by default the store's name with .html, here", {"dest": "output"}),
+        ("-o FILE", "the page; by default the directory's name with .html, here, or memories.html", {"dest": "output"}),
         _most(10_000),
         _NAMESPACE,
     ),
@@ -301,11 +316,11 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "check": (upkeep.check, _STORE, _NAMESPACE, _JSON),
     "stats": (upkeep.stats, _STORE, _NAMESPACE, _JSON),
     "rebuild": (upkeep.rebuild, _STORE, _NAMESPACE),
-    "backup": (upkeep.backup_store, _STORE, ("target TARGET", "a directory that does not exist yet, or is empty")),
+    "backup": (upkeep.backup_store, _DIRECTORY, ("target TARGET", "a directory that does not exist yet, or is empty")),
     "copy": (
         upkeep.copy_store,
         _STORE,
-        ("target TARGET", "another directory, new or with an earlier run's copy"),
+        ("target TARGET", "another directory or server, new or with an earlier run's copy"),
         ("--namespace NAME", "only the memories and conversations of this one; all by default"),
         _JSON,
     ),
@@ -330,7 +345,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "migrate": (
         upkeep.migrate,
         ("old OLD.db", "the old file, such as ~/.claude/mama-memory.db"),
-        ("store STORE", "a session's directory; made if it does not exist"),
+        ("store STORE", "a session's directory, made if it does not exist, or the address of a server"),
         ("--dry-run", "only say what would be done"),
         ("--embedder", f"{_EMBEDDER_HELP}; {_DEFAULT_HELP}", {"choices": _EMBEDDERS}),
         _NAMESPACE,
@@ -345,14 +360,14 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     ),
     "hook": (
         serving.hook,
-        _STORE,
+        _DIRECTORY,
         ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"}),
         ("--max-chars N", "characters of the text at the most, 300 or more (%(default)s)", {"default": 2_000}),
         ("--seconds S", "the agent waits for no longer (%(default)s)", {"default": 2.0}),
     ),
     "serve-mcp": (
         serving.serve_mcp,
-        ("store STORE", "the session's directory, made if it is missing"),
+        ("store STORE", "the session's directory, made if it is missing, or the address of a server"),
         ("--structs URL", "a Structs node, such as http://localhost:1317"),
         ("--namespace NAME", "whose memories and conversations (%(default)s)", {"default": "default"}),
         (

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mama_structs._check import printable
+from mama_structs._check import is_address, printable
 from mama_structs.commands.given import check_known, embedder_named, is_session, opened
-from mama_structs.commands.printing import answer, say, shown
+from mama_structs.commands.printing import answer, say, shown, without_passwords
+from mama_structs.errors import InvalidArgument
 
 # Digits of a digest that tell two apart at a glance; --json has all.
 _SHOWN: Final = 12
@@ -73,6 +74,8 @@ async def backup_store(given: argparse.Namespace) -> None:
 
     from mama_structs.storage.backup import backup
 
+    if is_address(given.store):
+        raise InvalidArgument("a server is not copied as a directory is", hint="pg_dump -n mama_structs")
     with shown("copied", "pages") as progress:
         await backup(Path(given.store), Path(given.target), progress=progress)
     say(printable(f"{given.store} is copied to {given.target}"))
@@ -90,7 +93,8 @@ async def copy_store(given: argparse.Namespace) -> int:
     for one in copied.namespaces:
         counts = (f"{count:,} {kind} ({one.digests[kind][:_SHOWN]})" for kind, count in one.counts.items())
         lines.append(f"{one.name}: {', '.join(counts) or 'nothing'}; {one.added:,} memories are new there")
-    lines.append(f"{given.target} holds the same as {given.store}" + ("" if copied.ok else ", but for what is damaged"))
+    same = without_passwords(f"{given.target} holds the same as {given.store}")
+    lines.append(same + ("" if copied.ok else ", but for what is damaged"))
     answer(given, {"ok": copied.ok, **attrs.asdict(copied)}, "\n".join(map(printable, lines)))
     return 0 if copied.ok else 1
 
@@ -102,7 +106,7 @@ async def assign(given: argparse.Namespace) -> None:
     from mama_structs._home import Home
 
     # No namespace is opened: neither its memories nor an embedder have a part in it.
-    home = await Home.on_disk(Path(given.store))
+    home = await Home.at(given.store if is_address(given.store) else Path(given.store))
     try:
         held = await home.assign(given.name, origin=given.origin, namespace=given.namespace)
     finally:

@@ -34,7 +34,7 @@ from mama_structs.descriptors.log import (
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.rows import Damaged, Rows, Snapshot
-from mama_structs.storage.store import Storage
+from mama_structs.storage.store import RowStorage
 
 _NEAREST: Final = 5
 _TIME: Final = msgspec.json.Decoder(datetime)
@@ -132,7 +132,7 @@ def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
     return True
 
 
-async def assign(storage: Storage, source: ConversationKey, target: ConversationKey) -> int:
+async def assign(storage: RowStorage, source: ConversationKey, target: ConversationKey) -> int:
     """
     Move a conversation to another namespace, wholly or not at all, and return how many handles it holds.
 
@@ -149,14 +149,14 @@ async def assign(storage: Storage, source: ConversationKey, target: Conversation
                 f"there is a conversation {target.name!r:.80} in the namespace {target.namespace!r:.80} already",
                 hint="nothing was moved: names are kept, and two conversations are never made one",
             )
-        _refuse_damaged(changes, source, str(storage.directory), "nothing was moved")
+        _refuse_damaged(changes, source, storage.location, "nothing was moved")
         for name, row in changes:
             rows.delete(name)
             rows.put(f"{target.changes}{name.removeprefix(source.changes)}", cast("bytes", row))
         _move_told(rows, source, target)
         first, used = rows.get(source.start), rows.get(source.used)
         if first is not None:
-            start = begun(first, source, str(storage.directory))
+            start = begun(first, source, storage.location)
             rows.delete(source.start)
             rows.put(target.start, ENCODER.encode(start.moved(target, start.parent_key)))
         if rows.delete(source.used) and isinstance(used, bytes):
@@ -177,7 +177,7 @@ def _move_told(rows: Rows, source: ConversationKey, target: ConversationKey) -> 
             rows.put(f"{target.told}{name.removeprefix(source.told)}", row)
 
 
-async def unknown(storage: Storage, key: ConversationKey) -> InvalidArgument:
+async def unknown(storage: RowStorage, key: ConversationKey) -> InvalidArgument:
     """Return the error for a conversation that there is not."""
     names = sorted(start.name for start in await storage.look(lambda rows: starts_in(rows, key.namespace)))
     nearest = difflib.get_close_matches(key.name, names, n=_NEAREST) or names[:_NEAREST]

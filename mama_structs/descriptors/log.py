@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, Self, TypeVar, Union, cast, get_type_hints
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import attrs
 import msgspec
@@ -35,7 +35,7 @@ from mama_structs.errors import InvalidArgument, StoreDamaged, shown
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.rows import Change, New, Rows, Snapshot
 from mama_structs.storage.rows import Damaged as DamagedRow
-from mama_structs.storage.store import Storage
+from mama_structs.storage.store import RowStorage
 
 R = TypeVar("R")
 
@@ -53,6 +53,7 @@ _CHANGE_KEY: Final = re.compile(
     r"refs/(?P<conversation>[^/]+)/(?P<number>\d{10,18})"
     r"/(?P<handle>fd:[1-9]\d{0,17}|ref:[A-Za-z0-9][A-Za-z0-9_.-]{0,400}@[1-9]\d{0,17})"
 )
+_OWN_ROW: Final = re.compile(r"(?:conversations|used|refs|told)/(?P<part>[^/]+)")
 _SPELT: Final = "xn--"
 
 
@@ -98,6 +99,20 @@ class ConversationKey:
     def changes(self) -> str:
         """How the keys of its changes begin."""
         return f"{CHANGES}{self.part}/"
+
+
+def namespace_of(part: str) -> str | None:
+    """Return the namespace that a conversation's part of a key says, None where it is hashed."""
+    quoted, mark, _ = part.partition("%.")
+    if not mark:
+        return _DEFAULT
+    return unquote(quoted) if quoted else None
+
+
+def part_of(key: str) -> str | None:
+    """Return which conversation's part a row's key holds, None for a row of no conversation or of several."""
+    found = _OWN_ROW.match(key)
+    return found["part"] if found else None
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
@@ -196,7 +211,7 @@ Generation = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
 class ConversationLog:
     """Hands the changes of one conversation, of which *last* is the number, to the store, which writes them behind."""
 
-    def __init__(self, storage: Storage, key: ConversationKey, *, last: int = 0, started: bool = False) -> None:
+    def __init__(self, storage: RowStorage, key: ConversationKey, *, last: int = 0, started: bool = False) -> None:
         self._storage = storage
         self._key = key
         self._last = last
@@ -233,14 +248,16 @@ class ConversationLog:
         return type(self)(self._storage, key, last=self._last, started=True)
 
 
-async def load(storage: Storage, key: ConversationKey, settings: DescriptorSettings) -> tuple[Entries, ConversationLog]:
+async def load(
+    storage: RowStorage, key: ConversationKey, settings: DescriptorSettings
+) -> tuple[Entries, ConversationLog]:
     """
     Return what a conversation that is locked holds, nothing if it is new, and the log that goes on with it.
 
     What is damaged is among the entries as such; `StoreDamaged` where it cannot be told of what it is a fork.
     """
     # On the disk is all of it: a lock is let go after that. And it is of one moment: a parent may move meanwhile.
-    started, generations = await storage.look(lambda rows: lineage(rows, key, str(storage.directory)))
+    started, generations = await storage.look(lambda rows: lineage(rows, key, storage.location))
     changes = changes_of(generations)
     log = ConversationLog(storage, key, last=changes[-1].number if changes else 0, started=started or bool(changes))
     return await _replayed(storage, changes, settings), log
@@ -295,14 +312,14 @@ def texts_of(rows: Mapping[str, bytes]) -> dict[str, str]:
     return _KnownChanges.of(rows).reachable()
 
 
-async def missing_texts(storage: Storage) -> list[tuple[str, str]]:
+async def missing_texts(storage: RowStorage) -> list[tuple[str, str]]:
     """Return the keys of texts that are gone, each with that of a change by which it can be reached."""
     known = await _KnownChanges.read(storage)
     texts = set(await storage.keys(TEXTS))
     return [(text, change) for text, change in known.reachable().items() if text not in texts]
 
 
-async def reclaim(storage: Storage) -> int:
+async def reclaim(storage: RowStorage) -> int:
     """Delete texts that nobody can reach any more, if anything was deleted and every row can be read; count them."""
     if DEBT not in await storage.read([DEBT]):
         return 0
@@ -372,7 +389,7 @@ class _KnownChanges:
     unreadable: bool  # Whether a row cannot be read.
 
     @classmethod
-    async def read(cls, storage: Storage) -> _KnownChanges:
+    async def read(cls, storage: RowStorage) -> _KnownChanges:
         keys = [*await storage.keys(STARTS), *await storage.keys(CHANGES)]
         rows = await storage.read(keys)
         return cls.of({key: rows.get(key) for key in keys})
@@ -443,7 +460,7 @@ def start_of(row: bytes | DamagedRow | None) -> StartRecord | DamagedRow:
 
 
 def change_of(key: str, row: bytes | DamagedRow | None) -> _Change:
-    """Return a row as a change; one whose key is none of ours, which `Storage.check` reports, has the number 0."""
+    """Return a row as a change; one whose key is none of ours, which `RowStorage.check` reports, has the number 0."""
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
         return _Change("", 0, "", DamagedRow("its key is none of ours"))
@@ -474,7 +491,7 @@ def _read_handle(text: str) -> str:
     return handle if _spelt(handle) == text else text
 
 
-async def _replayed(storage: Storage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:
+async def _replayed(storage: RowStorage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:
     entries = Entries(settings)
     gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
     kept = {

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 import attrs
 import msgspec
+import numpy as np
 
 from mama_structs.errors import StoreDamaged, StoreDiffers
 from mama_structs.memory.codec import vectors_from_bytes, vectors_to_bytes
@@ -137,9 +138,17 @@ class CarriedMemories:
         there = {end for end, node in zip(ends, found, strict=True) if node is not None and end not in self._lost}
         self._dropped.update(link.id for one in page.lines for link in one.links if link.to_id not in there)
         return [
-            attrs.evolve(one, links=[link for link in one.links if link.to_id in there]) if one.links else one
+            attrs.evolve(
+                one, links=[link for link in one.links if link.to_id in there], vectors=self._as_kept(one.vectors)
+            )
             for one in page.lines
         ]
+
+    def _as_kept(self, vectors: bytes) -> bytes:
+        """Return vectors as the target keeps them."""
+        if self.target.figures().get("vectors", {}).get("kept_as") != "halfvec":
+            return vectors
+        return vectors_to_bytes(vectors_from_bytes(vectors, self.source.embedder.dimensions).astype(np.float16))
 
     async def _put(self, items: Sequence[Exported]) -> None:
         rest = items

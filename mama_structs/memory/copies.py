@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 import numpy as np
 
-from mama_structs.memory.engine import Filter, Nodes, Reader
+from mama_structs.memory.engine import ALIKE, Filter, Nodes, Reader
 from mama_structs.memory.model import (
     ContextMetadata,
     DecisionMetadata,
@@ -27,8 +27,6 @@ NO_WORDING: Final = 0
 """The wording of what cannot be a copy."""
 
 _FINAL: Final = ".!? "
-# Where a host keeps copies there may be any number.
-_LOOKED_AT: Final = 64
 
 
 def wording(memory: Memory) -> int:
@@ -44,7 +42,7 @@ def standing_copy(reader: Reader, memory: Memory) -> Memory | None:
     if memory.type is MemoryType.CHECKPOINT:
         return None
     (nodes,) = reader.alike([wording(memory)])
-    nodes = nodes[:_LOOKED_AT]
+    nodes = nodes[:ALIKE]
     copies = [
         (node, one)
         for node, one in zip(nodes.tolist(), reader.get(nodes), strict=True)

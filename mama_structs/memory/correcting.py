@@ -74,6 +74,7 @@ class Correction:
 
     def write(self, writer: Writer, prepared: Memory, vectors: Vectors) -> tuple[Memory, bool]:
         """Write it with the vectors and mentions of *prepared*; False where it says something else by now."""
+        writer.expect(lambda ahead: ahead.find(self.memory_id))
         memory = self.made(writer)
         if embedded_text(memory) != embedded_text(prepared):
             return memory, False

@@ -9,6 +9,7 @@ Memories are *nodes* there: whole numbers that mean something within one plan on
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import EmbedderMismatch
-from mama_structs.memory.model import CREATORS, RATES, Link, LinkType, Memory, MemoryType, Origin, milliseconds
+from mama_structs.memory.model import CREATORS, ORIGINS, RATES, Link, LinkType, Memory, MemoryType, Origin, milliseconds
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
@@ -56,6 +57,8 @@ _DAY_MS: Final = 86_400_000
 _SAMPLE_BITS: Final = 10
 # Memories that are read at once, where others are to have their turn.
 _PAGE: Final = 256
+ALIKE: Final = 64
+"""Where a host keeps copies there may be any number: more are looked at by nobody."""
 NEVER: Final = 2**63 - 1
 """When what has no end ends, in milliseconds since 1970."""
 
@@ -78,6 +81,25 @@ class Filter:
     origins: frozenset[Origin] | None = None
     trust: Origin | None = None
     evidence: frozenset[str] | None = None
+
+    def passes(self, memory: Memory) -> bool:
+        """Tell whether a memory counts."""
+        return (
+            (self.types is None or memory.type in self.types)
+            and (self.topic is None or (memory.topic is not None and nfc(memory.topic) == nfc(self.topic)))
+            and (self.since is None or memory.created_at >= self.since)
+            and (self.until is None or memory.created_at < self.until)
+            and (self.mentions is None or self.mentions <= set(memory.mentions))
+            and (self.origins is None or memory.origin in self.origins)
+            and (self.trust is None or ORIGINS.index(memory.trust) <= ORIGINS.index(self.trust))
+            and (self.evidence is None or self.evidence <= set(memory.evidence))
+            and (self.valid_at is None or memory.valid_until is None or memory.valid_until > self.valid_at)
+        )
+
+
+def nfc(text: str) -> str:
+    """Return a text in the form in which topics are compared: composed (Unicode's NFC)."""
+    return unicodedata.normalize("NFC", text)
 
 
 def ends_at(memory: Memory) -> int:
@@ -185,6 +207,19 @@ class Reader(Protocol):
     def damaged(self) -> int:
         """How many memories are left out, since they are damaged."""
 
+    def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
+        """
+        Say ahead what a plan will ask, and that it will look closely at what it finds.
+
+        An engine whose data is behind a connection asks all of it at once; any other need not care.
+
+        Args:
+            ask: Asks those questions, of which none needs another one's answer: it gets no answers.
+            around: How many links away from what is found it will look, at ids, links and texts alone, None for all;
+                by such links as it asks for there.
+
+        """
+
     def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
         """Return the node of each memory, None where there is no such memory."""
 
@@ -202,7 +237,7 @@ class Reader(Protocol):
         """Return the topics of memories, in the order of *nodes*, without reading their text."""
 
     def alike(self, wordings: Sequence[int]) -> list[Nodes]:
-        """Return the nodes of memories with each of some wordings (`copies.wording`), in the order of saving."""
+        """Return the nodes of memories with each `copies.wording`, sorted; of many the first and the last `ALIKE`."""
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         """Return all vectors of *nodes* (pieces, dimensions), normalised, in their order, and how many each has."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 import time
-import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -42,6 +42,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 _EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
+_NONE: Final = np.empty(0, np.int64)
 # From this level on, and again whenever it has doubled, a walk along a chain looks where the rest of it probably is.
 _LONG_CHAIN: Final = 16
 
@@ -75,11 +76,6 @@ class TopicNodes:
     around: list[Step]
 
 
-def nfc(text: str) -> str:
-    """Return a text in the form in which topics are compared: composed (Unicode's NFC)."""
-    return unicodedata.normalize("NFC", text)
-
-
 # What links lead to
 
 
@@ -100,7 +96,9 @@ def traverse(
     power, paths = np.ones(len(level)), [(node,) for node in level.tolist()]
     visited = np.sort(level)
     steps: list[Step] = []
-    for depth in range(1, min(max_depth, MAX_DEPTH) + 1):
+    deepest = min(max_depth, MAX_DEPTH)
+    reader.expect(lambda ahead: ahead.links(level, direction, types), around=deepest)
+    for depth in range(1, deepest + 1):
         if not len(level) or len(steps) >= limit:
             break
         table = reader.links(level, direction, types)
@@ -144,7 +142,9 @@ def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
 
 def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkType] | None = None) -> TopicNodes:
     """Return a topic's memories with their evolution, however long it is, and what is around that, if they hold."""
-    chain = evolution(reader, reader.window(Filter(topic=topic, valid_at=from_milliseconds(now_ms))))
+    where = Filter(topic=topic, valid_at=from_milliseconds(now_ms))
+    reader.expect(lambda ahead: [ahead.window(where), *chain_ahead(ahead)], around=None)
+    chain = evolution(reader, reader.window(where))
     around = traverse(reader, chain.nodes, now_ms=now_ms, types=types, max_depth=TOPIC_DEPTH)
     reached = np.array([step.node for step in around], np.int64)
     ended = {*chain.nodes[~reader.facts(chain.nodes).holding(now_ms)], *reached[~reader.facts(reached).holding(now_ms)]}
@@ -157,9 +157,15 @@ def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkT
     return TopicNodes(chain, around)
 
 
+def chain_ahead(ahead: Reader, starts: Nodes = _NONE) -> Sequence[object]:
+    """Ask what the evolution of memories is told by, and of those that are found."""
+    return ahead.links(starts, "both", _EVOLUTION), ahead.links_of_many(starts, "out")
+
+
 def evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
     """Return the whole evolution that memories are part of, as one; what nothing supersedes has one of its own."""
     begun = set(np.atleast_1d(starts).tolist())
+    reader.expect(lambda ahead: chain_ahead(ahead, np.atleast_1d(starts)), around=None)
     members = _component(begun, _closure(reader, begun, "both"))
     # Asked once more: the walk may have met a link from either end.
     links = reader.links(members, "out", _EVOLUTION)
@@ -406,35 +412,44 @@ class TraversalCache(Generic[T]):
         self._kept: Lru[Hashable, _Answer[T]] = Lru(entries, max_cost=max_items, clock=clock, dropped=self._count)
         # Large answers that were asked for, which are not kept yet.
         self._asked: Lru[Hashable, bool] = Lru(entries)
+        # Where data is behind a connection, plans run in several threads.
+        self._guard = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._kept)
 
+    def __contains__(self, key: Hashable) -> bool:
+        with self._guard:
+            return self._kept.peek(key) is not None
+
     def get(self, key: Hashable, change: int, touched: Callable[[int], frozenset[int] | None]) -> T | None:
         """Return an answer as good as a fresh one at *change*, None for none; *touched* gives what changed since."""
-        answer = self._kept.get(key)
-        if answer is not None and answer.change != change:
-            since = touched(answer.change) if answer.change < change else None
-            if since is None or not since.isdisjoint(answer.read):
-                self._kept.drop(key)
-                self._count("stale")
-                answer = None
-            else:
-                answer.change = change
-        self._count("misses" if answer is None else "hits")
-        return None if answer is None else answer.value
+        with self._guard:
+            answer = self._kept.get(key)
+            if answer is not None and answer.change != change:
+                since = touched(answer.change) if answer.change < change else None
+                if since is None or not since.isdisjoint(answer.read):
+                    self._kept.drop(key)
+                    self._count("stale")
+                    answer = None
+                else:
+                    answer.change = change
+            self._count("misses" if answer is None else "hits")
+            return None if answer is None else answer.value
 
     def put(self, key: Hashable, change: int, read: frozenset[int], value: T) -> None:
         """Keep an answer, which nobody may change, with the nodes it depends on; a large one from its second time."""
-        if len(read) >= _LARGE and not self._asked.drop(key):
-            self._asked.put(key, value=True)
-            return
-        self._kept.put(key, _Answer(value, read, change), cost=len(read), ttl=self._ttl)
+        with self._guard:
+            if len(read) >= _LARGE and not self._asked.drop(key):
+                self._asked.put(key, value=True)
+                return
+            self._kept.put(key, _Answer(value, read, change), cost=len(read), ttl=self._ttl)
 
     def clear(self) -> None:
         """Forget all answers, as where the clock was set."""
-        self._kept.clear()
-        self._asked.clear()
+        with self._guard:
+            self._kept.clear()
+            self._asked.clear()
 
     def _count(self, what: str) -> None:
         self.statistics[what] += 1

@@ -8,6 +8,7 @@ likeliest get a link, within the policy's limits; what was saved shortly before 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -18,6 +19,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.copies import wording
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import NUMBERS, SYSTEM, Facts, Filter, Matches, Nodes, Reader
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds, new_link_id
@@ -194,29 +196,39 @@ def gather_many(
     nearest: Nearest | None = None,
 ) -> list[LinkCandidates]:
     """Return, for each of some memories, the older ones that it may belong to, and what speaks for each."""
+    if not asked:
+        return []
     # Where others are fresh as well, as many may be found that must not be seen.
     spare = min(len(asked), _NEAR)
+    sought = [_Sought.of(reader, one, topic_window if one.memory.type is MemoryType.DECISION else 0.0) for one in asked]
+    reader.expect(lambda ahead: _ask_ahead(ahead, sought, spare))
     near = _near_of_each(reader, asked, spare, nearest)
-    found = [
-        _Found.of(reader, one, nodes, spare, topic_window if one.memory.type is MemoryType.DECISION else 0.0)
-        for one, nodes in zip(asked, near, strict=True)
-    ]
+    found = [_Found.of(reader, one, nodes, spare) for one, nodes in zip(sought, near, strict=True)]
     known = _CandidateFacts.of(reader, _joined([one.nodes for one in found]), usual)
     firsts = [one.vectors[0] for one in asked if len(one.vectors)]
     scales = zip(*usual.scales(np.stack(firsts)), strict=True) if firsts else iter(())
     return [one.candidates(reader, known, usual, next(scales) if len(one.asked.vectors) else None) for one in found]
 
 
+def _newer(reader: Reader, asked: Sequence[Unlinked]) -> Nodes:
+    """Return some memories that are newer than the oldest of those asked about."""
+    first = min((one.memory.created_at for one in asked), default=None)
+    return reader.window(Filter(since=first and first + _MILLISECOND), limit=len(asked) + 1)
+
+
+def _pieces(asked: Sequence[Unlinked]) -> list[NDArray[np.float32]]:
+    return [piece for one in asked for piece in one.vectors[:_PIECES]]
+
+
 def _near_of_each(
     reader: Reader, asked: Sequence[Unlinked], spare: int, nearest: Nearest | None
 ) -> Iterator[list[Nodes]]:
     """Give, for each memory, what is near to each of its pieces."""
-    first = min((one.memory.created_at for one in asked), default=None)
-    newer = reader.window(Filter(since=first and first + _MILLISECOND), limit=len(asked) + 1)
+    newer = _newer(reader, asked)
     fresh = np.array(sorted(one.node for one in asked if one.fresh and one.node is not None), np.int64)
     # Most memories are saved as the newest, and an unfiltered question costs less.
     are_newest = bool(among(newer, fresh).all())
-    pieces = [piece for one in asked for piece in one.vectors[:_PIECES]]
+    pieces = _pieces(asked)
     if are_newest and nearest is None:
         matches = iter(reader.nearest_many(np.stack(pieces), _NEAR + spare) if pieces else [])
     else:
@@ -261,11 +273,13 @@ class _CandidateFacts:
         )
         numbers, at = np.unique(facts.topics, return_index=True)
         named = numbers >= 0
+        words = [topic_terms(topic) for topic in reader.topics(nodes[at[named]])]
+        rarity = reader.rarity(dict.fromkeys(itertools.chain(*words), 1.0))
         topics: dict[int, Terms] = {}
         topics_of: dict[str, list[int]] = {}
-        for number, topic in zip(numbers[named].tolist(), reader.topics(nodes[at[named]]), strict=True):
-            topics[number] = reader.rarity(query_terms(_words_of(topic or "")))
-            for term in topics[number]:
+        for number, terms in zip(numbers[named].tolist(), words, strict=True):
+            topics[number] = {term: rarity[term] for term in terms}
+            for term in terms:
                 topics_of.setdefault(term, []).append(number)
         return cls(nodes, facts, vectors, starts, counts, first, means, topics, topics_of)
 
@@ -293,6 +307,108 @@ class _CandidateFacts:
 
 
 @attrs.frozen(kw_only=True, eq=False)
+class _Sought:
+    """What is asked for a memory, which follows from itself and from how rare its words are."""
+
+    asked: Unlinked
+    total: int
+    # Its terms by rarity, and with the weights that give scores by this rarity.
+    rare: Terms
+    weights: Terms
+    words: Terms
+    recent: Filter
+    topic: Filter | None
+    decided: Filter | None
+    mentions: Sequence[Filter]
+
+    @classmethod
+    def of(cls, reader: Reader, asked: Unlinked, topic_window: float) -> _Sought:
+        """Return what is asked for a memory; decisions of its topic count by *topic_window* seconds."""
+        memory, until = asked.memory, asked.memory.created_at + _MILLISECOND
+        # Topics are evidence of their own: their words would count twice, and make a broad topic look like a matter.
+        said = analysed(indexed_text(memory, with_topic=False)[:_CHARACTERS])
+        known = reader.rarity(said.asked())
+        itself = asked.node is not None
+        total = reader.count() + 1
+        # How many others have each term, and a half: the other way round than the formula of BM25.
+        having = {term: max(total * math.exp(-found) - itself, 0.5) for term, found in known.items()}
+        # As rare as among so many memories more; what nobody else has is as rare as what one has: else in a small store
+        # new words would outweigh all.
+        rare = {term: math.log((total - itself + _OTHERS) / max(others, 1.5)) for term, others in having.items()}
+        decided = None
+        if memory.topic is not None and topic_window:
+            decided = Filter(
+                topic=memory.topic,
+                types=frozenset({memory.type}),
+                since=memory.created_at - timedelta(seconds=topic_window),
+                until=until,
+            )
+        return cls(
+            asked=asked,
+            total=total,
+            rare=rare,
+            weights={term: rare[term] / found for term, found in known.items()},
+            words=said.asked(_rare_words(said, rare, having)),
+            recent=Filter(since=memory.created_at - _HOUR, until=until),
+            topic=None if memory.topic is None else Filter(topic=memory.topic, until=until),
+            decided=decided,
+            mentions=[Filter(mentions=frozenset({one}), until=until) for one in memory.mentions[:_MENTIONS]],
+        )
+
+    def of_topic(self, reader: Reader, spare: int) -> tuple[Nodes, int]:
+        """Return the newest memories and decisions of the memory's topic, and how many it has, counted up to some."""
+        if self.topic is None:
+            return np.zeros(0, np.int64), 0
+        having = self.asked.seen(reader.window(self.topic, limit=_BROAD + spare), _BROAD)
+        if self.decided is None:
+            return having[:_TOPIC], len(having)
+        decided = self.asked.seen(reader.window(self.decided, limit=_TOPIC + spare), _TOPIC)
+        return _joined([having[:_TOPIC], decided]), len(having)
+
+    def mentioned(self, reader: Reader, spare: int) -> list[tuple[Nodes, float]]:
+        """Return, for each id that the memory mentions, the newest memories that do too, and how rare that is."""
+        itself = self.asked.node is not None
+        found = []
+        for where in self.mentions:
+            having = max(reader.count(where) - itself, 1)
+            newest = self.asked.seen(reader.window(where, limit=_TOPIC + spare), _TOPIC)
+            found.append((newest, math.log((self.total - 1 - itself + _OTHERS + 1) / (having + 0.5))))
+        return found
+
+
+def terms_ahead(memory: Memory) -> Terms:
+    """Return the terms by which the candidates of a memory will be looked for."""
+    said = analysed(indexed_text(memory, with_topic=False)[:_CHARACTERS])
+    return {**said.asked(), **topic_terms(memory.topic)}
+
+
+def _ask_ahead(ahead: Reader, sought: Sequence[_Sought], spare: int) -> None:
+    """Ask all that the candidates of some memories are found by, where these are the newest, and looked at by."""
+    asked = [one.asked for one in sought]
+    _newer(ahead, asked)
+    pieces = _pieces(asked)
+    if pieces:
+        ahead.nearest_many(np.stack(pieces), _NEAR + spare)
+    ahead.alike([wording(one.memory) for one in asked])
+    none = np.zeros(0, np.int64)
+    for one in sought:
+        ahead.words(one.words, _WORDS + spare)
+        ahead.word_scores(one.weights, none)
+        ahead.word_scores(topic_terms(one.asked.memory.topic), none)
+        ahead.window(one.recent, limit=_RECENT + spare)
+        if one.topic is not None:
+            ahead.window(one.topic, limit=_BROAD + spare)
+        if one.decided is not None:
+            ahead.window(one.decided, limit=_TOPIC + spare)
+        for where in one.mentions:
+            ahead.count(where)
+            ahead.window(where, limit=_TOPIC + spare)
+    ahead.find_many([memory_id for one in asked for memory_id in one.explicit])
+    ahead.links(none)
+    ahead.topics(none)
+
+
+@attrs.frozen(kw_only=True, eq=False)
 class _Found:
     """What was found for a memory, each of which is a candidate, and what it says itself."""
 
@@ -310,25 +426,15 @@ class _Found:
     weights: Terms
 
     @classmethod
-    def of(cls, reader: Reader, asked: Unlinked, near: Sequence[Nodes], spare: int, topic_window: float) -> _Found:
+    def of(cls, reader: Reader, sought: _Sought, near: Sequence[Nodes], spare: int) -> _Found:
         """Look for the candidates of a memory."""
-        memory, until = asked.memory, asked.memory.created_at + _MILLISECOND
-        # Topics are evidence of their own: their words would count twice, and make a broad topic look like a matter.
-        said = analysed(indexed_text(memory, with_topic=False)[:_CHARACTERS])
-        known = reader.rarity(said.asked())
-        itself = asked.node is not None
-        total = reader.count() + 1
-        # How many others have each term, and a half: the other way round than the formula of BM25.
-        having = {term: max(total * math.exp(-found) - itself, 0.5) for term, found in known.items()}
-        # As rare as among so many memories more; what nobody else has is as rare as what one has: else in a small store
-        # new words would outweigh all.
-        rare = {term: math.log((total - itself + _OTHERS) / max(others, 1.5)) for term, others in having.items()}
-        words = reader.words(said.asked(_rare_words(said, rare, having)), _WORDS + spare).nodes
-        recent = reader.window(Filter(since=memory.created_at - _HOUR, until=until), limit=_RECENT + spare)
-        topic, having_topic = _of_topic(reader, asked, spare, topic_window)
+        asked = sought.asked
+        words = reader.words(sought.words, _WORDS + spare).nodes
+        recent = reader.window(sought.recent, limit=_RECENT + spare)
+        topic, having_topic = sought.of_topic(reader, spare)
         direct = nodes_of(reader, asked.explicit) if asked.explicit else np.zeros(0, np.int64)
         chain = _chain(reader, direct)
-        shared = _mentioned(reader, asked, total - 1, spare)
+        shared = sought.mentioned(reader, spare)
         recent, words, close = asked.seen(recent, _RECENT), asked.seen(words, _WORDS), _joined(near)
         found = _joined([close, words, recent, topic, asked.seen(chain), *(naming for naming, _ in shared)])
         return cls(
@@ -341,8 +447,8 @@ class _Found:
             direct=direct,
             chain=chain,
             shared=shared,
-            rare=rare,
-            weights={term: rare[term] / found for term, found in known.items()},
+            rare=sought.rare,
+            weights=sought.weights,
         )
 
     def candidates(
@@ -397,7 +503,7 @@ class _Found:
         """Return how much of the one's topic the other's text says, the greater of both ways."""
         said = np.zeros(len(nodes))
         if self.asked.memory.topic is not None:
-            words = query_terms(_words_of(self.asked.memory.topic))
+            words = topic_terms(self.asked.memory.topic)
             rarity = sum(reader.rarity(words).values())
             if rarity > 0:
                 said = np.minimum(reader.word_scores(words, nodes) / rarity, 1.0)
@@ -438,36 +544,6 @@ def _chain(reader: Reader, direct: Nodes) -> Nodes:
         front = np.setdiff1d(_joined([table.sources[kept], table.targets[kept]]), seen)[: _CHAIN - len(seen)]
         seen = np.concatenate([seen, front])
     return seen
-
-
-def _of_topic(reader: Reader, asked: Unlinked, spare: int, window: float) -> tuple[Nodes, int]:
-    """Return the newest memories and decisions of the memory's topic, and how many it has, counted up to some."""
-    memory, until = asked.memory, asked.memory.created_at + _MILLISECOND
-    if memory.topic is None:
-        return np.zeros(0, np.int64), 0
-    having = asked.seen(reader.window(Filter(topic=memory.topic, until=until), limit=_BROAD + spare), _BROAD)
-    if not window:
-        return having[:_TOPIC], len(having)
-    where = Filter(
-        topic=memory.topic,
-        types=frozenset({memory.type}),
-        since=memory.created_at - timedelta(seconds=window),
-        until=until,
-    )
-    decided = asked.seen(reader.window(where, limit=_TOPIC + spare), _TOPIC)
-    return _joined([having[:_TOPIC], decided]), len(having)
-
-
-def _mentioned(reader: Reader, asked: Unlinked, total: int, spare: int) -> list[tuple[Nodes, float]]:
-    """Return, for each id that the memory mentions, the newest memories that do too, and how rare that is."""
-    itself, until = asked.node is not None, asked.memory.created_at + _MILLISECOND
-    found = []
-    for mention in asked.memory.mentions[:_MENTIONS]:
-        where = Filter(mentions=frozenset({mention}), until=until)
-        having = max(reader.count(where) - itself, 1)
-        newest = asked.seen(reader.window(where, limit=_TOPIC + spare), _TOPIC)
-        found.append((newest, math.log((total - itself + _OTHERS + 1) / (having + 0.5))))
-    return found
 
 
 def _standing(
@@ -515,8 +591,9 @@ def _rare_words(said: Analysis, rare: Terms, having: Terms) -> list[str]:
     return [written for _, written in ranked[:_RARE]]
 
 
-def _words_of(topic: str) -> str:
-    return topic.replace("_", " ").replace("-", " ")
+def topic_terms(topic: str | None) -> Terms:
+    """Return the terms of the words that a topic is made of."""
+    return query_terms((topic or "").replace("_", " ").replace("-", " "))
 
 
 def _nearness(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
@@ -597,13 +674,22 @@ def automatic_links(
     policy = linking.policy
     candidates = candidates_of(reader, asked, linking, usual) if found is None else found
     likely = [_likely(one.memory, candidates[one], policy) if one in candidates else None for one in asked]
-    before = [_before(reader, one, candidates.get(one), policy, spare=len(asked)) for one in asked]
+    shortly = [_shortly(one, policy) for one in asked if one not in candidates]
+    spare = len(asked)
+    reader.expect(
+        lambda ahead: [
+            (ahead.window(one[0], limit=one[1] + spare), ahead.links(np.zeros(0, np.int64)))
+            for one in shortly
+            if one is not None
+        ]
+    )
+    before = [_before(reader, one, candidates.get(one), policy, spare=spare) for one in asked]
     taking = _Taking(reader, [*before, *(one.nodes for one in likely if one is not None)], policy)
     chosen = []
-    for one, matter, shortly in zip(asked, likely, before, strict=True):
+    for one, matter, earlier in zip(asked, likely, before, strict=True):
         semantic = [] if matter is None else _semantic(matter, taking, policy)
         covered = {*(choice.node for choice in semantic), *nodes_of(reader, one.explicit).tolist()}
-        free = [node for node in shortly[taking.free(shortly)].tolist() if node not in covered]
+        free = [node for node in earlier[taking.free(earlier)].tolist() if node not in covered]
         temporal = _temporal(reader, one.memory, np.array(free, np.int64), policy) if free else []
         taking.give([*semantic, *temporal])
         chosen.append([*semantic, *temporal])
@@ -701,19 +787,25 @@ def _before(
     reader: Reader, asked: Unlinked, candidates: LinkCandidates | None, policy: LinkingPolicy, *, spare: int
 ) -> Nodes:
     """Return what was saved shortly before a memory, newest first."""
+    where = _shortly(asked, policy)
+    if where is None:
+        return np.zeros(0, np.int64)
+    if candidates is not None and policy.temporal_window == _HOUR.total_seconds() and not policy.temporal_same_topic:
+        return candidates.recent
+    return asked.seen(reader.window(where[0], limit=where[1] + spare), where[1])
+
+
+def _shortly(asked: Unlinked, policy: LinkingPolicy) -> tuple[Filter, int] | None:
+    """Return what was saved shortly before a memory, and how many of these are looked at; None for nothing."""
     memory, same_topic = asked.memory, policy.temporal_same_topic
     if not policy.max_temporal or not policy.temporal_window or (same_topic and memory.topic is None):
-        return np.zeros(0, np.int64)
-    window = timedelta(seconds=policy.temporal_window)
-    if candidates is not None and window == _HOUR and not same_topic:
-        return candidates.recent
+        return None
     where = Filter(
         topic=memory.topic if same_topic else None,
-        since=memory.created_at - window,
+        since=memory.created_at - timedelta(seconds=policy.temporal_window),
         until=memory.created_at + _MILLISECOND,
     )
-    most = _BEFORE + len(asked.explicit) + policy.max_semantic
-    return asked.seen(reader.window(where, limit=most + spare), most)
+    return where, _BEFORE + len(asked.explicit) + policy.max_semantic
 
 
 def _temporal(reader: Reader, memory: Memory, nodes: Nodes, policy: LinkingPolicy) -> list[LinkChoice]:

@@ -332,6 +332,7 @@ NOT_REACHED: Final = (
     "what other namespaces and other memories say, and refs that only quote it",
     "the names of refs that went with it, which stay to say so",
     "the source of a migration from v1.0",
+    "on a server: its write-ahead log with what is archived of it, its replicas' backups, and bytes between the rows",
 )
 """What forgetting does not reach."""
 

@@ -19,7 +19,7 @@ from mama_structs.memory.copies import repeated, standing_copy, wording
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Filter, NewMemory, Nodes, Reader, Writer
 from mama_structs.memory.judging import Verdict
-from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links, candidates_of
+from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links, candidates_of, terms_ahead
 from mama_structs.memory.model import (
     IMPLEMENTS,
     MAX_KEPT,
@@ -63,6 +63,7 @@ RESTING: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 """The types of links that begin at a memory which rests on the other one, and is trusted no more."""
 
 _NEAREST: Final = 3
+_NONE: Final = np.empty(0, np.int64)
 # Below this a thread costs more than the hashing.
 _LONG: Final = 2**20
 
@@ -80,6 +81,8 @@ class PreparedSave:
     contents: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     vectors: NDArray[np.float32] = attrs.field(factory=lambda: np.empty((0, 0), np.float32))
     link_types: Mapping[str, LinkType] = attrs.field(factory=dict)
+    outcome_of: str | None = None
+    """The decision whose outcome it explains."""
     verdicts: Mapping[str, Verdict] = attrs.field(factory=dict)
     note: str | None = None
 
@@ -203,6 +206,7 @@ def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
 
 def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
     """Save memories in their order, with nearly the links that each would have if they were saved one by one."""
+    writer.expect(lambda ahead: _ask_ahead(ahead, prepared))
     numbers = [wording(one.memory) for one in prepared] if any(one.request.may_merge for one in prepared) else []
     known = {number for number, nodes in zip(numbers, writer.alike(numbers), strict=True) if len(nodes)}
     known.update(number for number, times in Counter(numbers).items() if times > 1)
@@ -222,6 +226,38 @@ def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
             writer.put(merged)
             saved.append(attrs.evolve(merged, noticed=Noticed(copy_of=(NoticedMemory(first.id, 1.0),))))
     return saved + _save_new(writer, together, linking)
+
+
+def _ask_ahead(ahead: Reader, prepared: Sequence[PreparedSave]) -> None:
+    """Ask all that is to be known before memories are written."""
+    memories = [one.memory for one in prepared]
+    ahead.alike([wording(memory) for memory in memories])
+    ahead.find_many(list(dict.fromkeys([*(memory.id for memory in memories), *_named(prepared)])))
+    ahead.known_contents([one.digest for memory in memories for one in map(parse_kept, memory.evidence) if one])
+    ahead.links(np.zeros(0, np.int64))
+    ahead.sample()
+    for memory in memories:
+        ahead.rarity(terms_ahead(memory))
+
+
+def _named(prepared: Iterable[PreparedSave]) -> list[str]:
+    """Return the ids that saves name."""
+    named: list[str | None] = []
+    for one in prepared:
+        named += [one.request.supersedes, *one.request.implements, one.outcome_of, *one.verdicts]
+        named += [*(link.to_id for link in one.request.links), *filter(is_id, one.memory.evidence)]
+    return [end for end in named if end is not None]
+
+
+def check_all_ends(reader: Reader, asked: Sequence[PreparedSave]) -> None:
+    """Refuse records that link to what does not exist before any of them is saved."""
+    reader.expect(lambda ahead: ahead.find_many(list(dict.fromkeys(_named(asked)))))
+    for position, one in enumerate(asked):
+        try:
+            check_ends(reader, one)
+        except (MemoryNotFound, InvalidArgument) as error:
+            error.add_note(f"in records[{position}]")
+            raise
 
 
 def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
@@ -290,6 +326,8 @@ def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
         *((_certainly(to_id, IMPLEMENTS), LinkType.IMPLEMENTATION) for to_id in request.implements),
         *((link, prepared.link_types[link.relationship]) for link in request.links),
     ]
+    if prepared.outcome_of is not None:
+        asked.append((_certainly(prepared.outcome_of, OUTCOME_OF), LinkType.IMPLEMENTATION))
     # Decisions alone are superseded, by decisions.
     replaced = [memory_id for memory_id, verdict in prepared.verdicts.items() if verdict == "replace"]
     if replaced and memory.type is MemoryType.DECISION:
@@ -315,6 +353,7 @@ def add_link(
     writer: Writer, from_id: str, asked: LinkRequest, link_type: LinkType, *, created_by: CreatedBy, now: datetime
 ) -> Link:
     """Make a link, or strengthen the same one that is there, and return it; it takes over the automatic ones."""
+    writer.expect(lambda ahead: (ahead.find_many([from_id, asked.to_id]), ahead.links_of_many(_NONE, "out")))
     ends = [found(writer, from_id), found(writer, asked.to_id)]
     if from_id == asked.to_id:
         raise InvalidArgument(f"a memory cannot be linked to itself, and {from_id!r:.200} is both ends")
@@ -384,21 +423,18 @@ def set_outcome(
     reason: PreparedSave | None,
     linking: Linking,
     *,
-    created_by: CreatedBy,
     is_dated: bool,
 ) -> Memory:
     """Give a decision an outcome, save its reason as a memory of its own, and return the decision."""
+    if reason is not None:
+        writer.expect(lambda ahead: _ask_ahead(ahead, [reason]))
     memory = decision(writer, memory_id)
     change = attrs.evolve(change, at=_not_before("at", change.at, memory, is_dated=is_dated))
     history = tuple(sorted((*_history(memory), change), key=lambda one: one.at))
     changed = _with_history(memory, history, max(memory.updated_at, change.at))
     writer.put(changed)
     if reason is not None:
-        made = save(writer, reason, linking)
-        outcome_of = _certainly(memory_id, OUTCOME_OF)
-        add_link(
-            writer, made.id, outcome_of, LinkType.IMPLEMENTATION, created_by=created_by, now=reason.memory.created_at
-        )
+        save(writer, reason, linking)
     return changed
 
 

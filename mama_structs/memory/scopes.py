@@ -142,8 +142,8 @@ class ScopedMemories(MemoryStore):
             hint="open each of the namespaces by itself, without reads=, and change over all of them",
         )
 
-    async def _read(self, memory_id: str, plan: Callable[[Reader, int], T]) -> T:
-        return await self._where_it_is(lambda one: one._read(memory_id, plan))  # noqa: SLF001 - the same class
+    async def _read(self, memory_id: str, plan: Callable[[Reader, int], T], **ahead: Any) -> T:
+        return await self._where_it_is(lambda one: one._read(memory_id, plan, **ahead))  # noqa: SLF001 - the same class
 
     async def _vectors_of(self, memory_id: str) -> Vectors | None:
         return await self._where_it_is(lambda one: one._vectors_of(memory_id))  # noqa: SLF001 - the same class

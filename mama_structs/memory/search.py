@@ -214,6 +214,8 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
     where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     where = attrs.evolve(where, valid_at=request.moment)
     period = period_in(request.text, request.moment)
+    terms = query_terms(request.text)
+    reader.expect(lambda ahead: _ask_ahead(ahead, request, terms, where, period))
     query = PreparedQuery.of(reader, request.text, request.vector, calibration=request.calibration, weights=weights)
     nodes, best = _found(reader, query, where, period, max(_FOUND, request.limit))
     if len(nodes) < request.limit:
@@ -227,8 +229,11 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
     table = known_by(reader.links(followed, "both", _LINKS), request.as_of)
     chains = Successors(reader, request.as_of)
     holding = chains.newest(followed, table).values()
-    sittings = Sittings.of(reader, nodes, chosen)
+    sittings = Sittings(nodes, *reader.beside(nodes, _SITTING_MS))
     ends = np.union1d(_ends(table, holding, candidates, request), sittings.around(chosen, candidates))
+    reader.expect(
+        lambda ahead: (ahead.word_scores(terms, ends), ahead.links(ends, "in", {LinkType.EVOLUTION})),
+    )
     brought = _passing(reader, ends, nodes, where)
     if len(brought):
         candidates = candidates.joined(query.judged(reader, brought, best))
@@ -241,7 +246,24 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
         table=table,
         chains=chains,
         sittings=sittings,
+        kinship=sittings.kinship(reader, chosen),
     )
+
+
+def _ask_ahead(
+    ahead: Reader, request: SearchRequest, terms: Mapping[str, float], where: Filter, period: Period | None
+) -> None:
+    """Ask all that candidates are found by, and are looked at by."""
+    limit, none = max(_FOUND, request.limit), np.zeros(0, np.int64)
+    for one in (where, *([] if period is None else [_narrowed(where, period.since, period.until)])):
+        ahead.nearest(request.vector, limit, one)
+        ahead.words(terms, limit, one)
+        if one is not where:
+            ahead.window(one, limit=limit)
+    ahead.rarity(terms)
+    ahead.sample()
+    ahead.links(none)
+    ahead.beside(none, _SITTING_MS)
 
 
 # What is asked
@@ -420,19 +442,15 @@ class Sittings:
     nodes: Nodes
     before: Nodes
     after: Nodes
-    kinship: float
-    """How much nearer memories are to those beside them than to those beside others, 0 to 1: in a talk they are."""
-
-    @classmethod
-    def of(cls, reader: Reader, nodes: Nodes, telling: Positions) -> Sittings:
-        """Return what is beside *nodes*; by those at some positions it tells whether that means anything here."""
-        before, after = reader.beside(nodes, _SITTING_MS)
-        return cls(nodes, before, after, _kinship(reader, nodes[telling], before[telling], after[telling]))
 
     def around(self, positions: Positions, candidates: ScoredNodes) -> Nodes:
         """Return what is next to the nodes at some positions and no candidate."""
         found = np.concatenate([self.before[positions], self.after[positions]])
         return found[(found >= 0) & (candidates.positions(found) < 0)]
+
+    def kinship(self, reader: Reader, telling: Positions) -> float:
+        """Return how much nearer those at some positions are to what is beside them, 0 to 1: in a talk they are."""
+        return _kinship(reader, self.nodes[telling], self.before[telling], self.after[telling])
 
     def among(self, candidates: ScoredNodes) -> tuple[Positions, Positions]:
         """Return for each candidate where what is before and after it stands, -1 for what is not known."""
@@ -584,6 +602,8 @@ class Gathered:
     """The links of the best candidates."""
     chains: Successors
     sittings: Sittings
+    kinship: float
+    """What `Sittings.kinship` says by the best candidates: whether it means anything here to be beside."""
 
 
 def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
@@ -595,7 +615,7 @@ def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
     outcomes, decisions = ground.outcomes()
     alone = ranking.paired(candidates.evidence, outcomes, decisions, weights)
     before, after = found.sittings.among(candidates)
-    asking, certainty = ground.facts.asking / _ALL, query.certainty * found.sittings.kinship
+    asking, certainty = ground.facts.asking / _ALL, query.certainty * found.kinship
     own = ranking.beside(alone, before, after, asking, certainty=certainty, weights=weights)
     lenders = ranking.best(own, weights.lenders)
     gains, givers = ranking.lent(own, lenders, ground.ties(lenders, now_ms, weights))

@@ -20,7 +20,7 @@ from mama_structs import _check
 from mama_structs._async import LoopBound
 from mama_structs._showing import Figures
 from mama_structs._telemetry import observed
-from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, MemoryNotFound, SessionClosed
+from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError, SessionClosed
 from mama_structs.memory import forgetting, graph, maintenance, requests, results, saving, search, transfer
 from mama_structs.memory.correcting import Correction
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
@@ -35,6 +35,7 @@ from mama_structs.memory.engine import (
     Writer,
     in_pages,
     mismatch,
+    nfc,
 )
 from mama_structs.memory.explaining import explained
 from mama_structs.memory.forgetting import EraseTexts
@@ -89,6 +90,7 @@ from mama_structs.storage.failures import Finding
 T = TypeVar("T")
 ReaderT = TypeVar("ReaderT", bound=Reader)
 _CHUNK: Final = 256
+_NONE: Final = np.empty(0, np.int64)
 _MAX_QUERY: Final = 10_000
 _DIRECTIONS: Final = ("out", "in", "both")
 
@@ -433,7 +435,7 @@ class MemoryStore:
         texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
         drafts = [attrs.evolve(draft, contents=texts) for draft in drafts]
         with self._observed("create_memory", count=len(drafts)):
-            await self._shared.read(lambda reader: _check_ends(reader, drafts))
+            await self._shared.read(lambda reader: saving.check_all_ends(reader, drafts))
             saved: Results[Memory] = Results()
             pace = saving.Pace()
             try:
@@ -502,6 +504,7 @@ class MemoryStore:
         memory_id = check_id("id", id)
 
         def plan(writer: Writer) -> int:
+            writer.expect(lambda ahead: (ahead.find(memory_id), ahead.links(_NONE)))
             saving.found(writer, memory_id)
             return writer.delete(memory_id)
 
@@ -658,8 +661,8 @@ class MemoryStore:
         most = check_limit(limit)
         record = self._shared.record
         calibration = await self._shared.embedding.calibration()
-        own_id: str | None = graph.nfc(text)
-        pieces = await self._vectors_of(graph.nfc(text))
+        own_id: str | None = nfc(text)
+        pieces = await self._vectors_of(nfc(text))
         if pieces is None:
             own_id, pieces = None, (await self._shared.embedding.query(text))[np.newaxis]
         enough = calibration.threshold if least is None else least
@@ -919,7 +922,12 @@ class MemoryStore:
 
     async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
         """Return the whole chain of decisions that a memory is part of, newest first, with its forks."""
-        return await self._read(id, lambda reader, node: results.chain_of(reader, graph.evolution(reader, node)))
+        return await self._read(
+            id,
+            lambda reader, node: results.chain_of(reader, graph.evolution(reader, node)),
+            ahead=graph.chain_ahead,
+            around=None,
+        )
 
     async def set_outcome(
         self,
@@ -964,13 +972,12 @@ class MemoryStore:
                 content=why, topic=before.topic, source=OUTCOME_OF, created_at=moment, created_by=creator
             )
             (prepared,) = await self._prepare([await self._draft(asked)])
+            prepared = attrs.evolve(prepared, outcome_of=memory_id)
         change = OutcomeChange(outcome=result, reason=why, at=moment)
         linking, is_dated = self._shared.linking, at is not None
         with self._observed("update_memory", count=1):
             return await self._shared.write(
-                lambda writer: saving.set_outcome(
-                    writer, memory_id, change, prepared, linking, created_by=creator, is_dated=is_dated
-                ),
+                lambda writer: saving.set_outcome(writer, memory_id, change, prepared, linking, is_dated=is_dated),
                 made_by=record,
             )
 
@@ -1133,7 +1140,11 @@ class MemoryStore:
 
     async def links_of(self, id: str) -> Results[Link]:  # noqa: A002 - as above
         """Return the links that begin or end at a memory, oldest first."""
-        return await self._read(id, lambda reader, node: Results(results.read_texts(reader, reader.read_links(node))))
+        return await self._read(
+            id,
+            lambda reader, node: Results(results.read_texts(reader, reader.read_links(node))),
+            ahead=lambda ahead: ahead.links_of_many(_NONE),
+        )
 
     async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
         """Return what the tools show beside memories, by id; those that are not there are left out."""
@@ -1185,6 +1196,8 @@ class MemoryStore:
         key = (start, *how.values())
 
         def plan(reader: Reader) -> Results[Reached]:
+            if key not in self._shared.cache:
+                reader.expect(lambda ahead: (ahead.find(start), ahead.links(_NONE, direction, types)), around=depth)
             node = saving.found(reader, start)
             cached = self._shared.cache.get(key, reader.change, reader.touched_since)
             if cached is not None:
@@ -1240,7 +1253,12 @@ class MemoryStore:
                 ),
             )
 
-        return await self._read(id, plan)
+        return await self._read(
+            id,
+            plan,
+            ahead=lambda ahead: (ahead.links(_NONE, "both", types), ahead.links_of_many(_NONE)),
+            around=graph.CONTEXT_DEPTH,
+        )
 
     # Care
 
@@ -1397,10 +1415,23 @@ class MemoryStore:
         """Run a plan that reads, in each namespace where there are several, the own one first."""
         return [await self._shared.read(plan)]
 
-    async def _read(self, memory_id: str, plan: Callable[[Reader, int], T]) -> T:
-        """Run a plan that reads what is known of one memory."""
+    async def _read(
+        self,
+        memory_id: str,
+        plan: Callable[[Reader, int], T],
+        *,
+        ahead: Callable[[Reader], object] | None = None,
+        around: int | None = 0,
+    ) -> T:
+        """Run a plan that reads what is known of one memory, and says *ahead* what it will ask of that."""
         checked = check_id("id", memory_id)
-        return await self._shared.read(lambda reader: plan(reader, saving.found(reader, checked)))
+
+        def found(reader: Reader) -> T:
+            if ahead is not None:
+                reader.expect(lambda asking: (asking.find(checked), ahead(asking)), around=around)
+            return plan(reader, saving.found(reader, checked))
+
+        return await self._shared.read(found)
 
     def _holding(self, where: Filter | None = None) -> Filter:
         """Narrow a filter to what has not ended by now."""
@@ -1438,13 +1469,3 @@ class MemoryStore:
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a method, which are those of a request: `tests/memory/test_requests.py` compares them."""
     return {name: value for name, value in given.items() if name != "self"}
-
-
-def _check_ends(reader: Reader, drafts: Sequence[PreparedSave]) -> None:
-    """Refuse records that link to what does not exist before any of them is saved."""
-    for position, draft in enumerate(drafts):
-        try:
-            saving.check_ends(reader, draft)
-        except (MemoryNotFound, InvalidArgument) as error:
-            error.add_note(f"in records[{position}]")
-            raise

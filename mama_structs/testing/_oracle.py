@@ -22,18 +22,24 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import EmbedderMismatch, HandleNotFound, MamaStructsError
+from mama_structs._check import is_address
+from mama_structs.errors import EmbedderMismatch, HandleNotFound, MamaStructsError, StoreBusy
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
-from mama_structs.settings import MemorySettings, Settings
+from mama_structs.settings import MemorySettings, ServerSettings, Settings
 
 EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
 """Quick ones; only what is embedded anew has the second."""
-SETTINGS: Final = Settings(memory=MemorySettings(snapshot_every=40))
-"""Views are written often, so that processes are killed while they are."""
+SETTINGS: Final = Settings(
+    memory=MemorySettings(snapshot_every=40),
+    server=ServerSettings(connections=4, connect_timeout=2.0, wait=5.0, statement_timeout=10.0, lease=1.5),
+)
+"""Views are written often, so that processes are killed while they are; a killed host's conversations are free soon."""
 
+Store = Path | str
+"""A directory, or a server's address."""
 # Seconds after which a process counts as hung; a busy machine must never reach it.
 PATIENCE: Final = 300.0
 _WORDS: Final = (
@@ -60,13 +66,21 @@ class Book:
 
     @classmethod
     def open(cls, path: Path) -> Book:
-        return cls(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        return cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
 
     def say(self, *what: Any) -> None:
         line = json.dumps(what, separators=(",", ":")).encode() + b"\n"
         with _unlimited():
             if os.write(self.fd, line) != len(line):
                 raise OSError("the file of what was acknowledged is full")
+
+    def last(self, length: int = 2**14, *, of: str, space: str) -> list[list[Any]]:
+        """Return what was said in the last bytes of a kind and in a namespace, whoever said it."""
+        begin = max(os.fstat(self.fd).st_size - length, 0)
+        # A line that was cut at either end is none.
+        lines = os.pread(self.fd, length, begin).split(b"\n")[begin > 0 : -1]
+        found = [json.loads(line) for line in lines]
+        return [one for one in found if one[:2] == [of, space]]
 
 
 @contextlib.contextmanager
@@ -196,43 +210,46 @@ class Verdict:
 
 
 @contextlib.asynccontextmanager
-async def opened(
-    directory: Path, namespace: str = "default", conversation: str | None = None
-) -> AsyncIterator[Session]:
-    """Open a session with the embedder that the namespace has at present."""
+async def opened(store: Store, namespace: str = "default", conversation: str | None = None) -> AsyncIterator[Session]:
+    """Open a session with the embedder that the namespace has at present; waits for the lease of a host that died."""
     session = None
-    for embedder in EMBEDDERS:
+    embedders = list(EMBEDDERS)
+    until = time.monotonic() + (4 * SETTINGS.server.lease if is_address(store) else 0)
+    while session is None:
         opening = Session.open(
-            directory, embedder=embedder, namespace=namespace, conversation=conversation, settings=SETTINGS
+            store, embedder=embedders[0], namespace=namespace, conversation=conversation, settings=SETTINGS
         )
         try:
             session = await opening
-            break
         except EmbedderMismatch:
-            if embedder is EMBEDDERS[-1]:
+            if len(embedders) == 1:
                 raise
-    assert session is not None  # noqa: S101 - the loop ends with one or an error
+            del embedders[0]
+        except StoreBusy:
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.1)
     async with session:
         yield session
 
 
-async def compare(directory: Path, facts: Known, *, doubtful: frozenset[Key] = frozenset()) -> Verdict:
+async def compare(store: Store, facts: Known, *, doubtful: frozenset[Key] = frozenset()) -> Verdict:
     """Open a store in this process and compare all of it; *doubtful* memories may be there or not."""
     verdict = Verdict()
     with verdict.listening():
         first = True
         for space in sorted(facts.namespaces):
             with verdict.noting(f"opening {space}"):
-                async with opened(directory, space) as session:
+                async with opened(store, space) as session:
                     await compare_memories(session, facts, verdict, doubtful)
-                    # The journal is looked at once.
+                    # Rows are looked at once.
                     note_findings(
                         verdict, (await session.check()).findings if first else await session.memories.check()
                     )
                     first = False
         for space, conversation in sorted(facts.refs):
             with verdict.noting(f"opening {conversation}"):
-                async with opened(directory, space, conversation) as session:
+                async with opened(store, space, conversation) as session:
                     compare_refs(session, facts.refs[space, conversation], verdict)
     return verdict
 
@@ -315,6 +332,10 @@ class _Seen:
             wrong.append(f"{tag} is there without {before}, which came before it")
         made = {link.to_id for link in self.links[memory.id] if link.from_id == memory.id}
         wrong += [f"{memory.id} ({tag}) has no link to {one}" for one in targets if one not in made | self.gone]
+        ways = Counter(
+            (link.from_id, link.to_id, link.metadata.original_relationship) for link in self.links[memory.id]
+        )
+        wrong += [f"{memory.id} ({tag}) has a link twice: {way}" for way, count in ways.items() if count > 1]
         if handles:
             with self.verdict.noting(f"the evidence of {memory.id}"):
                 kept = [(one.source.partition("@")[0], one.text) for one in await self.store.evidence_of(memory.id)]
@@ -422,10 +443,10 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
 
 
 def judged(
-    directory: Path, facts: Known, errors: Path, doubtful: frozenset[Key] = frozenset()
+    store: Store, facts: Known, errors: Path, doubtful: frozenset[Key] = frozenset()
 ) -> tuple[Verdict | None, int]:
     """Let a fresh process compare a store."""
-    return ask(lambda: asyncio.run(compare(directory, facts, doubtful=doubtful)), errors)
+    return ask(lambda: asyncio.run(compare(store, facts, doubtful=doubtful)), errors)
 
 
 BAD: Final = ("lost", "silent", "wrong", "dead")
@@ -444,11 +465,22 @@ class Tally:
     counts: Counter[str] = attrs.field(factory=Counter)
     bad: list[str] = attrs.field(factory=list)
     is_over: bool = False
+    _is_held: bool = False
 
     def interrupt(self, *_: object) -> None:
         """End the run: where the interpreter swallows what is raised here, before what would come next."""
         self.is_over = True
-        raise KeyboardInterrupt
+        if not self._is_held:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let what is begun here come to its end: a process that is started and not known yet would never be ended."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
 
     def go_on(self) -> None:
         """Raise where the run was interrupted."""

@@ -22,7 +22,10 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._check import is_address
 from mama_structs.errors import MamaStructsError, MemoryNotFound
+from mama_structs.memory.results import Hit
+from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
 from mama_structs.testing._oracle import EMBEDDERS, SETTINGS, Book, fork, opened, text_of
 
@@ -30,7 +33,9 @@ NAMESPACES: Final = ("default", "alice", "bob")
 ENDINGS: Final = ("close", "die", "stay", "again")
 """What a parent does while its forked children write: close its session, die, write on, or fork again."""
 
-_CHANGES: Final = ("decision", "decision", "many", "supersede", "outcome", "delete", "link", "ref", "evidence")
+_CHANGES: Final = (
+    "decision", "decision", "many", "supersede", "outcome", "delete", "link", "ref", "evidence", "look", "look",
+)  # fmt: skip
 # The tables of v1.0 that a migration needs.
 _OLD: Final = """
 CREATE TABLE decisions (id TEXT PRIMARY KEY, topic TEXT, decision TEXT, reasoning TEXT, outcome TEXT,
@@ -40,6 +45,8 @@ CREATE TABLE schema_version (version INTEGER PRIMARY KEY, applied_at INTEGER, de
 INSERT INTO schema_version (version) VALUES (4);
 """
 _OLD_START: Final = 1_748_822_400_000
+# As much of a text as is searched for.
+_QUESTION: Final = 200
 
 
 @attrs.frozen
@@ -49,12 +56,12 @@ class Task:
 
     Args:
         kind: ``"writer"``, ``"parent"``, ``"preload"``, ``"pool"`` or ``"keeper"``.
-        directory: The store's.
+        store: The directory, or the server's address.
         book: The file in which it says what was acknowledged.
         name: The beginning of the names of its texts.
         seed: Of what it does at random.
         changes: How many changes each of its writers makes.
-        fault: ``"full"``, ``"failing"``, ``"interrupted"`` or ``""``.
+        fault: ``"full"``, ``"failing"``, ``"interrupted"`` or ``""``; a server has none of these.
         ending: One of `ENDINGS`, of a parent.
         children: How many it forks.
         alive: A descriptor that is open as long as any process of this family lives.
@@ -63,7 +70,7 @@ class Task:
     """
 
     kind: str
-    directory: str
+    store: str
     book: str
     name: str
     seed: int
@@ -82,7 +89,7 @@ def run(task: Task) -> None:
     faulthandler.enable()
     chance = random.Random(task.seed)  # noqa: S311 - to be repeated
     # Ended by its end or by a kill, and by nothing else: the next line is missed otherwise.
-    with _told(book), faulty(task.fault, task.directory, chance):
+    with _told(book), faulty(task.fault, task.store, chance):
         _KINDS[task.kind](task, book, chance)
     book.say("done", os.getpid())
 
@@ -155,12 +162,29 @@ async def _change(session: Session, book: Book, tag: str, chance: random.Random,
         case "ref":
             await session.observe(f'<ref id="{tag}">{text}</ref>')
             book.say("ref", space, session.conversation, tag)
+        case "look":
+            await _look(store, book)
+
+
+async def _look(store: MemoryStore, book: Book) -> None:
+    """See what any process acknowledged last: it has to be there, and to be found by what it says, at the next call."""
+    said = [(memory_id, tag) for _, _, memory_id, tag in book.last(of="saved", space=store.namespace) if memory_id]
+    if not said:
+        return
+    memory_id, tag = said[-1]
+    hits: Sequence[Hit] = ()
+    with contextlib.suppress(MemoryNotFound):
+        await store.get(memory_id)
+        hits = await store.search(text_of(tag)[:_QUESTION], superseded="equal")
+    is_going = any(memory_id == one[2] for one in book.last(2**20, of="deleting", space=store.namespace))
+    if not is_going and memory_id not in {hit.memory.id for hit in hits}:
+        book.say("unseen", store.namespace, memory_id)
 
 
 def _writer(task: Task, book: Book, chance: random.Random) -> None:
     async def main() -> None:
         space = chance.choice(NAMESPACES)
-        async with opened(Path(task.directory), space, f"c-{task.name}") as session:
+        async with opened(task.store, space, f"c-{task.name}") as session:
             if task.early:
                 book.say("saving", space, task.name, [], [], None)
                 book.say("saved", space, None, task.name)
@@ -283,7 +307,7 @@ def _opened_parent(task: Task, book: Book, chance: random.Random) -> Iterator[_P
 
     async def made() -> Session:
         return await Session.open(
-            task.directory, embedder=EMBEDDERS[0], namespace=space, conversation=f"c-{task.name}", settings=SETTINGS
+            task.store, embedder=EMBEDDERS[0], namespace=space, conversation=f"c-{task.name}", settings=SETTINGS
         )
 
     parent = _Parent(task, book, chance, runner, runner.run(made()))
@@ -331,33 +355,43 @@ def _collected(alive: int) -> None:
 
 def _keeper(task: Task, book: Book, chance: random.Random) -> None:
     """Do what is done rarely, while others write: backups, exports, another embedder, a migration."""
-    directory, name = Path(task.directory), task.name
+    at, name = _Beside(task.store, Path(task.book).parent), task.name
+    # A server's backup is its own work.
+    chores = [one for one in _CHORES if one is not _back_up or not is_address(task.store)]
 
     async def main() -> None:
         for turn in range(2):
-            for chore in chance.sample(_CHORES, 2):
+            for chore in chance.sample(chores, 2):
                 with _told(book):
-                    await chore(directory, book, f"{name}-{turn}", chance)
+                    await chore(at, book, f"{name}-{turn}", chance)
 
     asyncio.run(main())
 
 
-async def _back_up(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
-    target = directory.with_name(f"backup-{tag}")
+@attrs.frozen
+class _Beside:
+    """A store, and where files are made beside it."""
+
+    store: str
+    files: Path
+
+
+async def _back_up(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+    target = at.files / f"backup-{tag}"
     length = os.fstat(book.fd).st_size
-    async with opened(directory, chance.choice(NAMESPACES)) as session:
+    async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await session.backup(target)
     book.say("backup", str(target), length)
 
 
-async def _copy(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
-    file, space = directory.with_name(f"export-{tag}"), f"copy-{chance.randrange(3)}-{tag}"
-    async with opened(directory, chance.choice(NAMESPACES)) as session:
+async def _copy(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+    file, space = at.files / f"export-{tag}", f"copy-{chance.randrange(3)}-{tag}"
+    async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await session.memories.export_jsonl(file)
     with file.open("rb") as lines:
         found = [json.loads(line) for line in lines]
     file.unlink()
-    async with opened(directory, space) as session:
+    async with opened(at.store, space) as session:
         await session.memories.import_jsonl(_written(file, found))
     file.unlink()
     book.say("copied", space, [line["memory"]["id"] for line in found if "memory" in line])
@@ -368,17 +402,17 @@ def _written(file: Path, lines: Sequence[Any]) -> Path:
     return file
 
 
-async def _embed_anew(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
-    async with opened(directory, "kept") as session:
+async def _embed_anew(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+    async with opened(at.store, "kept") as session:
         await write(session, book, f"{tag}-k", chance, 5)
         other = next(one for one in EMBEDDERS if one.dimensions != session.memories.embedder.dimensions)
         await session.memories.reembed(other)
 
 
-async def _migrate(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
+async def _migrate(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
     from mama_structs.v1 import migrate  # noqa: PLC0415 - few need it
 
-    file, space, count = directory.with_name(f"old-{tag}.db"), f"old-{tag}", chance.randrange(5, 15)
+    file, space, count = at.files / f"old-{tag}.db", f"old-{tag}", chance.randrange(5, 15)
     with contextlib.closing(sqlite3.connect(file)) as database, database:
         database.executescript(_OLD)
         for number in range(count):
@@ -389,7 +423,7 @@ async def _migrate(directory: Path, book: Book, tag: str, chance: random.Random)
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
                 row,
             )
-    async with opened(directory, space) as session:
+    async with opened(at.store, space) as session:
         await migrate(session.memories, file)
         ids = [memory.id for memory in await session.memories.recent(limit=count * 2)]
     if len(ids) != count:
@@ -398,8 +432,8 @@ async def _migrate(directory: Path, book: Book, tag: str, chance: random.Random)
     file.unlink()
 
 
-async def _tend(directory: Path, book: Book, tag: str, chance: random.Random) -> None:
-    async with opened(directory, chance.choice(NAMESPACES)) as session:
+async def _tend(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+    async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)
         await session.memories.rebuild()
         await session.memories.prune()

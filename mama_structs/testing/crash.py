@@ -12,12 +12,14 @@ Needs a system with ``fork``.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import importlib
 import json
 import os
 import random
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -30,14 +32,16 @@ from typing import Final
 
 import attrs
 
+from mama_structs.session import Session
+from mama_structs.storage.server import has_session
 from mama_structs.testing._damage import Case, Sample, outcome_of, remove_row, sweep
-from mama_structs.testing._oracle import BAD, PATIENCE, Book, Known, Tally, Verdict, fork, judged
+from mama_structs.testing._oracle import BAD, PATIENCE, Book, Known, Store, Tally, Verdict, fork, judged
 from mama_structs.testing._writers import ENDINGS, Task, run
 
 # What a run always tells, also where there was none.
 # Errors that no kill, fork or fault of ours may lead to.
 _FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
-_DELETIONS: Final = 600
+_DELETIONS: Final = 50
 # A store is begun anew after so many rounds: comparing all of it takes longer and longer.
 _ROUNDS_OF_A_STORE: Final = 12
 # Loaded before anything is forked, or each process would take a second to do it.
@@ -57,8 +61,11 @@ class Loop:
     writers: int
     sabotage: str
     table: Tally = attrs.field(factory=Tally)
+    # A database that is one store for the whole run, and what ends its server and starts it again.
+    server: str | None = None
+    restart: Sequence[str] = ()
     # Of the present store.
-    store: Path = attrs.field(init=False)
+    store: Store = attrs.field(init=False)
     lines: list[str] = attrs.field(factory=list, init=False)
     # What is bad once is not told again in each later round.
     spoilt: bool = attrs.field(default=False, init=False)
@@ -66,30 +73,32 @@ class Loop:
     def round(self, number: int) -> None:
         """Let processes write and be ended, and compare."""
         chance = random.Random(f"{self.seed}-{number}")  # noqa: S311 - to be repeated
-        if number % _ROUNDS_OF_A_STORE == 0 or self.spoilt:
+        if number == 0 or (self.server is None and (number % _ROUNDS_OF_A_STORE == 0 or self.spoilt)):
             self.begin(number)
         book = self.place / f"round-{number}.jsonl"
         self.table.counts["rounds"] += 1
         with contextlib.closing(_Round(self, number, chance, book)) as one:
-            one.start()
+            with self.table.held():
+                one.start()
+            self.table.go_on()
             one.watch()
         said = book.read_text().splitlines()
         self.account(said, one.killed)
         facts = Known().hear([*self.lines, *said])
         self.table.counts["acknowledged changes"] += facts.acknowledged - Known().hear(self.lines).acknowledged
-        if self.sabotage == "row":
+        if self.sabotage == "row" and isinstance(self.store, Path):
             remove_row(self.store, facts)
         self.judge(facts, number)
         self.judge_backups(said, facts, number)
         self.lines += said
-        if not self.spoilt and chance.random() < 0.3:  # noqa: PLR2004 - more often by `--damage`
-            self.damage(facts, number, chance)
+        if not self.spoilt and isinstance(self.store, Path) and chance.random() < 0.3:  # noqa: PLR2004 - more often by `--damage`
+            self.damage(facts, number, chance, self.store)
 
     def begin(self, number: int) -> None:
         """Begin another store; one in which something is bad is kept."""
         if number and not self.spoilt:
             shutil.rmtree(self.store)
-        self.store, self.lines, self.spoilt = self.place / f"store-{number}", [], False
+        self.store, self.lines, self.spoilt = self.server or self.place / f"store-{number}", [], False
 
     def account(self, said: Sequence[str], killed: set[int]) -> None:  # noqa: C901 - a case for each kind of line
         """Count what processes did and how they ended."""
@@ -105,6 +114,8 @@ class Loop:
                     self.table.counts["parents that died" if born.get(pid) == "parent" else "processes that died"] += 1
                 case ["ended", pid, number]:
                     ended[pid] = number
+                case ["unseen", _, memory_id]:
+                    self.table.note("wrong", f"{memory_id} was acknowledged, and not seen by the next call")
                 case ["forks", _]:
                     self.table.counts["forks"] += 1
                 case ["closes", _]:
@@ -152,10 +163,10 @@ class Loop:
             self.table.counts["backups"] += 1
             shutil.rmtree(path)
 
-    def damage(self, facts: Known, number: int, chance: random.Random) -> None:
+    def damage(self, facts: Known, number: int, chance: random.Random, store: Path) -> None:
         """Damage a copy of the store."""
         case = Case.any(chance)
-        sample = Sample(self.place / "sample", self.store, facts, older=None, other=None)
+        sample = Sample(self.place / "sample", store, facts, older=None, other=None)
         outcome, verdict = outcome_of(case, sample, seed=number)
         if outcome != "none":
             self.table.counts["damaged files"] += 1
@@ -185,28 +196,31 @@ class _Round:
         """Start the families of this round."""
         Book.open(self.book)
         chance = self.chance
-        for place in range(chance.randrange(1, self.loop.writers + 1)):
-            kind = chance.choice(("writer", "writer", "parent", "parent", "preload", "pool", "keeper"))
-            fault = chance.choice(("", "", "full", "failing", "interrupted")) if kind == "writer" else ""
-            task = Task(
-                kind=kind,
-                directory=str(self.loop.store),
-                book=str(self.book),
-                name=f"r{self.number}-{kind[0]}{place}",
-                seed=chance.randrange(2**32),
-                alive=self._alive[1],
-                changes=chance.choice((5, 20, 40)),
-                fault=fault,
-                ending=chance.choice(ENDINGS),
-                children=chance.randrange(1, 4),
-                early=self.loop.sabotage == "early" and kind == "writer",
-            )
-            if fault:
-                self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
-            if task.kind == "parent" and task.ending == "again":
-                self.loop.table.counts["parents that forked again"] += 1
-            self.pids.append(self._started(task, spawned=chance.random() < 0.25))  # noqa: PLR2004 - they take long to start
-        os.close(self._alive[1])
+        try:
+            for place in range(chance.randrange(1, self.loop.writers + 1)):
+                kind = chance.choice(("writer", "writer", "parent", "parent", "preload", "pool", "keeper"))
+                fault = chance.choice(("", "", "full", "failing", "interrupted")) if kind == "writer" else ""
+                fault = "" if self.loop.server else fault
+                task = Task(
+                    kind=kind,
+                    store=str(self.loop.store),
+                    book=str(self.book),
+                    name=f"r{self.number}-{kind[0]}{place}",
+                    seed=chance.randrange(2**32),
+                    alive=self._alive[1],
+                    changes=chance.choice((5, 20, 40)),
+                    fault=fault,
+                    ending=chance.choice(ENDINGS),
+                    children=chance.randrange(1, 4),
+                    early=self.loop.sabotage == "early" and kind == "writer",
+                )
+                if fault:
+                    self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
+                if task.kind == "parent" and task.ending == "again":
+                    self.loop.table.counts["parents that forked again"] += 1
+                self.pids.append(self._started(task, spawned=chance.random() < 0.25))  # noqa: PLR2004 - they take long to start
+        finally:
+            os.close(self._alive[1])
 
     def _started(self, task: Task, *, spawned: bool) -> int:
         errors = (self.loop.place / "errors").open("ab")
@@ -233,12 +247,17 @@ class _Round:
     def watch(self) -> None:
         """Kill, stop and go on at moments that are counted in acknowledged changes, until all have ended."""
         until = time.monotonic() + PATIENCE
-        for _ in range(self.chance.randrange(1, 4 * self.loop.writers)):
+        strikes = self.chance.randrange(1, 4 * self.loop.writers)
+        restarted = self.chance.randrange(strikes) if self.loop.restart else None
+        for number in range(strikes):
             after = self._lines + self.chance.randrange(0, 40)
             while self._lines < after and self._anyone(_POLL):
                 self._listen()
             time.sleep(self.chance.uniform(0, 0.02))
             self._strike()
+            if number == restarted:
+                subprocess.run(self.loop.restart, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: S603 - it was asked for
+                self.loop.table.counts["restarts of the server"] += 1
         while self._anyone(0.1):
             self._listen()
             if time.monotonic() > until:
@@ -286,17 +305,22 @@ class _Round:
         return not ready
 
     def close(self) -> None:
-        """End what is left, and take the exit of each child."""
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                # What a killed parent left: workers of a pool wait for ever.
-                os.killpg(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-            self._listen()
-            code = os.waitstatus_to_exitcode(status)
-            if code < 0:
-                Book.open(self.book).say("ended", pid, -code)
-        os.close(self._alive[0])
+        """End what is left, take the exit of each child, and wait until none of theirs is left."""
+        with self.loop.table.held():
+            for pid in self.pids:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    # What a killed parent left: workers of a pool wait for ever.
+                    os.killpg(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    # It may not have come to a group of its own yet.
+                    os.kill(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
+                self._listen()
+                code = os.waitstatus_to_exitcode(status)
+                if code < 0:
+                    Book.open(self.book).say("ended", pid, -code)
+            self._anyone(PATIENCE)
+            os.close(self._alive[0])
 
 
 @contextlib.contextmanager
@@ -338,6 +362,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seed", type=int, metavar="S", help="repeats the plan of a run; when processes run stays open"
     )
     parser.add_argument("--directory", type=Path, metavar="D", help="where the stores are made (a temporary place)")
+    parser.add_argument(
+        "--server", metavar="URL", help="write to a PostgreSQL server, in a database with no memories in it"
+    )
+    parser.add_argument(
+        "--restart",
+        metavar="COMMAND",
+        help="with --server: what ends it in the middle of each round and starts it again",
+    )
     parser.add_argument("--writers", type=int, default=4, metavar="N", help="families of processes at once, at most")
     parser.add_argument(
         "--sabotage", choices=("row", "early", "old"), default="",
@@ -355,6 +387,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
     _say(f"seed {seed}")
+    is_used = given.server and has_session(given.server)
+    if is_used and (full := asyncio.run(Session.namespaces(given.server))):
+        _say(f"the database has memories or conversations of {full[0]!r:.80}; name an empty one")
+        return 2
     table = Tally()
     before = signal.signal(signal.SIGINT, table.interrupt)
     for name in _LOADED.split():
@@ -371,7 +407,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     say=_say,
                 )
             else:
-                _rounds(Loop(place, seed, given.writers, given.sabotage, table), given.minutes, given.rounds)
+                loop = Loop(
+                    place, seed, given.writers, given.sabotage, table, given.server, shlex.split(given.restart or "")
+                )
+                _rounds(loop, given.minutes, given.rounds)
         except KeyboardInterrupt:
             _say("interrupted")
         finally:
@@ -386,7 +425,7 @@ def _rounds(loop: Loop, minutes: float | None, rounds: int | None) -> None:
     began = told = time.monotonic()
     end = began + 60 * (1.0 if minutes is None else minutes) if rounds is None or minutes is not None else float("inf")
     number = 0
-    while time.monotonic() < end and (rounds is None or number < rounds):
+    while time.monotonic() < end and (rounds is None or number < rounds) and not (loop.server and loop.spoilt):
         loop.table.go_on()
         loop.round(number)
         number += 1

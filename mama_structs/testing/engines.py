@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.copies import wording
+from mama_structs.memory.copies import NO_WORDING, wording
 from mama_structs.memory.engine import (
     NUMBERS,
     Direction,
@@ -36,9 +36,9 @@ from mama_structs.memory.engine import (
     Vectors,
     Writer,
     ends_at,
+    nfc,
     sampled,
 )
-from mama_structs.memory.graph import nfc
 from mama_structs.memory.model import CREATORS, ORIGINS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
 from mama_structs.memory.text import asking_of, indexed_text, scripts_of, terms_of, weighted_terms
 from mama_structs.storage.failures import Finding
@@ -91,7 +91,10 @@ class PlainReader(Writer):
 
     def alike(self, wordings: Sequence[int]) -> list[Nodes]:
         said = {node: wording(memory) for node, memory in sorted(self._memories.items())}
-        return [np.array([node for node, one in said.items() if one == wanted], np.int64) for wanted in wordings]
+        return [
+            np.array([node for node, one in said.items() if one == wanted != NO_WORDING], np.int64)
+            for wanted in wordings
+        ]
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         found = [self._vectors[int(node)] for node in nodes]
@@ -327,7 +330,7 @@ class PlainReader(Writer):
         ]
 
     def _where(self, where: Filter | None) -> list[int]:
-        return sorted(node for node, memory in self._memories.items() if where is None or _passes(memory, where))
+        return sorted(node for node, memory in self._memories.items() if where is None or where.passes(memory))
 
 
 @attrs.define
@@ -416,17 +419,3 @@ class PlainEngine:
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
     order = np.lexsort((-nodes, -scores))[: max(limit, 0)]
     return Matches(nodes[order], scores[order])
-
-
-def _passes(memory: Memory, where: Filter) -> bool:
-    return (
-        (where.types is None or memory.type in where.types)
-        and (where.topic is None or (memory.topic is not None and nfc(memory.topic) == nfc(where.topic)))
-        and (where.since is None or memory.created_at >= where.since)
-        and (where.until is None or memory.created_at < where.until)
-        and (where.mentions is None or where.mentions <= set(memory.mentions))
-        and (where.origins is None or memory.origin in where.origins)
-        and (where.trust is None or ORIGINS.index(memory.trust) <= ORIGINS.index(where.trust))
-        and (where.evidence is None or where.evidence <= set(memory.evidence))
-        and (where.valid_at is None or memory.valid_until is None or memory.valid_until > where.valid_at)
-    )

@@ -12,7 +12,7 @@ from mama_structs._check import choice
 from mama_structs._facade import bare
 from mama_structs.errors import EmbeddingFailed, StoreBusy
 from mama_structs.storage.rows import Rows
-from mama_structs.storage.store import Storage
+from mama_structs.storage.store import RowStorage
 
 __all__ = ["DiskFault", "SessionFaults"]
 
@@ -28,13 +28,13 @@ _CODES: Final = {
 }
 
 
-def fail_transactions(storage: Storage, planned: Callable[[], DiskFault | None]) -> None:
+def fail_transactions(storage: RowStorage, planned: Callable[[], DiskFault | None]) -> None:
     """Let a storage's transactions fail: *planned* is asked before each whether this one does, and how."""
 
     def in_transaction(work: Callable[[Rows], T], *, wait: float | None = None) -> T:
         kind = planned()
         if kind is None:
-            return Storage._in_transaction(storage, work, wait=wait)  # noqa: SLF001 - below every door
+            return type(storage)._in_transaction(storage, work, wait=wait)  # noqa: SLF001 - below every door
         if kind == "busy":
             raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
 
@@ -45,7 +45,7 @@ def fail_transactions(storage: Storage, planned: Callable[[], DiskFault | None])
             rows.failure.sqlite_errorname = "SQLITE_PLANNED"
             raise rows.failure
 
-        return Storage._in_transaction(storage, undone, wait=wait)  # noqa: SLF001 - as above
+        return type(storage)._in_transaction(storage, undone, wait=wait)  # noqa: SLF001 - as above
 
     vars(storage)["_in_transaction"] = in_transaction
 
@@ -69,7 +69,7 @@ class SessionFaults:
     def __init__(self, session: Any) -> None:
         inner: Session = bare(session)
         self.met: int = 0
-        storage: Storage = inner._common.home.storage  # noqa: SLF001 - below every door
+        storage: RowStorage = inner._common.home.storage  # noqa: SLF001 - below every door
         self._embedding = inner.memories._shared.embedding  # noqa: SLF001 - as above
         self._disk: DiskFault = "failing"
         self._left = {"disk": 0.0, "embedder": 0.0}

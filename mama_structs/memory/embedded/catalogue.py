@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -15,11 +13,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mama_structs._lru import Lru
-from mama_structs.memory.codec import Entry
-from mama_structs.memory.copies import NO_WORDING, wording
-from mama_structs.memory.engine import NEVER, Facts, Filter, Nodes, ends_at
-from mama_structs.memory.model import ORIGINS, Memory, MemoryType, from_milliseconds, is_id, milliseconds
-from mama_structs.memory.text import asking_of, scripts_of
+from mama_structs.memory.codec import Entry, as_evidence, named_in, rounded_up, told_by
+from mama_structs.memory.copies import NO_WORDING
+from mama_structs.memory.engine import NEVER, Facts, Filter, Nodes, nfc
+from mama_structs.memory.model import ORIGINS, MemoryType, from_milliseconds, milliseconds
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
@@ -170,8 +167,6 @@ Mask = NDArray[np.bool_]
 
 _TYPES: Final = tuple(MemoryType)
 TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _COLUMNS: Final = {
     "number": np.int64,
     "version": np.int64,
@@ -199,28 +194,6 @@ _TELLING: Final = 3
 
 _ANY: Final = Filter()
 _NONE: Final = np.empty(0, np.int64)
-
-
-def told_by(memory: Memory) -> dict[str, int]:
-    """Return what the catalogue has of a memory that may change, beside its topic and what it names."""
-    return {
-        "scripts": scripts_of(memory.content),
-        "asking": asking_of(memory.content),
-        "ends_ms": ends_at(memory),
-        "origin": ORIGINS.index(memory.origin),
-        "trust": ORIGINS.index(memory.trust),
-        "wording": wording(memory),
-    }
-
-
-def named_in(memory: Memory) -> tuple[str, ...]:
-    """Return what a memory names that filters ask of: its mentions, and the memories that are its evidence."""
-    return (*memory.mentions, *(_as_evidence(item) for item in memory.evidence if is_id(item)))
-
-
-def _as_evidence(memory_id: str) -> str:
-    # No mention begins so.
-    return f"\0{memory_id}"
 
 
 @attrs.frozen(kw_only=True)
@@ -438,8 +411,8 @@ class Catalogue:
             return (ordered[::-1] if newest_first else ordered)[: None if limit is None else max(limit, 0)]
         order = self._by_time.rows(created)
         if where is not None:
-            first = 0 if where.since is None else _place(created, order, _rounded_up(where.since))
-            end = None if where.until is None else _place(created, order, _rounded_up(where.until))
+            first = 0 if where.since is None else _place(created, order, rounded_up(where.since))
+            end = None if where.until is None else _place(created, order, rounded_up(where.until))
             order = order[first:end]
         if newest_first:
             order = order[::-1]
@@ -507,7 +480,7 @@ class Catalogue:
         """Return the ids of memories that look most like *text*, best first, for "did you mean"."""
         if limit <= 0:
             return []
-        text = _nfc(text[:_LONGEST])
+        text = nfc(text[:_LONGEST])
         candidates = self._like(text)
         if len(candidates) > _COMPARED:
             candidates.sort(key=lambda memory_id: _shared(memory_id, text), reverse=True)
@@ -567,7 +540,7 @@ class Catalogue:
         return self._ids[node], number, created, kind
 
     def _topic_number(self, topic: str | None) -> int:
-        return -1 if topic is None else self._topics.number(_nfc(topic))
+        return -1 if topic is None else self._topics.number(nfc(topic))
 
     def _mention(self, node: int, mentions: Iterable[str]) -> None:
         for mention in dict.fromkeys(mentions):
@@ -578,7 +551,7 @@ class Catalogue:
 
     def _of_topic(self, topic: str) -> Rows:
         """Return the nodes of a topic in rising order, holes too."""
-        number = self._topics.numbers.get(_nfc(topic), -1)
+        number = self._topics.numbers.get(nfc(topic), -1)
         return _NONE if number < 0 else self._by_topic.find(self._rows["topic"], number)
 
     def _naming(self, mention: str) -> Nodes:
@@ -617,12 +590,12 @@ class Catalogue:
             wanted = np.array([kind in where.types for kind in _TYPES])
             passing &= wanted[self._rows["type"][rows]]
         if where.topic is not None:
-            number = self._topics.numbers.get(_nfc(where.topic), -1)
+            number = self._topics.numbers.get(nfc(where.topic), -1)
             passing &= (self._rows["topic"][rows] == number) if number >= 0 else False
         if where.since is not None:
-            passing &= self._rows["created"][rows] >= _rounded_up(where.since)
+            passing &= self._rows["created"][rows] >= rounded_up(where.since)
         if where.until is not None:
-            passing &= self._rows["created"][rows] < _rounded_up(where.until)
+            passing &= self._rows["created"][rows] < rounded_up(where.until)
         if where.valid_at is not None:
             passing &= self._rows["ends"][rows] > milliseconds(where.valid_at)
         if where.origins is not None:
@@ -630,7 +603,7 @@ class Catalogue:
             passing &= wanted[self._rows["origin"][rows]]
         if where.trust is not None:
             passing &= self._rows["trust"][rows] <= ORIGINS.index(where.trust)
-        for mention in (*(where.mentions or ()), *map(_as_evidence, where.evidence or ())):
+        for mention in (*(where.mentions or ()), *map(as_evidence, where.evidence or ())):
             naming = np.zeros(len(self), np.bool_)
             naming[self._naming(mention)] = True
             passing &= naming[rows]
@@ -659,14 +632,6 @@ def used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDAr
     renumbered = np.full(len(texts) + 1, -1, np.int32)
     renumbered[used] = np.arange(len(used))
     return [texts[number] for number in used.tolist()], renumbered[numbers]
-
-
-def _nfc(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
-
-
-def _rounded_up(moment: datetime) -> int:
-    return -((_EPOCH - moment) // _MILLISECOND)
 
 
 def _place(keys: Array, order: NDArray[np.int32], bound: int) -> int:

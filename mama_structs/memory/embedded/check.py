@@ -9,9 +9,9 @@ import attrs
 import numpy as np
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.codec import Entry
+from mama_structs.memory.codec import Entry, indexed_terms
 from mama_structs.memory.embedded.catalogue import TYPE_INDEX
-from mama_structs.memory.embedded.indexes import Indexes, indexed_terms
+from mama_structs.memory.embedded.indexes import Indexes
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, read_dead
 from mama_structs.memory.model import digests_in, is_digest, milliseconds
 from mama_structs.storage.failures import Finding

@@ -18,6 +18,7 @@ import attrs
 from mama_structs._shared import Registry
 from mama_structs._telemetry import raised
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
+from mama_structs.memory.codec import RecentChanges
 from mama_structs.memory.embedded.check import Inspection
 from mama_structs.memory.embedded.erasing import finish_erasing, folder_of
 from mama_structs.memory.embedded.indexes import (
@@ -30,7 +31,7 @@ from mama_structs.memory.embedded.indexes import (
     replay,
     snapshot_parts,
 )
-from mama_structs.memory.embedded.plans import JournalReader, JournalWriter, RecentChanges
+from mama_structs.memory.embedded.plans import JournalReader, JournalWriter
 from mama_structs.memory.embedded.rows import (
     ChangeRow,
     Head,

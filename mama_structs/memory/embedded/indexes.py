@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.codec import Entry
-from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem, named_in, told_by
+from mama_structs.memory.codec import Entry, indexed_terms, named_in, told_by
+from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, whole
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
@@ -21,7 +21,7 @@ from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import Link, Memory, MemoryType
-from mama_structs.memory.text import ANALYSIS, indexed_text, weighted_terms
+from mama_structs.memory.text import ANALYSIS
 from mama_structs.storage.rows import Damaged, Snapshot
 
 Vectors = NDArray[np.float32]
@@ -153,11 +153,6 @@ class Indexes:
             "vectors": self.vectors.stats(),
             "words_to_index": len(self.unindexed),
         }
-
-
-def indexed_terms(memory: Memory) -> dict[str, float]:
-    """Return the terms under which a memory is found, with how often each counts."""
-    return weighted_terms(indexed_text(memory))
 
 
 # Rows that are read at once.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from array import array
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -14,12 +12,10 @@ import attrs
 import numpy as np
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.codec import Entry, vectors_to_bytes, write_entry
-from mama_structs.memory.embedded.catalogue import named_in
+from mama_structs.memory.codec import Entry, RecentChanges, check_vectors, named_in, vectors_to_bytes, write_entry
 from mama_structs.memory.embedded.erasing import erasing_key
 from mama_structs.memory.embedded.indexes import Indexes
 from mama_structs.memory.embedded.rows import ChangeRow, DeadRow, RowPlaces, encode, numbered, own_numbers
-from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import (
     Direction,
     EmbedderRecord,
@@ -28,6 +24,7 @@ from mama_structs.memory.engine import (
     NewMemory,
     Nodes,
     Query,
+    Reader,
     Scanned,
     Scores,
     Vectors,
@@ -42,43 +39,6 @@ T = TypeVar("T")
 # Links to a deleted memory are taken out of so many other memories' rows at once, or all of them later, by parts.
 _FEW: Final = 100
 _PART: Final = 256
-
-
-class RecentChanges:
-    """Which nodes the last changes touched."""
-
-    def __init__(self, size: int = 4096) -> None:
-        # A set of a few numbers takes ten times the room.
-        self._changes: deque[tuple[int, array[int]]] = deque()
-        self._size = size
-        self._floor = 0
-
-    def reset(self, change: int) -> None:
-        """Know nothing of what was before *change*."""
-        self._changes.clear()
-        self._floor = change
-
-    def note(self, change: int, nodes: Iterable[int]) -> None:
-        """Note what a change touched; changes are noted in their order."""
-        self._changes.append((change, array("q", nodes)))
-        while len(self._changes) > self._size:
-            self._floor = max(self._floor, self._changes.popleft()[0])
-
-    def forget(self, after: int) -> None:
-        """Take changes back that did not come to be."""
-        while self._changes and self._changes[-1][0] > after:
-            self._changes.pop()
-
-    def since(self, change: int) -> frozenset[int] | None:
-        """Return what changes after *change* touched, None where that is not known any more."""
-        if change < self._floor:
-            return None
-        touched: set[int] = set()
-        for number, nodes in reversed(self._changes):
-            if number <= change:
-                break
-            touched.update(nodes)
-        return frozenset(touched)
 
 
 class JournalReader:
@@ -121,6 +81,9 @@ class JournalReader:
     def change(self) -> int:
         """The number of the last change."""
         return self._change
+
+    def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
+        """Do nothing: every answer is at hand."""
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
@@ -271,7 +234,7 @@ class JournalWriter(JournalReader):
         for link in links:
             self._check_link(link, memory.id)
         if vectors is not None:
-            _check_vectors(vectors, self._place.embedder.dimensions)
+            check_vectors(vectors, self._place.embedder.dimensions)
         node = self.find(memory.id)
         if node is None:
             if vectors is None:
@@ -294,7 +257,7 @@ class JournalWriter(JournalReader):
                 raise ValueError(f"there is a memory with the id {memory.id}")
             for link in one.links:
                 self._check_link(link, memory.id)
-            _check_vectors(one.vectors, self._place.embedder.dimensions)
+            check_vectors(one.vectors, self._place.embedder.dimensions)
             self._check_contents((), memory, one.contents)
             self._clean_up_after(memory.id)
             numbers.append(self._next_change())
@@ -548,10 +511,3 @@ def _without_links(entry: Entry, dead: Collection[str]) -> Entry:
     """Return an entry without the links to deleted memories, the same one where it has none."""
     links = tuple(link for link in entry.links if link.to_id not in dead)
     return entry if len(links) == len(entry.links) else attrs.evolve(entry, links=links)
-
-
-def _check_vectors(vectors: Vectors, dimensions: int) -> None:
-    if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
-        raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
-    if not are_unit(vectors):
-        raise ValueError("vectors must be finite and of length 1")

@@ -12,10 +12,10 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from mama_structs.errors import StoreDamaged, StoreError
-from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_from_bytes
+from mama_structs.memory.codec import Entry, read_entry, read_memory, vectors_from_bytes, wrong_with
 from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engine import EmbedderRecord, Vectors
-from mama_structs.memory.model import DecisionMetadata, Memory, digest_of
+from mama_structs.memory.model import Memory, digest_of
 from mama_structs.storage.rows import Damaged, Snapshot
 
 T = TypeVar("T")
@@ -211,23 +211,10 @@ class RowPlaces:
         return memory
 
     def _check(self, key: str, memory: Memory) -> None:
-        # A good seal says that a row is whole, not who wrote it. Only comparisons: a traversal reads a thousand rows.
-        if memory.namespace != self.namespace:
-            raise self.damaged(key, "the memory is of another namespace")
-        if memory.created_at.tzinfo is None or memory.updated_at.tzinfo is None:
-            raise self.damaged(key, "a time of the memory has no time zone")
-        if memory.valid_until is not None and memory.valid_until.tzinfo is None:
-            raise self.damaged(key, "a time of the memory has no time zone")
-        if memory.former and any(former.until.tzinfo is None for former in memory.former):
-            raise self.damaged(key, "a time of the memory has no time zone")
-        metadata = memory.metadata
-        if type(metadata) is DecisionMetadata:
-            if not 0 <= metadata.confidence <= 1:
-                raise self.damaged(key, "the decision's confidence is not from 0 to 1")
-            if metadata.history and any(change.at.tzinfo is None for change in metadata.history):
-                raise self.damaged(key, "a time of the decision has no time zone")
-            if metadata.outcome_at is not None and metadata.outcome_at.tzinfo is None:
-                raise self.damaged(key, "a time of the decision has no time zone")
+        # A good seal says that a row is whole, not who wrote it.
+        reason = wrong_with(memory, self.namespace)
+        if reason is not None:
+            raise self.damaged(key, reason)
 
     def _read(self, key: str, value: bytes | Damaged | None, read: Callable[[bytes], T]) -> T:
         row = self._row(key, value, self.damaged)

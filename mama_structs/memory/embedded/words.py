@@ -12,14 +12,13 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory.codec import K1, LONGEST, MOST_PARTS, SPARE, UNIT
 from mama_structs.memory.embedded.catalogue import Columns, Vocabulary, grown, packed, runs, unpacked
 from mama_structs.memory.engine import Matches, Nodes, Scores
 
 Whole = NDArray[np.int32]
 Counts = NDArray[np.uint8]
 """How much a term counts in a memory, in parts of `UNIT`, 255 for more: there BM25 hardly grows any more."""
-
-UNIT: Final = 1 / 10
 
 # Postings that are handled at once, so that what is made of them stays in the caches.
 _AT_ONCE: Final = 65_536
@@ -89,13 +88,6 @@ def _bounds(sizes: NDArray[Any]) -> Whole:
     return bounds
 
 
-K1: Final = 1.2
-"""How soon a further occurrence of a term stops counting."""
-SPARE: Final = 30.0
-"""Terms: by so many each text counts as longer, or in a store of short ones a word more or less would decide."""
-LONGEST: Final = 200.0
-"""Terms: a longer text counts as one of this length, or a rare word in it would count for next to nothing."""
-
 _FORM: Final = 2
 _POSTING: Final = {"term": np.int32, "count": np.uint8}
 _NOWHERE: Final = -1
@@ -110,7 +102,6 @@ _SHORT: Final = 1_024
 _UNUSED_WORDS: Final = 4_096
 # Sums are kept for all nodes, unless these are so many times more than the postings that are added up.
 _SPARSE: Final = 64
-_MOST_PARTS: Final = 255
 # The highest scores are looked for in so many strips at once.
 _STRIPS: Final = 64
 
@@ -495,7 +486,7 @@ class WordIndex:
         self._total += int(lengths.sum())
         self._live += len(nodes)
         self._added = _NOTHING
-        self._terms.extend({"term": numbers, "count": np.minimum(parts, _MOST_PARTS).astype(np.uint8)})
+        self._terms.extend({"term": numbers, "count": np.minimum(parts, MOST_PARTS).astype(np.uint8)})
         self._fresh.extend({"node": nodes.repeat(sizes)})
         if len(self._fresh) >= _FRESH_POSTINGS:
             self._settle()
