@@ -34,10 +34,12 @@ def _show_pyenv_interpreters() -> None:
 _show_pyenv_interpreters()
 # Hundreds of tests start an interpreter: without bytecode each compiles again all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-nox.options.sessions = ["lint", "types", "docs", "tests"]
+# Side by side, for most of them wait for one core or for what they install; the longest one begins first.
+nox.options.sessions = ["tests", "lint", "types", "docs"]
+nox.options.parallel = "auto"
 nox.options.error_on_missing_interpreters = False
 nox.options.default_venv_backend = "venv"
-nox.needs_version = ">=2024.4.15"
+nox.needs_version = ">=2026.8.10"
 
 HNSWLIB = "hnswlib>=0.8"
 # These import the frameworks: about as much to compile as all other tests.
@@ -69,7 +71,7 @@ def _at_once(session: nox.Session, *commands: list[str]) -> None:
             one.result()
 
 
-@nox.session
+@nox.session(allow_parallel=True)
 def lint(session: nox.Session) -> None:
     """Style and formatting."""
     session.install("ruff==0.17.6")
@@ -77,7 +79,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check")
 
 
-@nox.session
+@nox.session(allow_parallel=True)
 def types(session: nox.Session) -> None:
     """Types of the package, of decorated tools, and completeness of the public ones."""
     session.install("--no-compile", ".[test]", "mypy==2.4.1", "pyright[nodejs]==1.1.414")
@@ -85,7 +87,7 @@ def types(session: nox.Session) -> None:
     _at_once(session, ["mypy"], public, ["pyright", "tests/typing"])
 
 
-@nox.session
+@nox.session(allow_parallel=True)
 def docs(session: nox.Session) -> None:
     """
     The notebooks, executed, and the site, in build/site.
@@ -106,21 +108,40 @@ CI_PROFILE = {
 }
 # Many tests wait, for a process or for a lock: with a worker for each core a third of the time is spent on nothing.
 ON_ALL_CORES = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
-OTHERS = [version for version in PYTHONS if version != HERE]
+# The one that takes longest begins first.
+OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
 
 
-@nox.session(python=HERE)
+# What starts servers has a session of its own.
+WITHOUT_SERVERS = "--ignore=tests/postgres"
+
+
+@nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
-    """All tests, those of the docs included, against the built package, on the interpreter that runs nox."""
+    """All tests but those of a server, those of the docs included, against the built package, here."""
     _install(session)
-    session.run("pytest", *(session.posargs or ON_ALL_CORES), env=CI_PROFILE)
+    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS]), env=CI_PROFILE)
 
 
-@nox.session(python=OTHERS, default=False)
+@nox.session(python=HERE, default=False, allow_parallel=True)
+def postgres(session: nox.Session) -> None:
+    """The tests of a PostgreSQL server, and those of memories on one, from the same files as in a directory."""
+    # Nothing more than what they need: a host's frameworks take longer to install than these tests.
+    session.install("--no-compile", ".[test-server]")
+    texts = {str(file): file.read_text(encoding="utf-8") for file in sorted(Path("tests/memory").glob("test_*.py"))}
+    shown = re.compile("matplotlib|networkx")
+    opening = [file for file, text in texts.items() if "OpenedDirectory" in text and not shown.search(text)]
+    opening += [f"tests/{name}.py" for name in ("test_meeting", "test_recall", "test_session", "test_story")]
+    opening += [f"tests/tools/{name}.py" for name in ("test_memory_tools", "test_untold")]
+    on_server = {"HYPOTHESIS_PROFILE": "brief", "MAMA_STRUCTS_TEST_ENGINE": "postgres"}
+    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, "tests/postgres", *opening]), env=CI_PROFILE | on_server)
+
+
+@nox.session(python=OTHERS, default=False, allow_parallel=True)
 def others(session: nox.Session) -> None:
-    """The tests on the other interpreters; on the last one all of them, and how much of the package they reach."""
+    """The tests on the other interpreters; on the first one all of them, and how much of the package they reach."""
     _install(session)
-    if session.python == OTHERS[-1]:
+    if session.python == OTHERS[0]:
         session.run("coverage", "erase")
         session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs", env=CI_PROFILE)
         session.run("coverage", "report", "--fail-under=95")
@@ -130,6 +151,7 @@ def others(session: nox.Session) -> None:
         "--ignore=tests/adapters",
         "--ignore=tests/benchmarks",
         "--ignore=tests/docs",
+        WITHOUT_SERVERS,
         "--ignore-glob=tests/memory/test_*_quality.py",
         "--ignore=tests/memory/test_engine_crash.py",
         "--ignore-glob=tests/*/test_*_processes.py",

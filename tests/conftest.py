@@ -16,6 +16,11 @@ from hypothesis import settings
 # Modules that several tests share are imported by their names.
 sys.path.append(str(Path(__file__).parent))
 
+from memory_helpers import give_back, is_on_server, sessions_on_server
+
+if is_on_server():
+    sessions_on_server()
+
 # A job in the background is started with SIGINT ignored, and so are its children: no test of Ctrl-C could pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,13 +78,23 @@ def pytest_collection_finish(session):
 
 def pytest_runtest_setup(item):
     """Leave a framework out too that a test before imported: it costs every later search as much as all else."""
+    if is_on_server() and (mark := item.get_closest_marker("of_the_directory")):
+        pytest.skip(f"of the directory's files: {mark.args[0]}")
     if FROZEN and len(sys.modules) > FROZEN[0] + 50:
         leave_out_what_is_there()
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """Let the databases of a test's directories be used by others."""
+    if (path := item.funcargs.get("tmp_path")) is not None:
+        give_back(lambda one: one.is_relative_to(path))
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session, exitstatus):
     """Fail the run when a test left a file in the checkout: tests write below their own temporary directories."""
+    give_back(lambda _path: True)
     before = session.config.stash.get(TREE, None)
     if before is not None and (left := sorted(files_of_the_tree() - before)):
         print(f"\nERROR: tests left files in the checkout: {', '.join(map(str, left[:9]))}")  # noqa: T201 - the summary of a run

@@ -28,6 +28,16 @@ class Run:
         self.streams.append(Watched(session.stream()))
         return self.streams[-1]
 
+    async def streamed(self, session: Session, coming: Any, final: str) -> Any:
+        """Show what comes of a provider's message, and return it whole."""
+        watched = self.watch(session)
+        async with coming as stream:
+            async for event in stream:
+                watched.feed(event)
+            whole = await getattr(stream, final)()
+        await watched.close()
+        return whole
+
 
 @attrs.define
 class Watched:
@@ -73,12 +83,7 @@ async def in_openai_responses(session, model: ScriptedModel, *turns, history=(),
             run.history = await openai.recalled(session, run.history, **options)
             asked = {"model": "any", "input": run.history, "tools": tools}
             if streamed:
-                watched = run.watch(session)
-                async with client.responses.stream(**asked) as stream:
-                    async for event in stream:
-                        watched.feed(event)
-                    response = await stream.get_final_response()
-                await watched.close()
+                response = await run.streamed(session, client.responses.stream(**asked), "get_final_response")
             else:
                 response = await client.responses.create(**asked)
             results = await openai.handle(session, response)
@@ -99,12 +104,9 @@ async def in_openai_chat(session, model: ScriptedModel, *turns, history=(), stre
             run.history = await openai.recalled(session, run.history, **options)
             asked = {"model": "any", "messages": run.history, "tools": tools}
             if streamed:
-                watched = run.watch(session)
-                async with client.chat.completions.stream(**asked) as stream:
-                    async for event in stream:
-                        watched.feed(event)
-                    completion = await stream.get_final_completion()
-                await watched.close()
+                completion = await run.streamed(
+                    session, client.chat.completions.stream(**asked), "get_final_completion"
+                )
             else:
                 completion = await client.chat.completions.create(**asked)
             results = await openai.handle(session, completion)
@@ -127,12 +129,7 @@ async def in_anthropic(session, model: ScriptedModel, *turns, history=(), stream
             run.history = await anthropic.recalled(session, run.history, **options)
             asked = {"model": "any", "max_tokens": 100, "messages": run.history, "tools": tools}
             if streamed:
-                watched = run.watch(session)
-                async with client.messages.stream(**asked) as stream:
-                    async for event in stream:
-                        watched.feed(event)
-                    message = await stream.get_final_message()
-                await watched.close()
+                message = await run.streamed(session, client.messages.stream(**asked), "get_final_message")
             else:
                 message = await client.messages.create(**asked)
             results = await anthropic.handle(session, message)

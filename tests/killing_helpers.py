@@ -1,4 +1,4 @@
-"""The command line, killed before a chosen statement of what it writes."""
+"""The command line, killed before a chosen statement: of what it writes to a directory, or of all that a server hears."""
 
 import contextlib
 import signal
@@ -10,19 +10,23 @@ import textwrap
 _RUNNER = """
     import importlib, os, signal, sys
     from mama_structs.cli import main
-    from mama_structs.storage.rows import Rows, Snapshot
+    from mama_structs.storage.rows import SqliteRows, SqliteSnapshot
+    from mama_structs.storage.server import Connection
 
     for name in "session _home composition memory.opening tools.exposure tools.memories tools.refs tools.view v1".split():
         importlib.import_module(f"mama_structs.{name}")
 
-    def counted(self, *arguments):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return Snapshot._do(self, *arguments)
+    def counted(do):
+        def counting(self, *arguments):
+            global left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return do(self, *arguments)
 
-    Rows._do = counted
+        return counting
+
+    SqliteRows._do, Connection._wait = counted(SqliteSnapshot._do), counted(Connection._wait)
     for line in sys.stdin:
         left, code = int(line), 1
         if not (child := os.fork()):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self
@@ -11,7 +14,7 @@ from typing import Any, Final, Self
 import attrs
 
 from mama_structs._async import LoopBound
-from mama_structs._home import embedded_engines
+from mama_structs._home import Home, embedded_engines, server_engines
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.engine import EmbedderRecord, Engines, mismatch
@@ -21,6 +24,7 @@ from mama_structs.memory.saving import FindContent, no_content
 from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.failures import Finding
+from mama_structs.storage.server import Server
 from mama_structs.storage.store import Storage
 from mama_structs.testing import PlainEngine
 
@@ -81,6 +85,15 @@ def plain_link(
     )
 
 
+def alike(one: Any, other: Any) -> bool:
+    """Tell whether two answers are equal, numbers to six digits."""
+    if isinstance(one, float):
+        return abs(one - other) < 2e-6
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
 class PlainEngines:
     """`Engines` whose namespaces are `PlainEngine`, and live as long as this object."""
 
@@ -110,6 +123,86 @@ class PlainEngines:
         """Do nothing: what is kept stays."""
 
 
+ENGINE: Final = "MAMA_STRUCTS_TEST_ENGINE"
+"""``postgres`` there lets all tests with an `OpenedDirectory` keep its memories on a server of their own."""
+_LENT: Final[dict[Path, str]] = {}
+
+
+def is_on_server() -> bool:
+    """Tell whether the memories of an `OpenedDirectory` are on a server."""
+    return os.environ.get(ENGINE) == "postgres"
+
+
+def url_of(path: Path) -> str:
+    """Return the URL of the database for a directory: whoever opens that again meets the same memories."""
+    known = path.with_name(f"{path.name}.database")
+    if not known.exists():
+        from postgres_helpers import borrowed  # noqa: PLC0415 - only where it is asked for
+
+        path.mkdir(parents=True, exist_ok=True)
+        give_back(lambda one: not one.exists())
+        _LENT[path] = borrowed()
+        known.write_text(_LENT[path])
+    return known.read_text()
+
+
+def sessions_on_server() -> None:
+    """Let whole sessions of a directory be on a server as well; tests of memories look into their directories."""
+    at = Home.at.__func__  # type: ignore[attr-defined]  # a class method
+
+    async def mapped(cls: type[Home], place: Path | str | None, **options: Any) -> Home:
+        is_here = re.match(r"tests/(memory|postgres)/", os.environ.get("PYTEST_CURRENT_TEST", "tests/memory/"))
+        opened: Home = await at(cls, url_of(place) if isinstance(place, Path) and not is_here else place, **options)
+        return opened
+
+    Home.at = classmethod(mapped)  # type: ignore[method-assign,assignment]  # for this process
+
+
+def give_back(is_over: Callable[[Path], bool]) -> None:
+    """Have the databases of directories that nobody needs any more used for others."""
+    for path in [path for path in _LENT if is_over(path)]:
+        from postgres_helpers import give_back  # noqa: PLC0415 - only where one was lent
+
+        path.with_name(f"{path.name}.database").unlink(missing_ok=True)
+        give_back(_LENT.pop(path))
+
+
+class Planned(Exception):
+    """A failure that a test wanted."""
+
+
+@contextlib.contextmanager
+def failing_after(writer: Any, count: int) -> Iterator[None]:
+    """Let the write to a row, or the question to a server, fail that comes after *count* others."""
+    target = writer._connection if is_on_server() else writer._writable
+    left = iter(range(count))
+
+    def counted(done: Callable[..., Any]) -> Callable[..., Any]:
+        def one(*given: Any) -> Any:
+            if next(left, None) is None:
+                raise Planned
+            return done(*given)
+
+        return one
+
+    # They are of the transaction that others share, and their own again when this is over.
+    changed = {
+        name: counted(getattr(target, name)) for name in ("put", "delete", "ask", "tell") if hasattr(target, name)
+    }
+    vars(target).update(changed)
+    try:
+        yield
+    finally:
+        for name in changed:
+            delattr(target, name)
+
+
+def vectors_settled(store: MemoryStore) -> None:
+    """Wait for an index of vectors that is built behind; a server's grows with each save."""
+    if not is_on_server():
+        store._engine._views.vectors.settled(30)
+
+
 @attrs.define(eq=False)
 class OpenedDirectory:
     """A session's directory, opened without sharing anything with what this process has open there; made by `open`."""
@@ -122,6 +215,7 @@ class OpenedDirectory:
     settings: MemorySettings
     find_mentions: Callable[[str], Sequence[str]]
     find_content: FindContent = no_content
+    server: Server | None = None
     _open: dict[tuple[str, ...], tuple[MemoryStore, Callable[[], Awaitable[None]]]] = attrs.field(
         factory=dict, init=False
     )
@@ -139,8 +233,11 @@ class OpenedDirectory:
         find_mentions: Callable[[str], Sequence[str]] = lambda _text: (),
         find_content: FindContent = no_content,
     ) -> Self:
-        """Open a directory, making it where there is none."""
+        """Open a directory, making it where there is none; its memories may be on a server, see `url_of`."""
         storage = Storage.open(path / "journal", wait=wait)
+        server = Server.open(url_of(path)) if engines is None and is_on_server() else None
+        if server is not None:
+            engines = server_engines(server)
         return cls(
             path=path,
             storage=storage,
@@ -150,6 +247,7 @@ class OpenedDirectory:
             settings=Settings.from_env().memory if settings is None else settings,
             find_mentions=find_mentions,
             find_content=find_content,
+            server=server,
         )
 
     async def memories(self, namespace: str = "default", *, reads: Sequence[str] = ()) -> MemoryStore:
@@ -181,4 +279,6 @@ class OpenedDirectory:
         for _, close in self._open.values():
             await close()
         self._open.clear()
+        if self.server is not None:
+            self.server.close()
         await self.storage.close()

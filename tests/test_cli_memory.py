@@ -207,6 +207,36 @@ def test_most_commands_need_no_embedder(tmp_path, capsys):
     assert "0 memories added, 5 were there already\n" == said(capsys, "import", store, tmp_path / "x")
 
 
+ADDRESS = "postgresql://me:open-sesame@127.0.0.1:1/none"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["conversations", ADDRESS],
+        ["demo", ADDRESS],
+        ["migrate", ADDRESS, "old.db"],
+        ["list", ADDRESS.replace("postgresql", "postgresql+asyncpg")],
+        ["list", f" {ADDRESS}"],
+        ["backup", ADDRESS, "copy"],
+    ],
+)
+def test_a_password_in_an_address_is_not_shown(given, tmp_path, capsys, monkeypatch):
+    """Whatever is wrong with a command that has an address, nobody sees its password, and nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    code: object = 0
+    try:
+        code = main(given)
+    except SystemExit as ended:
+        code = ended.code
+    out, err = capsys.readouterr()
+
+    assert code in {1, 2}
+    assert err
+    assert "open-sesame" not in (out + err).lower()
+    assert [] == [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_store(command, tmp_path, capsys):
     """A directory that is no store is refused and stays as it is: nothing is made."""

@@ -15,18 +15,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from killing_helpers import killed_commands
+from postgres_helpers import database, postgres, prepared
 
 from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings
 from mama_structs.cli import main
+from mama_structs.descriptors.log import namespace_of, part_of
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged
+from mama_structs.storage.server import Server
+from mama_structs.storage.server_store import ServerStorage
 from mama_structs.storage.store import Storage
+
+__all__ = ["database", "postgres", "prepared"]
 
 DAY = timedelta(days=1)
 
+in_directory = pytest.mark.parametrize("place", ["directory"], indirect=True)
 
-@pytest.fixture
-def place(tmp_path):
-    return tmp_path / "agent.mama"
+
+@pytest.fixture(params=["directory", "server"])
+def place(request, tmp_path):
+    """Where sessions are."""
+    return tmp_path / "agent.mama" if request.param == "directory" else request.getfixturevalue("database")
+
+
+def store(place):
+    """The rows of a place, beside any session."""
+    if isinstance(place, str):
+        return ServerStorage(Server.open(place), part_of=part_of, namespace_of=namespace_of)
+    return Storage.open(place / "journal")
 
 
 @pytest.fixture
@@ -58,7 +74,7 @@ async def names(place, **options):
 
 async def stored(place):
     """What a store holds, by keys of rows: all but those of memories."""
-    storage = Storage.open(place / "journal")
+    storage = store(place)
     keys = await storage.keys()
     await storage.close()
     return {key for key in keys if key.startswith(("conversations/", "refs/", "texts/", "used/", "deleted"))}
@@ -151,7 +167,7 @@ async def test_a_conversation_whose_beginning_is_damaged_is_passed_over(place, c
     for name in "ab":
         async with opened(place, name) as session:
             session.refs.add("x")
-    storage = Storage.open(place / "journal")
+    storage = store(place)
     storage.enqueue([("conversations/a", b"{}")])
     await storage.close()
 
@@ -262,6 +278,7 @@ def test_forks_hold_what_they_did_whichever_ancestors_are_deleted(steps, order, 
         asyncio.run(hold(Path(name) / "s"))
 
 
+@in_directory
 async def test_what_a_fork_needs_and_cannot_be_read_is_not_deleted(place):
     """Without the fork it is."""
     async with opened(place) as session:
@@ -269,7 +286,7 @@ async def test_what_a_fork_needs_and_cannot_be_read_is_not_deleted(place):
         await session.flush()
         async with session.fork("fork"):
             pass
-    storage = Storage.open(place / "journal")
+    storage = store(place)
     await storage.transact(
         lambda rows: rows._do(
             "UPDATE Cache SET value = CAST(value || x'00' AS BLOB) WHERE key = 'refs/c/0000000001/fd:1'"
@@ -286,6 +303,7 @@ async def test_what_a_fork_needs_and_cannot_be_read_is_not_deleted(place):
     assert set() == await names(place)
 
 
+@in_directory
 @pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
 async def test_a_killed_delete_was_made_or_was_not(place):
     """Whichever statement is the last before kill -9: it is whole, or it is gone, and its texts follow."""
@@ -363,7 +381,7 @@ async def test_what_may_have_been_used_just_now_is_kept(place, clock):
         async with opened(place, name) as session:
             session.refs.add("x")
         clock[0] += 100 * DAY
-    storage = Storage.open(place / "journal")
+    storage = store(place)
     storage.enqueue([("used/damaged", b"yesterday")])
     await storage.close()
     clock[0] -= 150 * DAY
@@ -388,7 +406,7 @@ def run(capsys, *arguments):
     return code, captured.out + captured.err
 
 
-async def test_a_shell_lists_and_deletes(place, capsys):
+async def test_a_shell_lists_and_deletes(place, capsys, tmp_path):
     """For people, and as JSON."""
     async with opened(place, "raid\n2") as session:
         session.refs.add("x")
@@ -402,7 +420,7 @@ async def test_a_shell_lists_and_deletes(place, capsys):
     assert (1, True) == ((done := await asyncio.to_thread(run, capsys, "delete", "x", place))[0], "raid" in done[1])
     assert 0 == (await asyncio.to_thread(run, capsys, "delete", "raid\n2", place))[0]
     assert (0, "there are none\n") == await asyncio.to_thread(run, capsys, "list", place)
-    assert 1 == (await asyncio.to_thread(run, capsys, "list", place / "nowhere"))[0]
+    assert 1 == (await asyncio.to_thread(run, capsys, "list", tmp_path / "nowhere"))[0]
 
 
 # Closed

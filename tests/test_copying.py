@@ -38,7 +38,7 @@ from mama_structs.errors import (
 from mama_structs.memory.carrying import CarriedMemories, KindTally
 from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.transfer import export_jsonl
-from mama_structs.storage.rows import Rows
+from mama_structs.storage.rows import SqliteRows
 from mama_structs.storage.store import Storage
 from mama_structs.testing import PlainEngine
 from mama_structs.testing.strategies import memories
@@ -286,7 +286,7 @@ async def test_a_full_disk_leaves_what_the_next_run_goes_on_with(source, tmp_pat
             raise self.failure
         return type(self).__mro__[1]._do(self, sql, arguments)
 
-    monkeypatch.setattr(Rows, "_do", write, raising=False)
+    monkeypatch.setattr(SqliteRows, "_do", write, raising=False)
     with pytest.raises(StoreFull):
         await Session.copy(source, tmp_path / "b")
     monkeypatch.undo()

@@ -39,6 +39,7 @@ EXAMPLES = {
     "StoreFull": lambda: errors.StoreFull("what", hint="do"),
     "StoreDamaged": lambda: errors.StoreDamaged("what", file="cache.db", findings=("a page",), hint="do"),
     "StoreReadOnly": lambda: errors.StoreReadOnly("what", hint="do"),
+    "StoreUnreachable": lambda: errors.StoreUnreachable("what", hint="do"),
     "MemoryStoreError": lambda: errors.MemoryStoreError("what", hint="do"),
     "MemoryNotFound": lambda: errors.MemoryNotFound("decision_x", nearest=("decision_y",), hint="do"),
     "LinkNotFound": lambda: errors.LinkNotFound("link_x", hint="do"),
@@ -183,6 +184,7 @@ def test_the_text_ends_with_what_to_do(name):
         ("ResponseTooLarge", "the answer is larger than 10 bytes (do)"),
         ("UnknownTool", "there is no tool named 'fly' (do)"),
         ("StoreReadOnly", "what (do)"),
+        ("StoreUnreachable", "what (do)"),
         ("QueryTimeout", "what (do)"),
     ],
 )

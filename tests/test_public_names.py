@@ -335,7 +335,7 @@ ALLOWED = {
     "_plain": {"errors"},
     "_introspect": {"errors", "_async"},
     "settings": {"errors", "_check", "_budget"},
-    "storage": BASE - {"settings"},
+    "storage": BASE,
     "references": BASE,
     "descriptors": {*BASE, "storage"},
     "memory": {*BASE, "storage"},

@@ -235,6 +235,7 @@ async def test_what_was_told_is_known_after_reopening_and_to_forks(tmp_path):
         assert await session.recall(LOGIN)
 
 
+@pytest.mark.of_the_directory("it lists conversations by their directory; on a server tests/test_conversations.py does")
 async def test_what_was_told_goes_with_its_conversation(tmp_path):
     """A deleted conversation leaves nothing of what it was told, and one of its name is told anew."""
     async with Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as session:

@@ -74,6 +74,7 @@ class TestOpening:
             assert session is entered
         assert not session.is_open
 
+    @pytest.mark.of_the_directory("it is about the directory itself")
     async def test_its_directory_is_made_for_its_owner_only(self, tmp_path):
         async with Session.open(tmp_path / "a" / "agent.mama") as session:
             assert 0o700 == stat.S_IMODE(session.location.stat().st_mode)
@@ -86,7 +87,7 @@ class TestOpening:
         [
             ({"location": ""}, "location must be a directory"),
             ({"location": 7}, "location must be a directory"),
-            ({"location": "postgresql://localhost/x"}, "not supported yet"),
+            ({"location": "postgresql://a\0b"}, "must begin with postgresql://"),
             ({"location": __file__}, "is a file"),
             ({"structs": 7}, "structs must be a URL"),
             ({"structs": "ftp://localhost"}, "http"),
@@ -101,6 +102,7 @@ class TestOpening:
         with pytest.raises(InvalidArgument, match=message):
             Session.open(**arguments)
 
+    @pytest.mark.of_the_directory("it is about the directory itself")
     async def test_a_directory_that_cannot_be_made_is_a_typed_error(self, tmp_path, monkeypatch):
         for error, expected in ((PermissionError(13, "no"), StoreReadOnly), (OSError(28, "full"), StoreError)):
 

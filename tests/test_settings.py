@@ -16,6 +16,7 @@ from mama_structs.settings import (
     LinkingPolicy,
     MemorySettings,
     ReferenceSettings,
+    ServerSettings,
     Settings,
     TelemetrySettings,
     ToolSettings,
@@ -163,6 +164,7 @@ SETTINGS = st.builds(
     memory=memory(st.sampled_from(list(PRESETS.values()))),
     tools=TOOLS,
     telemetry=st.builds(TelemetrySettings, enabled=st.booleans()),
+    server=st.builds(ServerSettings, connections=st.integers(1, 100), prepared=st.booleans()),
 )
 
 
@@ -193,7 +195,7 @@ def test_the_environment_can_say_every_setting(settings, form):
             if isinstance(value, tuple)
             else value
         )
-        for section in ("references", "descriptors", "memory", "tools", "telemetry")
+        for section in ("references", "descriptors", "memory", "tools", "telemetry", "server")
         for name, value in attrs.asdict(getattr(settings, section), recurse=False).items()
         if value is not None
     }

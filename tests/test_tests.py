@@ -1,5 +1,6 @@
 """What holds for the tests themselves."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -17,6 +18,54 @@ def test_no_test_depends_on_how_fast_the_machine_is(file):
     stopwatches = re.findall(r"\b(?:perf_counter|process_time|timeit)\b", file.read_text(encoding="utf-8"))
 
     assert file == Path(__file__) or not stopwatches or str(file.relative_to(FOLDER)) in CLOCKS
+
+
+# Of how many tests, or of whole modules, it is said that they show what lies in a directory's files.
+OF_THE_DIRECTORY = {
+    "memory/test_deleting.py": 4,
+    "memory/test_engine_crash.py": "module",
+    "memory/test_engine_faults.py": 28,
+    "memory/test_evidence_kept.py": 1,
+    "memory/test_forgetting.py": 5,
+    "memory/test_memory_machine.py": 1,
+    "memory/test_row_faults.py": "module",
+    "memory/test_transfer.py": 1,
+    "memory/test_without_hnswlib.py": "module",
+    "test_recall.py": 1,
+    "test_session.py": 2,
+}
+
+
+def test_what_is_tried_with_memories_in_a_directory_alone_is_known():
+    """Every other test of memories runs on a server as well, from the same file: no more of them are left out unseen."""
+    found = {}
+    for file in sorted(FOLDER.rglob("test_*.py")):
+        text = file.read_text(encoding="utf-8")
+        if "mark.of_the_directory" not in text or file == Path(__file__):
+            continue
+        tree = ast.parse(text)
+        places = [*tree.body, *(one for top in tree.body if isinstance(top, ast.ClassDef) for one in top.body)]
+        named = {
+            target.id
+            for one in places
+            if isinstance(one, ast.Assign) and _is_of_the_directory(one.value, set())
+            for target in one.targets
+        }
+        tests = [one for one in places if isinstance(one, ast.AsyncFunctionDef | ast.FunctionDef)]
+        count = sum(any(_is_of_the_directory(mark, named) for mark in one.decorator_list) for one in tests)
+        if "pytestmark" in named or count:
+            found[str(file.relative_to(FOLDER))] = "module" if "pytestmark" in named else count
+
+    assert found == OF_THE_DIRECTORY
+
+
+def _is_of_the_directory(mark, named):
+    """Tell whether an expression is that mark, or has it inside."""
+    return any(
+        (isinstance(one, ast.Attribute) and one.attr == "of_the_directory")
+        or (isinstance(one, ast.Name) and one.id in named)
+        for one in ast.walk(mark)
+    )
 
 
 def test_each_row_that_fails_is_named_and_those_behind_it_are_checked():

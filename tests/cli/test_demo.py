@@ -10,8 +10,9 @@ import pytest
 from mama_structs import MamaStructsError, Session, Settings
 from mama_structs import demo as scenario
 from mama_structs._plain import json_text
+from mama_structs._showing import aligned
 from mama_structs.cli import main
-from mama_structs.demo import DemoRun, at_once, one_by_one, play, shortened, table, tell
+from mama_structs.demo import DemoRun, at_once, one_by_one, play, shortened, tell
 from mama_structs.demo_memory import TwoDays, two_days
 from mama_structs.testing import Fault, World
 
@@ -326,8 +327,8 @@ async def test_the_node_counts_too(mama_structs_node):
 
 def test_numbers_of_a_table_stand_right():
     """The first column is words, the others are numbers."""
-    assert "run  calls\n---  -----\na        1\nbc      10" == table(("run", "calls"), [("a", "1"), ("bc", "10")])
-    assert "a    b   n\n---  -  --\nbcd  e  10" == table(("a", "b", "n"), [("bcd", "e", "10")], words=2)
+    assert "run  calls\n---  -----\na        1\nbc      10" == aligned(("run", "calls"), [("a", "1"), ("bc", "10")])
+    assert "a    b   n\n---  -  --\nbcd  e  10" == aligned(("a", "b", "n"), [("bcd", "e", "10")], words=2)
 
 
 def test_what_is_left_out_leaves_dots():

@@ -282,6 +282,7 @@ def test_the_command_imports_next_to_nothing(tmp_path):
         ([], "{}", "it needs STORE"),
         (["{nothing}"], "{}", "No such file or directory"),
         (["{empty}"], "{}", "is no session's directory"),
+        (["postgresql://me:secret@db/agents"], "{}", "it needs a session's directory"),
         (["{empty}", "--what"], "{}", "it takes no '--what'"),
         (["{empty}", "--seconds", "soon"], "{}", "could not convert"),
     ],
@@ -294,6 +295,7 @@ def test_whatever_is_wrong_the_agent_goes_on(arguments, event, said, tmp_path):
 
     assert (0, "{}\n") == (done.returncode, done.stdout)
     assert said in done.stderr
+    assert "secret" not in done.stderr
     assert 1 == done.stderr.count("\n")
     assert [] == list((tmp_path / "empty").iterdir())
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import attrs
 import pytest
+from postgres_helpers import database, postgres, prepared
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -224,6 +225,8 @@ def _loopback_only() -> Any:
         _guarded = False
 
 
+__all__ = ["database", "postgres", "prepared"]
+
 # --- fixtures: `--import-mode=importlib` leaves test modules no other way to share code ------------------------------
 
 
@@ -240,9 +243,13 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def docs(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+def docs(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> types.SimpleNamespace:
     """Give the functions of this module, in the directory of all pages."""
     monkeypatch.chdir(here)
+    if "page" in request.fixturenames and request.getfixturevalue("page").name == "server.md":
+        monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
     # Pages make a directory of their own there.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return types.SimpleNamespace(

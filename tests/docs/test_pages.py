@@ -483,13 +483,16 @@ def test_second_command_is_what_ci_runs(docs):
 
 
 def test_second_command_runs_the_docs_and_the_tests(docs):
-    """Plain `nox` runs these tests and all others; between them nothing is left out."""
+    """Plain `nox` runs these tests and all others, but those that start servers."""
     noxfile = (docs.root / "noxfile.py").read_text(encoding="utf-8")
     default = re.search(r"nox\.options\.sessions = \[(.*?)\]", noxfile, re.DOTALL)
 
     assert default
     assert {"lint", "types", "docs", "tests"} == set(re.findall(r'"(\w+)"', default[1]))
-    assert 'session.run("pytest", *(session.posargs or ON_ALL_CORES)' in noxfile
+    assert 'session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS])' in noxfile
+    # `.ci/run` runs those that start servers.
+    assert 'WITHOUT_SERVERS = "--ignore=tests/postgres"' in noxfile
+    assert "nox -s others postgres" in (docs.root / ".ci" / "run").read_text(encoding="utf-8")
     with (docs.root / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     assert "mama_structs.cli:main" == project["project"]["scripts"]["mama-structs"]

@@ -20,6 +20,7 @@ from memory_helpers import SMALL, OpenedDirectory
 import mama_structs
 from mama_structs import Session
 
+pytestmark = pytest.mark.of_the_directory("tests/postgres/test_crash_on_a_server.py kills who writes to a server")
 SRC = str(Path(mama_structs.__file__).parents[1])
 TESTS = str(Path(__file__).parents[1])
 ENVIRONMENT = {

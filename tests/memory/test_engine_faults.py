@@ -32,6 +32,7 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 import mama_structs
 from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
+from mama_structs.memory import codec
 from mama_structs.memory.embedded import engine as engine_module
 from mama_structs.memory.embedded import indexes as indexes_module
 from mama_structs.memory.embedded import vector_rows as rows_module
@@ -49,6 +50,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 OTHER = HashEmbedder(dimensions=128)
+IN_FILES = pytest.mark.of_the_directory("what goes wrong is of its journal, its views or its disk")
 
 
 @pytest.fixture
@@ -160,6 +162,7 @@ STEPS = [
 ]
 
 
+@IN_FILES
 @pytest.mark.parametrize(("after", "code"), [(False, sqlite3.SQLITE_IOERR), (True, sqlite3.SQLITE_FULL)])
 async def test_whichever_statement_fails_a_call_is_whole_or_not_at_all(quick_path, plan, after, code):
     """The N-th statement of a call fails, N = 1, 2, ...: a typed error and nothing changed, and done again it works."""
@@ -197,6 +200,7 @@ async def test_whichever_statement_fails_a_call_is_whole_or_not_at_all(quick_pat
     assert failures > 40
 
 
+@IN_FILES
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL])
 async def test_an_engine_whose_opening_fails_opens_when_asked_again(quick_path, plan, always_snapshots, code):
     """Whichever statement fails while the views are loaded or caught up with, the next call sees everything."""
@@ -274,6 +278,7 @@ asyncio.run(main())
 """
 
 
+@IN_FILES
 @pytest.mark.skipif(sys.platform == "win32", reason="no file-size limits")
 def test_a_limit_on_file_size_is_a_full_disk(tmp_path):
     """What there is no room for fails alone, reads go on, and with room again everything works."""
@@ -303,6 +308,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
+@IN_FILES
 async def test_a_full_disk_costs_no_memory_and_no_view(small_disk, always_snapshots):
     """On a full disk saves and snapshots fail, and nothing that was acknowledged is lost."""
     async with opened(small_disk, wait=1, settings=MemorySettings(snapshot_every=5)) as (place, store):
@@ -328,6 +334,7 @@ async def test_a_full_disk_costs_no_memory_and_no_view(small_disk, always_snapsh
         assert [] == await place.findings()
 
 
+@IN_FILES
 async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
     """While another process holds a transaction, saves fail as busy and searches go on; later all works."""
     async with opened(tmp_path) as (_, store):
@@ -370,6 +377,7 @@ asyncio.run(main())
 """
 
 
+@IN_FILES
 async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
     """Opening a session where this user may not write is a typed error."""
     directory = tmp_path / "agent.mama"
@@ -413,6 +421,7 @@ async def views_of(path, **options):
 DAMAGES = ["truncated", "flipped", "emptied", "gone", "foreign", "older"]
 
 
+@IN_FILES
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_damaged_snapshot_is_not_used(quick_path, always_snapshots, damage):
     """Whichever file of a snapshot is cut, flipped, emptied, deleted or swapped, everything is as before."""
@@ -458,6 +467,7 @@ async def test_a_damaged_snapshot_is_not_used(quick_path, always_snapshots, dama
         shutil.rmtree(place)
 
 
+@IN_FILES
 @pytest.mark.parametrize("name", ["foreign", "older"])
 async def test_a_swapped_folder_of_snapshots_is_not_used(quick_path, always_snapshots, name):
     """Views of another namespace, another store or an older moment are derived anew, or brought up to date."""
@@ -516,6 +526,7 @@ asyncio.run(main(sys.argv[1], float(sys.argv[2])))
 """
 
 
+@IN_FILES
 @pytest.mark.parametrize("share", ["0", "0.5"])
 def test_views_that_are_cut_while_they_are_in_use_do_no_harm(quick_path, share):
     """Every file of the views shrinks under a live session: it finds, saves, snapshots, closes and opens again."""
@@ -531,6 +542,7 @@ def test_views_that_are_cut_while_they_are_in_use_do_no_harm(quick_path, share):
     assert (0, "lives\n") == (done.returncode, done.stdout), done.stderr
 
 
+@IN_FILES
 async def test_views_that_are_deleted_cost_nothing_but_time(quick_path, always_snapshots):
     """While the store is closed or open: everything is found, and the next snapshot is written again."""
     expected = await views_of(quick_path)
@@ -548,11 +560,12 @@ async def test_views_that_are_deleted_cost_nothing_but_time(quick_path, always_s
         assert [] == await place.findings()
 
 
+@IN_FILES
 async def test_words_that_were_found_by_other_rules_are_derived_anew(quick_path, always_snapshots, monkeypatch):
     """A snapshot whose words an older version found does not hide what this one finds."""
     with monkeypatch.context() as older:
         older.setattr(indexes_module, "ANALYSIS", 1)
-        older.setattr(indexes_module, "weighted_terms", lambda text: {text.lower(): 1.0})
+        older.setattr(codec, "weighted_terms", lambda text: {text.lower(): 1.0})
         async with opened(quick_path) as (_, store):
             saved = await store.save_context("A lighthouse keeper.")
             await store.save_context("A shield wall.")
@@ -563,6 +576,7 @@ async def test_words_that_were_found_by_other_rules_are_derived_anew(quick_path,
     assert first.parts["words"] > 0
 
 
+@IN_FILES
 async def test_a_file_in_place_of_the_views_is_no_obstacle(quick_path, always_snapshots):
     """Where views cannot be written, memories work all the same."""
     quick_path.joinpath("views").write_text("no folder")
@@ -574,6 +588,7 @@ async def test_a_file_in_place_of_the_views_is_no_obstacle(quick_path, always_sn
         assert len(saved) == await store.count()
 
 
+@IN_FILES
 async def test_a_backup_put_back_is_not_mixed_with_newer_views(quick_path, always_snapshots):
     """An old journal under new views, then written to until the numbers are the same: the views are not used."""
     place = quick_path / "agent"
@@ -624,6 +639,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
+@IN_FILES
 @pytest.mark.parametrize("known_by", ["witness", "snapshot"])
 async def test_a_write_ahead_log_that_is_lost_after_a_crash_is_named(quick_path, known_by, caplog):
     """Both numbers are said when it is opened and by every check, whatever is saved later, until a rebuild."""
@@ -663,6 +679,7 @@ async def test_a_write_ahead_log_that_is_lost_after_a_crash_is_named(quick_path,
     assert "journal ended" not in caplog.text
 
 
+@IN_FILES
 async def test_a_backup_is_named_where_it_is_put_under_newer_views(tmp_path):
     """A backup of a session in a place of its own has nothing to tell; its journal alone, in the old place, has."""
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
@@ -683,6 +700,7 @@ async def test_a_backup_is_named_where_it_is_put_under_newer_views(tmp_path):
         assert [] == went_back((await session.check()).findings)
 
 
+@IN_FILES
 async def test_a_journal_that_goes_back_under_a_live_session_is_named(tmp_path):
     """Rows that vanish while it is open leave the views as well, and check() says so."""
     async with opened(tmp_path) as (place, store):
@@ -716,6 +734,7 @@ async def test_other_processes_and_embedders_raise_no_false_alarm(tmp_path):
         assert [] == went_back((await session.check()).findings)
 
 
+@IN_FILES
 @pytest.mark.parametrize("other", ["nothing", "one with less", "one with more"])
 async def test_another_stores_journal_under_the_views_is_named(tmp_path, other, caplog):
     """At the opening and by every check, until a rebuild takes it as it is."""
@@ -770,6 +789,7 @@ def test_a_witness_that_is_torn_knows_nothing(data):
         assert 9 == again.last
 
 
+@IN_FILES
 async def test_a_removed_directory_is_not_made_again(tmp_path, caplog):
     """A rebuild says what is wrong, closing does no harm, and neither makes anything where nothing is."""
     place = OpenedDirectory.open(tmp_path / "agent", settings=MemorySettings(snapshot_every=5))
@@ -790,6 +810,7 @@ async def test_a_removed_directory_is_not_made_again(tmp_path, caplog):
     assert [] == list(tmp_path.iterdir())
 
 
+@IN_FILES
 async def test_what_snapshots_write_while_many_are_saved_grows_no_faster_than_what_is_saved(tmp_path, monkeypatch):
     """Each is of all memories, so they come at growing distances."""
     written, write = [], SnapshotStore.write
@@ -819,6 +840,7 @@ def test_a_snapshot_makes_no_session(tmp_path):
 # A rebuild and what goes on beside it
 
 
+@IN_FILES
 async def test_a_search_passes_a_rebuild(tmp_path):
     """One that is asked for while 3,000 memories are looked at again is answered before that is done, from all."""
     async with opened(tmp_path, settings=MemorySettings(linking="off")) as (place, store):
@@ -849,6 +871,7 @@ async def test_a_search_passes_a_rebuild(tmp_path):
         assert [] == await place.findings()
 
 
+@IN_FILES
 @pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"x" * 9_000)])
 async def test_vectors_whose_file_is_damaged_under_an_open_session_are_derived_anew(
     tmp_path, monkeypatch, caplog, damage
@@ -870,6 +893,7 @@ async def test_vectors_whose_file_is_damaged_under_an_open_session_are_derived_a
         assert [] == await place.findings()
 
 
+@IN_FILES
 @pytest.mark.parametrize("call", ["save", "adopt"])
 async def test_a_damaged_file_of_vectors_is_in_nobodys_way_when_others_changes_are_taken_up(
     tmp_path, monkeypatch, call
@@ -913,6 +937,7 @@ steps = st.lists(
 )
 
 
+@IN_FILES
 @settings(max_examples=30)
 @given(before=steps, meanwhile=st.lists(steps, max_size=8), is_other=st.booleans())
 async def test_a_rebuild_beside_changes_ends_with_right_views(before, meanwhile, is_other):
@@ -990,6 +1015,7 @@ class Trap:
 KINDS = ["head", "m/0000000000000002", "v/%/0000000000000002", "c/%"]
 
 
+@IN_FILES
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_planted_pickle_is_refused_and_never_executed(tmp_path, kind, is_open):
@@ -1038,6 +1064,7 @@ async def test_a_planted_pickle_is_refused_and_never_executed(tmp_path, kind, is
     assert not trap.exists()
 
 
+@IN_FILES
 @pytest.mark.parametrize("key", ["m/zzz", "m/", "m/00000000000000gg", "c/x", "v/abc/1", "m/fffffffffffffffff"])
 async def test_a_row_with_a_strange_key_does_no_harm(tmp_path, key):
     """Rows that nobody of ours wrote are typed errors or findings, never something else."""
@@ -1061,6 +1088,7 @@ async def test_a_row_with_a_strange_key_does_no_harm(tmp_path, key):
         await place.close()
 
 
+@IN_FILES
 async def test_a_damaged_memory_is_left_out_and_all_else_works(tmp_path):
     """Its neighbours are read, changed and deleted; check names it; what it was linked with does not trip."""
     async with opened(tmp_path) as (_, store):
@@ -1081,6 +1109,7 @@ async def test_a_damaged_memory_is_left_out_and_all_else_works(tmp_path):
         assert 1 == await store.count()
 
 
+@IN_FILES
 async def test_a_memory_damaged_while_the_store_is_open_is_an_error_that_names_the_row(tmp_path):
     """Reading it raises; after a rebuild it is left out."""
     async with opened(tmp_path) as (_, store):
@@ -1098,6 +1127,7 @@ async def test_a_memory_damaged_while_the_store_is_open_is_an_error_that_names_t
         assert 1 == await store.count()
 
 
+@IN_FILES
 async def test_a_change_that_cannot_be_read_does_not_hide_what_it_changed(tmp_path):
     """Where the row of a change is damaged, another process derives its views anew."""
     async with opened(tmp_path) as (_, store), opened(tmp_path) as (_, other):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from memory_helpers import SMALL, OpenedDirectory, plain_memory
+from memory_helpers import SMALL, OpenedDirectory, is_on_server, plain_memory
 
 from mama_structs import Session
 from mama_structs.errors import (
@@ -34,9 +34,12 @@ from mama_structs.memory.embedded.rows import RowPlaces, numbered
 from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import KeptItem, digest_of, digests_in, parse_kept
+from mama_structs.memory.postgres.reader import PostgresReader
+from mama_structs.memory.postgres.writer import PostgresWriter
 from mama_structs.memory.results import Evidence
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
+from mama_structs.storage.store import Storage
 from mama_structs.testing.engines import PlainEngine
 
 KEYS = RowPlaces("default", record_of(SMALL), "")
@@ -74,6 +77,10 @@ async def rows_of(store):
     """Return the keys of kept texts and of those who name them, without the namespace."""
 
     def plan(reader):
+        if isinstance(reader, PostgresReader):
+            texts = reader.rows_from("SELECT digest FROM texts WHERE namespace = $1")
+            uses = reader.rows_from("SELECT digest, node FROM text_uses WHERE namespace = $1")
+            return [*(f"e/{row['digest']}" for row in texts), *(f"u/{row['digest']}/{row['node']}" for row in uses)]
         rows = reader._rows
         return [*rows.keys(KEYS.contents), *rows.keys(KEYS.all_uses)]
 
@@ -85,8 +92,8 @@ async def kept_in(store):
 
 
 async def plant(store, work):
-    """Have rows written that are sealed as ours are."""
-    await store._engine.write(lambda writer: work(writer._writable))
+    """Have rows written that are sealed as ours are, or statements run."""
+    await store._engine.write(lambda writer: work(writer._connection if is_on_server() else writer._writable))
 
 
 async def decision(store, *evidence, topic="t"):
@@ -349,7 +356,7 @@ async def test_other_changes_of_a_memory_leave_its_evidence_alone(tmp_path):
         link = await store.link(second.id, first.id, "refines")
         await store.unlink(link.id)
         await store.prune()
-        await store._engine.snapshot()
+        await (store.rebuild() if is_on_server() else store._engine.snapshot())
         await store.rebuild()
         await store.reembed(HashEmbedder(dimensions=32))
 
@@ -401,6 +408,8 @@ async def test_a_save_that_is_cancelled_keeps_all_or_nothing(tmp_path):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        # What was begun is written before it.
+        await store.save_context("the last one")
         there = await store.recent(limit=100)
 
         assert sorted(digest for memory in there for digest in digests_in(memory.evidence)) == await kept_in(store)
@@ -411,18 +420,19 @@ async def test_a_save_that_cannot_be_written_keeps_nothing(tmp_path, monkeypatch
     """Nothing of the text is there when the disk was full, and everything when there was room again."""
     async with opened(tmp_path, Handles({"ref:a": "text"})) as store:
         await store.save_context("before")
-        journal = store._engine._storage
-        whole = type(journal)._in_transaction
+        owner, name = (PostgresWriter, "finish") if is_on_server() else (Storage, "_in_transaction")
+        whole = getattr(owner, name)
 
-        def failing(work, **how):
+        def failing(self, *work, **how):
             def undone(rows):
-                work(rows)
+                work[0](rows)
                 raise StoreFull("no room")
 
-            return whole(journal, undone, **how)
+            whole(self, *[undone for _ in work], **how)
+            raise StoreFull("no room")
 
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "_in_transaction", failing)
+            patch.setattr(owner, name, failing)
             with pytest.raises(StoreFull):
                 await decision(store, "ref:a")
         assert (1, []) == (await store.count(), await rows_of(store))
@@ -434,21 +444,33 @@ async def test_a_save_that_cannot_be_written_keeps_nothing(tmp_path, monkeypatch
 
 # Damage
 
-DAMAGE = {
-    "gone": lambda rows, key: rows.delete(key),
-    "another text": lambda rows, key: rows.put(key, b"another"),
-    "no UTF-8": lambda rows, key: rows.put(key, b"\xff"),
-    "broken": lambda rows, key: rows._connection.execute("UPDATE Cache SET value = ? WHERE key = ?", (b"broken", key)),
-}
+DAMAGE = {"gone": None, "another text": b"another", "no UTF-8": b"\xff"}
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+def damage(rows, name):
+    digest = digest_of("secret")
+    key = f"{KEYS.contents}{digest}"
+    if is_on_server():
+        rows.tell("DELETE FROM texts WHERE digest = $1", digest)
+        if DAMAGE[name] is not None:
+            rows.tell("INSERT INTO texts (namespace, digest, text) VALUES ('default', $1, $2)", digest, DAMAGE[name])
+    elif name == "broken":
+        rows._connection.execute("UPDATE Cache SET value = ? WHERE key = ?", (b"broken", key))
+    elif DAMAGE[name] is None:
+        rows.delete(key)
+    else:
+        rows.put(key, DAMAGE[name])
+
+
+BROKEN = pytest.param("broken", marks=pytest.mark.of_the_directory("a server sees to the bytes of its rows itself"))
+
+
+@pytest.mark.parametrize("name", [*DAMAGE, BROKEN])
 async def test_a_text_that_is_damaged_is_never_given_back(tmp_path, name):
     """Reading it raises, the check names it without its content, the rest can be read, and saving it again repairs."""
-    key = f"{KEYS.contents}{digest_of('secret')}"
     async with opened(tmp_path, Handles({"ref:a": "secret", "ref:b": "whole"})) as store:
         bad, good = await decision(store, "ref:a"), await decision(store, "ref:b")
-        await plant(store, lambda rows: DAMAGE[name](rows, key))
+        await plant(store, lambda rows: damage(rows, name))
         with pytest.raises(StoreDamaged) as refused:
             await store.evidence_of(bad.id)
         findings = await store.check()
@@ -456,8 +478,8 @@ async def test_a_text_that_is_damaged_is_never_given_back(tmp_path, name):
             await store.export_jsonl(tmp_path / "x")
 
         assert {("error", "evidence")} == {(one.severity, one.kind) for one in findings}
-        assert key in str(refused.value)
-        assert str(tmp_path / "journal") == refused.value.file
+        assert digest_of("secret") in str(refused.value)
+        assert refused.value.file == (store._engine._server.location if is_on_server() else str(tmp_path / "journal"))
         assert "secret" not in f"{refused.value}{refused.value.findings}{findings}"
         assert not (tmp_path / "x").exists()
         assert bad == await store.get(bad.id)
@@ -474,6 +496,13 @@ async def test_a_check_names_texts_that_belong_to_nobody(tmp_path):
     own, lost = digest_of("own"), digest_of("lost")
 
     def work(rows):
+        if is_on_server():
+            rows.tell("INSERT INTO texts (namespace, digest, text) VALUES ('default', $1, 'lost')", lost)
+            rows.tell(
+                "INSERT INTO text_uses (namespace, digest, node) VALUES ('default', $1, 77), ('default', $1, 1)", own
+            )
+            rows.tell("DELETE FROM text_uses WHERE node = 0")
+            return
         rows.put(f"{KEYS.contents}{lost}", b"lost")
         rows.put(numbered(KEYS.uses(own), 77), b"")
         rows.put(numbered(KEYS.uses(own), 2), b"")
@@ -483,13 +512,13 @@ async def test_a_check_names_texts_that_belong_to_nobody(tmp_path):
         rows.put(f"{KEYS.uses(own)}zz", b"")
 
     async with opened(tmp_path, Handles({"ref:a": "own"})) as store:
-        await decision(store, "ref:a")
-        await store.save_context("without evidence")
+        first = await decision(store, "ref:a")
+        second = await store.save_context("without evidence")
         assert [] == await store.check()
         await plant(store, work)
         findings = await store.check()
 
-    assert {
+    expected = {
         ("orphan", f"{KEYS.contents}{lost}"),
         ("orphan", numbered(KEYS.uses(own), 77)),
         ("orphan", numbered(KEYS.uses(own), 2)),
@@ -497,7 +526,10 @@ async def test_a_check_names_texts_that_belong_to_nobody(tmp_path):
         ("foreign", f"{KEYS.contents}zz"),
         ("foreign", f"{KEYS.all_uses}zz/{1:016x}"),
         ("foreign", f"{KEYS.uses(own)}zz"),
-    } == {(finding.kind, finding.key) for finding in findings}
+    }
+    if is_on_server():
+        expected = {("orphan", lost), ("orphan", "77"), ("memory", first.id), ("memory", second.id)}
+    assert expected == {(finding.kind, finding.key) for finding in findings}
 
 
 async def test_many_texts_are_checked_in_several_looks(tmp_path, monkeypatch):
@@ -507,7 +539,15 @@ async def test_many_texts_are_checked_in_several_looks(tmp_path, monkeypatch):
     async with opened(tmp_path, handles) as store:
         saved = await decision(store, *handles.texts)
         assert [] == await store.check()
-        await plant(store, lambda rows: [rows.put(key, b"x") for key in rows.keys(KEYS.contents)])
+
+        def work(rows):
+            if is_on_server():
+                rows.tell("UPDATE texts SET text = 'x'")
+            else:
+                for key in rows.keys(KEYS.contents):
+                    rows.put(key, b"x")
+
+        await plant(store, work)
         findings = await store.check()
 
         assert set(digests_in(saved.evidence)) == {one.key.removeprefix(KEYS.contents) for one in findings}

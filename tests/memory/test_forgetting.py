@@ -29,12 +29,13 @@ from mama_structs.memory.embedded.snapshots import LOCK, SnapshotStore
 from mama_structs.storage import connection
 from mama_structs.storage.backup import backup
 from mama_structs.storage.locks import DirectoryLocks, LockFile
-from mama_structs.storage.rows import Rows
+from mama_structs.storage.rows import SqliteRows
 
 PATHS = os.pathsep.join((str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])))
 QUIET = MemorySettings(linking="off")
 SETTINGS = Settings(memory=attrs.evolve(QUIET, snapshot_every=50))
 SECRET = 'the Quokkafish "vault" is at Zürichsee\n\tbehind 비밀계좌의 문 \\ öffnen ✓ \U0001f512'
+IN_FILES = pytest.mark.of_the_directory("it counts what its log, its free pages and its views still hold")
 WORDS = ("quokkafish", "zürichsee", "비밀계좌", "\U0001f512")
 
 
@@ -239,6 +240,7 @@ async def test_a_reason_that_is_forgotten_leaves_its_decision_with_the_outcome(t
     assert [] == files_with(tmp_path, *WORDS)
 
 
+@IN_FILES
 async def test_what_a_reader_holds_is_pending_and_goes_at_the_next_chance(tmp_path):
     """A process that reads what was before is named; the next look after the store finishes, and so does an opening."""
     async with filled(tmp_path) as (place, store, secret):
@@ -264,6 +266,7 @@ async def test_what_a_reader_holds_is_pending_and_goes_at_the_next_chance(tmp_pa
     assert ([], [], []) == (copied, after, findings)
 
 
+@IN_FILES
 async def test_the_close_of_who_was_in_the_way_finishes_it(tmp_path):
     """Whoever closes the store looks whether something is still to be cleaned up."""
     other = OpenedDirectory.open(tmp_path, embedder=SMALL, settings=QUIET)
@@ -281,6 +284,7 @@ async def test_the_close_of_who_was_in_the_way_finishes_it(tmp_path):
     assert [] == after
 
 
+@IN_FILES
 async def test_views_that_somebody_writes_are_pending(tmp_path):
     """Where a snapshot is being written it may be one of before: it is deleted at the next chance."""
     settings = attrs.evolve(QUIET, snapshot_every=20)
@@ -299,6 +303,7 @@ async def test_views_that_somebody_writes_are_pending(tmp_path):
     assert ((), []) == (again.pending, after)
 
 
+@IN_FILES
 async def test_a_process_that_knew_it_writes_no_view_with_it(tmp_path):
     """Another process that had it in its views takes the change up, and its later snapshots have no word of it."""
     settings = attrs.evolve(QUIET, snapshot_every=20)
@@ -320,7 +325,8 @@ async def test_a_process_that_knew_it_writes_no_view_with_it(tmp_path):
 
 async def test_others_save_between_the_slices_of_a_large_forgetting(tmp_path, monkeypatch):
     """Many memories go in many transactions; what somebody saves meanwhile does not wait for all of them."""
-    monkeypatch.setattr("mama_structs.memory.embedded.engine._TRANSACTION_SECONDS", 0)
+    for module in ("embedded.engine", "postgres.writer"):
+        monkeypatch.setattr(f"mama_structs.memory.{module}._TRANSACTION_SECONDS", 0)
     async with filled(tmp_path, count=30) as (_, store, _secret):
         told, between = [], []
 
@@ -339,6 +345,7 @@ async def test_others_save_between_the_slices_of_a_large_forgetting(tmp_path, mo
     assert ["in between"] == [memory.content for memory in left]
 
 
+@IN_FILES
 async def test_a_kill_at_any_point_is_made_good_by_the_next_opening(tmp_path, monkeypatch):
     """What every transaction and every step of the cleaning leaves on the disk is finished by who opens it."""
     path, images = tmp_path / "store", tmp_path / "images"
@@ -353,7 +360,7 @@ async def test_a_kill_at_any_point_is_made_good_by_the_next_opening(tmp_path, mo
             shutil.copytree(path, images / f"{len(list(images.iterdir())):02}")
 
         for owner, name in (
-            (Rows, "commit"),
+            (SqliteRows, "commit"),
             (connection, "_rewritten"),
             (connection, "_emptied"),
             (SnapshotStore, "clear"),

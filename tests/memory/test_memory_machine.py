@@ -22,7 +22,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from memory_helpers import OpenedDirectory
+from memory_helpers import OpenedDirectory, is_on_server
+from postgres_helpers import administer
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
 from mama_structs.memory import graph
@@ -79,6 +80,10 @@ HANDLES = {
 CONTENTS = {digest_of(text): text for _, text in HANDLES.values()}
 EVIDENCE = st.lists(st.sampled_from([*HANDLES, "https://example.org/ref:x"]), max_size=3)
 MANY = 10_000
+CUT = """
+    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 
 def kept(evidence):
@@ -90,6 +95,9 @@ def kept(evidence):
 
 def contents_of(reader):
     """Return all texts that the engine keeps, by their hash."""
+    if is_on_server():
+        rows = reader.rows_from("SELECT digest, text FROM texts WHERE namespace = $1")
+        return {row["digest"]: row["text"].decode() for row in rows}
     prefix = reader._place.contents
     return {key.removeprefix(prefix): value.decode() for key, value in reader._rows.items(prefix)}
 
@@ -528,7 +536,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.fail_once(actor, "failing")
         results = self.do(actor, namespace, work)
         failed = [isinstance(result, StoreError) for result in results]
-        if not divided:
+        if not divided and not is_on_server():
             assert all(failed)
             return
         # Each had a transaction of its own, and the first of them failed, whoever that was.
@@ -542,6 +550,7 @@ class MemoryMachine(RuleBasedStateMachine):
         ]
         self.learn_all(actor, namespace, saved)
 
+    @precondition(lambda _self: not is_on_server())
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=2, max_size=3))
     def what_is_too_much_at_once_is_saved_one_by_one(self, actor, namespace, texts):
         store = self.store(actor, namespace)
@@ -554,6 +563,9 @@ class MemoryMachine(RuleBasedStateMachine):
 
     async def together(self, actor, store, calls, *, seconds=math.inf):
         """Let calls wait for the store's thread until all of them do; they share a transaction for so long."""
+        if is_on_server():
+            # Each has a transaction of its own.
+            return await asyncio.gather(*calls, return_exceptions=True)
         gate = threading.Event()
         with patch.object(embedded_engine, "_TRANSACTION_SECONDS", seconds):
             self.actors[actor].storage.in_thread(lambda: gate.wait(600))
@@ -568,6 +580,18 @@ class MemoryMachine(RuleBasedStateMachine):
     def fail_once(self, actor, kind):
         """Let the next transaction of an engine fail when its work is done."""
         kinds = iter([kind])
+        if (server := self.actors[actor].server) is not None:
+            run = server.run
+
+            def failing(work, *, write, **how):
+                def undone(connection):
+                    work(connection)
+                    raise StoreError("planned")
+
+                return run(undone if write and next(kinds, None) else work, write=write, **how)
+
+            server.run = failing
+            return
         fail_transactions(self.actors[actor].storage, lambda: next(kinds, None))
 
     # Coming and going
@@ -579,8 +603,12 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self):
-        """The directory as a crash at this moment would leave it: nobody has closed anything."""
+        """The directory as a crash at this moment would leave it, or a server that lost all its connections."""
         before, old = self.actors, self.place
+        if is_on_server():
+            administer(before[0].server.url, CUT)
+            self.they_agree()
+            return
         self.generation += 1
         shutil.copytree(old, self.place)
         self.actors = [self.opened(), self.opened()]
@@ -593,6 +621,7 @@ class MemoryMachine(RuleBasedStateMachine):
         shutil.rmtree(self.place / "views", ignore_errors=True)
         self.reopen(actor)
 
+    @precondition(lambda _self: not is_on_server())
     @rule(actor=ACTORS, namespace=NAMESPACES)
     def snapshot(self, actor, namespace):
         self.do(actor, namespace, lambda store: store._engine.snapshot())
@@ -787,6 +816,7 @@ def test_a_failed_transaction_is_undone_however_slow_the_machine_is(machine, mon
     machine.they_agree()
 
 
+@pytest.mark.of_the_directory("on a server no two calls share a transaction")
 def test_what_is_too_much_at_once_is_saved_however_slow_the_machine_is(machine, monkeypatch):
     """Calls that share a transaction for which there is no room are saved one by one."""
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", -1)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_helpers import SMALL, OpenedDirectory, PlainEngines
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines, vectors_settled
 from row_helpers import every_row
 
 from mama_structs import Session
@@ -427,7 +427,7 @@ async def test_filters_are_exact(exact_up_to):
             await store.delete(gone.id)
         everything = [one for number, one in enumerate(everything) if number % 9]
         if exact_up_to == 0:
-            store._engine._views.vectors.settled(20)
+            vectors_settled(store)
 
         @settings(max_examples=max(20, settings.default.max_examples // 4))
         @given(
@@ -483,7 +483,7 @@ async def test_two_thousand_equal_memories_do_not_hide_others(tmp_path, exact_up
     saved = await store.save_many(others[:8])
     await store.save_many([{"type": "context", "content": "nothing new on the login"}] * 2000)
     saved += await store.save_many(others[8:])
-    store._engine._views.vectors.settled(30)
+    vectors_settled(store)
     for memory in saved:
         assert memory.id == (await store.search(memory.content))[0].memory.id
         similar = await store.similar(memory.content, threshold=0.0, limit=3)

@@ -26,6 +26,7 @@ from mama_structs.memory.requests import check_namespace
 from mama_structs.session import Session
 from mama_structs.storage.store import Storage
 
+pytestmark = pytest.mark.of_the_directory("it is about the rows of its journal, and its views")
 RECORD = record_of(SMALL)
 PLACE = RowPlaces("default", RECORD, "/journal")
 

@@ -791,6 +791,7 @@ def test_every_kind_of_metadata_is_generated():
     assert timedelta(0) == UTC.utcoffset(None)
 
 
+@pytest.mark.of_the_directory("it has the links of a memory in its row; a server has one for each")
 async def test_links_to_later_lines_are_written_together(tmp_path, monkeypatch):
     """A memory from which links lead to many later ones is written twice, not once for each of these."""
     place = OpenedDirectory.open(tmp_path)

@@ -9,12 +9,16 @@ from types import SimpleNamespace
 import attrs
 import pytest
 from mama_v1_0 import OldStore
-from memory_helpers import SMALL, OpenedDirectory
+from memory_helpers import SMALL, OpenedDirectory, Planned, failing_after, is_on_server
 
 from mama_structs.errors import MemoryNotFound
 from mama_structs.memory.embedded import engine as embedded_engine
+from mama_structs.memory.embedded.engine import EmbeddedEngine
 from mama_structs.memory.embedded.plans import JournalWriter
 from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.postgres import writer as postgres_writer
+from mama_structs.memory.postgres.engine import PostgresEngine
+from mama_structs.memory.postgres.writer import PostgresWriter
 from mama_structs.settings import MemorySettings
 from mama_structs.v1 import migrate, rollback
 
@@ -45,20 +49,26 @@ class Slow:
         return slow
 
 
+WRITER, ENGINE = (PostgresWriter, PostgresEngine) if is_on_server() else (JournalWriter, EmbeddedEngine)
+
+
 @pytest.fixture
 def slow(monkeypatch):
     """Let each memory that is written, and each that is deleted, take 40 ms."""
     disk = Slow()
-    monkeypatch.setattr(embedded_engine, "time", SimpleNamespace(monotonic=lambda: disk.now))
+    for module in (embedded_engine, postgres_writer):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: disk.now))
     for name in ("put", "put_new", "delete", "put_vectors", "delete_links"):
-        monkeypatch.setattr(JournalWriter, name, disk.slowed(getattr(JournalWriter, name)))
-    whole = embedded_engine.EmbeddedEngine._write_group
+        monkeypatch.setattr(WRITER, name, disk.slowed(getattr(WRITER, name)))
+    # What each transaction begins with.
+    owner, name = (PostgresWriter, "__init__") if is_on_server() else (EmbeddedEngine, "_write_group")
+    begun = getattr(owner, name)
 
-    def counted(engine, rows, group):
+    def counted(*given):
         disk.counts.append(0)
-        return whole(engine, rows, group)
+        return begun(*given)
 
-    monkeypatch.setattr(embedded_engine.EmbeddedEngine, "_write_group", counted)
+    monkeypatch.setattr(owner, name, counted)
     return disk
 
 
@@ -152,14 +162,14 @@ async def test_a_record_that_fails_in_a_later_transaction_says_how_many_were_sav
     store = await place.memories()
     first = await store.save_context("the first")
     records = [{"type": "checkpoint", "summary": f"part {n}", "implements": [first.id]} for n in range(20)]
-    whole = JournalWriter.put_new
+    whole = WRITER.put_new
 
     def put_new(writer, new, *given):
         if "part 10" in {one.memory.content for one in new}:
             raise MemoryNotFound("gone")
         return whole(writer, new, *given)
 
-    monkeypatch.setattr(JournalWriter, "put_new", put_new)
+    monkeypatch.setattr(WRITER, "put_new", put_new)
     with pytest.raises(MemoryNotFound) as caught:
         await store.save_many(records)
 
@@ -174,7 +184,7 @@ async def test_single_saves_come_in_between_those_of_a_long_list(tmp_path, slow,
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
     alone, waits = asyncio.current_task(), []
-    write = embedded_engine.EmbeddedEngine.write
+    write = ENGINE.write
 
     async def watched(engine, plan):
         # Before it is asked for and after it was written, a busy machine lets any number of others begin.
@@ -186,7 +196,7 @@ async def test_single_saves_come_in_between_those_of_a_long_list(tmp_path, slow,
 
         return await write(engine, run if asyncio.current_task() is alone else plan)
 
-    monkeypatch.setattr(embedded_engine.EmbeddedEngine, "write", watched)
+    monkeypatch.setattr(ENGINE, "write", watched)
     loading = asyncio.create_task(store.save_many([{"type": "context", "content": f"n {n}"} for n in range(150)]))
     while not loading.done():
         await store.save_insight(f"single {len(waits)}")
@@ -210,21 +220,12 @@ async def test_a_plan_that_fails_at_any_of_its_rows_leaves_nothing_in_the_transa
     for number in range(100):
 
         def failing(writer, left=number):
-            rows, left = writer._writable, iter([True] * left)
-
-            def counted(change):
-                return lambda *given: change(*given) if next(left, False) else 1 // 0
-
-            # They are of the transaction that others share, and their own again when this is over.
-            rows.put, rows.delete = counted(rows.put), counted(rows.delete)
-            try:
+            with failing_after(writer, left):
                 fresh = attrs.evolve(writer.get([writer.find(first.id)])[0], id="fresh", content="other words")
                 writer.put(fresh, vectors=writer.vectors(writer.find(first.id)))
                 writer.delete(first.id)
                 writer.set_note("a", "b")
                 writer.finish()
-            finally:
-                del rows.put, rows.delete
             raise AssertionError("nothing failed")
 
         results = await asyncio.gather(
@@ -236,7 +237,7 @@ async def test_a_plan_that_fails_at_any_of_its_rows_leaves_nothing_in_the_transa
         expected = [results[2].id, results[0].id, *expected]
         if isinstance(results[1], AssertionError):
             break
-        assert isinstance(results[1], ZeroDivisionError)
+        assert isinstance(results[1], Planned)
         failures += 1
         assert sorted(expected) == sorted(memory.id for memory in await store.recent(limit=1000))
         assert [linked.id] == [link.from_id for link in await store.links_of(first.id) if link.created_by == "user"]

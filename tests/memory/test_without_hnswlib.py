@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mama_structs
+
+pytestmark = pytest.mark.of_the_directory("a server has an index of its own")
 
 PROGRAM = """
 import asyncio, sys

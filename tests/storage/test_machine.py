@@ -8,9 +8,11 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from mama_structs.storage.rows import New
+from mama_structs.storage.server import Server
+from mama_structs.storage.server_store import ServerStorage
 from mama_structs.storage.store import Storage
 
 KEYS = st.sampled_from(["a", "a:1", "a:2", "b", "b\x7f", "c"])
@@ -27,19 +29,27 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.model = {}
+        self.prepare()
+        self.storage = self.open()
+
+    def prepare(self):
         memory = Path("/dev/shm")
         self.home = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
-        self.loop = asyncio.new_event_loop()
-        self.directory = Path(self.home.name) / "journal"
-        self.storage = Storage.open(self.directory)
-        self.model = {}
+
+    def open(self):
+        return Storage.open(Path(self.home.name) / "journal")
+
+    def clean(self):
+        self.home.cleanup()
 
     def teardown(self):
         findings = self.run(self.storage.check())
         assert [] == [finding for finding in findings if finding.kind != "sqlite"]
         self.run(self.storage.close())
         self.loop.close()
-        self.home.cleanup()
+        self.clean()
 
     def run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -110,7 +120,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self):
         self.run(self.storage.close())
-        self.storage = Storage.open(self.directory)
+        self.storage = self.open()
 
     @rule(prefix=st.sampled_from(["", "a", "a:", "b", "b\x7f", "\x7f", "zz"]))
     def list_keys(self, prefix):
@@ -130,3 +140,23 @@ StoreMachine.TestCase.settings = settings(
     deadline=None,
 )
 TestStore = StoreMachine.TestCase
+
+
+def test_a_store_on_a_server_does_the_same(database):
+    """The same holds for rows on a server."""
+    # It is open meanwhile: to connect takes longer than everything else.
+    kept = Server.open(database)
+
+    class ServerMachine(StoreMachine):
+        def prepare(self):
+            """Begin with nothing."""
+
+        def open(self):
+            return ServerStorage(Server.open(database))
+
+        def clean(self):
+            kept.run(lambda one: one.tell("DELETE FROM rows"), write=True).result()
+
+    few = settings(StoreMachine.TestCase.settings, max_examples=max(8, settings.default.max_examples // 50))
+    run_state_machine_as_test(ServerMachine, settings=few)
+    kept.close()

@@ -7,12 +7,15 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 
 import pytest
 
 from mama_structs.errors import StoreBusy, StoreDamaged
+from mama_structs.storage.server import Server
+from mama_structs.storage.server_store import SHARED, ServerStorage
 from mama_structs.storage.store import Storage
 
 LOADER = """
@@ -93,6 +96,33 @@ async def test_reads_pass_a_write_that_waits_for_the_lock(tmp_path):
     await storage.flush()
     assert ["a", "b", "c"] == await storage.keys()
     await storage.close()
+
+
+async def test_reads_pass_a_write_that_waits_for_another_host(database):
+    """The same for rows on a server; what may not wait is refused at once, and rows written behind are kept."""
+    storage = ServerStorage(Server.open(database))
+    stranger = Server.open(f"{database}?application_name=stranger")
+    await storage.transact(lambda rows: rows.put("a", b"1"))
+    begun, go = threading.Event(), threading.Event()
+    holding = stranger.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace=SHARED)
+    assert begun.wait(30)
+    with pytest.raises(StoreBusy):
+        await storage.transact(lambda rows: rows.put("x", b"1"), wait=0)
+    saving = asyncio.ensure_future(storage.transact(lambda rows: rows.put("b", b"2")))
+    storage.enqueue([("c", b"3")])
+    for _ in range(10):
+        assert 1 == await storage.look(lambda rows: len(rows.keys()))
+        assert {"a": b"1", "c": b"3"} == await storage.read(["a", "b", "c"])
+        assert ["a", "c"] == await storage.keys()
+    assert not saving.done()
+    go.set()
+    holding.result()
+    await saving
+    await storage.flush()
+
+    assert ["a", "b", "c"] == await storage.keys()
+    await storage.close()
+    stranger.close()
 
 
 async def test_a_look_that_fails_while_a_write_waits_is_told_to_its_caller_alone(tmp_path):

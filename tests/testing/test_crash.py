@@ -116,3 +116,38 @@ def test_ctrl_c_ends_it_with_the_table_so_far(tmp_path):
     assert 0 == process.returncode, rest
     assert 0 < figures(rest)["rounds"]
     assert [] == list(tmp_path.iterdir())
+
+
+INTERRUPTED = """
+import os, signal, sys
+from mama_structs.testing import crash
+
+started, pids = crash._Round._started, []
+
+def interrupted(one, task, *, spawned):
+    pids.append(started(one, task, spawned=spawned))
+    os.kill(os.getpid(), signal.SIGINT)
+    return pids[-1]
+
+crash._Round._started = interrupted
+status = crash.main(sys.argv[1:])
+for pid in pids:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        print("ended")
+sys.exit(status)
+"""
+
+
+def test_ctrl_c_while_a_process_is_started_leaves_none(tmp_path):
+    """A process that was started at that very moment is known and ended, too."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", INTERRUPTED, "--rounds", "1", "--seed", "3", "--directory", str(tmp_path)],
+        capture_output=True, text=True, env=ENVIRONMENT, timeout=600, check=False,
+    )  # fmt: skip
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "interrupted" in done.stdout
+    assert "ended" == done.stdout.splitlines()[-1]
+    assert [] == list(tmp_path.iterdir())

@@ -1,0 +1,25 @@
+"""A PostgreSQL server for the tests here, and a database for each of them."""
+
+from postgres_helpers import (
+    database,
+    empty_database,
+    memory_server,
+    own_database,
+    own_postgres,
+    plain_database,
+    postgres,
+    prepared,
+    proxy,
+)
+
+__all__ = [
+    "database",
+    "empty_database",
+    "memory_server",
+    "own_database",
+    "own_postgres",
+    "plain_database",
+    "postgres",
+    "prepared",
+    "proxy",
+]

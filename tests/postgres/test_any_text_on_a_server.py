@@ -1,0 +1,205 @@
+"""Whatever a text holds, it comes back from a server as from a directory, and no statement is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory_helpers import SMALL, alike
+
+from mama_structs import Session
+from mama_structs.errors import InvalidArgument, MamaStructsError, StoreError
+from mama_structs.memory import model
+from mama_structs.testing.fakes import FakeClock
+
+NUMBERS = itertools.count()
+ODD = (
+    "'", "'; DROP SCHEMA mama_structs CASCADE; --", '"', "\\", "\\0", "\\'", "\0", "$1", "$$", "%s", "%", "_", "{}",
+    "a\0b", "\\x00", "E'\\n'", "/*", ";", "a:*", "'a' & !b", "NULL", "{NULL}", "{a,b}", "\r\n", "\x1f", "\x7f",
+    "\ud800", "\udfff\ud800", "\u202e\u05d0\u0634\u202c", "\u200f", "e\u0301", "\ufeff", "\uffff", "\U0010ffff",
+)  # fmt: skip
+NAMES = ("'; DROP SCHEMA mama_structs; --", "a\\0b", "$1%_", "\u202eabc", "\ud55c" * 67, "\ud800")
+TEXTS = st.lists(st.sampled_from(ODD) | st.text(st.characters(), max_size=4), min_size=1, max_size=4).map("".join) | (
+    st.builds(lambda one, most: (one * most)[:most], st.sampled_from(ODD), st.sampled_from([199, 513, 5_000]))
+)
+
+
+def linked(to, word, *more):
+    """The links of a save."""
+    return [{"to_id": to, "relationship": word, **dict(zip(("reason", "tags"), more, strict=False))}]
+
+
+# Each takes the memories, the ids of a decision and an insight, and two texts.
+OF_MEMORIES = (
+    lambda m, i, t, o: m.save_decision(t, o, t),
+    lambda m, i, t, o: m.save_decision("auth", t, o, evidence=[t, o]),
+    lambda m, i, t, o: m.save_decision("auth", o, t, links=linked(i[0], "refines", t, [t, o])),
+    lambda m, i, t, o: m.save_decision("auth", o, t, links=linked(i[0], t)),
+    lambda m, i, t, o: m.save_decision("auth", o, "", links=linked(t, "refines")),
+    lambda m, i, t, o: m.save_decision("auth", o, "", supersedes=t),
+    lambda m, i, t, o: m.save_decision("auth", o, "", implements=[t]),
+    lambda m, i, t, o: m.save_checkpoint(t, open_files=[t, o], next_steps=[o]),
+    lambda m, i, t, o: m.save_insight(t, category=t, tags=[t, o], source=o),
+    lambda m, i, t, o: m.save_insight(t, on_duplicate="merge"),
+    lambda m, i, t, o: m.save_context(t, topic=o, source=t),
+    lambda m, i, t, o: m.save_many([{"type": "context", "content": t}, {"type": "insight", "content": o, "tags": [t]}]),
+    lambda m, i, t, o: m.set_outcome(i[0], "FAILED", reason=t),
+    lambda m, i, t, o: m.set_outcome(t, "SUCCESS"),
+    lambda m, i, t, o: m.supersede(i[0], t, o, topic=t, evidence=[t]),
+    lambda m, i, t, o: m.supersede(t, o, ""),
+    lambda m, i, t, o: m.correct(i[1], t, reason=o),
+    lambda m, i, t, o: m.correct(t, o),
+    lambda m, i, t, o: m.link(i[0], i[1], t, reason=o, tags=[t]),
+    lambda m, i, t, o: m.link(i[0], t, "refines"),
+    lambda m, i, t, o: m.link(t, i[0], "refines"),
+    lambda m, i, t, o: m.unlink(t),
+    lambda m, i, t, o: m.delete(t),
+    lambda m, i, t, o: m.get(t),
+    lambda m, i, t, o: m.evidence_of(t),
+    lambda m, i, t, o: m.evolution(t),
+    lambda m, i, t, o: m.links_of(t),
+    lambda m, i, t, o: m.traverse(t),
+    lambda m, i, t, o: m.connected(t),
+    lambda m, i, t, o: m.load_context(t),
+    lambda m, i, t, o: m.similar(t),
+    lambda m, i, t, o: m.about(t),
+    lambda m, i, t, o: m.by_topic(t),
+    lambda m, i, t, o: m.search(t, topic=o, mentions=[t, o]),
+    lambda m, i, t, o: m.search(t),
+    lambda m, i, t, o: m.explain(t, i[0]),
+    lambda m, i, t, o: m.explain("tokens", t),
+    lambda m, i, t, o: m.recent(types=[t]),
+    lambda m, i, t, o: m.relationships(),
+    lambda m, i, t, o: m.forget([t]),
+    lambda m, i, t, o: m.forget(about=t, source=o),
+    lambda m, i, t, o: m.forget(source=t),
+)
+# Each takes the session and two texts.
+OF_SESSIONS = (
+    lambda s, t, o: s.recall(t),
+    lambda s, t, o: s.remember(
+        [{"role": "user", "content": t}], extract=lambda *_: [{"type": "insight", "content": o}]
+    ),
+    lambda s, t, o: s.observe(t),
+    lambda s, t, o: s.observe(f'<ref id="a">{t}</ref>'),
+    lambda s, t, o: s.wrap({"said": t, t: o}),
+    lambda s, t, o: s.call("search/by_context", {"query": t}),
+    lambda s, t, o: s.call("save/insight", {"content": t}),
+    lambda s, t, o: s.refs.put("b", t, note=o),
+    lambda s, t, o: s.refs.put(t, o),
+    lambda s, t, o: s.refs.add(t, source=o),
+    lambda s, t, o: (s.refs.put("c", f"{t}{o}"), s.refs.edit("c", t[:1], o)),
+    lambda s, t, o: s.refs.get(t),
+    lambda s, t, o: s.refs.search(t, o),
+    lambda s, t, o: s.refs.delete(t),
+)
+CALLS = [*((True, call) for call in OF_MEMORIES), *((False, call) for call in OF_SESSIONS)]
+
+
+def told(value):
+    """What a call returned, as plain lists."""
+    if isinstance(value, dict):
+        return [[told(one) for one in pair] for pair in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [told(one) for one in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if attrs.has(type(value)):
+        return [told(getattr(value, field.name)) for field in attrs.fields(type(value))]
+    return value if isinstance(value, float) else str(value)
+
+
+async def came(call):
+    """What came of a call; no text is a reason why a store fails."""
+    try:
+        found = call()
+        return told(await found if inspect.isawaitable(found) else found)
+    except StoreError:
+        raise
+    except MamaStructsError as error:
+        return [type(error).__name__, str(error), error.hint]
+
+
+async def lived(place, namespace, text, other, calls):
+    """All that comes of some calls at a place, and what is there afterwards; ids and times follow from the calls."""
+    found, clock, numbers = [], FakeClock(start=1_800_000_000.0), itertools.count()
+    drawn = SimpleNamespace(token_hex=lambda size: f"{next(numbers):0{2 * size}x}")
+    with patch.object(model, "secrets", drawn), tempfile.TemporaryDirectory() as home:
+        async with Session.open(place, namespace=namespace, conversation="talk", embedder=SMALL) as session:
+            clock.drive(session)
+            memories = session.memories
+            decision = await memories.save_decision("auth", "use tokens", "stateless")
+            ids = decision.id, (await memories.save_insight("tea is served at four")).id
+            for is_of_memories, call in calls:
+                clock.advance(61)
+                found.append(
+                    await came(
+                        (lambda call=call: call(memories, ids, text, other))
+                        if is_of_memories
+                        else (lambda call=call: call(session, text, other))
+                    )
+                )
+            await session.flush()
+            await memories.export_jsonl(Path(home) / "export")
+            assert [] == [one for one in (await session.check()).findings if one.severity == "error"]
+        found.append((Path(home) / "export").read_text())
+        async with Session.open(place, namespace=namespace, conversation="talk", embedder=SMALL) as session:
+            found.append([(one.versioned, one.text, told(one.attributes)) for one in session.refs.list()])
+    return found
+
+
+def test_every_text_comes_back_as_from_a_directory(memory_server):
+    """Any two texts in any place of any call: the same results, errors, exports and refs, and no damage."""
+
+    @given(text=TEXTS, other=TEXTS, calls=st.lists(st.sampled_from(CALLS), min_size=8, max_size=12))
+    @settings(max_examples=max(3, settings.default.max_examples // 20), suppress_health_check=list(HealthCheck))
+    def compared(text, other, calls):
+        async def both():
+            name = f"texts{next(NUMBERS)}"
+            with tempfile.TemporaryDirectory() as home:
+                here = await lived(Path(home) / "a", name, text, other, calls)
+            there = await lived(memory_server.url, name, text, other, calls)
+            for one, two in zip(here, there, strict=True):
+                assert alike(one, two), (one, two)
+
+        asyncio.run(both())
+
+    compared()
+
+
+async def named(place):
+    """What comes of names: as namespaces, as conversations, as those that are read."""
+    found = []
+    for name in NAMES:
+        for options in ({"namespace": name, "conversation": "talk"}, {"conversation": name}, {"reads": [name]}):
+            try:
+                async with Session.open(place, embedder=SMALL, **options) as session:
+                    await session.memories.save_insight("hello there")
+                    await session.observe('<ref id="a">hello</ref>')
+                    found.append([one.namespace for one in await session.memories.recent(limit=1)])
+            except InvalidArgument:
+                found.append("refused")
+    async with Session.open(place, embedder=SMALL) as session:
+        assert (await session.check()).ok
+    found.append(await Session.namespaces(place))
+    found.append(sorted(one.name for one in await Session.conversations(place) if one.name in NAMES))
+    return found
+
+
+async def test_every_name_is_taken_as_in_a_directory(tmp_path, database):
+    """Namespaces and conversations are called the same, and the same names are refused."""
+    assert await named(tmp_path / "a") == await named(database)
+
+
+async def test_a_namespace_with_nul_is_refused(database):
+    """A server can have no such name; everything else of it works as before."""
+    with pytest.raises(InvalidArgument, match="NUL"):
+        await Session.open(database, embedder=SMALL, namespace="a\0b")
+    assert () == await Session.namespaces(database)

@@ -1,0 +1,90 @@
+"""A store is copied to a server and back, and is the same."""
+
+import asyncio
+from itertools import count
+
+import pytest
+from killing_helpers import killed_commands
+from postgres_helpers import administer
+from test_copying import ADA, exported, filled, opened
+
+from mama_structs.errors import InvalidArgument, StoreDiffers, StoreFull
+from mama_structs.session import Session
+from mama_structs.settings import ServerSettings
+from mama_structs.storage.server import Server
+
+FULL = """
+CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION USING ERRCODE = '53100'; END $$
+"""
+
+
+async def test_there_and_back_again_it_is_the_same(tmp_path, database):
+    """Exports are byte-equal, conversations hold and were told the same, and each way a second run adds nothing."""
+    await filled(tmp_path / "a")
+    copies = [(tmp_path / "a", database), (database, tmp_path / "b")]
+    found = [await Session.copy(*places) for places in copies for _ in range(2)]
+
+    assert all(one.ok for one in found)
+    assert 1 == len({str([(own.counts, own.digests) for own in one.namespaces]) for one in found})
+    assert [5, 0, 5, 0] == [one.namespaces[0].added for one in found]
+    assert await exported(tmp_path / "a") == await exported(tmp_path / "b")
+
+
+async def test_a_copy_to_a_server_that_is_killed_goes_on(tmp_path, database):
+    """Whichever question was the last before kill -9, the next run goes on with what is there, to the same end."""
+    await filled(tmp_path / "a")
+    with killed_commands("copy", tmp_path / "a", database) as is_killed:
+        for steps in count(2, 19):
+            if not await asyncio.to_thread(is_killed, steps):
+                break
+    assert steps > 30
+    assert (await Session.copy(database, tmp_path / "b")).ok
+    assert await exported(tmp_path / "a") == await exported(tmp_path / "b")
+
+
+@pytest.mark.parametrize("table", ["memories", "rows"])
+async def test_a_copy_to_a_server_without_room_goes_on_when_there_is_some(tmp_path, own_database, table):
+    """It is a typed error that says where there is no room, and the next run has the same end."""
+    await filled(tmp_path / "a")
+    administer(
+        own_database,
+        FULL,
+        f"CREATE TRIGGER full_disk BEFORE INSERT ON mama_structs.{table} EXECUTE FUNCTION full_disk()",
+    )
+    with pytest.raises(StoreFull, match="no room") as caught:
+        await Session.copy(tmp_path / "a", own_database)
+    assert caught.value.hint
+    administer(own_database, f"DROP TRIGGER full_disk ON mama_structs.{table}")
+
+    assert (await Session.copy(tmp_path / "a", own_database)).ok
+    async with opened(own_database) as session:
+        assert (await session.check()).ok
+
+
+async def test_other_things_on_a_server_are_refused(tmp_path, database):
+    """What others saved under the namespace stays as it is; another namespace alone can be copied beside it."""
+    await filled(tmp_path / "a")
+    async with opened(database) as session:
+        saved = await session.memories.save_context("of somebody else")
+    with pytest.raises(StoreDiffers, match="'default'"):
+        await Session.copy(tmp_path / "a", database)
+    with pytest.raises(InvalidArgument):
+        await Session.copy(database, database)
+    assert (await Session.copy(tmp_path / "a", database, namespace=ADA)).ok
+
+    async with opened(database) as session:
+        assert [saved.id] == [memory.id for memory in await session.memories.recent()]
+
+
+async def test_a_copy_in_half_the_bytes_is_compared_as_it_is_kept(tmp_path, database):
+    """Each number of a vector is rounded there, and a second run finds nothing to add."""
+    await filled(tmp_path / "a")
+    server = Server.open(database, options=ServerSettings(halfvec=True))
+    try:
+        found = [await Session.copy(tmp_path / "a", database) for _ in range(2)]
+    finally:
+        server.close()
+
+    assert all(one.ok for one in found)
+    assert [5, 0] == [one.namespaces[0].added for one in found]

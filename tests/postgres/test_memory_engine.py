@@ -1,0 +1,356 @@
+"""Every engine answers as the one in plain dicts does, whatever was written before."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from memory_helpers import alike, plain_link, plain_memory
+
+from mama_structs._home import embedded_engines
+from mama_structs.memory.engine import EmbedderRecord, Filter, NewMemory, nfc
+from mama_structs.memory.model import KeptItem, LinkType, MemoryType, digest_of
+from mama_structs.memory.postgres.engine import PostgresEngines
+from mama_structs.settings import MemorySettings
+from mama_structs.storage.store import Storage
+from mama_structs.testing.engines import PlainEngine
+
+RECORD = EmbedderRecord("drawn", "drawn", 3)
+OTHER = EmbedderRecord("other", "other", 2)
+NAMES = itertools.count()
+TEXTS = st.sampled_from(
+    ["raid the yard", "shield yard, shield!", "백업을 했다", "x", "the raid of m_1-2 was 30 % dearer"]
+)
+TOPICS = st.none() | st.sampled_from(["auth", "raids_north", "d\u00e9fense", "de\u0301fense", "a\\b"])
+VECTORS = st.sampled_from([(1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 2, 3), (-1, 0, 1), (3, 2, 1)])
+TIMES = st.integers(0, 6)
+PICKS = st.integers(0, 100)
+KEPT = ["the text of x", "근거\r\n"]
+
+
+def unit(numbers):
+    vector = np.array(numbers, np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+@attrs.define
+class Refused(Exception):
+    """A plan's own error."""
+
+
+def filters():
+    moments = st.none() | TIMES.map(lambda at: plain_memory("x", at=at).created_at)
+    return st.none() | st.builds(
+        Filter,
+        types=st.none() | st.frozensets(st.sampled_from(MemoryType), min_size=1),
+        topic=TOPICS,
+        since=moments,
+        until=moments,
+        mentions=st.none() | st.frozensets(st.sampled_from(["2-1", "1-11", "a\\0b"]), min_size=1),
+        valid_at=moments,
+        origins=st.none() | st.frozensets(st.sampled_from(["user", "model", "tool"]), min_size=1),
+        trust=st.none() | st.sampled_from(["user", "model", "outside"]),
+    )
+
+
+@st.composite
+def new_memories(draw, memory_id):
+    kind = draw(st.sampled_from(MemoryType))
+    texts = draw(st.lists(st.sampled_from(KEPT), max_size=2))
+    memory = plain_memory(
+        memory_id,
+        draw(TEXTS),
+        type=kind,
+        topic=draw(TOPICS),
+        mentions=draw(st.lists(st.sampled_from(["2-1", "1-11", "a\\0b"]), unique=True)),
+        evidence=[str(KeptItem("ref:x@1", digest_of(text))) for text in texts],
+        at=draw(TIMES),
+    )
+    ends = draw(st.none() | TIMES)
+    memory = attrs.evolve(
+        memory,
+        origin=draw(st.sampled_from(["user", "model", "tool"])),
+        trust=draw(st.sampled_from(["user", "outside"])),
+        valid_until=None if ends is None else plain_memory("x", at=ends).created_at,
+    )
+    vectors = np.stack([unit(one) for one in draw(st.lists(VECTORS, min_size=1, max_size=3))])
+    return NewMemory(memory=memory, vectors=vectors, contents={digest_of(text): text for text in texts})
+
+
+class Engines(RuleBasedStateMachine):
+    """An engine beside the one in plain dicts: what is done to both, and what both answer."""
+
+    opened = None
+
+    def __init__(self):
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.plain = PlainEngine(f"n{next(NAMES)}", embedder=RECORD)
+        self.engine = self.runner.run(self.opened(self.plain.namespace))
+        self.number = 0
+
+    def ids(self):
+        return [one.memory.id for one in self.plain.memories.scan()]
+
+    def links(self):
+        return sorted({link.id for one in self.plain.memories.scan() for link in one.links})
+
+    def write(self, plan):
+        """Let both write the same, and compare what came of it."""
+        got = []
+        for engine in (self.plain, self.engine):
+            try:
+                got.append(self.runner.run(engine.write(plan)))
+            except (Refused, KeyError, ValueError) as error:
+                got.append(type(error))
+        plain, other = got
+        assert plain == other
+
+    def new(self, data):
+        self.number += 1
+        memory = data.draw(new_memories(f"m_{self.number}"))
+        return attrs.evolve(memory, memory=attrs.evolve(memory.memory, namespace=self.plain.namespace))
+
+    def link(self, data, source, targets, link_id=None):
+        self.number += 1
+        target = data.draw(st.sampled_from(targets))
+        return plain_link(
+            source,
+            target,
+            data.draw(st.sampled_from(["refines", "a\\word"])),
+            link_id=link_id or f"l{self.number}",
+            type=data.draw(st.sampled_from(LinkType)),
+            confidence=data.draw(st.sampled_from([0.3, 0.7, 1.0])),
+            created_by=data.draw(st.sampled_from(["system", "user"])),
+            at=data.draw(TIMES),
+        )
+
+    @rule(data=st.data(), count=st.integers(1, 3), raises=st.integers(0, 9), looks=st.booleans())
+    def put_new(self, data, count, raises, looks):
+        """New memories with links to older ones; further links are asked for when all can be found."""
+        before = self.ids()
+        new = [self.new(data) for _ in range(count)]
+        if before:
+            new = [
+                attrs.evolve(one, links=[self.link(data, one.memory.id, before) for _ in range(count - 1)])
+                for one in new
+            ]
+        more = [[self.link(data, one.memory.id, before)] if before else [] for one in new]
+        seen = []
+
+        def links_of(writer, nodes):
+            if looks:
+                seen.append(early_answers(writer, writer.ids(nodes)))
+            if raises == 0:
+                raise Refused
+            return more
+
+        self.write(lambda writer: writer.ids(writer.put_new(new, lambda nodes: links_of(writer, nodes))))
+        if looks:
+            same(*seen)
+
+    @precondition(lambda self: self.ids())
+    @rule(data=st.data(), pick=PICKS, with_vectors=st.booleans(), then=st.booleans())
+    def put_again(self, data, pick, with_vectors, then):
+        """Another version of a memory, and perhaps a look at it in the same plan."""
+        ids = self.ids()
+        old = self.plain.memories.get([self.plain.memories.find(ids[pick % len(ids)])])[0]
+        new = self.new(data)
+        memory = attrs.evolve(new.memory, id=old.id, type=old.type, metadata=old.metadata, created_at=old.created_at)
+        vectors = new.vectors if with_vectors else None
+        others = [one for one in ids if one != old.id]
+        links = [self.link(data, old.id, others)] if others and then else []
+        seen = []
+
+        def plan(writer):
+            node = writer.put(memory, vectors=vectors, links=links, contents=new.contents)
+            if then:
+                seen.append(answers(writer, [memory.id]))
+            return writer.ids([node])
+
+        self.write(plan)
+        if then:
+            same(*seen)
+
+    @precondition(lambda self: len(self.ids()) > 1)
+    @rule(data=st.data(), pick=PICKS, replaced=st.none() | PICKS)
+    def put_link(self, data, pick, replaced):
+        """A link, new or in the place of another one."""
+        ids, links = self.ids(), self.links()
+        source = ids[pick % len(ids)]
+        link_id = None if replaced is None or not links else links[replaced % len(links)]
+        if link_id is not None:
+            # The embedded engine keeps a link with the memory where it begins.
+            source = self.plain.memories.find_links([link_id])[0].from_id
+        link = self.link(data, source, [one for one in ids if one != source], link_id)
+        self.write(lambda writer: writer.put_link(link))
+
+    @precondition(lambda self: self.ids())
+    @rule(pick=PICKS, then=st.booleans())
+    def delete(self, pick, then):
+        """A memory and its links."""
+        ids = self.ids()
+        gone = ids[pick % len(ids)]
+
+        def plan(writer):
+            links = writer.delete(gone)
+            left = writer.window() if then else np.zeros(0, np.int64)
+            return links, writer.find(gone), writer.count(), writer.ids(left)
+
+        self.write(plan)
+
+    @precondition(lambda self: self.links())
+    @rule(picks=st.lists(PICKS, max_size=3))
+    def delete_links(self, picks):
+        """Some links."""
+        links = self.links()
+        self.write(lambda writer: writer.delete_links([*(links[pick % len(links)] for pick in picks), "none"]))
+
+    @rule(name=st.sampled_from(["a", "a/b", "b\\0"]), text=st.none() | st.sampled_from(["1", "\0"]))
+    def note(self, name, text):
+        """A note, set or forgotten."""
+        self.write(lambda writer: writer.set_note(name, text))
+
+    @precondition(lambda self: self.ids())
+    @rule(picks=st.lists(PICKS, min_size=1, max_size=2))
+    def put_vectors(self, picks):
+        """Vectors of another embedder, which do not count."""
+        ids = self.ids()
+        vectors = {ids[pick % len(ids)]: np.array([[1, 0]], np.float32) for pick in picks}
+        self.write(lambda writer: writer.put_vectors(OTHER, {**vectors, "none": np.array([[1, 0]], np.float32)}))
+
+    @rule(where=filters(), text=TEXTS, vector=VECTORS, limit=st.none() | st.integers(0, 5))
+    def search(self, where, text, vector, limit):
+        """Both find the same, with the same scores."""
+
+        def plan(reader):
+            most = 100 if limit is None else limit
+            return (
+                reader.ids(reader.window(where, limit=limit)),
+                reader.ids(reader.window(where, newest_first=False, limit=limit)),
+                reader.count(where),
+                found(reader, reader.nearest(unit(vector), most, where)),
+                found(reader, reader.words(text, most, where)),
+            )
+
+        same(*(self.runner.run(engine.read(plan)) for engine in (self.plain, self.engine)))
+
+    @invariant()
+    def they_agree(self):
+        """All that can be asked is answered alike."""
+        ids = self.ids()
+        same(
+            *(self.runner.run(engine.read(lambda reader: answers(reader, ids))) for engine in (self.plain, self.engine))
+        )
+        plain, other = (engine.figures() for engine in (self.plain, self.engine))
+        if self.plain.memories.change:
+            assert {name: plain[name] for name in ("memories", "types", "links")} == {
+                name: other[name] for name in ("memories", "types", "links")
+            }
+
+    def teardown(self):
+        assert [] == [one for one in self.runner.run(self.engine.check()) if one.severity == "error"]
+        self.runner.close()
+
+
+def found(reader, matches):
+    """Matches as plain lists."""
+    return [*zip(reader.ids(matches.nodes), matches.scores.tolist(), strict=True)]
+
+
+def answers(reader, ids):
+    """All that a reader says of some memories, and of all."""
+    nodes = reader.find_many(ids)
+    return early_answers(reader, ids) | {
+        "memories": reader.get(nodes),
+        "all links": reader.links_of_many(nodes),
+        "in": reader.links_of_many(nodes, "in"),
+        "kept": reader.known_contents([digest_of(text) for text in KEPT]),
+        "lacking": reader.without_vectors(OTHER),
+        "notes": (reader.notes(), reader.notes("a")),
+        "scan": [
+            (one.memory, np.round(one.vectors, 6).tolist(), sorted(link.id for link in one.links))
+            for one in reader.scan(limit=3)
+        ],
+    }
+
+
+def early_answers(reader, ids):
+    """What a reader says of memories that are only about to be written, too."""
+    nodes = np.array(reader.find_many(ids), np.int64)
+    table = reader.links(nodes)
+    evolution = reader.links(nodes, "in", [LinkType.EVOLUTION])
+    facts = reader.facts(nodes)
+    topics = reader.topics(nodes)
+    vectors, counts = reader.pieces(nodes)
+    before, after = reader.beside(nodes, 1500)
+    ends = reader.ids(table.sources), reader.ids(table.targets)
+    some = Filter(types=frozenset({MemoryType.DECISION, MemoryType.INSIGHT}))
+    return {
+        "find": (reader.ids(nodes), reader.find("none")),
+        "count": reader.count(),
+        "topics": [None if topic is None else nfc(topic) for topic in topics],
+        "numbers": [facts.topics.tolist().index(number) for number in facts.topics.tolist() if number >= 0],
+        "facts": [column.tolist() for column in (facts.created, facts.types, *facts.columns[3:])],
+        "pieces": (vectors.tolist() if len(vectors) else [], counts.tolist()),
+        "links": sorted(zip(*ends, *(column.tolist() for column in table.columns[2:]), strict=True)),
+        "evolution": sorted(zip(*(reader.ids(ends) for ends in (evolution.sources, evolution.targets)), strict=True)),
+        "relationships": reader.relationships(),
+        "beside": [[reader.ids([node]) if node >= 0 else None for node in side.tolist()] for side in (before, after)],
+        "similar": reader.similarities(unit((1, 2, 0)), nodes).tolist(),
+        "scores": reader.word_scores({"raid": 1.0, "shield": 0.5, "none": 2.0}, nodes).tolist(),
+        "rarity": sorted(reader.rarity("raid yard none").items()),
+        "lengths": reader.lengths(nodes).tolist(),
+        "alike": [reader.ids(one) for one in reader.alike([*facts.wordings[:3].tolist(), 0])],
+        "sample": reader.sample().tolist(),
+        "newest": reader.ids(reader.window(limit=3)),
+        "nearest": found(reader, reader.nearest(unit((1, 2, 0)), 4)),
+        "words": found(reader, reader.words("raid shield", 4, some)),
+    }
+
+
+def same(plain, other):
+    """Fail where two answers differ, by name."""
+    if isinstance(plain, dict):
+        for name, value in plain.items():
+            assert alike(value, other[name]), (name, value, other[name])
+    else:
+        assert alike(plain, other), (plain, other)
+
+
+@pytest.fixture(params=["embedded", "postgres"])
+def engines(request, tmp_path):
+    """Engines of each kind."""
+    if request.param == "postgres":
+        yield PostgresEngines(request.getfixturevalue("memory_server"))
+        return
+    storage = Storage.open(tmp_path / "journal")
+    yield embedded_engines(storage, views=None)
+    asyncio.run(storage.close())
+
+
+def test_engines_answer_as_plain_dicts_do(engines):
+    """After any writes, whether they were undone or not, every question has the answer that plain dicts give."""
+
+    class Machine(Engines):
+        async def opened(self, namespace):
+            # One in four is searched by an index as soon as there is one.
+            exact_up_to = MemorySettings().exact_up_to * min(int(namespace[1:]) % 4, 1)
+            return await engines.open(namespace, RECORD, MemorySettings(exact_up_to=exact_up_to))
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=max(10, settings.default.max_examples // 5),
+            stateful_step_count=12,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],
+            deadline=None,
+        ),
+    )

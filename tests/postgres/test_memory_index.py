@@ -1,0 +1,402 @@
+"""How large namespaces are searched by an HNSW index, and who makes, replaces and drops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from datetime import timedelta
+
+import asyncpg
+import attrs
+import numpy as np
+import pytest
+from memory_helpers import plain_memory
+from postgres_helpers import administer, block, in_database
+
+from mama_structs.errors import InvalidArgument, StoreError
+from mama_structs.memory.engine import EmbedderRecord, Filter, NewMemory
+from mama_structs.memory.model import MemoryType
+from mama_structs.memory.postgres import indexing, questions
+from mama_structs.memory.postgres.engine import PostgresEngines
+from mama_structs.memory.postgres.indexing import NamespaceIndex, indexed_as
+from mama_structs.memory.postgres.questions import Nearest, Statement, index_name, key_of
+from mama_structs.settings import MemorySettings, ServerSettings
+from mama_structs.storage.server import Server
+
+RECORD = EmbedderRecord("drawn", "drawn", 8)
+OTHER = EmbedderRecord("other", "other", 4)
+SOME = MemorySettings(exact_up_to=100)
+NAMES = (
+    "SELECT relname, indisvalid FROM pg_index JOIN pg_class c ON c.oid = indexrelid "
+    "WHERE indrelid = 'mama_structs.pieces'::regclass AND relname LIKE 'hnsw%' ORDER BY relname"
+)
+MADE = "SELECT indexrelid FROM pg_index JOIN pg_class c ON c.oid = indexrelid WHERE relname LIKE 'hnsw%'"
+BUILDERS = (
+    "SELECT pid FROM pg_stat_activity "
+    "WHERE datname = current_database() AND query LIKE 'CREATE INDEX%' AND state = 'active'"
+)
+
+
+def units(*shape):
+    drawn = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
+
+
+VECTORS = units(300, 2, 8)
+QUERY = units(8)
+
+
+def memories(namespace="default", vectors=VECTORS, start=0):
+    """Memories of two pieces each; one in ten is an insight, one in thirty of the topic ``rare``."""
+    kinds = MemoryType.INSIGHT, MemoryType.DECISION
+    return [
+        NewMemory(
+            memory=attrs.evolve(
+                plain_memory(
+                    f"m_{number}",
+                    "raid",
+                    type=kinds[number % 10 > 0],
+                    topic="often" if number % 30 else "rare",
+                    mentions=["1-1"] if number % 3 else [],
+                    at=number,
+                ),
+                namespace=namespace,
+            ),
+            vectors=own,
+        )
+        for number, own in enumerate(vectors, start)
+    ]
+
+
+async def fill(engine, new=None):
+    new = memories(engine.namespace) if new is None else new
+    await engine.write(lambda writer: writer.put_new(new, lambda _nodes: [()] * len(new)))
+
+
+async def look(engine):
+    """Wait for the index that is being made, and learn of it."""
+    await engine.index.made()
+    await engine.read(lambda reader: reader.change)
+    return engine.figures()["vectors"]["mode"]
+
+
+@contextlib.contextmanager
+def at(url, **options):
+    server = Server.open(url, options=ServerSettings(**options))
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextlib.asynccontextmanager
+async def held_up(url):
+    """A transaction for which whoever makes an index has to wait."""
+    connection = await asyncpg.connect(url)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("LOCK TABLE mama_structs.pieces IN ROW EXCLUSIVE MODE")
+        yield
+        await transaction.rollback()
+    finally:
+        connection.terminate()
+
+
+async def until(url, sql):
+    for _ in range(500):
+        if found := administer(url, sql):
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(sql)
+
+
+def explained(server, engine, where):
+    """What the server does to answer `nearest`."""
+    graph = engine.index.graph(engine._head)
+    statement = Statement(engine.namespace)
+    asked = Nearest(QUERY.tobytes(), 5, where, key_of(RECORD), graph).rows(statement, "q")
+    sql = f"EXPLAIN WITH {', '.join(statement._tables)} {asked}"
+    ask = server.run(
+        lambda connection: connection.ask(sql, *statement.arguments),
+        write=False,
+        namespace=engine.namespace,
+        settings=NamespaceIndex.settings(graph),
+    )
+    return "\n".join(row[0] for row in ask.result())
+
+
+def exactly(where, limit, query=QUERY):
+    """The scores of the nearest memories, as numbers compared one by one."""
+    best = [float((new.vectors @ query).max()) for new in memories() if where is None or where.passes(new.memory)]
+    return sorted(best, reverse=True)[:limit]
+
+
+WHERE = {
+    "all": None,
+    "most": Filter(types=frozenset({MemoryType.DECISION})),
+    "some": Filter(mentions=frozenset({"1-1"})),
+    "few": Filter(topic="rare"),
+    "old": Filter(until=plain_memory("x", at=0).created_at + timedelta(seconds=40)),
+    "none": Filter(topic="nowhere"),
+}
+
+
+@pytest.fixture
+def own(own_database):
+    """A database that asks an index also where so few rows are sorted as soon."""
+    administer(own_database, f"ALTER DATABASE {own_database.rpartition('/')[2]} SET enable_sort = off")
+    return own_database
+
+
+@pytest.fixture
+async def engine(own):
+    with at(own) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        await fill(engine)
+        assert "hnsw" == await look(engine)
+        yield engine
+
+
+async def test_a_namespace_gets_an_index_of_its_own_when_it_is_large(own):
+    """Up to the limit all vectors are compared; beyond, an index of this namespace and embedder is made and used."""
+    with at(own) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        await fill(engine, memories(vectors=VECTORS[:50]))
+        small = await look(engine), administer(own, NAMES)
+        await fill(engine, memories(vectors=VECTORS[50:], start=50))
+        large = await look(engine)
+        name = index_name("default", key_of(RECORD))
+
+        assert ("exact", []) == small
+        assert "hnsw" == large
+        assert [(name, True)] == [tuple(row) for row in administer(own, NAMES)]
+        assert name in explained(server, engine, None)
+        again = await PostgresEngines(server).open("default", RECORD, MemorySettings())
+        assert "exact" == await look(again)
+
+
+async def test_of_a_divided_table_the_part_with_the_namespace_is_indexed(own):
+    """On tables that are partitioned by the namespace an index is made and used as well."""
+    administer(own, script=block("Partition or distribute the tables"))
+    with at(own) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        await fill(engine)
+
+        assert "hnsw" == await look(engine)
+        assert index_name("default", key_of(RECORD)) in explained(server, engine, None)
+
+
+@pytest.mark.parametrize("scanned", ["enough", "too little"])
+async def test_a_filter_gives_all_that_is_wanted_however_much_it_lets_through(engine, monkeypatch, scanned):
+    """By the index or by comparing all, there are as many results as can be, and the nearest ones."""
+    # Of that many memories an index would not be asked with a filter.
+    monkeypatch.setattr(questions, "_FEW", 12)
+    if scanned == "too little":
+        monkeypatch.setitem(indexing._SETTINGS, "hnsw.iterative_scan", "off")
+        monkeypatch.setitem(indexing._SETTINGS, "hnsw.ef_search", "1")
+    for name, where in WHERE.items():
+        found = await engine.read(lambda reader: reader.nearest(QUERY, 7, where))  # noqa: B023 - awaited
+        wanted = exactly(where, 7)
+        assert len(wanted) == len(set(found.nodes.tolist())), name
+        near = [score for score in found.scores.tolist() if score >= wanted[-1] - 1e-6]
+        assert len(near) >= 0.95 * len(wanted), name
+
+
+async def test_many_equal_vectors_hide_no_others(own):
+    """An index in which hundreds are neighbours of none but each other is not asked for what it cannot reach."""
+    with at(own) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        await fill(engine, memories(vectors=VECTORS[:4]))
+        await fill(engine, memories(vectors=np.repeat(VECTORS[:1], 2_000, axis=0), start=4))
+        await fill(engine, memories(vectors=VECTORS[4:16], start=2_004))
+        assert "hnsw" == await look(engine)
+        for number in (*range(1, 4), *range(2_004, 2_016)):
+            query = VECTORS[number if number < 4 else number - 2_000, 0]
+            best = await engine.read(lambda reader, query=query: reader.ids(reader.nearest(query, 3).nodes[:1]))
+            assert [f"m_{number}"] == best
+
+
+async def test_what_a_plan_wrote_itself_is_found_by_the_index_too(engine):
+    """A memory that nobody else can see yet is among the nearest, sent to the server or not."""
+    own = memories(vectors=np.stack([[QUERY, -QUERY]]), start=300)
+
+    def plan(writer):
+        (node,) = writer.put_new(own, lambda nodes: [writer.nearest(QUERY, 3).nodes.tolist() and ()])
+        before = writer.nearest(QUERY, 3).nodes.tolist()
+        writer.notes()
+        return node, before, writer.nearest(QUERY, 3).nodes.tolist()
+
+    node, unsent, sent = await engine.write(plan)
+
+    assert node == unsent[0] == sent[0]
+
+
+async def test_a_save_neither_makes_an_index_nor_waits_for_one(own):
+    """While an index waits for somebody's transaction, saves and searches go on, and no other host makes another."""
+    with at(own) as server, at(f"{own}?application_name=two") as second:
+        one = await PostgresEngines(server).open("default", RECORD, SOME)
+        async with held_up(own):
+            await fill(one)
+            await until(own, BUILDERS)
+            await fill(one, memories(vectors=VECTORS[:1], start=300))
+            found = await one.read(lambda reader: len(reader.nearest(QUERY, 400)))
+            two = await PostgresEngines(second).open("default", RECORD, SOME)
+            with pytest.raises(StoreError):
+                await two.index.made()
+            builders = administer(own, BUILDERS)
+            modes = [each.figures()["vectors"]["mode"] for each in (one, two)]
+        await until(own, f"{NAMES.partition(' ORDER')[0]} AND indisvalid")
+
+        assert 301 == found
+        assert 1 == len(builders)
+        assert ["exact"] * 2 == modes
+        assert ["hnsw"] * 2 == [await look(one), await look(one)]
+
+
+async def test_who_closes_leaves_an_index_to_the_server(own):
+    """It is made to its end though the host that began it is gone."""
+    async with held_up(own):
+        with at(own) as server:
+            await fill(await PostgresEngines(server).open("default", RECORD, SOME))
+            await until(own, BUILDERS)
+        left = administer(own, BUILDERS)
+    await until(own, f"{NAMES.partition(' ORDER')[0]} AND indisvalid")
+
+    assert 1 == len(left)
+
+
+async def test_an_index_that_a_killed_build_left_is_made_anew(own):
+    """It is never used, and whoever looks after the namespace next makes it again."""
+    with at(own) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        async with held_up(own):
+            await fill(engine)
+            ((pid,),) = await until(own, BUILDERS)
+            administer(own, f"SELECT pg_terminate_backend({pid})")
+            with pytest.raises(StoreError):
+                await engine.index.made()
+        await engine.read(lambda reader: reader.change)
+        left = [row["indisvalid"] for row in administer(own, NAMES)], engine.figures()["vectors"]["mode"]
+        # Its maker's turn ends by itself after a minute.
+        administer(own, "DELETE FROM mama_structs.leases")
+        await asyncio.wrap_future(engine.index.tidy(engine._head))
+
+        assert ([False], "exact") == left
+        assert "hnsw" == await look(engine)
+        assert [True] == [row["indisvalid"] for row in administer(own, NAMES)]
+
+
+async def test_an_index_goes_with_its_vectors(engine, own):
+    """It is dropped when another embedder's count, when few are left, and when its namespace is gone."""
+    vectors = {f"m_{number}": own for number, own in enumerate(units(300, 1, 4))}
+    await engine.write(lambda writer: writer.put_vectors(OTHER, vectors))
+    assert await engine.adopt(OTHER)
+    changed = await look(engine), [row["relname"] for row in administer(own, NAMES)]
+    await engine.write(lambda writer: [writer.delete(f"m_{number}") for number in range(260)])
+    fewer = await look(engine), administer(own, NAMES)
+    other = await PostgresEngines(engine._server).open("gone", RECORD, SOME)
+    await fill(other)
+    await look(other)
+    there = len(administer(own, NAMES))
+    administer(own, "DELETE FROM mama_structs.memory_heads WHERE namespace = 'gone'")
+    await asyncio.wrap_future(engine.index.tidy(engine._head))
+
+    assert ("hnsw", [index_name("default", key_of(OTHER))]) == changed
+    assert ("exact", []) == fewer
+    assert 1 == there
+    assert [] == administer(own, NAMES)
+
+
+async def test_who_may_make_no_index_is_told_so_once(own, caplog):
+    """The namespace is searched exactly, `check` says why, and one warning is logged."""
+    role = f"reader_{own[-8:]}"
+    administer(
+        own,
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA mama_structs TO {role}",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA mama_structs TO {role}",
+    )
+    try:
+        with at(in_database(own, own.rpartition("/")[2], user=role)) as server:
+            with caplog.at_level(logging.WARNING, "mama_structs"):
+                engine = await PostgresEngines(server).open("default", RECORD, SOME)
+                await fill(engine)
+                mode = await look(engine)
+                await fill(engine, memories(vectors=VECTORS[:1], start=300))
+                await engine.index.made()
+            (finding,) = await engine.check()
+
+            assert "exact" == mode
+            assert ("warning", "vectors") == (finding.severity, finding.kind)
+            assert 1 == len(caplog.messages)
+            assert 7 == len(await engine.read(lambda reader: reader.nearest(QUERY, 7)))
+    finally:
+        administer(own, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+async def test_check_asks_the_index_for_vectors_that_are_there(engine, own):
+    """It tells the share of them that the index finds; where they are too few it is made anew by `rebuild`."""
+    findings = await engine.check()
+    good = engine.figures()["vectors"]["recall"]
+    engine.index.recall = 0.5
+    told = engine.index.findings(engine._head)
+    before = administer(own, MADE)
+    await engine.rebuild()
+
+    assert [] == findings
+    assert 1.0 == good
+    assert ["warning"] == [one.severity for one in told]
+    assert "hnsw" == await look(engine)
+    assert before != administer(own, MADE)
+    assert [] == engine.index.findings(engine._head)
+
+
+async def test_a_namespace_keeps_its_vectors_as_when_it_was_made(own):
+    """Halves of the bytes are told to who has chosen otherwise since, and found by an index of halves."""
+    with at(own, halfvec=True) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+
+        def plan(writer):
+            nodes = writer.put_new(memories(), lambda _nodes: [()] * 300)
+            return writer.pieces(nodes)[0]
+
+        written = await engine.write(plan)
+        assert "hnsw" == await look(engine)
+        assert "halfvec" == engine.figures()["vectors"]["kept_as"]
+        assert [] == await engine.check()
+    with at(own) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        vectors, found = await engine.read(
+            lambda reader: (reader.pieces(range(300))[0], reader.nearest(QUERY, 7).scores)
+        )
+        await fill(engine, memories(vectors=VECTORS[:1], start=300))
+        (finding,) = await engine.check()
+
+        assert "hnsw" == await look(engine)
+        assert [(0, 602)] == [
+            tuple(row) for row in administer(own, "SELECT count(vector), count(half) FROM mama_structs.pieces")
+        ]
+        assert np.array_equal(written, vectors)
+        assert 0 < np.abs(vectors - VECTORS.reshape(-1, 8)).max() < 2**-11
+        assert np.abs(found - exactly(None, 7)).max() < 1e-3
+        assert "halfvec" in finding.message
+
+
+async def test_more_dimensions_than_an_index_holds_are_compared_one_by_one(own):
+    """`check` says so; what no server can keep is refused when it is opened."""
+    wide = EmbedderRecord("wide", "wide", 4_001)
+    with at(own) as server:
+        engines = PostgresEngines(server)
+        engine = await engines.open("default", wide, MemorySettings(exact_up_to=1))
+        await fill(engine, memories(vectors=units(3, 1, 4_001)))
+        mode = await look(engine)
+        (finding,) = await engine.check()
+        with pytest.raises(InvalidArgument, match="16000"):
+            await engines.open("other", EmbedderRecord("w", "w", 16_001), SOME)
+
+    assert "exact" == mode
+    assert "4001 dimensions" in finding.message
+    assert ["vector", "halfvec", None] == [indexed_as(most, half=False) for most in (2_000, 4_000, 4_001)]
+    assert ["halfvec", None] == [indexed_as(most, half=True) for most in (4_000, 4_001)]

@@ -1,0 +1,379 @@
+"""How often a server is asked, and whom it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from memory_helpers import SMALL, OpenedDirectory
+from postgres_helpers import administer, in_database
+
+from mama_structs import Session
+from mama_structs.errors import StoreError
+from mama_structs.memory import codec
+from mama_structs.memory.copies import wording
+from mama_structs.memory.maintenance import record_of
+from mama_structs.memory.postgres import writer
+from mama_structs.memory.postgres.engine import PostgresEngines
+from mama_structs.memory.text import ANALYSIS
+from mama_structs.settings import MemorySettings
+from mama_structs.storage.server import Connection, Server
+
+SAVES = {
+    "save_decision": (3, lambda store, ids: store.save_decision("raids", "shield planet 2-1 first", "raids doubled")),
+    "save_decision, linked": (
+        3,
+        lambda store, ids: store.save_decision(
+            "auth",
+            "x",
+            "y",
+            supersedes=ids[0],
+            implements=[ids[2]],
+            links=[{"to_id": ids[3], "relationship": "refines"}],
+            evidence=[ids[4], "said so"],
+        ),
+    ),
+    "save_insight": (3, lambda store, ids: store.save_insight("raids come at night")),
+    "save_checkpoint": (3, lambda store, ids: store.save_checkpoint("shields are up")),
+    "supersede": (4, lambda store, ids: store.supersede(ids[0], "use sessions", "revocable")),
+    "set_outcome": (3, lambda store, ids: store.set_outcome(ids[0], "SUCCESS")),
+    "set_outcome, with a reason": (4, lambda store, ids: store.set_outcome(ids[0], "FAILED", reason="2-1 was slow")),
+    "correct": (3, lambda store, ids: store.correct(ids[0], "another text")),
+    "link": (2, lambda store, ids: store.link(ids[1], ids[2], "refines")),
+    "delete": (3, lambda store, ids: store.delete(ids[1])),
+}
+READS = {
+    "search": (2, lambda store, ids: store.search("shield the planet")),
+    "search of a topic": (2, lambda store, ids: store.search("shield the planet", topic="raids", limit=3)),
+    "search of a period": (2, lambda store, ids: store.search("what did we decide today?")),
+    "recent": (1, lambda store, ids: store.recent()),
+    "get": (1, lambda store, ids: store.get(ids[0])),
+    "about": (1, lambda store, ids: store.about("2-1")),
+    "traverse": (1, lambda store, ids: store.traverse(ids[0], max_depth=5)),
+    "by_topic": (2, lambda store, ids: store.by_topic("raids")),
+    "evolution": (1, lambda store, ids: store.evolution(ids[0])),
+    "links_of": (2, lambda store, ids: store.links_of(ids[0])),
+    "load_context": (2, lambda store, ids: store.load_context(ids[0])),
+    "count": (1, lambda store, ids: store.count()),
+}
+
+
+# What a session does beside its memories.
+ANSWERS = {
+    "observe": (3, lambda session: session.observe('<ref id="plan">shields first</ref>')),
+    "recall": (2, lambda session: session.recall("shall we shield the planet?")),
+}
+
+
+VISITED = r'"Actual Rows": ([\d.]+),\s*"Actual Loops": ([\d.]+)'
+
+
+@pytest.fixture
+async def place(database, tmp_path):
+    """A directory whose memories are on a server."""
+    server = Server.open(database)
+    opened = OpenedDirectory.open(
+        tmp_path,
+        engines=PostgresEngines(server),
+        embedder=SMALL,
+        find_mentions=lambda text: re.findall(r"\b\d-\d\b", text),
+    )
+    yield opened
+    await opened.close()
+    server.close()
+
+
+async def filled(place, count=40):
+    """Return a namespace's memories, and the ids of those that were saved there."""
+    store = await place.memories()
+    said = [
+        {
+            "type": "decision",
+            "topic": ["raids", "auth"][at % 2],
+            "decision": f"raid {at} near 2-{at % 7}",
+            "reasoning": "y",
+        }
+        for at in range(count)
+    ]
+    saved = await store.save_many(said)
+    return store, [memory.id for memory in saved]
+
+
+@pytest.mark.parametrize("name", [*SAVES, *READS])
+async def test_a_method_asks_few_whole_questions(place, monkeypatch, name):
+    """In its transaction a method sends no more statements than these, however many memories are its answer."""
+    most, method = {**SAVES, **READS}[name]
+    store, ids = await filled(place)
+    asked = heard(monkeypatch)
+    await method(store, ids)
+
+    assert most >= len(asked), [sql[:300] for sql in asked]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_what_comes_with_every_message_asks_few_questions(database, monkeypatch, name):
+    """What a model said, and what it should know, takes no more statements than these."""
+    most, method = ANSWERS[name]
+    async with Session.open(database, embedder=SMALL, conversation="talk") as session:
+        await session.memories.save_many([{"type": "insight", "content": f"shield planet 2-{at}"} for at in range(10)])
+        asked = heard(monkeypatch)
+        await method(session)
+
+        assert most >= len(asked), [sql[:300] for sql in asked]
+
+
+async def test_memories_that_are_saved_together_share_statements(place, monkeypatch):
+    """A hundred memories in one call take a tenth of the statements that a hundred calls take, and link as they do."""
+    store, ids = await filled(place, count=1)
+    monkeypatch.setattr(writer, "_TRANSACTION_SECONDS", 3600)
+    records = [
+        {
+            "type": "decision",
+            "topic": ["trade", "auth"][at % 2],
+            "decision": f"sell ore of 2-{at}",
+            "reasoning": "y",
+            "implements": ids,
+        }
+        for at in range(100)
+    ]
+    asked = heard(monkeypatch)
+    await store.save_many(records)
+
+    # A statement to check them all, two for each group of 1, 2, 4, 8, 16, 32, 32 and 5, and one that writes.
+    assert len(asked) <= 1 + 2 * 8 + 1, [sql[:100] for sql in asked]
+    assert {ids[0]} == {link.to_id for link in await store.links_of(ids[0])}
+    assert 100 == len(await store.links_of(ids[0]))
+
+
+async def test_no_statement_reads_a_namespace_once_for_each_row(place, monkeypatch):
+    """Where the server has not counted its rows yet, what is looked up by a key is not compared with all there is."""
+    store, ids = await filled(place, count=120)
+    ask, removed = Connection.ask, []
+
+    def explained(connection, sql, *given):
+        if sql.startswith("WITH RECURSIVE"):
+            plan = ask(connection, f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *given)[0][0]
+            removed.append(sum(map(int, re.findall(r'"Rows Removed by Join Filter": (\d+)', plan))))
+        return ask(connection, sql, *given)
+
+    monkeypatch.setattr(Connection, "ask", explained)
+    await store.save_decision("raids", "raid the yard near planet 9-1", "y")
+    await store.search("raid near 2-1")
+    await store.load_context(ids[0])
+
+    assert len(removed) > 3
+    # What is left are words of memories that are compared with those asked for.
+    assert max(removed) <= 100 * 120, removed
+
+
+async def test_the_words_of_a_long_text_are_looked_up_one_by_one(place, monkeypatch):
+    """Where the server has not counted its rows yet, changes and checks do not compare all words with all others."""
+    store = await place.memories()
+    texts = [" ".join(f"word{at}of{number}" for at in range(300)) for number in range(12)]
+    ids = [memory.id for memory in await store.save_many([{"type": "insight", "content": text} for text in texts])]
+    ask, compared = Connection.ask, []
+
+    def explained(connection, sql, *given):
+        if re.search("drop_terms|words AS|indexed", sql):
+            ask(connection, "SAVEPOINT before")
+            plan = ask(connection, f"EXPLAIN (FORMAT JSON) {sql}", *given)[0][0]
+            ask(connection, "ROLLBACK TO before")
+            compared.append(re.findall(r'"Join Filter": "(.*?term.*?)"', plan))
+        return ask(connection, sql, *given)
+
+    monkeypatch.setattr(Connection, "ask", explained)
+    await store.correct(ids[0], "another text")
+    await store.delete(ids[1])
+    report = await store.check()
+    await store.rebuild()
+
+    assert not report
+    assert len(compared) > 3
+    assert not any(compared), compared
+
+
+def heard(monkeypatch):
+    """Return a list of all statements that plans send from now on."""
+    asked = []
+    for how in ("ask", "tell"):
+        run = getattr(Connection, how)
+        monkeypatch.setattr(
+            Connection,
+            how,
+            lambda connection, sql, *given, run=run: (asked.append(sql), run(connection, sql, *given))[1],
+        )
+    return asked
+
+
+async def test_what_is_said_many_times_is_not_read_or_counted_as_many_times(place, database, monkeypatch):
+    """Of copies the first and the last are looked at; the worth of a word is found once, also without statistics."""
+    place.settings = MemorySettings(linking="off")
+    store = await place.memories()
+    said = {"type": "context", "content": "nothing new on the login"}
+    await store.save_many([said] * 800)
+    visits = []
+    ask = Connection.ask
+
+    def explained(connection, sql, *given):
+        if "_worth" in sql:
+            plan = ask(connection, f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *given)[0][0]
+            visits.extend(float(rows) * float(loops) for rows, loops in re.findall(VISITED, plan))
+        return ask(connection, sql, *given)
+
+    administer(
+        database,
+        "DELETE FROM pg_statistic",
+        "UPDATE pg_class SET reltuples = -1, relpages = 0 WHERE relkind IN ('r', 'i')",
+    )
+    monkeypatch.setattr(Connection, "ask", explained)
+    assert await store.search("nothing new on the login", types=["context"])
+    number = wording((await store.recent(limit=1))[0])
+    (nodes,) = await store._engine.read(lambda reader: reader.alike([number]))
+
+    assert [*range(64), *range(736, 800)] == nodes.tolist()
+    assert 800 < sum(visits) < 800 * 800
+
+
+def test_the_table_in_the_docs_is_what_is_counted():
+    """What is promised there is what the test above counts."""
+    text = Path(__file__).parents[2].joinpath("docs", "how-to", "server.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+`.*?) \| (\d+) \|$", text, re.MULTILINE)
+
+    assert {name: most for name, (most, _) in {**SAVES, **READS, **ANSWERS}.items()} == {
+        name.replace("`", ""): int(most) for name, most in rows
+    }
+
+
+async def test_another_role_sees_one_namespace(place, database):
+    """Whoever does not own the tables reads and writes the rows of one namespace at a time, whatever it asks."""
+    await filled(place, count=3)
+    other = await place.memories("other")
+    await other.save_context("what the others know")
+    role = f"reader_{Path(database).name}"
+    administer(
+        database,
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA mama_structs TO {role}",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA mama_structs TO {role}",
+    )
+    try:
+        url = in_database(database, Path(database).name, user=role)
+        server = Server.open(url)
+        sql = "SELECT DISTINCT namespace FROM {} ORDER BY 1"
+        tables = ("memories", "pieces", "terms", "memory_heads", "touched")
+        for table in tables:
+            ask = sql.format(table)
+            for namespace, seen in (("default", ["default"]), ("other", ["other"]), ("none", [])):
+                rows = server.run(lambda connection: connection.ask(ask), write=False, namespace=namespace).result()  # noqa: B023
+                assert seen == [row["namespace"] for row in rows]
+        with pytest.raises(StoreError):
+            server.run(
+                lambda connection: connection.tell("INSERT INTO notes VALUES ('other', 'a', 'b')"),
+                write=True,
+                namespace="default",
+            ).result()
+        server.close()
+    finally:
+        administer(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+async def test_words_that_were_found_by_other_rules_are_found_anew(place, database, monkeypatch):
+    """Whoever opens memories whose words an older version found derives them anew, once."""
+    store = await place.memories()
+    monkeypatch.setattr(codec, "weighted_terms", lambda text: {text.lower(): 1.0})
+    saved = await store.save_context("A lighthouse keeper.")
+    await store.save_context("A shield wall.")
+    monkeypatch.undo()
+    administer(database, "UPDATE mama_structs.memory_heads SET analysis = 1")
+    other = PostgresEngines(place.engines._server)
+    engine = await other.open("default", record_of(SMALL), MemorySettings())
+
+    found = await engine.read(lambda reader: reader.ids(reader.words("lighthouse", 5).nodes))
+
+    assert [saved.id] == found
+    assert [] == await engine.check()
+    assert engine._head.analysis == ANALYSIS
+    await other.leave("default")
+
+
+async def test_many_at_once_lose_nothing_and_see_each_other(place):
+    """Saves that wait for each other are all there, each once, and every save sees those that were done before it."""
+    store = await place.memories()
+
+    async def save(number):
+        memory = await store.save_decision("raids", f"raid {number} near 2-1", "because")
+        seen = {one.id for one in await store.recent(limit=100)}
+        reached = await store.traverse(memory.id)
+        return memory.id, seen, reached
+
+    done = await asyncio.gather(*map(save, range(24)))
+
+    ids = [memory_id for memory_id, _, _ in done]
+    assert 24 == len(set(ids)) == await store.count()
+    assert all(memory_id in seen for memory_id, seen, _ in done)
+    links = [link for memory_id in ids for link in await store.links_of(memory_id) if link.from_id == memory_id]
+    pairs = [(link.from_id, link.to_id) for link in links]
+    assert len(pairs) == len(set(pairs))
+    assert [] == await place.findings()
+
+
+# As many more as make a planner that believes nothing to be in memory think about reading whole tables.
+_FILLED = """
+    INSERT INTO mama_structs.memories (namespace, node, id, entry, created, type, scripts, asking, ends, origin, trust,
+                                       wording, length, terms, counts, topic_terms)
+    SELECT namespace, 1000 + n, new, convert_to(replace(convert_from(entry, 'UTF8'), id, new), 'UTF8'), created - n * 3600000::bigint,
+        type, scripts, asking, ends, origin, trust, n, length, ARRAY['t' || n % 500], ARRAY[10], '{}'
+    FROM (SELECT * FROM mama_structs.memories LIMIT 1) m, generate_series(1, 6000) n,
+        LATERAL (SELECT left(id, -8) || lpad(to_hex(n), 8, '0') AS new) i;
+    INSERT INTO mama_structs.terms (namespace, term, node, count, length)
+    SELECT namespace, terms[1], node, 10, 100 FROM mama_structs.memories WHERE node > 1000;
+    INSERT INTO mama_structs.pieces (namespace, embedder, node, place, vector)
+    SELECT p.namespace, p.embedder, 1000 + n, 0, p.vector * array_fill(-1, ARRAY[vector_dims(p.vector)])::vector
+    FROM (SELECT * FROM mama_structs.pieces LIMIT 1) p, generate_series(1, 6000) n;
+    INSERT INTO mama_structs.links (namespace, id, source, target, type, creator, confidence, created, word, entry)
+    SELECT 'default', 'l' || n, 1001 + n % 6000, 1001 + (n * 7 + 1) % 6000, n % 4, 0, 0.5, 1700000000000, 'related_to',
+        repeat('x', 200)::bytea FROM generate_series(1, 30000) n;
+    INSERT INTO mama_structs.mentions (namespace, mention, node)
+    SELECT namespace, 'x-' || node, node FROM mama_structs.memories WHERE node > 1000;
+    ANALYZE mama_structs.memories, mama_structs.terms, mama_structs.pieces, mama_structs.links, mama_structs.mentions
+"""
+
+
+async def test_no_question_reads_a_whole_table(place, database, monkeypatch):
+    """Rows are found by an index in all that methods ask, but the vectors that an exact search compares."""
+    store, ids = await filled(place)
+    administer(database, *_FILLED.split(";\n"))
+    ask, read = Connection.ask, {}
+
+    def explained(connection, sql, *given):
+        if sql.split()[0] in {"SELECT", "WITH"}:
+            plan = "\n".join(row[0] for row in ask(connection, f"EXPLAIN {sql}", *given))
+            read[name] |= set(
+                re.findall(r"Seq Scan on (memories|terms|links|mentions|pieces \w+(?=\n.*\n.*embedder))", plan)
+            )
+        return ask(connection, sql, *given)
+
+    monkeypatch.setattr(Connection, "ask", explained)
+    for name, (_, method) in {**READS, **SAVES}.items():
+        read[name] = set()
+        await method(store, ids)
+
+    assert {} == {name: tables for name, tables in read.items() if tables}
+
+
+async def test_a_word_is_weighed_once_and_not_for_each_memory_that_has_it(place, monkeypatch):
+    """How many memories there are is found once for each word of a question at the most."""
+    store, _ = await filled(place)
+    ask, loops = Connection.ask, []
+
+    def explained(connection, sql, *given):
+        plan = "\n".join(row[0] for row in ask(connection, f"EXPLAIN (ANALYZE, TIMING OFF) {sql}", *given))
+        loops.extend(map(int, re.findall(r"Function Scan on unnest one .*loops=(\d+)\)", plan)))
+        return ask(connection, sql, *given)
+
+    monkeypatch.setattr(Connection, "ask", explained)
+    await store.search("raid near")
+
+    assert 2 >= max(loops)

@@ -1,0 +1,477 @@
+"""What goes wrong between a host and its server: every failure is typed and bounded, and nothing is half done."""
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from postgres_helpers import Proxy, administer, in_database, wait_until
+
+import mama_structs
+from mama_structs.errors import MamaStructsError, StoreBusy, StoreError, StoreReadOnly, StoreUnreachable
+from mama_structs.settings import ServerSettings
+from mama_structs.storage import migrating
+from mama_structs.storage import server as _server
+from mama_structs.storage.server import Server
+
+SRC = str(Path(mama_structs.__file__).parents[1])
+SECRET = "open-sesame"
+ADDRESSES = 18
+
+
+@contextlib.contextmanager
+def opened(url, **options):
+    server = Server.open(
+        url, options=ServerSettings(**{"connections": 2, "wait": 5, "statement_timeout": 5, **options})
+    )
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def add(connection):
+    """A plan that writes one row, and counts a change."""
+    connection.tell("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
+    connection.note_change()
+    return connection.questions
+
+
+def rows_of(url):
+    return administer(url, "SELECT count(*) FROM mama_structs.rows")[0][0]
+
+
+# Opening
+
+
+def test_without_asyncpg_the_error_says_what_to_install(monkeypatch):
+    """Nothing else of the package needs it."""
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    with pytest.raises(StoreError, match=r"mama-structs\[postgres\]"):
+        Server.open("postgresql://nowhere")
+
+
+OPENERS = """
+import os, sys
+from mama_structs import settings
+from mama_structs.storage import migrating, server, server_failures
+url, count = sys.argv[1], int(sys.argv[2])
+children = []
+for number in range(count):
+    if not (child := os.fork()):
+        code = 1
+        try:
+            opened = server.Server.open(url, options=settings.ServerSettings(connections=1))
+            opened.run(lambda one: (one.ask("SELECT 1"), one.note_change()), write=True, namespace="n").result()
+            opened.close()
+            code = 0
+        finally:
+            os._exit(code)
+    children.append(child)
+print(sorted({os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}))
+"""
+
+
+def test_many_hosts_open_a_fresh_database_at_once(empty_database):
+    """Twenty processes that start together find everything made once, and every change is counted."""
+    command = [sys.executable, "-c", OPENERS, empty_database, "20"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": SRC})
+
+    assert "[0]\n" == ended.stdout, ended.stderr
+    found = administer(empty_database, "SELECT version FROM mama_structs.migrations ORDER BY version")
+    assert [number for number, _, _ in migrating.migrations()] == [row["version"] for row in found]
+    assert 20 == administer(empty_database, "SELECT change FROM mama_structs.namespaces")[0]["change"]
+
+
+def test_a_migration_that_fails_leaves_nothing(empty_database, monkeypatch):
+    """All migrations are applied or none, and the next host begins anew."""
+    files = migrating.migrations()
+    monkeypatch.setattr(migrating, "migrations", lambda: [*files, (9000, "9000_bad", "SELECT no_such_column")])
+    with pytest.raises(StoreError, match="42703"):
+        Server.open(empty_database)
+    found = administer(empty_database, "SELECT nspname FROM pg_namespace WHERE nspname = 'mama_structs'")
+    assert [] == found
+    monkeypatch.undo()
+
+    with opened(empty_database) as server:
+        assert 1 == server.run(add, write=True, namespace="n").result()
+
+
+def test_a_database_of_a_newer_version_is_refused(own_database):
+    """Who does not know what is there does not touch it."""
+    administer(own_database, "INSERT INTO mama_structs.migrations (version, name) VALUES (9999, 'later')")
+
+    with pytest.raises(StoreError, match=r"newer version.*pip install"):
+        Server.open(own_database)
+
+
+@pytest.mark.parametrize(
+    ("installed", "available", "message"),
+    [
+        (None, None, "has no pgvector .*install pgvector 0.8.4 or newer"),
+        ("0.8.3", "0.8.3", "pgvector 0.8.3, and 0.8.4 .*install"),
+        ("0.5.1", "0.8.5", "pgvector 0.5.1, .*ALTER EXTENSION vector UPDATE"),
+        (None, "0.8.0", "pgvector 0.8.0"),
+        ("0.8.next", None, "pgvector 0.8.next"),
+    ],
+)
+def test_a_server_without_pgvector_or_with_an_old_one_is_refused(installed, available, message):
+    """The hint says what to install or to run."""
+    with pytest.raises(StoreError, match=message):
+        migrating.check_vector(installed, available, "there")
+
+
+def test_a_pgvector_that_is_new_enough_is_taken():
+    """One that is there is used, one that is not yet in the database is added."""
+    assert migrating.check_vector("0.8.4", "0.8.5", "there")
+    assert migrating.check_vector("1.0", None, "there")
+    assert not migrating.check_vector(None, "0.8.10", "there")
+
+
+def test_a_user_who_may_not_add_pgvector_is_told_what_to_have_done(empty_database, plain_database):
+    """Where an administrator has added it, the same user can go on."""
+    with pytest.raises(StoreError, match="CREATE EXTENSION vector"):
+        Server.open(plain_database)
+    administer(empty_database, "CREATE EXTENSION vector")
+
+    with opened(plain_database) as server:
+        assert 1 == server.run(add, write=True, namespace="n").result()
+
+
+def test_a_database_that_can_only_be_read_opens_for_reading(own_database):
+    """Reads work, writes are refused as such; one that is not brought to this version is refused at once."""
+    name = urlsplit(own_database).path[1:]
+    administer(own_database, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with opened(own_database) as server:
+        assert server.is_read_only
+        assert [] == server.run(lambda one: one.ask("SELECT * FROM rows"), write=False, namespace="n").result()
+        with pytest.raises(StoreReadOnly, match="name the primary"):
+            server.run(add, write=True, namespace="n").result()
+    administer(own_database, "SET default_transaction_read_only = off", "DELETE FROM mama_structs.migrations")
+
+    with pytest.raises(StoreReadOnly, match="older version"):
+        Server.open(own_database)
+
+
+# Cuts
+
+
+@pytest.mark.parametrize("is_heard", [True, False], ids=["answer lost", "question lost"])
+def test_a_connection_cut_at_any_message_of_a_save_leaves_all_or_nothing(database, proxy, is_heard):
+    """Whichever message is the last: what was acknowledged is stored once, and what failed is not stored at all."""
+    proxy.is_heard = is_heard
+    outcomes = []
+    for at in itertools.count(1):
+        administer(database, "DELETE FROM mama_structs.rows")
+        with opened(proxy.url) as server:
+            server.run(lambda one: one.ask("SELECT 1"), write=False).result()
+            proxy.at = proxy.seen + at
+            error = server.run(add, write=True, namespace="n").exception()
+            is_over, proxy.at = proxy.at is not None, None
+            # What is cut does no harm to what comes after.
+            found = server.run(lambda one: one.ask("SELECT * FROM rows"), write=False).result()
+        assert error is None or type(error) is StoreUnreachable
+        assert "may be stored" not in str(error)
+        assert len(found) == rows_of(database) == (error is None)
+        outcomes.append(len(found))
+        if is_over:
+            break
+    # Begin, ask and commit at least, and some of it failed.
+    assert len(outcomes) >= 4
+    assert {0, 1} == set(outcomes)
+
+
+@pytest.mark.parametrize("is_heard", [True, False], ids=["answer lost", "question lost"])
+def test_a_first_opening_that_is_cut_at_any_message_leaves_all_or_nothing(empty_database, is_heard):
+    """Every table of this version or none, and the next host goes on."""
+    found = set()
+    with Proxy(empty_database) as proxy:
+        proxy.is_heard = is_heard
+        for at in itertools.count(1):
+            proxy.at = proxy.seen + at
+            with contextlib.suppress(StoreUnreachable):
+                Server.open(proxy.url).close()
+            is_over, proxy.at = proxy.at is not None, None
+            if is_over:
+                break
+            tables = administer(empty_database, "SELECT count(*) FROM pg_tables WHERE schemaname = 'mama_structs'")
+            found.add(tables[0][0])
+            administer(empty_database, "DROP SCHEMA IF EXISTS mama_structs CASCADE")
+        with opened(empty_database) as server:
+            assert 1 == server.run(add, write=True, namespace="n").result()
+        tables = administer(empty_database, "SELECT count(*) FROM pg_tables WHERE schemaname = 'mama_structs'")
+    assert {0, tables[0][0]} >= found
+    assert at > 8
+
+
+def test_a_commit_without_an_answer_is_looked_up(database, proxy):
+    """Where the server committed, the save succeeds; the plan is run once."""
+    runs = []
+
+    def plan(connection):
+        runs.append(add(connection))
+        proxy.at = proxy.seen + 1
+
+    with opened(proxy.url, connections=1) as server:
+        server.run(plan, write=True, namespace="n").result()
+
+    assert 1 == len(runs) == rows_of(database)
+    assert 1 == administer(database, "SELECT change FROM mama_structs.namespaces")[0]["change"]
+
+
+def test_a_commit_that_cannot_be_looked_up_says_so(database, proxy):
+    """Where nothing was counted nobody can tell: the error says that it may be stored."""
+
+    def plan(connection):
+        connection.tell("INSERT INTO rows VALUES ('n', 'k', '')")
+        proxy.at = proxy.seen + 1
+
+    with opened(proxy.url) as server, pytest.raises(StoreUnreachable, match="may be stored, or not"):
+        server.run(plan, write=True).result()
+    # The server may still be at it.
+    wait_until(lambda: rows_of(database) == 1)
+
+
+def test_a_commit_is_not_looked_up_for_ever(database, proxy):
+    """Where the server stays away the error comes after a time, and says that it may be stored."""
+
+    def plan(connection):
+        add(connection)
+        proxy.at, proxy.stays = proxy.seen + 1, True
+
+    with opened(proxy.url, wait=0.2, connect_timeout=0.2) as server:
+        with pytest.raises(StoreUnreachable, match="may be stored, or not"):
+            server.run(plan, write=True, namespace="n").result()
+        proxy.at = None
+    # The server may still be at it.
+    wait_until(lambda: rows_of(database) == 1)
+
+
+def test_a_read_that_is_cut_is_made_again_once(proxy):
+    """On a new connection; one that is cut twice fails."""
+    runs = []
+
+    def plan(connection):
+        runs.append(1)
+        if len(runs) <= cuts:
+            proxy.at = proxy.seen + 1
+        return connection.ask("SELECT 42 AS n")[0]["n"]
+
+    with opened(proxy.url) as server:
+        cuts = 1
+        assert 42 == server.run(plan, write=False).result()
+        assert 2 == len(runs)
+        runs.clear()
+        cuts = 2
+        with pytest.raises(StoreUnreachable):
+            server.run(plan, write=False).result()
+        assert 2 == len(runs)
+
+
+# Waiting
+
+
+def test_a_server_that_hangs_is_given_up(proxy, monkeypatch):
+    """An answer that never comes is an error after a time, and the next question has a new connection."""
+    monkeypatch.setattr(_server, "_GRACE", 0.05)
+    with opened(proxy.url, statement_timeout=0.2, connect_timeout=0.3, wait=0.3) as server:
+        server.run(lambda one: one.ask("SELECT 1"), write=False).result()
+        proxy.at, proxy.holds = proxy.seen + 1, True
+        for write in (False, True):
+            with pytest.raises(StoreUnreachable):
+                server.run(add, write=write, namespace="n").result()
+        proxy.at = None
+        assert 1 == server.run(add, write=True, namespace="n").result()
+    proxy.at = 1
+    with pytest.raises(StoreUnreachable, match="gave no answer"):
+        Server.open(proxy.url, options=ServerSettings(connect_timeout=0.2))
+
+
+def test_a_statement_that_takes_too_long_is_ended_by_the_server(database):
+    """Its transaction is undone, and its connection is of use again."""
+    # Longer than a busy machine takes between two statements: a transaction may idle no longer, either.
+    with opened(database, statement_timeout=3) as server:
+
+        def plan(connection):
+            add(connection)
+            connection.ask("SELECT pg_sleep(60)")
+
+        with pytest.raises(StoreBusy, match="a statement took too long"):
+            server.run(plan, write=True, namespace="n").result()
+        assert 1 == server.run(add, write=True, namespace="n").result()
+    assert 1 == rows_of(database)
+
+
+def test_who_waits_for_another_writer_gives_up(database):
+    """There is one writer of a namespace; writers of others, and readers, do not wait."""
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(connection):
+        add(connection)
+        begun.set()
+        return go.wait(30)
+
+    with opened(database, connections=3, wait=0.2) as server:
+        holding = server.run(hold, write=True, namespace="n")
+        assert begun.wait(30)
+        with (
+            opened(f"{database}?application_name=another", wait=0.2) as other,
+            pytest.raises(StoreBusy, match="another host held the lock") as caught,
+        ):
+            other.run(add, write=True, namespace="n").result()
+        assert caught.value.waited > 0
+        with pytest.raises(StoreBusy, match="what was to be stored before this was not done"):
+            server.run(add, write=True, namespace="n").result()
+        with pytest.raises(StoreBusy):
+            server.run(add, write=True, namespace="n", wait=0).result()
+        assert 1 == server.run(add, write=True, namespace="other").result()
+        assert 1 == len(server.run(lambda one: one.ask("SELECT * FROM rows"), write=False, namespace="n").result())
+        go.set()
+        assert holding.result()
+
+
+def test_who_waits_to_write_leaves_the_connections_to_others(database):
+    """However many are to be stored at once: each is, and who reads meanwhile waits for none of them."""
+    begun, go = threading.Event(), threading.Event()
+    with opened(database, connections=2) as server:
+        holding = server.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace="n")
+        assert begun.wait(30)
+        saving = [server.run(add, write=True, namespace="n") for _ in range(20)]
+        assert [] == server.run(lambda one: one.ask("SELECT * FROM rows"), write=False, namespace="n").result()
+        go.set()
+        holding.result()
+        assert [1] * 20 == [one.result() for one in saving]
+    assert 20 == rows_of(database)
+
+
+def test_who_shares_waits_only_for_who_does_not(database):
+    """Those who say so write at the same time; one who needs the namespace for itself waits for them."""
+    both = threading.Barrier(2, timeout=30)
+    with opened(database, connections=3, wait=0.2) as server:
+        shared = [
+            server.run(lambda _one: both.wait() >= 0, write=True, namespace="n", exclusive=False) for _ in range(2)
+        ]
+        assert [True, True] == [one.result() for one in shared]
+        begun, go = threading.Event(), threading.Event()
+        sharing = server.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace="n", exclusive=False)
+        assert begun.wait(30)
+        with pytest.raises(StoreBusy):
+            server.run(add, write=True, namespace="n").result()
+        go.set()
+        sharing.result()
+
+
+def test_where_all_connections_are_in_use_who_waits_gives_up(database):
+    """The error tells how many there are."""
+    begun, go = threading.Event(), threading.Event()
+    with opened(database, connections=1, wait=0.1) as server:
+        holding = server.run(lambda _one: (begun.set(), go.wait(30)), write=False)
+        assert begun.wait(30)
+        with pytest.raises(StoreBusy, match="all 1 connections"):
+            server.run(add, write=True, namespace="n").result()
+        go.set()
+        holding.result()
+        assert 1 == server.run(add, write=True, namespace="n").result()
+
+
+def test_a_server_that_is_killed_and_started_again_is_found_again(own_postgres):
+    """While it is away every call is a typed error; then reads and writes go on with the same object."""
+    with opened(own_postgres.url) as server:
+        kept = [server.run(lambda one: one.ask("SELECT pg_sleep(0.05)"), write=False) for _ in range(2)]
+        assert 2 == len([one.result() for one in kept])
+
+        def plan(connection):
+            add(connection)
+            own_postgres.stop("immediate")
+            add(connection)
+
+        with pytest.raises(StoreUnreachable):
+            server.run(plan, write=True, namespace="n").result()
+        for write in (False, True):
+            with pytest.raises(StoreUnreachable, match="cannot be reached"):
+                server.run(lambda one: one.ask("SELECT 1"), write=write).result()
+        own_postgres.start()
+        assert 0 == server.run(lambda one: one.ask("SELECT count(*) FROM rows"), write=False).result()[0][0]
+        assert 1 == server.run(add, write=True, namespace="n").result()
+        # Idle ones are found dead, too, when a transaction begins.
+        own_postgres.stop("immediate")
+        own_postgres.start()
+        assert 1 == server.run(add, write=True, namespace="n").result()
+
+
+# Secrets
+
+
+def failures(database, own_port):
+    """Calls that fail in all kinds of ways, at addresses with a password."""
+    parts = urlsplit(database)
+    name = parts.path[1:]
+    there = f"{parts.hostname}:{parts.port}"
+
+    def run(plan, **how):
+        with opened(in_database(database, name, user="postgres", password=SECRET)) as server:
+            assert SECRET not in repr(server)
+            server.run(plan, **{"write": True, **how}).result()
+
+    yield lambda: Server.open(f"postgresql://needs_password:{SECRET}@{there}/{name}")
+    yield lambda: Server.open(f"postgresql://postgres:{SECRET}@{there}/no_such_database")
+    yield lambda: Server.open(f"postgresql://postgres:{SECRET}@127.0.0.1:{own_port}/{name}")
+    yield lambda: Server.open(f"postgresql://postgres:{SECRET}@127.0.0.1:port/{name}")
+    for url in (
+        f"postgres@{there}/{name}?password={SECRET}&sslmode=nonsense",
+        f"postgres:{SECRET}@[::bad/{name}",
+        f"postgres:{SECRET}@127.0.0.1:99999/{name}",
+        # Signs that have to be written otherwise.
+        f"postgres:{SECRET}/a@{there}/{name}",
+        f"postgres:a?{SECRET}@{there}/{name}",
+        f"postgres:{SECRET}#a@{there}/{name}",
+        f"postgres:{SECRET}",
+        f"postgres:{SECRET}@{there}/{name}\udc80",
+        f"postgres:{SECRET}@{there}/{name}?sslmode=require",
+        f"postgres:{SECRET}@{there}/{name}?no_such_option={SECRET}",
+        f"postgres:{SECRET}@{there}/{name}?target_session_attrs=standby",
+        f"postgres:{SECRET}@{there}/{name}?target_session_attrs=nonsense",
+        f"postgres:{SECRET}@127.0.0.1:{own_port},127.0.0.1:{own_port}/{name}",
+        f"postgres:{SECRET}@unknown.invalid/{name}",
+    ):
+        yield lambda url=url: Server.open(f"postgresql://{url}")
+    for sql in (f"SELECT '{SECRET}' +", f"SELECT '{SECRET}'::int", f"SELECT 1 / (length('{SECRET}') - 11)"):
+        yield lambda sql=sql: run(lambda one: one.ask(sql))
+    yield lambda: run(lambda one: one.ask("SELECT $1::int", SECRET))
+    yield lambda: run(lambda one: one.ask("SELECT $1::text::int", SECRET))
+    yield lambda: run(lambda one: [one.tell("INSERT INTO rows VALUES ('', $1, '')", SECRET) for _ in range(2)])
+    yield lambda: run(lambda one: one.tell_many("INSERT INTO rows VALUES ('', $1, '')", [[SECRET], [SECRET]]))
+
+
+def unknown_host(host, *arguments, known=socket.getaddrinfo, **keywords):
+    """What a resolver answers that knows no such name, without asking any."""
+    if host == "unknown.invalid":
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return known(host, *arguments, **keywords)
+
+
+def test_no_error_holds_a_password_a_statement_or_a_value(database, unused_tcp_port, monkeypatch):
+    """Neither its text nor that of what it comes from, as a traceback prints it; all are ours, and tell what to do."""
+    monkeypatch.setattr(socket, "getaddrinfo", unknown_host)
+    fails = list(failures(database, unused_tcp_port))
+    for number, fail in enumerate(fails):
+        with pytest.raises(MamaStructsError) as caught:
+            fail()
+        error = caught.value
+        assert error.hint or number >= ADDRESSES
+        told = "".join(traceback.format_exception_only(error)) + repr(error) + repr(vars(error))
+        while error is not None:
+            told += f"{error!r} {error}"
+            error = error.__cause__ or error.__context__
+        assert SECRET not in told
+        assert "SELECT" not in told
+        assert "INSERT" not in told
+    assert ADDRESSES + 7 == len(fails)

@@ -1,0 +1,539 @@
+"""A whole session on a server: memories, refs and conversations of several hosts."""
+
+import asyncio
+import contextlib
+import re
+import struct
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from memory_helpers import SMALL
+from postgres_helpers import administer, in_database, wait_until
+
+from mama_structs import Session, Settings
+from mama_structs.cli import main
+from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, StoreUnreachable
+from mama_structs.settings import ServerSettings
+from mama_structs.storage.server import Server, servers
+from mama_structs.testing.fakes import FakeClock
+
+BOUNDED = Settings(server=ServerSettings(wait=5.0, statement_timeout=5.0))
+REPLAYED = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
+SLEEPS = """
+CREATE FUNCTION sleeps() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$
+"""
+EXPIRE = "UPDATE mama_structs.leases SET expires = clock_timestamp() - interval '1 s'"
+
+
+def opened(url, conversation=None, **options):
+    return Session.open(url, conversation=conversation, embedder=SMALL, **options)
+
+
+def as_another(url):
+    """The URL as another host has it: sessions of one process share a server by its URL."""
+    return f"{url}?application_name=another"
+
+
+async def test_what_only_looks_makes_nothing_in_a_database_without_sessions(empty_database, capsys):
+    """A slip in the address would look like an empty store: it is refused, and no table is made."""
+    for looking in (Session.conversations, Session.namespaces):
+        with pytest.raises(InvalidArgument, match="in that database was no session yet"):
+            await looking(empty_database)
+    assert 1 == await asyncio.to_thread(main, ["list", empty_database])
+    assert "no session yet" in capsys.readouterr().err
+
+    assert [] == administer(empty_database, "SELECT 1 FROM pg_namespace WHERE nspname = 'mama_structs'")
+
+
+async def test_what_one_session_stores_the_next_one_finds(database):
+    """Memories, refs and what was recalled come back, as from a directory."""
+    async with opened(database, "talk") as session:
+        saved = await session.memories.save_decision("shield", "shields go first", reasoning="raids doubled")
+        await session.observe('<ref id="plan">shields, then fleets</ref>')
+        assert "shields go first" in (await session.recall("what of the shields?")).text
+        assert (await session.check()).ok
+        assert 1 == session.stats()["memories"]["memories"]
+        await session.maintain()
+        await session.flush()
+    async with opened(database, "talk") as session:
+        assert saved.id == (await session.memories.search("shields"))[0].memory.id
+        assert "shields, then fleets" == session.refs.get("ref:plan").content.text
+        assert "" == (await session.recall("what of the shields?")).text
+        async with session.fork("branch") as fork:
+            await fork.observe('<ref id="own">mine</ref>')
+    assert {"talk", "branch"} == {one.name for one in await Session.conversations(database)}
+    assert ("default",) == await Session.namespaces(database)
+    conversations = await Session.conversations(database)
+    await conversations.delete("talk")
+    async with opened(database, "branch") as session:
+        assert "shields, then fleets" == session.refs.get("ref:plan").content.text
+    assert (await session_check(database)).ok
+
+
+async def session_check(url):
+    async with opened(url) as session:
+        return await session.check()
+
+
+async def test_a_conversation_is_open_on_one_host_at_a_time(database):
+    """Another host is refused until it is closed; one that died is waited for, and one that lost it is told."""
+    here = await opened(database, "talk")
+    await here.observe('<ref id="a">1</ref>')
+    with pytest.raises(StoreBusy, match="open in another"):
+        await opened(as_another(database), "talk")
+    there = await opened(as_another(database))
+    assert {"talk": True} == {
+        one.name: one.is_open for one in await Session.conversations(database) if one.name == "talk"
+    }
+    administer(database, EXPIRE)
+    taken = await opened(as_another(database), "talk")
+    assert "1" == taken.refs.get("ref:a").content.text
+    with pytest.raises(StoreBusy, match="taken a conversation over"):
+        await here.observe('<ref id="a">2</ref>')
+    await taken.observe('<ref id="b">3</ref>')
+    await taken.close()
+    await here.close()
+    await there.close()
+
+    async with opened(database, "talk") as session:
+        assert {"ref:a": "1", "ref:b": "3"} == {
+            handle: session.refs.get(handle).content.text for handle in ("ref:a", "ref:b")
+        }
+
+
+async def test_two_hosts_see_each_others_memories_at_their_next_call(database):
+    """What one has acknowledged the other one finds, and namespaces stay apart."""
+    here = await opened(database)
+    there = await opened(as_another(database))
+    apart = await opened(as_another(database), namespace="apart")
+    saved = await here.memories.save_insight("the reactor at 2-1 is cold")
+
+    assert saved.id == (await there.memories.recent())[0].id
+    assert [] == await apart.memories.recent()
+    await asyncio.gather(here.close(), there.close(), apart.close())
+
+
+@pytest.mark.parametrize("is_heard", [True, False], ids=["answer lost", "question lost"])
+async def test_a_save_that_is_cut_at_any_message_is_stored_wholly_or_not_at_all(database, proxy, is_heard):
+    """With its links, its evidence and its vectors; what failed can be saved again, and nothing is there twice."""
+    proxy.is_heard = is_heard
+    cut, outcomes = [], []
+    async with opened(proxy.url, settings=BOUNDED) as session, opened(as_another(database)) as there:
+        first = await session.memories.save_decision("auth", "use tokens", "stateless")
+        for at in range(1, 100):
+            proxy.at = proxy.seen + at
+            text = f"use tokens {at}"
+            try:
+                await session.memories.save_decision("auth", text, "why", supersedes=first.id, evidence=["x" * at])
+            except StoreUnreachable as error:
+                cut.append(error)
+            is_over, proxy.at = proxy.at is not None, None
+            found = [one for one in await there.memories.recent(limit=200) if one.content == text]
+            outcomes.append(len(found))
+            assert outcomes[-1] == at - len(cut) - sum(outcomes[:-1])
+            for one in found:
+                assert [first.id] == [
+                    link.to_id for link in await there.memories.links_of(one.id)
+                    if link.from_id == one.id and link.link_type == "evolution"
+                ]  # fmt: skip
+            if is_over:
+                break
+        assert (await there.check()).ok
+        assert (await session.check()).ok
+    assert cut
+    assert not [error for error in cut if "may be stored" in str(error)]
+    assert outcomes[-1] == 1
+    assert at > 4
+
+
+CHANGES = {
+    "save_many": lambda m, ids: m.save_many(
+        [{"type": "context", "content": text} for text in ("one more", "two more")]
+    ),
+    "set_outcome": lambda m, ids: m.set_outcome(ids[0], "FAILED", reason="it did not hold"),
+    "supersede": lambda m, ids: m.supersede(ids[0], "use sessions", "can be ended", implements=[ids[1]]),
+    "link": lambda m, ids: m.link(ids[0], ids[1], "contradicts"),
+    "forget": lambda m, ids: m.forget(ids[1]),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+async def test_any_change_that_is_cut_at_any_message_is_made_wholly_or_not_at_all(
+    database, proxy, tmp_path, monkeypatch, what
+):
+    """Where it fails everything is as before, and made again it is made."""
+    # Many saves are one transaction only as long as it takes no longer.
+    monkeypatch.setattr("mama_structs.memory.postgres.writer._TRANSACTION_SECONDS", 3600)
+
+    async def state():
+        await there.memories.export_jsonl(tmp_path / "export")
+        return (tmp_path / "export").read_text()
+
+    failed = []
+    async with opened(proxy.url, settings=BOUNDED) as session, opened(as_another(database)) as there:
+        for at in range(1, 200, 5 if what == "forget" else 1):
+            ids = [
+                (await session.memories.save_decision("auth", "use tokens", "stateless")).id,
+                (await session.memories.save_insight("tea is served at four")).id,
+            ]
+            before = await state()
+            proxy.at = proxy.seen + at
+            try:
+                await CHANGES[what](session.memories, ids)
+            except StoreUnreachable as error:
+                failed.append(str(error))
+                # What is forgotten is gone though its room could not be given back.
+                is_right = before == await state() or what == "forget"
+            else:
+                is_right = before != await state()
+            assert is_right, (at, failed)
+            is_over, proxy.at = proxy.at is not None, None
+            if is_over:
+                break
+        assert (await there.check()).ok
+    assert 1 < len(failed) < at
+    assert not [error for error in failed if "may be stored" in error]
+
+
+async def test_refs_whose_writing_is_cut_at_any_message_are_written_once(database, proxy):
+    """What could not be written waits, and the next flush writes it."""
+    cut = 0
+    async with opened(proxy.url, "talk", settings=BOUNDED) as session:
+        for at in range(1, 100):
+            proxy.at, proxy.is_heard = proxy.seen + at, at % 2 == 0
+            try:
+                await session.observe(f'<ref id="a">{at}</ref>')
+            except StoreUnreachable:
+                cut += 1
+            is_over, proxy.at = proxy.at is not None, None
+            await session.flush()
+            if is_over:
+                break
+    async with opened(database, "talk") as session:
+        assert [str(number + 1) for number in range(at)] == [
+            session.refs.get(handle).text for handle in session.refs.versions("a")
+        ]
+        assert (await session.check()).ok
+    assert cut
+    assert at > 3
+
+
+async def test_an_opening_that_is_cancelled_at_any_message_keeps_nothing(database, proxy):
+    """Neither a claim nor a connection: another host can open the conversation at once."""
+    loop = asyncio.get_running_loop()
+    async with opened(proxy.url, settings=BOUNDED):
+        for at in range(1, 100):
+            opening = asyncio.ensure_future(opened(proxy.url, "talk", settings=BOUNDED))
+            proxy.at = proxy.seen + at
+            proxy.instead = lambda opening=opening: loop.call_soon_threadsafe(opening.cancel)
+            await asyncio.wait([opening])
+            if is_over := proxy.at is not None or not opening.cancelled():
+                proxy.at = None
+                await opening.result().close()
+            async with opened(as_another(database), "talk"):
+                pass
+            if is_over:
+                break
+    assert at > 3
+    assert [] == administer(database, "SELECT name FROM mama_structs.leases")
+
+
+async def test_a_user_without_rights_beyond_its_schema_has_whole_sessions(empty_database, plain_database):
+    """Row-level security holds for it, too: namespaces stay apart, and those that are read are read."""
+    administer(empty_database, "CREATE EXTENSION vector")
+    async with opened(plain_database, namespace="a") as session:
+        saved = await session.memories.save_insight("the reactor is cold")
+        await session.observe('<ref id="plan">warm it</ref>')
+    async with opened(plain_database, namespace="b", reads=["a"]) as session:
+        own = await session.memories.save_insight("the reactor is far")
+        assert {saved.id, own.id} == {hit.memory.id for hit in await session.memories.search("reactor")}
+        assert (await session.check()).ok
+    async with opened(plain_database, namespace="b") as session:
+        assert [own.id] == [hit.memory.id for hit in await session.memories.search("reactor")]
+        forgotten = await session.memories.forget([own.id])
+        assert 1 == forgotten.count
+    assert ("a",) == tuple(one for one in await Session.namespaces(plain_database) if one == "a")
+
+
+async def test_what_is_forgotten_leaves_the_tables_when_nobody_sees_it_any_more(database):
+    """The receipt names who still does, and the next chance finishes it."""
+
+    def sizes():
+        names = ("memories", "terms", "pieces", "texts", "rows")
+        return {name: administer(database, f"SELECT pg_relation_size('mama_structs.{name}')")[0][0] for name in names}
+
+    looker = Server.open(as_another(database))
+    async with opened(database) as session:
+        await session.memories.save_decision("reactor", "cold", "a mail", evidence=["x" * 5000])
+        begun, go = threading.Event(), threading.Event()
+        looking = looker.run(
+            lambda one: (one.ask("SELECT * FROM memories"), begun.set(), go.wait(30)), write=False, namespace="default"
+        )
+        assert begun.wait(30)
+        receipt = await session.memories.forget(about="reactor")
+        assert 1 == receipt.count
+        assert ["a transaction", True] == [receipt.pending[0].partition("a transaction")[1], sizes()["memories"] > 0]
+        go.set()
+        looking.result()
+        await session.maintain()
+        assert {0} == set(sizes().values())
+    looker.close()
+
+
+async def test_forgotten_text_is_in_no_row_and_no_index_on_the_disk(database):
+    """Its bytes are in no item of any page, of a table, TOAST or an index: at most between items, and in the log."""
+    word = f"word{uuid.uuid4().hex[:12]}"
+    long = " ".join(f"{at * at * 7919 % 100_003}" for at in range(1_200))
+    async with opened(database) as session:
+        saved = await session.memories.save_decision(word, f"{word} {long}", word, evidence=[f"{word} {long}"])
+        more = await session.memories.save_many([{"type": "context", "content": f"{word} {at}"} for at in range(30)])
+        administer(database, "CHECKPOINT")
+        before = items_with(word, database)
+        receipt = await session.memories.forget([saved.id, *(memory.id for memory in more)])
+        administer(database, "CHECKPOINT")
+
+    assert 30 < len(before)
+    assert () == receipt.pending
+    assert [] == items_with(word, database)
+    administer(database, "VACUUM FULL", "CHECKPOINT")
+    assert [] == [path.name for path in files_of(database) if word.encode() in path.read_bytes()]
+
+
+def files_of(database):
+    """The files of a database's tables and indexes, or skip the test."""
+    settings = "SELECT current_setting('data_directory'), oid FROM pg_database WHERE datname = current_database()"
+    ((folder, place),) = administer(database, settings)
+    tables = Path(folder, "base", str(place))
+    if not tables.is_dir():
+        pytest.skip("the server's files are on another machine")
+    return [*tables.iterdir()]
+
+
+def items_with(word, database):
+    """The names of files with a text, for each time that it stands in an item, and not in what is free of a page."""
+    found = []
+    for path in files_of(database):
+        data = path.read_bytes()
+        for place in (one.start() for one in re.finditer(word.encode(), data)):
+            # As PostgreSQL's bufpage.h has it: after 12 bytes of a page, where what is free begins and where it ends.
+            lower, upper = struct.unpack_from("<HH", data, place // 8192 * 8192 + 12)
+            found += [] if lower <= place % 8192 < upper else [path.name]
+    return found
+
+
+async def test_nothing_shows_the_password(database):
+    """What a session says of itself names user, host and database."""
+    url = in_database(database, database.rpartition("/")[2], user="postgres", password="open-sesame")
+    async with opened(url) as session:
+        shown = f"{session!r} {session.location} {session._repr_html_()} {await Session.conversations(url)!r}"
+        assert "postgresql://postgres@127.0.0.1" in shown
+        assert "open-sesame" not in shown
+        with pytest.raises(InvalidArgument, match="pg_dump -n mama_structs"):
+            await session.backup("somewhere")
+
+
+async def test_a_namespace_that_no_server_can_keep_is_refused(database):
+    """A NUL in its name, which a directory takes, is an error that says so."""
+    with pytest.raises(InvalidArgument, match="namespace whose name has a NUL"):
+        await opened(database, namespace="a\0b")
+
+
+async def test_the_command_line_works_on_a_server(database, capsys, tmp_path, monkeypatch):
+    """Where it can: a copy is the server's own work, and no command repeats the password."""
+    url = in_database(database, database.rpartition("/")[2], user="postgres", password="open-sesame")
+    async with opened(url) as session:
+        await session.memories.save_insight("the reactor is cold")
+    commands = (
+        ["check", url], ["list", url], ["forget", "--about", "1-1", "--yes", url], ["stats", url],
+        ["conversations", "assign", "none", url, "--namespace", "b"],
+        ["backup", url, str(tmp_path / "copy")], ["copy", url, "other.mama"], ["view", url],
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    codes = [await asyncio.to_thread(main, command) for command in commands]
+    said = "".join(capsys.readouterr())
+
+    assert [0, 0, 0, 0, 1, 1, 0, 0] == codes, said
+    assert "reactor is cold" in said
+    assert "pg_dump" in said
+    assert (tmp_path / "memories.html").exists()
+    assert "open-sesame" not in said
+
+
+async def test_a_session_outlives_a_restart_of_its_server(own_postgres):
+    """Meanwhile what is stored waits for the server; then it is written, once."""
+    async with opened(own_postgres.url, "talk") as session:
+        await session.observe('<ref id="a">1</ref>')
+        own_postgres.stop("immediate")
+        with pytest.raises(StoreUnreachable):
+            await session.observe('<ref id="b">2</ref>')
+        with pytest.raises(StoreUnreachable):
+            await session.memories.save_insight("lost")
+        with pytest.raises(StoreUnreachable):
+            await session.memories.recent()
+        own_postgres.start()
+        await session.flush()
+        assert [] == await session.memories.recent()
+    async with opened(own_postgres.url, "talk") as session:
+        assert {"1", "2"} == {session.refs.get(handle).content.text for handle in ("ref:a", "ref:b")}
+
+
+@pytest.mark.parametrize("hangs", ["lock", "trigger", "pool"])
+async def test_what_hangs_is_given_up_and_leaves_nothing(own_database, hangs):
+    """A table that somebody locks, a trigger that sleeps, connections that are all in use: busy, and then as before."""
+    longest = 0.3 if hangs == "trigger" else 60
+    settings = Settings(server=ServerSettings(connections=1, wait=0.1, statement_timeout=longest))
+    begun, go = threading.Event(), threading.Event()
+    async with opened(own_database, "talk", settings=settings) as session:
+        saved = await session.memories.save_insight("the reactor is cold")
+        other = Server.open(own_database if hangs == "pool" else as_another(own_database))
+        administer(own_database, SLEEPS)
+        if hangs == "trigger":
+            administer(
+                own_database, "CREATE TRIGGER sleeps BEFORE INSERT ON mama_structs.terms EXECUTE FUNCTION sleeps()"
+            )
+        else:
+            lock = "SELECT 1" if hangs == "pool" else "LOCK TABLE mama_structs.memories"
+            holding = other.run(lambda one: (one.tell(lock), begun.set(), go.wait(30)), write=True)
+            assert begun.wait(30)
+        for _ in range(2):
+            with pytest.raises(StoreBusy) as caught:
+                await session.memories.save_insight("the yard is warm")
+            assert caught.value.hint
+        if hangs == "trigger":
+            administer(own_database, "DROP TRIGGER sleeps ON mama_structs.terms")
+        else:
+            with pytest.raises(StoreBusy):
+                await session.memories.search("reactor")
+            go.set()
+            holding.result()
+        other.close()
+        assert [saved.id] == [memory.id for memory in await session.memories.recent()]
+        await session.memories.save_insight("the yard is warm")
+        assert (await session.check()).ok
+
+
+async def test_a_hosts_clock_may_be_an_hour_off(database):
+    """Each host has all memories, none is pruned before its time, and who has a conversation keeps it."""
+    hosts = []
+    for number, off in enumerate((3_600, -3_600)):
+        session = await opened(f"{database}?application_name=host{number}", f"talk{number}", settings=BOUNDED)
+        FakeClock(start=time.time() + off).drive(session)
+        hosts.append(session)
+    ahead, behind = hosts
+    first = await ahead.memories.save_decision("auth", "use tokens", "stateless")
+    second = await behind.memories.supersede(first.id, "use sessions", "can be ended")
+    third = await ahead.memories.save_context("auth: the sessions are kept for a day")
+    for session in hosts:
+        await session.maintain()
+        assert {first.id, second.id, third.id} == {one.id for one in await session.memories.recent()}
+        assert [second.id, first.id] == [one.id for one in (await session.memories.evolution(first.id)).memories]
+        assert {second.id, third.id} <= {hit.memory.id for hit in await session.memories.search("auth sessions")}
+        assert (await session.check()).ok
+        for number in range(2):
+            with pytest.raises(StoreBusy, match="open in another"):
+                await opened(as_another(database), f"talk{number}")
+    for session in hosts:
+        await session.close()
+
+
+def of_both(primary, replica):
+    """The URL of two servers, whichever of them is the primary."""
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+    return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=primary"
+
+
+@contextlib.contextmanager
+def replicated(primary):
+    """A running replica of a server."""
+    replica = primary.replica().start()
+    try:
+        yield replica
+    finally:
+        replica.stop("immediate")
+
+
+async def test_a_session_goes_on_where_its_replica_takes_over(own_postgres):
+    """A replica is read; once it is the primary those go on that were on it, and those whose address names both."""
+    async with opened(own_postgres.url) as session:
+        saved = await session.memories.save_insight("the reactor is cold")
+    with replicated(own_postgres) as replica:
+        here = await opened(of_both(own_postgres, replica), "talk", settings=BOUNDED)
+        await here.observe('<ref id="a">1</ref>')
+        async with opened(replica.url) as session:
+            assert [saved.id] == [memory.id for memory in await session.memories.recent()]
+            assert "the reactor is cold" in (await session.recall("is the reactor cold?")).text
+            with pytest.raises(StoreReadOnly, match="name the primary"):
+                await session.memories.save_insight("lost")
+            wait_until(lambda: administer(own_postgres.url, REPLAYED))
+            own_postgres.stop("immediate")
+            with pytest.raises(StoreUnreachable):
+                await here.memories.save_insight("lost")
+            replica.promote()
+            kept = await session.memories.save_insight("kept")
+        also = await here.memories.save_insight("also kept")
+        await here.observe('<ref id="a">2</ref>')
+        assert {saved.id, kept.id, also.id} == {memory.id for memory in await here.memories.recent()}
+        assert (await here.check()).ok
+        await here.close()
+        async with opened(replica.url, "talk") as session:
+            assert "2" == session.refs.get("ref:a").content.text
+
+
+async def test_what_a_replica_had_is_lost_only_where_it_follows_behind(own_postgres):
+    """A synchronous one has all that was acknowledged; after one that had less, nothing is answered from before."""
+    with replicated(own_postgres) as replica:
+        here = await opened(of_both(own_postgres, replica), settings=BOUNDED)
+        first = await here.memories.save_decision("auth", "use tokens", "stateless")
+        administer(own_postgres.url, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+        wait_until(lambda: administer(own_postgres.url, "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"))
+        kept = await here.memories.supersede(first.id, "use sessions", "can be ended")
+        administer(own_postgres.url, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        wait_until(lambda: not administer(own_postgres.url, "SHOW synchronous_standby_names")[0][0])
+        administer(replica.url, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
+        wait_until(lambda: not administer(own_postgres.url, "SELECT 1 FROM pg_stat_replication"))
+        lost = await here.memories.save_context("nobody else has this")
+        await here.memories.link(first.id, lost.id, "refines")
+        # Which is remembered here.
+        assert {kept.id, lost.id} == {one.memory.id for one in await here.memories.connected(first.id)}
+        own_postgres.stop("immediate")
+        replica.promote()
+        async with opened(replica.url) as there:
+            # As many changes as were lost: none is taken for another one.
+            new = await there.memories.save_context("after it")
+            await there.memories.link(first.id, new.id, "refines")
+            assert {kept.id, new.id} == {one.memory.id for one in await here.memories.connected(first.id)}
+            assert (await there.check()).ok
+        await here.close()
+
+
+async def test_a_database_that_is_not_there_is_a_typed_error(database):
+    """At once, and nothing stays open."""
+    before = len(servers._slots)
+    with pytest.raises(StoreUnreachable):
+        await opened("postgresql://postgres@127.0.0.1:1/none")
+    with pytest.raises(InvalidArgument):
+        Session.open("postgresql://a\0b")
+
+    assert before == len(servers._slots)
+    assert Server.open(database).close() is None
+
+
+async def test_a_fork_without_a_name_waits_for_no_server(database, monkeypatch):
+    """It is there at once; other hosts see it, and are refused it, as soon as something is stored in it."""
+    async with opened(database, "talk") as session:
+        await session.observe('<ref id="plan">shields first</ref>')
+        asked = []
+        run = Server.run
+        monkeypatch.setattr(Server, "run", lambda self, *given, **how: asked.append(how) or run(self, *given, **how))
+        fork = session.fork()
+        assert [] == asked
+        await fork.observe('<ref id="own">mine</ref>')
+        with pytest.raises(StoreBusy, match="open in another"):
+            await opened(as_another(database), fork.conversation)
+        await fork.close()
+        async with opened(as_another(database), fork.conversation) as there:
+            assert "mine" == there.refs.get("ref:own").content.text
+            assert "shields first" == there.refs.get("ref:plan").content.text

@@ -1,0 +1,162 @@
+"""Whose rows a server shows to whom, and that its tables can be divided by namespaces."""
+
+import re
+from pathlib import Path
+
+import pytest
+from memory_helpers import SMALL
+from postgres_helpers import administer, block, in_database
+
+from mama_structs import Session
+from mama_structs.errors import StoreError
+from mama_structs.storage.server import Connection, Server
+
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mama_structs' AND tablename <> 'migrations' ORDER BY 1"
+# What is about several namespaces: they are listed, or a host's claims are.
+ACROSS = [
+    r"SELECT namespace FROM memory_heads ORDER BY namespace",
+    r"SELECT name FROM leases WHERE expires >= ",
+    r"UPDATE leases SET .* WHERE holder = ",
+    r"DELETE FROM leases WHERE holder = ",
+    r"SELECT name FROM leases WHERE holder = ",
+]
+LISTED = {"conversations/", "refs/", ""}
+"""How the keys of rows of all namespaces begin."""
+
+
+def opened(url, **options):
+    return Session.open(url, embedder=SMALL, **options)
+
+
+async def used(url, namespace="default"):
+    """Use all that a session keeps, in one namespace, and return what it was."""
+    async with opened(url, namespace=namespace, conversation="talk") as session:
+        one = await session.memories.save_decision("auth", f"use tokens in {namespace}", "stateless", evidence=["said"])
+        two = await session.memories.save_decision("auth", "use sessions of 2-1", "y", supersedes=one.id)
+        await session.memories.set_outcome(two.id, "FAILED", reason="it was slow")
+        link = await session.memories.link(two.id, one.id, "refines")
+        await session.memories.unlink(link.id)
+        await session.memories.correct(one.id, "use JWT")
+        await session.observe(f'<ref id="plan">shields first in {namespace}</ref>')
+        kept = await session.memories.save_decision("auth", "keep the plan", "y", evidence=["ref:plan"])
+        assert kept.id in {hit.memory.id for hit in await session.memories.search("keep the plan")}
+        assert await session.memories.traverse(two.id)
+        assert await session.memories.by_topic("auth")
+        await session.memories.load_context(one.id)
+        await session.recall("which tokens?")
+        await session.memories.delete(one.id)
+        said = await session.memories.save_context("said in passing")
+        await session.memories.forget(ids=[said.id])
+        assert (await session.check()).ok
+        await session.maintain()
+        async with session.fork("branch") as fork:
+            await fork.observe('<ref id="own">mine</ref>')
+    async with opened(url, namespace=namespace, conversation="talk") as session:
+        assert f"shields first in {namespace}" == session.refs.get("ref:plan").content.text
+        return await session.memories.count()
+
+
+async def test_another_role_sees_one_namespace_in_every_table(database):
+    """Whoever does not own the tables reads and writes one namespace at a time, whichever table it asks."""
+    await used(database)
+    await used(database, "other")
+    role = f"reader_{Path(database).name}"
+    tables = [row["tablename"] for row in administer(database, TABLES)]
+    granted = f"GRANT ALL ON ALL TABLES IN SCHEMA mama_structs TO {role}"
+    administer(database, f"CREATE ROLE {role} LOGIN", f"GRANT USAGE ON SCHEMA mama_structs TO {role}", granted)
+    server = Server.open(in_database(database, Path(database).name, user=role))
+    try:
+        seen = {}
+        for table in tables:
+            sql = f"SELECT DISTINCT namespace FROM {table}"
+            for space in ("default", "none"):
+                rows = server.run(lambda one: one.ask(sql), write=False, namespace=space).result()  # noqa: B023
+                seen[table, space] = {row["namespace"] for row in rows}
+
+        assert set() == set().union(*(found for (_, space), found in seen.items() if space == "none"))
+        assert {"default"} == set().union(*seen.values())
+        assert {"memories", "rows", "links", "pieces", "touched"} <= {
+            table for (table, _), found in seen.items() if found
+        }
+        for sql in ("INSERT INTO notes VALUES ('other', 'a', 'b')", "INSERT INTO rows VALUES ('other', 'a', '')"):
+            with pytest.raises(StoreError):
+                server.run(lambda one: one.tell(sql), write=True, namespace="default").result()  # noqa: B023
+    finally:
+        server.close()
+        administer(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+async def test_a_team_has_its_own_namespaces(own_database):
+    """A role that the guide makes works in its namespace, and finds nothing in another, nor can write there."""
+    await used(own_database)
+    role = f"raiders_{Path(own_database).name}"
+    administer(own_database, script=block("Give each team its own namespaces").replace("raiders", role))
+    url = in_database(own_database, Path(own_database).name, user=role)
+    try:
+        assert 3 == await used(url, "raids")
+        assert ("raids",) == await Session.namespaces(url)
+        async with opened(url) as session:
+            assert 0 == await session.memories.count()
+            with pytest.raises(StoreError):
+                await session.memories.save_context("not here")
+        server = Server.open(url)
+        for table in [row["tablename"] for row in administer(own_database, TABLES)]:
+            sql = f"SELECT DISTINCT namespace FROM {table}"
+            rows = server.run(lambda one: one.ask(sql), write=False, settings={"app.across": "on"}).result()  # noqa: B023
+            assert {row["namespace"] for row in rows} <= {"raids", ""}
+        server.close()
+    finally:
+        administer(own_database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def parts_of(sql):
+    """What is in brackets and asks for something, each without what is in brackets there; in the end the rest."""
+    while inner := re.search(r"\([^()]*\)", sql):
+        part = inner[0]
+        asks = re.search(r"\b(?:SELECT|INSERT|UPDATE|DELETE)\b", part)
+        if asks:
+            yield from re.split(r"\bUNION\b", part)
+        sql = sql.replace(part, " " if asks or "namespace" not in part else " namespace ", 1)
+    yield from re.split(r"\bUNION\b|(?=\bSELECT\b)", sql)
+
+
+async def test_every_statement_names_its_namespace(database, monkeypatch):
+    """But for what is about several, no statement of a session asks a table for rows of any namespace."""
+    tables = "|".join(row["tablename"] for row in administer(database, TABLES))
+    asked = []
+
+    def heard(run):
+        def ask(connection, sql, *given):
+            asked.append((" ".join(sql.split()), given))
+            return run(connection, sql, *given)
+
+        return ask
+
+    for how in ("ask", "tell"):
+        monkeypatch.setattr(Connection, how, heard(getattr(Connection, how)))
+    await used(database)
+    await Session.conversations(database)
+
+    assert len(asked) > 50
+
+    def is_loose(part):
+        named = re.findall(rf"\b(?:FROM|JOIN|INTO|UPDATE|USING) ({tables})\b", part)
+        return len(re.findall(r"\bnamespace\b", part)) < len(named)
+
+    missing = []
+    for sql, given in asked:
+        listed = sql.startswith("SELECT key") and "namespace" not in sql
+        if any(re.match(one, sql) for one in ACROSS) or (listed and given[0] in LISTED):
+            continue
+        missing += [(part, given) for part in parts_of(sql) if is_loose(part)]
+    assert [] == missing
+
+
+async def test_tables_can_be_partitioned_by_the_namespace(own_database):
+    """On tables that the guide divides by a hash of the namespace sessions work as on whole ones."""
+    administer(own_database, script=block("Partition or distribute the tables"))
+    left = [await used(own_database, name) for name in ("raids", "trade", "auth")]
+
+    assert [3, 3, 3] == left
+    sql = "SELECT count(DISTINCT tableoid) AS parts, count(DISTINCT namespace) AS spaces FROM mama_structs.memories"
+    assert (2, 3) <= tuple(administer(own_database, sql)[0])

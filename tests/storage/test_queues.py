@@ -1,0 +1,97 @@
+"""Whose turn it is to write: in order, without end only where it goes on, and nobody left to wait."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.errors import SessionClosed, StoreBusy, StoreUnreachable
+from mama_structs.storage.queues import WriteQueues
+
+OUTCOMES = {
+    "done": None,
+    "wrong": ValueError("wrong"),
+    "busy": StoreBusy("busy", waited=0),
+    "lost": StoreUnreachable("x"),
+}
+
+
+def busy():
+    return StoreBusy("nobody was done", waited=0)
+
+
+async def work(queues, said, number, outcome, *, name="a", wait=60):
+    async with queues.one(name, wait=wait, busy=busy):
+        said.append(number)
+        await asyncio.sleep(0)
+        if OUTCOMES[outcome] is not None:
+            raise OUTCOMES[outcome]
+
+
+async def held(queues, free):
+    """Who has the first turn until it is set free."""
+
+    async def hold():
+        async with queues.one("a", wait=60, busy=busy):
+            await free.wait()
+
+    holder = asyncio.create_task(hold())
+    await asyncio.sleep(0)
+    return holder
+
+
+@given(st.lists(st.sampled_from(sorted(OUTCOMES))))
+def test_each_has_its_turn_in_order_until_two_after_each_other_find_nobody(outcomes):
+    """Whoever fails, the next one is let in; behind two that found the store out of reach nobody tries."""
+
+    async def run():
+        queues, said = WriteQueues(), []
+        found = await asyncio.gather(
+            *(work(queues, said, number, outcome) for number, outcome in enumerate(outcomes)), return_exceptions=True
+        )
+        lost, tried = 0, []
+        for number, outcome in enumerate(outcomes):
+            if lost == 2:
+                assert isinstance(found[number], StoreUnreachable)
+                assert "nothing of this was stored" in str(found[number])
+                continue
+            tried.append(number)
+            assert OUTCOMES[outcome] is found[number]
+            lost = {"lost": lost + 1, "done": 0}.get(outcome, lost)
+        assert tried == said
+        # Nobody is left in the line.
+        await work(queues, said, "after", "done")
+        assert "after" == said[-1]
+
+    asyncio.run(run())
+
+
+async def test_who_waits_is_refused_where_nobody_is_done_meanwhile():
+    """And the others go on: one name's line is not another's."""
+    queues, said, free = WriteQueues(), [], asyncio.Event()
+    holder = await held(queues, free)
+    with pytest.raises(StoreBusy, match="nobody was done"):
+        await work(queues, said, 1, "done", wait=0.001)
+    await work(queues, said, 2, "done", name="b")
+    waiting = asyncio.create_task(work(queues, said, 3, "done"))
+    await asyncio.sleep(0)
+    free.set()
+    await asyncio.gather(holder, waiting)
+
+    assert [2, 3] == said
+
+
+async def test_the_wait_of_all_is_ended_at_the_end():
+    """Nobody waits for a turn that cannot come."""
+    queues, said, free = WriteQueues(), [], asyncio.Event()
+    holder = await held(queues, free)
+    waiting = [asyncio.create_task(work(queues, said, number, "done")) for number in range(3)]
+    await asyncio.sleep(0)
+    queues.end(lambda: SessionClosed("closed"))
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    free.set()
+    await holder
+
+    assert [SessionClosed] * 3 == [type(one) for one in found]
+    assert [] == said
