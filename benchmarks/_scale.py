@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import json
 import os
 import sys
@@ -231,8 +232,13 @@ class Ours:
         from mama_structs.settings import MemorySettings, Settings  # noqa: PLC0415 - as above
 
         self.rows, self.embedder = rows, Known(rows)
+        # On a server a store is a namespace.
+        self.url = settings.pop("url", None)
         self.made = lambda store: Session.open(
-            store, embedder=self.embedder, settings=Settings(memory=MemorySettings(**settings))
+            self.url or store,
+            namespace=store.name if self.url else "default",
+            embedder=self.embedder,
+            settings=Settings(memory=MemorySettings(**settings)),
         )
         self.runner = asyncio.Runner()
         with tempfile.TemporaryDirectory() as folder:
@@ -260,7 +266,8 @@ class Ours:
         """Wait until the graph serves and all words are indexed."""
         engine = self.session.memories._engine  # noqa: SLF001 - measured
         self.runner.run(engine.settled())
-        engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - measured
+        if self.url is None:
+            engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - measured
 
     def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
         taken = []
@@ -294,9 +301,11 @@ class Ours:
         taken, found = [], []
         for number in range(start, stop):
             vector = self.rows.vectors(self.rows.count + number, self.rows.count + number + 1)[0]
-            work = self.runner.run(engine.read(lambda reader, given=vector: clock(reader.nearest, given, NEAREST)))
-            taken.append(work[0])
-            found.append(work[1].nodes.tolist())
+            read = engine.read(lambda reader, given=vector: clock(reader.nearest, given, NEAREST))
+            whole, (seconds, answer) = clock(self.runner.run, read)
+            # On a server to begin and to end are round trips, too.
+            taken.append(whole if self.url else seconds)
+            found.append(answer.nodes.tolist())
         return taken, found
 
     def stats(self) -> dict[str, Any]:
@@ -315,19 +324,22 @@ class Walks(Ours):
         chance = np.random.default_rng(5)
 
         def put(writer: Any, first: int, last: int) -> None:
-            for number in range(first, last):
+            linked = {number: linked_from(number, chance) for number in range(first, last)}
+            # At once, and not one after the other.
+            writer.find_many(
+                [walked(number) for number in {*linked, *(end for ends in linked.values() for end in ends)}]
+            )
+            for number, ends in linked.items():
                 created = START + timedelta(minutes=3 * number)
                 memory = Memory(
                     id=walked(number),
                     type=MemoryType.CONTEXT,
-                    content=f"Of {number} it is known what it is worth, and since when it is so.",
+                    content=said(number),
+                    namespace=engine.namespace,
                     metadata=METADATA[MemoryType.CONTEXT](),
                     created_at=created,
                     updated_at=created,
                 )
-                near = number - chance.integers(1, 51, 2 + number % 2)
-                far = chance.integers(0, max(number, 1), 3 - number % 2)
-                ends = {int(end) for end in (*near, *far) if 0 <= end < number}
                 links = [some_link(memory.id, walked(end), at) for at, end in enumerate(ends)]
                 writer.put(memory, vectors=vectors, links=links)
 
@@ -341,6 +353,17 @@ class Walks(Ours):
         starts = [walked(number) for number in chance.integers(0, self.session.stats()["memories"]["memories"], stop)]
         walks = [self._apart(self.session.memories.traverse(some)) for some in starts[start:stop]]
         return [taken for taken, _ in walks], [[len(reached)] for _, reached in walks]
+
+
+def said(number: int) -> str:
+    return f"Of {number} it is known what it is worth, and since when it is so."
+
+
+def linked_from(number: int, chance: np.random.Generator) -> set[int]:
+    """Return to which earlier memories one is linked: five, half of them within 50 neighbours."""
+    near = number - chance.integers(1, 51, 2 + number % 2)
+    far = chance.integers(0, max(number, 1), 3 - number % 2)
+    return {int(end) for end in (*near, *far) if 0 <= end < number}
 
 
 def walked(number: int) -> str:
@@ -370,7 +393,8 @@ def main() -> None:
     kind, corpus, store, settings = sys.argv[1:]
     given = json.loads(settings)
     Raw.threads = given.pop("threads", 1)
-    serve(lambda: KINDS[kind](Rows(Path(corpus)), given), Path(store))
+    kinds = KINDS if kind in KINDS else importlib.import_module("_peers.langgraph_postgres").KINDS
+    serve(lambda: kinds[kind](Rows(Path(corpus)), given), Path(store))
 
 
 def serve(make: Callable[[], Any], store: Path) -> None:

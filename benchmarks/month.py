@@ -51,7 +51,7 @@ def read(path: Path = SETS["month"]) -> list[dict[str, Any]]:
 async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]:
     """Save a set, and return what each save gave."""
     now = 0.0
-    home = Home.in_memory()
+    home = await Home.at(None)
     store, close = await open_memories(
         home.engines,
         namespace="month",

@@ -23,7 +23,7 @@ from _common import arguments, compared, comparison_rows, report, take_async_tur
 from memories import Corpus, corpus, timed
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.demo import table
+from mama_structs._showing import aligned
 from mama_structs.descriptors.told import Told
 from mama_structs.memory.search import worth_showing
 from mama_structs.recalling import BOUNDS, recall
@@ -139,7 +139,7 @@ def main() -> None:
         folder=options.results,
     )
     header = ("relevance", "a: answered", "a: silent", "b: answered", "b: silent", "others: silent")
-    print(table(header, bounds, words=1))
+    print(aligned(header, bounds, words=1))
 
 
 if __name__ == "__main__":

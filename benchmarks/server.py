@@ -1,0 +1,200 @@
+"""
+The same work on a PostgreSQL server and in a directory, and on the server by LangGraph's `AsyncPostgresStore`.
+
+The script starts a server of its own, with the settings that PostgreSQL has by default (so that a commit waits for the
+disk), or takes one by ``--url``, in which it makes databases of its own. Each store has a process and, on the server, a
+database to itself; LangGraph's has also an environment, made with pip in the temporary folder. All have the texts and
+vectors of `scale.py`, and take their turns. What looking a vector up takes is not counted.
+
+They do not do the same in a call. A save of ours indexes words, and but for *unlinked* looks for memories of the same
+matter and links them; LangGraph's keeps a text and its vector. A search of ours compares vectors and words and follows
+links and supersession; LangGraph's compares vectors, by an index that may miss some. It has no links: so its memories
+name each other, and a walk asks for all of a level at once.
+
+``--write`` also puts the tables into docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from _common import MILLI, RESULTS, quantiles, report
+from _postgres import administer, database, served
+from _scale import DIMENSIONS, Rows
+from scale import HERE, WORDS, Process, Rival, Sizes, in_turns, make_corpus, nearest, recall
+
+from mama_structs._showing import aligned
+
+PAGE: Final = HERE.parent / "docs" / "performance.md"
+BEGIN, END = "<!-- server: begin -->", "<!-- server: end -->"
+LANGGRAPH: Final = ("langgraph-checkpoint-postgres", "psycopg[binary]")
+BASE: Final = "langgraph"
+"""By whose figures those of the others are divided, where it runs."""
+
+FIGURES: Final[tuple[tuple[str, Callable[[dict[str, Any]], float], int], ...]] = (
+    ("open p50, ms", lambda own: own["open"]["median"] * MILLI, 1),
+    ("one save p50, ms", lambda own: own["save"]["median"] * MILLI, 2),
+    ("one save p99, ms", lambda own: own["save"]["p99"] * MILLI, 2),
+    ("many saves at once, a second", lambda own: own["bulk"], 0),
+    ("search p50, ms", lambda own: own["search"]["median"] * MILLI, 2),
+    ("search p99, ms", lambda own: own["search"]["p99"] * MILLI, 2),
+    ("its vectors p50, ms", lambda own: own["vectors"]["median"] * MILLI, 2),
+    ("recall@10 of the vectors", lambda own: own["recall"], 3),
+    ("walk of depth 5, p50, ms", lambda own: own["walk"]["median"] * MILLI, 2),
+    ("walk of depth 5, p99, ms", lambda own: own["walk"]["p99"] * MILLI, 2),
+)
+
+
+def langgraph_python() -> str:
+    """Make an environment with LangGraph's store in the temporary folder, and return its Python."""
+    folder = Path(tempfile.gettempdir()) / "mama-structs-benchmarks" / "langgraph-postgres"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *LANGGRAPH, "numpy"]
+        subprocess.run(pip, check=True)  # noqa: S603 - as named there
+    return str(python)
+
+
+def measured(
+    sizes: Sizes, opens: int, rivals: dict[str, Rival], url: str, folder: Path, *, quick: bool
+) -> dict[str, dict[str, Any]]:
+    """Measure all rivals at one size."""
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    make_corpus(sizes, corpus, quick=quick)
+    rows = Rows(corpus)
+    truth = nearest(rows, sizes.memories, range(sizes.searches))
+    figures: dict[str, dict[str, Any]] = {name: {} for name in rivals}
+    with running(rivals, url, corpus, folder) as (processes, urls):
+        for name, process in processes.items():
+            bulk = process("bulk", 0, sizes.memories)[0] + process("settle")[0]
+            figures[name]["bulk"] = sizes.memories / bulk
+            print(name, figures[name], file=sys.stderr) if not quick else None
+        # As the server does by itself within a minute or so.
+        for one in urls:
+            administer(one, "VACUUM ANALYZE")
+        for what, kept in (("search", "search"), ("nearest", "vectors")):
+            for name, (seconds, found) in in_turns(processes, what, 0, sizes.searches, sizes.turn).items():
+                figures[name][kept] = quantiles(seconds)
+                if what == "nearest":
+                    figures[name]["recall"] = recall(rows, truth, found, range(sizes.searches))
+        for name, (seconds, _) in in_turns(processes, "save", sizes.memories, rows.count, sizes.turn).items():
+            figures[name]["save"] = quantiles(seconds)
+        taken: dict[str, list[float]] = {name: [] for name in rivals}
+        for _ in range(opens):
+            for name, process in processes.items():
+                process("close")
+                taken[name].append(process("open")[0])
+        for name, seconds in taken.items():
+            figures[name]["open"] = quantiles(seconds)
+    walkers = {
+        name: rival._replace(kind="langgraph walks" if rival.kind == "langgraph" else "walks")
+        for name, rival in rivals.items()
+    }
+    with running(walkers, url, corpus, folder, "walks") as (processes, urls):
+        for process in processes.values():
+            process("bulk", 0, sizes.memories)
+        for one in urls:
+            administer(one, "VACUUM ANALYZE")
+        for name, (seconds, found) in in_turns(processes, "search", 0, sizes.walked, sizes.turn).items():
+            figures[name]["walk"] = quantiles(seconds) | {"reached": max(map(max, found))}
+    return figures
+
+
+@contextmanager
+def running(
+    rivals: dict[str, Rival], url: str, corpus: Path, folder: Path, what: str = "memories"
+) -> Iterator[tuple[dict[str, Process], list[str]]]:
+    """Give all rivals with their stores open, and the databases of those that are on the server."""
+    processes, urls = {}, []
+    for name, rival in rivals.items():
+        store, settings = f"{name.replace(' ', '_')}_{what}", dict(rival.settings)
+        if settings.pop("server", False):
+            settings["url"] = database(url, f"mama_structs_benchmark_{store}")
+            urls.append(settings["url"])
+        processes[name] = Process(rival._replace(settings=settings), corpus, folder / store)
+        processes[name]("open")
+    try:
+        yield processes, urls
+    except BaseException:
+        for process in processes.values():
+            process.kill()
+        raise
+    for process in processes.values():
+        process("close")
+        process.end()
+
+
+def lines(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Return a row for each figure, with each rival's and how many times LangGraph's it is."""
+    rows = []
+    for what, of, digits in FIGURES:
+        base = of(figures[BASE]) if BASE in figures else 0.0
+        cells = [(of(own), f"{of(own):,.{digits}f}") for own in figures.values()]
+        rows.append([what, *(f"{cell} ({value / base:.2f})" if base else cell for value, cell in cells)])
+    return rows
+
+
+def written(title: str, tables: list[str], busy: str) -> str:
+    """Return what stands between the marks of the page."""
+    blocks = "\n\n".join(f"```text\n{one}\n```" for one in tables)
+    return f"{BEGIN}\n\n{title}\n{busy}\n\n{blocks}\n\n{END}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tiny run, without LangGraph, that only shows it works")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000], help="(%(default)s)")
+    parser.add_argument("--url", help="a superuser's URL of a server that is there, instead of one that is started")
+    parser.add_argument("--only", nargs="+", help="some of: directory, server, 'server unlinked', langgraph, ...")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
+    given = parser.parse_args()
+    rivals = {
+        name: Rival("ours", {"server": "server" in name} | settings, sys.executable, HERE.parent)
+        for where in ("directory", "server")
+        for name, settings in ((where, {}), (f"{where} unlinked", {"linking": "off"}))
+    }
+    if not given.quick and "langgraph" in (given.only or ["langgraph"]):
+        rivals["langgraph"] = Rival("langgraph", {"server": True}, langgraph_python(), HERE)
+    wanted = ["directory", "server"] if given.quick else given.only or [*rivals]
+    rivals = {name: rival for name, rival in rivals.items() if name in wanted}
+    figures: dict[str, Any] = {}
+    tables = []
+    load = [os.getloadavg()[0]]
+    with served() if given.url is None else nullcontext(given.url) as url:
+        version = administer(url, "SELECT current_setting('server_version')")[0][0]
+        for count in [40] if given.quick else given.sizes:
+            sizes = Sizes(count, 4, 4, 2, 4) if given.quick else Sizes(count, 200, 200, 20, 60)
+            with tempfile.TemporaryDirectory() as folder:
+                some = measured(sizes, 1 if given.quick else 9, rivals, url, Path(folder), quick=given.quick)
+            figures[str(count)] = some
+            load.append(os.getloadavg()[0])
+            title = f"{count:,} memories of {DIMENSIONS} dimensions and {WORDS} words"
+            title += f"; in brackets: as a multiple of {BASE}" if BASE in rivals else ""
+            rows = lines(some)
+            report("server", title, ("what", *some), rows, figures=figures, folder=given.results, words=1)
+            tables.append(f"{title}\n\n{aligned(('what', *some), rows, words=1)}")
+    if given.write:
+        date = f"{datetime.now(UTC):%Y-%m-%d}"
+        title = f"Taken on {date} on PostgreSQL {version.split()[0]} on the machine of its clients, with {os.cpu_count()} cores."
+        busy = f"The load average before and after each size was {', '.join(f'{one:.1f}' for one in load)}"
+        busy += ": the machine was busy with other work." if load[0] > 1 else "."
+        page = PAGE.read_text(encoding="utf-8")
+        before, rest = page.split(BEGIN)
+        PAGE.write_text(before + written(title, tables, busy) + rest.split(END)[1], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

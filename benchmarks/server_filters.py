@@ -1,0 +1,194 @@
+"""
+What a filtered search on a PostgreSQL server finds by its HNSW index, beside comparing all vectors that pass.
+
+It starts a server, or takes an empty database by ``--url``; everything that is written there stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import MILLI, RESULTS, report
+from _postgres import served
+from vectors import corpus
+
+from mama_structs.memory.engine import EmbedderRecord, Filter, NewMemory, Reader
+from mama_structs.memory.model import METADATA, Memory, MemoryType
+from mama_structs.memory.postgres.engine import PostgresEngine, PostgresEngines
+from mama_structs.settings import MemorySettings, ServerSettings
+from mama_structs.storage.server import Server
+
+START, DAYS = datetime(2024, 1, 1, tzinfo=UTC), 1_000
+NEAREST, AT_ONCE, EXACT = 10, 500, 2**62
+KINDS, SHARES = [*MemoryType], (0.5, 0.09, 0.4, 0.01)
+MENTIONED = {"1-1": 0.3, "1-2": 0.1, "1-3": 0.03, "1-4": 0.01, "1-5": 0.001, "1-6": 0.0001}
+TOPICS = 100
+
+
+def memories(count: int, namespace: str, vectors: Any) -> Iterator[NewMemory]:
+    """Give memories whose types, times and mentions have nothing to do with their vectors, and whose topics have all."""
+    chance = np.random.default_rng(3)
+    centres = vectors[chance.integers(0, len(vectors), TOPICS)]
+    for number in range(count):
+        kind = KINDS[chance.choice(len(KINDS), p=SHARES)]
+        created = START + timedelta(days=float(chance.uniform(0, DAYS)))
+        topic = f"topic_{int(np.argmax(centres @ vectors[number]))}"
+        memory = Memory(
+            id=f"m_{number}",
+            type=kind,
+            namespace=namespace,
+            content=f"memory {number} of {topic}",
+            topic=topic,
+            metadata=METADATA[kind](),
+            mentions=tuple(one for one, share in MENTIONED.items() if chance.random() < share),
+            created_at=created,
+            updated_at=created,
+        )
+        yield NewMemory(memory=memory, vectors=vectors[number][None])
+
+
+def filters(topics: list[str]) -> dict[str, Filter]:
+    """Return filters, each by its name."""
+    after, half, late = (START + timedelta(days=DAYS * share) for share in (0.1, 0.5, 0.99))
+    some = {f"mentions {one}": Filter(mentions=frozenset({one})) for one in MENTIONED}
+    return {
+        "none": Filter(),
+        "type decision": Filter(types=frozenset({KINDS[0]})),
+        "type checkpoint": Filter(types=frozenset({KINDS[1]})),
+        "type context": Filter(types=frozenset({KINDS[3]})),
+        **{
+            f"topic, {place}": Filter(topic=topic) for place, topic in zip(("largest", "smallest"), topics, strict=True)
+        },
+        "since, half": Filter(since=half),
+        "since, 1 %": Filter(since=late),
+        "until, 10 %": Filter(until=after),
+        **some,
+        "decision since half, mentions 1-2": Filter(
+            types=frozenset({KINDS[0]}), since=half, mentions=frozenset({"1-2"})
+        ),
+    }
+
+
+async def filled(engine: PostgresEngine, count: int, vectors: Any) -> None:
+    """Write all memories, some at a time."""
+    some: list[NewMemory] = []
+    for one in memories(count, engine.namespace, vectors):
+        some.append(one)
+        if len(some) == AT_ONCE:
+            await engine.write(lambda writer, new=tuple(some): writer.put_new(new, lambda _: [()] * len(new)))  # type: ignore[misc]
+            some.clear()
+    if some:
+        await engine.write(lambda writer: writer.put_new(some, lambda _: [()] * len(some)))
+
+
+async def asked(engine: PostgresEngine, vector: Any, where: Filter) -> tuple[float, Any]:
+    """Return how long one search took, and what it found."""
+    started = time.perf_counter()
+    found = await engine.read(lambda reader: reader.nearest(vector, NEAREST, where))
+    return time.perf_counter() - started, found
+
+
+async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: Any, where: Filter) -> dict[str, Any]:
+    """Ask both in turns, and return what came of it."""
+    passing = await exact.read(lambda reader: reader.count(where))
+    recalls, few, fast, slow = [], 0, [], []
+    for vector in queries:
+        took, found = await asked(approximate, vector, where)
+        all_of_it, true = await asked(exact, vector, where)
+        fast.append(took)
+        slow.append(all_of_it)
+        few += len(found) < min(NEAREST, passing)
+        worst = true.scores[-1] - 1e-6 if len(true) else 0.0
+        recalls.append(float((found.scores >= worst).sum() / max(len(true), 1)) if len(true) else 1.0)
+    return {
+        "passing": passing,
+        "too_few": few,
+        "recall": statistics.fmean(recalls),
+        "lowest": min(recalls),
+        "hnsw": statistics.median(fast),
+        "exact": statistics.median(slow),
+    }
+
+
+async def run(url: str, count: int, queries: int, settings: ServerSettings, *, quick: bool) -> dict[str, Any]:
+    vectors, asking, kind = corpus(count, quick=quick)
+    # By the other half the index's settings were chosen.
+    asking = asking[1::2]
+    record = EmbedderRecord("benchmark", "benchmark", vectors.shape[1])
+    server = Server.open(url, options=settings)
+    try:
+        exact = await PostgresEngines(server).open("filters", record, MemorySettings(exact_up_to=EXACT))
+        started = time.perf_counter()
+        if not await exact.read(lambda reader: reader.count()):
+            await filled(exact, count, vectors)
+        written = time.perf_counter() - started
+        await asyncio.wrap_future(server.apart(_analysed))
+        started = time.perf_counter()
+        approximate = await PostgresEngines(server).open("filters", record, MemorySettings())
+        await approximate.index.made()
+        await approximate.read(Reader.count)
+        made = time.perf_counter() - started
+        rows = await exact.read(lambda reader: reader.topics(reader.window()))
+        often = sorted(set(rows), key=rows.count)
+        topics = [str(often[-1]), str(next(one for one in often if rows.count(one) >= NEAREST))]
+        found = {
+            name: await compared(approximate, exact, asking[:queries], where) for name, where in filters(topics).items()
+        }
+        return {
+            "vectors": kind,
+            "count": count,
+            "dimensions": record.dimensions,
+            "queries": len(asking[:queries]),
+            "figures": approximate.figures()["vectors"],
+            "written_s": written,
+            "index_s": made,
+            "filters": found,
+        }
+    finally:
+        server.close()
+
+
+async def _analysed(held: Any) -> None:
+    await held.execute("VACUUM ANALYZE", timeout=600)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
+    parser.add_argument("--count", type=int, default=100_000, help="memories (%(default)s)")
+    parser.add_argument("--queries", type=int, default=100, help="questions for each filter (%(default)s)")
+    parser.add_argument("--halfvec", action="store_true", help="keep vectors in half the bytes")
+    parser.add_argument("--url", help="an empty database, instead of that of a server that is started")
+    given = parser.parse_args()
+    count, queries = (6_000, 5) if given.quick else (given.count, given.queries)
+    with served() if given.url is None else nullcontext(given.url) as url:
+        made = asyncio.run(run(url, count, queries, ServerSettings(halfvec=given.halfvec), quick=given.quick))
+    rows = [
+        [
+            name,
+            f"{one['passing']:,}",
+            str(one["too_few"]),
+            f"{one['recall']:.3f}",
+            f"{one['lowest']:.1f}",
+            f"{one['hnsw'] * MILLI:.0f}",
+            f"{one['exact'] * MILLI:.0f}",
+        ]
+        for name, one in made["filters"].items()
+    ]
+    title = f"{count} memories ({made['vectors']}), {made['queries']} questions for each filter; median ms of a search"
+    header = ["filter", "pass", "too few", f"recall@{NEAREST}", "lowest", "HNSW", "exact"]
+    report("server_filters", title, header, rows, figures=made, folder=given.results, words=1)
+
+
+if __name__ == "__main__":
+    main()
