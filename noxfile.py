@@ -112,15 +112,17 @@ ON_ALL_CORES = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
 
 
-# What starts servers has a session of its own.
+# What starts servers has a session of its own, and that the benchmarks run is shown by one interpreter.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
+WITHOUT_BENCHMARKS = "--ignore=tests/benchmarks"
+BRIEF = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE") or "brief"}
 
 
 @nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
-    """All tests but those of a server, those of the docs included, against the built package, here."""
+    """All tests but those of a server and of benchmarks, those of the docs included, against the built package."""
     _install(session)
-    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS]), env=CI_PROFILE)
+    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, WITHOUT_BENCHMARKS]), env=CI_PROFILE)
 
 
 @nox.session(python=HERE, default=False, allow_parallel=True)
@@ -133,30 +135,32 @@ def postgres(session: nox.Session) -> None:
     opening = [file for file, text in texts.items() if "OpenedDirectory" in text and not shown.search(text)]
     opening += [f"tests/{name}.py" for name in ("test_meeting", "test_recall", "test_session", "test_story")]
     opening += [f"tests/tools/{name}.py" for name in ("test_memory_tools", "test_untold")]
-    on_server = {"HYPOTHESIS_PROFILE": "brief", "MAMA_STRUCTS_TEST_ENGINE": "postgres"}
-    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, "tests/postgres", *opening]), env=CI_PROFILE | on_server)
+    on_server = CI_PROFILE | BRIEF | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
+    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, "tests/postgres", *opening]), env=on_server)
 
 
 @nox.session(python=OTHERS, default=False, allow_parallel=True)
 def others(session: nox.Session) -> None:
-    """The tests on the other interpreters; on the first one all of them, and how much of the package they reach."""
+    """The tests with fewer examples on the other interpreters; on the first one all, and how much they reach."""
     _install(session)
     if session.python == OTHERS[0]:
         session.run("coverage", "erase")
-        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs", env=CI_PROFILE)
+        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs", env=CI_PROFILE | BRIEF)
         session.run("coverage", "report", "--fail-under=95")
         return
-    # Fewer examples, and not what processes that are killed or share a directory leave, nor other people's frameworks.
+    # Not what processes that are killed or share a directory leave, nor other people's frameworks.
     once = [
         "--ignore=tests/adapters",
-        "--ignore=tests/benchmarks",
         "--ignore=tests/docs",
         WITHOUT_SERVERS,
+        WITHOUT_BENCHMARKS,
         "--ignore-glob=tests/memory/test_*_quality.py",
         "--ignore=tests/memory/test_engine_crash.py",
+        "--ignore=tests/testing/test_crash.py",
+        "--ignore=tests/storage/test_wal.py",
         "--ignore-glob=tests/*/test_*_processes.py",
     ]
-    session.run("pytest", *ON_ALL_CORES, *once, env={"HYPOTHESIS_PROFILE": "brief"})
+    session.run("pytest", *ON_ALL_CORES, *once, env=CI_PROFILE | BRIEF)
 
 
 @nox.session(default=False)

@@ -35,6 +35,7 @@ from mama_structs.errors import (
     StoreFull,
     UnknownNamespace,
 )
+from mama_structs.memory import transfer
 from mama_structs.memory.carrying import CarriedMemories, KindTally
 from mama_structs.memory.engine import EmbedderRecord
 from mama_structs.memory.transfer import export_jsonl
@@ -465,16 +466,17 @@ def plain(memories_there):
     return engine
 
 
-async def test_engines_of_any_kind_copy_to_each_other(tmp_path):
+async def test_engines_of_any_kind_copy_to_each_other(tmp_path, monkeypatch):
     """From one of dicts to one on disk and back again: the exports are byte-equal, of more than one batch and page."""
-    first, last = plain(520), PlainEngine("default", embedder=RECORD)
+    monkeypatch.setattr(transfer, "_PAGE", 50)
+    first, last = plain(120), PlainEngine("default", embedder=RECORD)
     directory = OpenedDirectory.open(tmp_path / "b")
     middle = await directory.engines.open("default", RECORD, directory.settings)
     for source, target in ((first, middle), (middle, last)):
         await CarriedMemories(source, target, lambda _: None, KindTally()).run()
     files = [tmp_path / name for name in ("first", "middle", "last")]
     for engine, file in zip((first, middle, last), files, strict=True):
-        assert 520 == await export_jsonl(engine, file, None)
+        assert 120 == await export_jsonl(engine, file, None)
     await directory.engines.leave("default")
     await directory.close()
 
