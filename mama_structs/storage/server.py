@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import os
 import re
 import threading
@@ -410,10 +411,15 @@ class Server:
         task.add_done_callback(ended)
 
     async def _run(self, work: Callable[[Connection], T], how: _How) -> T:
-        if how.namespace is None or not how.write or not how.exclusive:
-            return await self._tried(work, how)
-        async with self._queues.one(how.namespace, wait=how.wait, busy=lambda: self._kept_waiting(how.wait)):
-            return await self._tried(work, how)
+        async with contextlib.AsyncExitStack() as turn:
+            if how.namespace is not None and how.write and how.exclusive:
+                busy = functools.partial(self._kept_waiting, how.wait)
+                await turn.enter_async_context(self._queues.one(how.namespace, wait=how.wait, busy=busy))
+            self._asking += 1
+            try:
+                return await self._tried(work, how)
+            finally:
+                self._asking -= 1
 
     def _kept_waiting(self, waited: float) -> StoreBusy:
         return StoreBusy(
@@ -423,13 +429,6 @@ class Server:
         )
 
     async def _tried(self, work: Callable[[Connection], T], how: _How) -> T:
-        self._asking += 1
-        try:
-            return await self._tried_twice(work, how)
-        finally:
-            self._asking -= 1
-
-    async def _tried_twice(self, work: Callable[[Connection], T], how: _How) -> T:
         is_second = False
         while True:
             held = await self._acquired(how.wait)

@@ -39,6 +39,7 @@ from mama_structs.memory.engine import (
 from mama_structs.memory.linking import topic_terms
 from mama_structs.memory.model import Link, LinkType, Memory, digest_of
 from mama_structs.memory.postgres import questions
+from mama_structs.memory.postgres.ahead import AskedAhead, is_followed, listed_nodes
 from mama_structs.memory.postgres.host import HostKnowledge, KeptSample
 from mama_structs.memory.postgres.questions import (
     ENDS,
@@ -143,92 +144,6 @@ class LinkRow(NamedTuple):
     confidence: float
 
 
-class _Ahead:
-    """Notes what a plan says that it will ask, in the place of a `Reader`."""
-
-    def __init__(self, reader: PostgresReader) -> None:
-        self.questions: list[NodeQuestion] = []
-        self.terms: dict[str, None] = {}
-        self.scored: dict[str, None] = {}
-        self.nodes: dict[int, None] = {}
-        self.with_links = self.with_neighbours = self.with_followed = self.with_sample = False
-        self.with_topics = False
-        self.told: set[str] = set()
-        self.along: Along = ("both", None)
-        self.link_ids: dict[str, None] = {}
-        self.digests: dict[str, None] = {}
-        self._reader = reader
-
-    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> None:
-        self.questions.append(self._reader.nearest_question(vector, limit, where))
-
-    def nearest_many(self, vectors: Vectors, limit: int) -> None:
-        for vector in vectors:
-            self.nearest(vector, limit)
-
-    def words(self, query: Query, limit: int, where: Filter | None = None) -> None:
-        self.word_scores(query)
-        self.questions.append(self._reader.words_question(terms_of(query), limit, where))
-
-    def word_scores(self, query: Query, nodes: Nodes | None = None) -> None:
-        self.scored |= dict.fromkeys(terms_of(query))
-        self.rarity(query)
-        if nodes is not None:
-            self.facts(nodes)
-
-    def facts(self, nodes: Nodes) -> None:
-        self.nodes |= dict.fromkeys(_listed(nodes))
-
-    def rarity(self, query: Query) -> None:
-        self.terms |= dict.fromkeys(terms_of(query))
-
-    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> None:
-        self.questions.append(Window(where, newest_first, limit))
-
-    def count(self, where: Filter | None = None) -> None:
-        if where not in {None, Filter()}:
-            self.questions.append(Count(where))
-
-    def alike(self, wordings: Sequence[int]) -> None:
-        self.questions.append(Alike(tuple(wordings)))
-
-    def find_many(self, memory_ids: Sequence[str]) -> None:
-        self.questions.append(Named(tuple(memory_ids)))
-
-    def find(self, memory_id: str) -> None:
-        self.find_many([memory_id])
-
-    def find_links(self, link_ids: Sequence[str]) -> None:
-        self.link_ids |= dict.fromkeys(link_ids)
-
-    def known_contents(self, digests: Sequence[str]) -> None:
-        self.digests |= dict.fromkeys(digests)
-
-    def sample(self) -> None:
-        self.with_sample = True
-
-    def links(self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None) -> None:
-        self.facts(nodes)
-        self.with_links |= not _is_followed(direction, types)
-        self.with_followed = True
-        self.along = direction, None if types is None else frozenset(types)
-
-    def links_of_many(self, nodes: Nodes, direction: Direction = "both") -> None:
-        self.facts(nodes)
-        self.told.update(ENDS[direction])
-
-    def beside(self, nodes: Nodes, _apart_ms: int) -> None:
-        self.facts(nodes)
-        self.with_neighbours = True
-
-    def topics(self, nodes: Nodes) -> None:
-        self.facts(nodes)
-        self.with_topics = True
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_arguments, **_keywords: None
-
-
 class PostgresReader(Reader):
     """A `Reader` of one namespace inside one transaction on a server."""
 
@@ -297,7 +212,7 @@ class PostgresReader(Reader):
         return 0
 
     def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
-        ahead = _Ahead(self)
+        ahead = AskedAhead(self)
         ask(ahead)  # type: ignore[arg-type]  # it takes the place of one
         far = _far(around)
         wanted = Wanted(
@@ -328,7 +243,7 @@ class PostgresReader(Reader):
         return [self._node_of[one] for one in memory_ids]
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
-        wanted = _listed(nodes)
+        wanted = listed_nodes(nodes)
         missing = [node for node in wanted if node not in self._memories and node not in self._entries]
         self._load(missing, Wanted(nodes=missing, entries=True))
         return [self._memory(node) for node in wanted]
@@ -349,7 +264,7 @@ class PostgresReader(Reader):
         ]
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
-        wanted = _listed(nodes)
+        wanted = listed_nodes(nodes)
         missing = [node for node in dict.fromkeys(wanted) if node not in self._pieces]
         self._load(missing, Wanted(nodes=missing, pieces=True))
         none = np.zeros((0, self._embedder.dimensions), np.float32)
@@ -427,7 +342,7 @@ class PostgresReader(Reader):
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         terms = terms_of(query)
-        scores, listed = np.zeros(len(nodes), np.float32), _listed(nodes)
+        scores, listed = np.zeros(len(nodes), np.float32), listed_nodes(nodes)
         rarities = self.rarity(terms)
         known = [
             (-weight * rarities[term], term)
@@ -462,9 +377,9 @@ class PostgresReader(Reader):
     def links(
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
     ) -> LinkTable:
-        listed = _listed(nodes)
+        listed = listed_nodes(nodes)
         kinds = None if types is None else {NUMBERS[kind] for kind in types}
-        known = [self._linked, *([self._followed] if _is_followed(direction, types) else ())]
+        known = [self._linked, *([self._followed] if is_followed(direction, types) else ())]
         if direction != "both":
             known += [self._told[end] for end in ENDS[direction]]
         missing = [node for node in dict.fromkeys(listed) if not any(node in some for some in known)]
@@ -482,7 +397,7 @@ class PostgresReader(Reader):
         )
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
-        listed, ends = _listed(nodes), ENDS[direction]
+        listed, ends = listed_nodes(nodes), ENDS[direction]
         missing = [node for node in listed if any(node not in self._told[end] for end in ends)]
         self._load(missing, Wanted(nodes=missing, told=ends))
         found = [filter(None, map(self._link, self._ids_of([node], ends))) for node in listed]
@@ -509,7 +424,7 @@ class PostgresReader(Reader):
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         if self._unsent:
             self._send()
-        listed = _listed(nodes)
+        listed = listed_nodes(nodes)
         missing = [node for node in listed if node not in self._neighbours]
         self._load(missing, Wanted(nodes=missing, beside=True, rows=True))
         found = np.array([self._neighbours[node] for node in listed], np.int64).reshape(-1, 4)
@@ -782,7 +697,7 @@ class PostgresReader(Reader):
                     self._counts[terms[place - 1]][row["node"]] = count
 
     def _rows_of(self, nodes: Sequence[int] | Nodes) -> list[Row]:
-        wanted = _listed(nodes)
+        wanted = listed_nodes(nodes)
         missing = [node for node in wanted if node not in self._rows]
         self._load(missing, Wanted(nodes=missing, rows=True))
         return [self._rows[node] for node in wanted]
@@ -906,15 +821,6 @@ class PostgresReader(Reader):
 
 def _far(around: int | None) -> float:
     return math.inf if around is None else around
-
-
-def _is_followed(direction: Direction, types: Collection[LinkType] | None) -> bool:
-    """Tell whether only what supersedes something is asked for, which may be known where its other links are not."""
-    return direction == "in" and types is not None and set(types) <= {LinkType.EVOLUTION}
-
-
-def _listed(nodes: Sequence[int] | Nodes) -> list[int]:
-    return nodes.tolist() if isinstance(nodes, np.ndarray) else [*map(int, nodes)]
 
 
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
