@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+import attrs
 import numpy as np
 
 from mama_structs.memory.engine import Direction, Filter, Nodes, Query, Vectors
@@ -33,21 +34,24 @@ class _Questions(Protocol):
     def words_question(self, all_terms: Mapping[str, float], limit: int, where: Filter | None) -> Words: ...
 
 
+@attrs.define(eq=False)
 class AskedAhead:
     """Notes what a plan says that it will ask, in the place of a `Reader`."""
 
-    def __init__(self, reader: _Questions) -> None:
-        self.questions: list[NodeQuestion] = []
-        self.terms: dict[str, None] = {}
-        self.scored: dict[str, None] = {}
-        self.nodes: dict[int, None] = {}
-        self.with_links = self.with_neighbours = self.with_followed = self.with_sample = False
-        self.with_topics = False
-        self.told: set[str] = set()
-        self.along: Along = ("both", None)
-        self.link_ids: dict[str, None] = {}
-        self.digests: dict[str, None] = {}
-        self._reader = reader
+    _reader: _Questions
+    questions: list[NodeQuestion] = attrs.field(factory=list, init=False)
+    terms: dict[str, None] = attrs.field(factory=dict, init=False)
+    scored: dict[str, None] = attrs.field(factory=dict, init=False)
+    nodes: dict[int, None] = attrs.field(factory=dict, init=False)
+    with_links: bool = attrs.field(default=False, init=False)
+    with_neighbours: bool = attrs.field(default=False, init=False)
+    with_followed: bool = attrs.field(default=False, init=False)
+    with_sample: bool = attrs.field(default=False, init=False)
+    with_topics: bool = attrs.field(default=False, init=False)
+    told: set[str] = attrs.field(factory=set, init=False)
+    along: Along = attrs.field(default=("both", None), init=False)
+    link_ids: dict[str, None] = attrs.field(factory=dict, init=False)
+    digests: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> None:
         self.questions.append(self._reader.nearest_question(vector, limit, where))
