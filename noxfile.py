@@ -99,9 +99,9 @@ def docs(session: nox.Session) -> None:
     _at_once(session, ["python", "scripts/notebooks.py"], site)
 
 
-# The examples of property tests are the same at every run, here as in CI.
-CI_PROFILE = {
-    "HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE") or "ci",
+# The examples of property tests are the same at every run, so few of them do; `nightly` draws thousands.
+QUICKLY = {
+    "HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE") or "brief",
     # There is a worker for each core: threads of each would wait for those of the others.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -112,17 +112,22 @@ ON_ALL_CORES = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
 
 
-# What starts servers has a session of its own, and that the benchmarks run is shown by one interpreter.
+# What starts servers has a session of its own; what kills processes for minutes, and that the benchmarks run, is shown
+# by one interpreter.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
-WITHOUT_BENCHMARKS = "--ignore=tests/benchmarks"
-BRIEF = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE") or "brief"}
+ONLY_ONCE = [
+    "--ignore=tests/benchmarks",
+    "--ignore=tests/testing/test_crash.py",
+    "--ignore=tests/memory/test_engine_crash.py",
+    "--ignore=tests/storage/test_wal.py",
+]
 
 
 @nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
-    """All tests but those of a server and of benchmarks, those of the docs included, against the built package."""
+    """The tests that need no server and no minutes, those of the docs included, against the built package, here."""
     _install(session)
-    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, WITHOUT_BENCHMARKS]), env=CI_PROFILE)
+    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *ONLY_ONCE]), env=QUICKLY)
 
 
 @nox.session(python=HERE, default=False, allow_parallel=True)
@@ -135,32 +140,29 @@ def postgres(session: nox.Session) -> None:
     opening = [file for file, text in texts.items() if "OpenedDirectory" in text and not shown.search(text)]
     opening += [f"tests/{name}.py" for name in ("test_meeting", "test_recall", "test_session", "test_story")]
     opening += [f"tests/tools/{name}.py" for name in ("test_memory_tools", "test_untold")]
-    on_server = CI_PROFILE | BRIEF | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
+    on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, "tests/postgres", *opening]), env=on_server)
 
 
 @nox.session(python=OTHERS, default=False, allow_parallel=True)
 def others(session: nox.Session) -> None:
-    """The tests with fewer examples on the other interpreters; on the first one all, and how much they reach."""
+    """The tests on the other interpreters; on the first one all of them, and how much of the package they reach."""
     _install(session)
     if session.python == OTHERS[0]:
         session.run("coverage", "erase")
-        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs", env=CI_PROFILE | BRIEF)
+        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs", env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
         return
-    # Not what processes that are killed or share a directory leave, nor other people's frameworks.
+    # Nor what processes that share a directory leave, other people's frameworks, and what a command does.
+    left_out = ["adapters", "cli", "docs", "testing", "v1", "test_copying.py", "memory/test_engine_faults.py"]
     once = [
-        "--ignore=tests/adapters",
-        "--ignore=tests/docs",
+        *(f"--ignore=tests/{path}" for path in left_out),
         WITHOUT_SERVERS,
-        WITHOUT_BENCHMARKS,
+        *ONLY_ONCE,
         "--ignore-glob=tests/memory/test_*_quality.py",
-        "--ignore=tests/memory/test_engine_crash.py",
-        "--ignore=tests/testing/test_crash.py",
-        "--ignore=tests/storage/test_wal.py",
         "--ignore-glob=tests/*/test_*_processes.py",
     ]
-    session.run("pytest", *ON_ALL_CORES, *once, env=CI_PROFILE | BRIEF)
+    session.run("pytest", *ON_ALL_CORES, *once, env=QUICKLY)
 
 
 @nox.session(default=False)

@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Time limits are for benchmarks, and a failure must be repeatable from the log of a CI run.
 settings.register_profile("here", deadline=None, print_blob=True)
-settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None, max_examples=20)
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None, max_examples=50)
 settings.register_profile("brief", parent=settings.get_profile("ci"), max_examples=10)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "here"))

@@ -483,15 +483,14 @@ def test_second_command_is_what_ci_runs(docs):
 
 
 def test_second_command_runs_the_docs_and_the_tests(docs):
-    """Plain `nox` runs these tests and all others, but those that start servers or benchmarks: `.ci/run` runs them."""
+    """Plain `nox` runs these tests and others, and `.ci/run` those that start servers, kill processes and benchmark."""
     noxfile = (docs.root / "noxfile.py").read_text(encoding="utf-8")
     default = re.search(r"nox\.options\.sessions = \[(.*?)\]", noxfile, re.DOTALL)
 
     assert default
     assert {"lint", "types", "docs", "tests"} == set(re.findall(r'"(\w+)"', default[1]))
-    assert 'session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, WITHOUT_BENCHMARKS])' in noxfile
+    assert 'session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *ONLY_ONCE])' in noxfile
     assert 'WITHOUT_SERVERS = "--ignore=tests/postgres"' in noxfile
-    assert 'WITHOUT_BENCHMARKS = "--ignore=tests/benchmarks"' in noxfile
     assert 'session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs"' in noxfile
     assert "nox -s others postgres" in (docs.root / ".ci" / "run").read_text(encoding="utf-8")
     with (docs.root / "pyproject.toml").open("rb") as file:
