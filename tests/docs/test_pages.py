@@ -90,7 +90,7 @@ def test_tests_shown_to_the_reader_pass(docs, page, tmp_path):
     # With CI set, Hypothesis draws the same examples every time and gives a slow machine its time.
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
-        cwd=tmp_path, env={**os.environ, "CI": "true"}, capture_output=True, text=True, timeout=600, check=False,
+        cwd=tmp_path, env={**os.environ, "CI": "true", "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
     assert 0 == run.returncode, run.stdout + run.stderr

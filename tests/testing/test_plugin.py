@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -11,9 +12,12 @@ import mama_structs.testing
 
 
 def run(*arguments, cwd):
+    # Others that run tests clean up in the common place, and each warns of what the other one took away.
+    environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(cwd)}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=600, check=False
-    )
+        [sys.executable, *arguments],
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
 
 
 def test_a_sync_test_has_a_node(mama_structs_node):
