@@ -266,6 +266,8 @@ async def main(directory, number):
         return clean_up(writer)
 
     JournalWriter.clean_up = killing
+    # Each time a whole part, however slow the machine is.
+    JournalWriter.is_due = False
     await store.delete("hub")
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
