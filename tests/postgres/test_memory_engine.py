@@ -235,8 +235,8 @@ class Engines(RuleBasedStateMachine):
                 reader.ids(reader.window(where, limit=limit)),
                 reader.ids(reader.window(where, newest_first=False, limit=limit)),
                 reader.count(where),
-                found(reader, reader.nearest(unit(vector), most, where)),
-                found(reader, reader.words(text, most, where)),
+                found(reader, reader.nearest(unit(vector), most, where), most),
+                found(reader, reader.words(text, most, where), most),
             )
 
         same(*(self.runner.run(engine.read(plan)) for engine in (self.plain, self.engine)))
@@ -259,9 +259,16 @@ class Engines(RuleBasedStateMachine):
         self.runner.close()
 
 
-def found(reader, matches):
-    """Matches as plain lists."""
-    return [*zip(reader.ids(matches.nodes), matches.scores.tolist(), strict=True)]
+def found(reader, matches, most):
+    """The ids and scores of matches, best first; those that differ by rounding have no order, nor a place if it ends."""
+    ranked = [*zip(matches.scores.tolist(), reader.ids(matches.nodes), strict=True)]
+    groups = []
+    for score, memory_id in ranked:
+        if not groups or groups[-1][0][0] - score > 1e-5:
+            groups.append([])
+        groups[-1].append((score, memory_id))
+    listed = [(scored[0][0], len(scored), sorted(one for _, one in scored)) for scored in groups]
+    return [*listed[:-1], listed[-1][:2]] if len(ranked) == most and listed else listed
 
 
 def answers(reader, ids):
@@ -310,8 +317,8 @@ def early_answers(reader, ids):
         "alike": [reader.ids(one) for one in reader.alike([*facts.wordings[:3].tolist(), 0])],
         "sample": reader.sample().tolist(),
         "newest": reader.ids(reader.window(limit=3)),
-        "nearest": found(reader, reader.nearest(unit((1, 2, 0)), 4)),
-        "words": found(reader, reader.words("raid shield", 4, some)),
+        "nearest": found(reader, reader.nearest(unit((1, 2, 0)), 4), 4),
+        "words": found(reader, reader.words("raid shield", 4, some), 4),
     }
 
 
