@@ -17,6 +17,7 @@ import os
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -112,6 +113,13 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=lambda: _process.guard.release(),  # noqa: PLW0108 - as above
         after_in_child=_process.forget,
     )
+
+
+@contextlib.contextmanager
+def unforked() -> Iterator[None]:
+    """Have forks wait: their children would wait for ever for a lock of another library that a thread holds here."""
+    with _process.guard:
+        yield
 
 
 class LockFile:

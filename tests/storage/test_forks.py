@@ -349,3 +349,35 @@ os._exit(0)
 def test_ctrl_c_before_a_fork_does_not_keep_stores_from_opening(tmp_path):
     """Python forks all the same, and who forks is counted out without ever having been counted in."""
     assert "KeyboardInterrupt\nopens\n" == run(COMMON + INTERRUPTED, tmp_path / "journal")
+
+
+LOOKING_FOR_A_FOLDER = """
+import tempfile
+from mama_structs.storage.files import sweep
+
+looked, begun, go_on = tempfile._get_default_tempdir, threading.Event(), threading.Event()
+
+def looking():
+    begun.set()
+    go_on.wait(0.3)
+    return looked()
+
+tempfile.tempdir, tempfile._get_default_tempdir = None, looking
+thread = threading.Thread(target=sweep)
+thread.start()
+begun.wait()
+
+def worker():
+    signal.alarm(60)
+    sweep()
+
+child = child_of(worker)
+go_on.set()
+thread.join()
+assert ended(child) == 0
+"""
+
+
+def test_a_fork_while_the_folder_for_temporary_files_is_looked_for_lets_the_child_look(tmp_path):
+    """Python's own lock on it would be held in the child for ever, by a thread that is not there."""
+    run(COMMON + LOOKING_FOR_A_FOLDER, tmp_path)
