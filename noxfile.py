@@ -110,10 +110,10 @@ QUICKLY = {
 ON_ALL_CORES = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
 # The one that takes longest begins first.
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
-
+PRESENT = [version for version in OTHERS if shutil.which(f"python{version}")]
 
 # What starts servers has a session of its own; what kills processes for minutes, and that the benchmarks run, is shown
-# by one interpreter.
+# by one interpreter, and how well texts are found by this one: another one counts the lines meanwhile.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 ONLY_ONCE = [
     "--ignore=tests/benchmarks",
@@ -121,13 +121,15 @@ ONLY_ONCE = [
     "--ignore=tests/memory/test_engine_crash.py",
     "--ignore=tests/storage/test_wal.py",
 ]
+QUALITY = "--ignore-glob=tests/memory/test_*_quality.py"
 
 
 @nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
     """The tests that need no server and no minutes, those of the docs included, against the built package, here."""
     _install(session)
-    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *ONLY_ONCE]), env=QUICKLY)
+    elsewhere = [] if os.environ.get("CI") and not PRESENT else ONLY_ONCE
+    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
 
 
 @nox.session(python=HERE, default=False, allow_parallel=True)
@@ -146,23 +148,20 @@ def postgres(session: nox.Session) -> None:
 
 @nox.session(python=OTHERS, default=False, allow_parallel=True)
 def others(session: nox.Session) -> None:
-    """The tests on the other interpreters; on the first one all of them, and how much of the package they reach."""
+    """The tests on the other interpreters: on the first one how much of the package they reach, too."""
     _install(session)
-    if session.python == OTHERS[0]:
+    once = [] if session.python in PRESENT[-1:] else ONLY_ONCE
+    if session.python in PRESENT[:1]:
         session.run("coverage", "erase")
-        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs", env=QUICKLY)
+        reached = ["--cov", "--cov-report=", "--ignore=tests/docs", QUALITY, *once]
+        session.run("pytest", *ON_ALL_CORES, *reached, env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
         return
     # Nor what processes that share a directory leave, other people's frameworks, and what a command does.
-    left_out = ["adapters", "cli", "docs", "testing", "v1", "test_copying.py", "memory/test_engine_faults.py"]
-    once = [
-        *(f"--ignore=tests/{path}" for path in left_out),
-        WITHOUT_SERVERS,
-        *ONLY_ONCE,
-        "--ignore-glob=tests/memory/test_*_quality.py",
-        "--ignore-glob=tests/*/test_*_processes.py",
-    ]
-    session.run("pytest", *ON_ALL_CORES, *once, env=QUICKLY)
+    left_out = ["adapters", "cli", "docs", "v1", "test_copying.py", "memory/test_engine_faults.py"]
+    globs = ["tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py"]
+    ignored = [*map("--ignore=tests/{}".format, left_out), *map("--ignore-glob={}".format, globs)]
+    session.run("pytest", *ON_ALL_CORES, *ignored, WITHOUT_SERVERS, QUALITY, *once, env=QUICKLY)
 
 
 @nox.session(default=False)
