@@ -112,16 +112,17 @@ ON_ALL_CORES = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
 PRESENT = [version for version in OTHERS if shutil.which(f"python{version}")]
 
-# What starts servers has a session of its own; what kills processes for minutes, and that the benchmarks run, is shown
-# by one interpreter, and how well texts are found by this one: another one counts the lines meanwhile.
+# What starts servers has a session of its own. What takes minutes is shown by one interpreter: that killed processes
+# and failing statements lose nothing, that the benchmarks run, and how well texts are found.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 ONLY_ONCE = [
     "--ignore=tests/benchmarks",
     "--ignore=tests/testing/test_crash.py",
     "--ignore=tests/memory/test_engine_crash.py",
+    "--ignore=tests/memory/test_engine_faults.py",
     "--ignore=tests/storage/test_wal.py",
+    "--ignore-glob=tests/memory/test_*_quality.py",
 ]
-QUALITY = "--ignore-glob=tests/memory/test_*_quality.py"
 
 
 @nox.session(python=HERE, allow_parallel=True)
@@ -153,15 +154,15 @@ def others(session: nox.Session) -> None:
     once = [] if session.python in PRESENT[-1:] else ONLY_ONCE
     if session.python in PRESENT[:1]:
         session.run("coverage", "erase")
-        reached = ["--cov", "--cov-report=", "--ignore=tests/docs", QUALITY, *once]
+        reached = ["--cov", "--cov-report=", "--ignore=tests/docs", *once]
         session.run("pytest", *ON_ALL_CORES, *reached, env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
         return
     # Nor what processes that share a directory leave, other people's frameworks, and what a command does.
-    left_out = ["adapters", "cli", "docs", "v1", "test_copying.py", "memory/test_engine_faults.py"]
+    left_out = ["adapters", "cli", "docs", "v1", "test_copying.py"]
     globs = ["tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py"]
     ignored = [*map("--ignore=tests/{}".format, left_out), *map("--ignore-glob={}".format, globs)]
-    session.run("pytest", *ON_ALL_CORES, *ignored, WITHOUT_SERVERS, QUALITY, *once, env=QUICKLY)
+    session.run("pytest", *ON_ALL_CORES, *ignored, WITHOUT_SERVERS, *once, env=QUICKLY)
 
 
 @nox.session(default=False)

@@ -489,9 +489,9 @@ def test_second_command_runs_the_docs_and_the_tests(docs):
 
     assert default
     assert {"lint", "types", "docs", "tests"} == set(re.findall(r'"(\w+)"', default[1]))
-    assert 'session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *ONLY_ONCE])' in noxfile
+    assert 'session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere])' in noxfile
     assert 'WITHOUT_SERVERS = "--ignore=tests/postgres"' in noxfile
-    assert 'session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "--ignore=tests/docs"' in noxfile
+    assert '["--cov", "--cov-report=", "--ignore=tests/docs", *once]' in noxfile
     assert "nox -s others postgres" in (docs.root / ".ci" / "run").read_text(encoding="utf-8")
     with (docs.root / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
