@@ -64,6 +64,11 @@ def _install(session: nox.Session) -> None:
         session.warn("hnswlib could not be built here (is there a C++ compiler?): tests of large memories are skipped")
 
 
+def _without(*paths: str) -> list[str]:
+    """Return options of pytest that leave some paths out."""
+    return [f"--ignore={path}" for path in paths]
+
+
 def _at_once(session: nox.Session, *commands: list[str]) -> None:
     """Run what takes one core each side by side; the first that fails fails the session, when all have ended."""
     with ThreadPoolExecutor() as pool:
@@ -115,14 +120,14 @@ PRESENT = [version for version in OTHERS if shutil.which(f"python{version}")]
 # What starts servers has a session of its own. What takes minutes is shown by one interpreter: that killed processes
 # and failing statements lose nothing, that the benchmarks run, and how well texts are found.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
-ONLY_ONCE = [
-    "--ignore=tests/benchmarks",
-    "--ignore=tests/testing/test_crash.py",
-    "--ignore=tests/memory/test_engine_crash.py",
-    "--ignore=tests/memory/test_engine_faults.py",
-    "--ignore=tests/storage/test_wal.py",
-    "--ignore-glob=tests/memory/test_*_quality.py",
-]
+QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
+KILLING = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py", "tests/storage/test_wal.py"]
+ONLY_ONCE = _without("tests/benchmarks", "tests/testing/test_crash.py", *KILLING, *QUALITY)
+# Much work that ends alike on each interpreter: lengths, scores and counts for large or many memories.
+ONLY_HERE = _without(
+    *("tests/memory/test_month.py", "tests/memory/test_namespaces.py", "tests/references/test_hostile.py"),
+    *(f"tests/{name}.py" for name in ("test_answers", "tools/test_budget_of_answers", "tools/test_tokens")),
+)
 
 
 @nox.session(python=HERE, allow_parallel=True)
@@ -151,18 +156,22 @@ def postgres(session: nox.Session) -> None:
 def others(session: nox.Session) -> None:
     """The tests on the other interpreters: on the first one how much of the package they reach, too."""
     _install(session)
-    once = [] if session.python in PRESENT[-1:] else ONLY_ONCE
+    once = _without(*QUALITY) if session.python in PRESENT[-1:] else ONLY_ONCE
     if session.python in PRESENT[:1]:
         session.run("coverage", "erase")
-        reached = ["--cov", "--cov-report=", "--ignore=tests/docs", *once]
-        session.run("pytest", *ON_ALL_CORES, *reached, env=QUICKLY)
+        # The samples on a server are for the session of servers.
+        left_out = [*_without("tests/docs", "tests/postgres/test_same_memories.py"), *ONLY_HERE, *once]
+        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, *left_out, env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
-        return
-    # Nor what processes that share a directory leave, other people's frameworks, and what a command does.
-    left_out = ["adapters", "cli", "docs", "v1", "test_copying.py"]
-    globs = ["tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py"]
-    ignored = [*map("--ignore=tests/{}".format, left_out), *map("--ignore-glob={}".format, globs)]
-    session.run("pytest", *ON_ALL_CORES, *ignored, WITHOUT_SERVERS, *once, env=QUICKLY)
+    else:
+        # Nor what processes that share a directory leave, other people's frameworks, and what a command does.
+        names = ("adapters", "cli", "docs", "v1", "test_copying.py")
+        globs = ("tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py")
+        left_out = [*_without(*map("tests/{}".format, names)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
+        session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *once, env=QUICKLY)
+    if session.python in PRESENT[-1:]:
+        # By one process: each worker would make the samples anew.
+        session.run("pytest", *QUALITY, env=QUICKLY)
 
 
 @nox.session(default=False)
