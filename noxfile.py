@@ -115,7 +115,15 @@ QUICKLY = {
 ON_ALL_CORES = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
 # The one that takes longest begins first.
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
-PRESENT = [version for version in OTHERS if shutil.which(f"python{version}")]
+
+
+def _runs(version: str) -> bool:
+    """Tell whether there is an interpreter: a shim of pyenv may be all that there is of one."""
+    found = shutil.which(f"python{version}")
+    return found is not None and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0  # noqa: S603
+
+
+PRESENT = [version for version in OTHERS if _runs(version)]
 
 # What starts servers has a session of its own. What takes minutes is shown by one interpreter: that killed processes
 # and failing statements lose nothing, that the benchmarks run, and how well texts are found.

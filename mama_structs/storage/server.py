@@ -502,7 +502,10 @@ class Server:
                         hint="look for a long transaction in pg_stat_activity",
                     )
                 await asyncio.sleep(_PAUSE)
-            await held.execute(f"VACUUM {', '.join(names)}", timeout=max(until - time.monotonic(), self._patience))
+            # Statistics made before hold keys and terms of what was deleted.
+            await held.execute(
+                f"VACUUM (ANALYZE) {', '.join(names)}", timeout=max(until - time.monotonic(), self._patience)
+            )
         except Exception as error:  # noqa: BLE001 - any kind is made one of ours
             failure = self._error(error, started)
         else:

@@ -32,14 +32,14 @@ BEGIN
 END
 $$;
 
--- The planner's statistics would hold values of these columns, where no DELETE and no VACUUM of ours reaches: what is
--- forgotten would stay in pg_statistic until the next ANALYZE, and longer on the disk. Every key finds its rows without.
+-- No plan goes by these columns, and the planner's statistics would hold values of them, where no DELETE reaches. Those
+-- of keys, topics and terms it needs: forgetting has them made anew.
 DO $$
 DECLARE name text; part text;
 BEGIN
     FOR name, part IN SELECT table_name, column_name FROM information_schema.columns
-        WHERE table_schema = current_schema() AND udt_name IN ('text', '_text', 'bytea', 'vector', 'halfvec')
-        AND column_name <> 'namespace' LOOP
+        WHERE table_schema = current_schema()
+        AND (udt_name IN ('bytea', '_text', 'vector', 'halfvec') OR column_name = 'text') LOOP
         EXECUTE format('ALTER TABLE %I ALTER COLUMN %I SET STATISTICS 0', name, part);
     END LOOP;
 END
