@@ -129,8 +129,8 @@ PRESENT = [version for version in OTHERS if _runs(version)]
 # and failing statements lose nothing, that the benchmarks run, and how well texts are found.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
-KILLING = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py", "tests/storage/test_wal.py"]
-ONLY_ONCE = _without("tests/benchmarks", "tests/testing/test_crash.py", *KILLING, *QUALITY)
+FAULTS = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py", "tests/storage/test_wal.py"]
+ONLY_ONCE = _without("tests/benchmarks", "tests/testing/test_crash.py", *FAULTS, *QUALITY)
 # Much work that ends alike on each interpreter: lengths, scores and counts for large or many memories.
 ONLY_HERE = _without(
     *("tests/memory/test_month.py", "tests/memory/test_namespaces.py", "tests/references/test_hostile.py"),

@@ -333,7 +333,7 @@ NOT_REACHED: Final = (
     "the names of refs that went with it, which stay to say so",
     "the source of a migration from v1.0",
     "on a server: its write-ahead log with what is archived of it, its replicas' backups, and bytes between the rows",
-    "words, topics and ids in what the server's catalog held as the planner's statistics, until it is vacuumed",
+    "on a server: words, topics and ids in what its catalog held as the planner's statistics, until it is vacuumed",
 )
 """What forgetting does not reach."""
 

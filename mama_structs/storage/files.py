@@ -163,7 +163,7 @@ class TemporaryDirectory:
     """A directory (mode 0700), `make` makes it, that lives as long as its owner or until a later `sweep`."""
 
     def __init__(self, parent: Path | None = None, *, path: Path | None = None) -> None:
-        self.path: Path = path or (parent or temporary_folder()) / f"mama-structs-{secrets.token_hex(8)}"
+        self.path: Path = path or (parent or _temporary_folder()) / f"mama-structs-{secrets.token_hex(8)}"
         self._lock: LockFile | None = None
 
     def make(self) -> None:
@@ -276,20 +276,20 @@ def sync_tree(directory: Path) -> None:
         sync_directory(Path(parent))
 
 
-def temporary_folder() -> Path:
-    """Return the system's folder for temporary files, which `tempfile` looks for under a lock at the first call."""
-    with unforked():
-        return Path(tempfile.gettempdir())
-
-
 def sweep(directory: Path | None = None) -> int:
     """Remove what killed processes left in *directory* (by default the system's temporary one); return how many."""
-    base = directory or temporary_folder()
+    base = directory or _temporary_folder()
     try:
         names = os.listdir(base)  # noqa: PTH208 - names are enough, of many
     except OSError:
         return 0
     return sum(_sweep(base / name) for name in names if _OURS.fullmatch(name))
+
+
+def _temporary_folder() -> Path:
+    """Return the system's folder for temporary files, which `tempfile` looks for under a lock at the first call."""
+    with unforked():
+        return Path(tempfile.gettempdir())
 
 
 def _sweep(path: Path) -> bool:

@@ -279,7 +279,7 @@ class Server:
 
     def vacuum(self, *tables: str, wait: float) -> Future[None]:
         """
-        Have the server remove what was deleted from some of our tables, for as long as *wait* seconds.
+        Have the server remove what was deleted from some tables and their statistics, for as long as *wait* seconds.
 
         Raises:
             StoreBusy: Some transaction may still see it.

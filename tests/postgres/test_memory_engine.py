@@ -259,16 +259,31 @@ class Engines(RuleBasedStateMachine):
         self.runner.close()
 
 
+@attrs.frozen(eq=False)
+class Ranked:
+    """Ids with scores, best first; those whose scores differ by rounding have no order, nor a place if there are more."""
+
+    ids: list[str]
+    scores: list[float]
+    is_cut: bool
+    __hash__ = None
+
+    def __eq__(self, other):
+        if self.ids == other.ids or not alike(self.scores, other.scores):
+            return alike(self.scores, other.scores)
+        ends = [at for at in range(1, len(self.ids)) if self.scores[at - 1] - self.scores[at] > 1e-5]
+        for begin, end in itertools.pairwise([0, *ends, len(self.ids)]):
+            differ = any(len(set(scores[begin:end])) > 1 for scores in (self.scores, other.scores))
+            is_last = self.is_cut and end == len(self.ids)
+            ids = [one[begin:end] for one in (self.ids, other.ids)]
+            if ids[0] != ids[1] and not (differ and (is_last or sorted(ids[0]) == sorted(ids[1]))):
+                return False
+        return True
+
+
 def found(reader, matches, most):
-    """The ids and scores of matches, best first; those that differ by rounding have no order, nor a place if it ends."""
-    ranked = [*zip(matches.scores.tolist(), reader.ids(matches.nodes), strict=True)]
-    groups = []
-    for score, memory_id in ranked:
-        if not groups or groups[-1][0][0] - score > 1e-5:
-            groups.append([])
-        groups[-1].append((score, memory_id))
-    listed = [(scored[0][0], len(scored), sorted(one for _, one in scored)) for scored in groups]
-    return [*listed[:-1], listed[-1][:2]] if len(ranked) == most and listed else listed
+    """What was found, to be compared with what another engine finds."""
+    return Ranked(reader.ids(matches.nodes), matches.scores.tolist(), len(matches.nodes) == most)
 
 
 def answers(reader, ids):
