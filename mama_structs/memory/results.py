@@ -334,6 +334,7 @@ NOT_REACHED: Final = (
     "the source of a migration from v1.0",
     "on a server: its write-ahead log with what is archived of it, its replicas' backups, and bytes between the rows",
     "on a server: words, topics and ids in what its catalog held as the planner's statistics, until it is vacuumed",
+    "on a server: words, topics and ids that tell pages of its indexes apart, until they are made anew",
 )
 """What forgetting does not reach."""
 

@@ -70,9 +70,15 @@ _OWNED: Final = """
 SELECT bool_and(pg_has_role(relowner, 'USAGE')) FROM unnest($1::text[]) AS name JOIN pg_class ON oid = name::regclass
 """
 _SEEN: Final = """
-SELECT 1 FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
-    AND datname = current_database() AND age(backend_xmin) > age($1::text::xid8::xid) LIMIT 1
+SELECT 1 FROM (
+    SELECT unnest(ARRAY[backend_xmin, backend_xid]) AS oldest FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND coalesce(datname, current_database()) = current_database()
+    UNION ALL SELECT xmin FROM pg_replication_slots
+    UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
+) AS held WHERE age(oldest) > age($1::text::xid8::xid) LIMIT 1
 """
+# By itself VACUUM leaves indexes as they are where few pages have deleted rows, and statistics hold keys and terms.
+_VACUUM: Final = "VACUUM (ANALYZE, INDEX_CLEANUP ON)"
 _FIND: Final = "SELECT 1 FROM changes WHERE namespace = $1 AND token = $2"
 _SETTING: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|max_parallel_workers_per_gather")
 ACROSS: Final = {"app.across": "on"}
@@ -502,10 +508,7 @@ class Server:
                         hint="look for a long transaction in pg_stat_activity",
                     )
                 await asyncio.sleep(_PAUSE)
-            # Statistics made before hold keys and terms of what was deleted.
-            await held.execute(
-                f"VACUUM (ANALYZE) {', '.join(names)}", timeout=max(until - time.monotonic(), self._patience)
-            )
+            await held.execute(f"{_VACUUM} {', '.join(names)}", timeout=max(until - time.monotonic(), self._patience))
         except Exception as error:  # noqa: BLE001 - any kind is made one of ours
             failure = self._error(error, started)
         else:
