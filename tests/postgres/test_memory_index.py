@@ -91,13 +91,13 @@ def at(url, **options):
 
 
 @contextlib.asynccontextmanager
-async def held_up(url):
+async def held_up(url, mode="ROW EXCLUSIVE"):
     """A transaction for which whoever makes an index has to wait."""
     connection = await asyncpg.connect(url)
     try:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("LOCK TABLE mama_structs.pieces IN ROW EXCLUSIVE MODE")
+        await connection.execute(f"LOCK TABLE mama_structs.pieces IN {mode} MODE")
         yield
         await transaction.rollback()
     finally:
@@ -286,6 +286,16 @@ async def test_an_index_that_a_killed_build_left_is_made_anew(own):
         assert ([False], "exact") == left
         assert "hnsw" == await look(engine)
         assert [True] == [row["indisvalid"] for row in administer(own, NAMES)]
+
+
+async def test_an_index_is_made_though_somebody_looks_after_the_table(engine, own):
+    """Autovacuum has the same lock now and then: who makes an index waits for it a moment."""
+    other = await PostgresEngines(engine._server).open("other", RECORD, SOME)
+    async with held_up(own, "SHARE UPDATE EXCLUSIVE"):
+        await fill(other)
+        await until(own, "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'ShareUpdateExclusiveLock'")
+
+    assert "hnsw" == await look(other)
 
 
 async def test_an_index_goes_with_its_vectors(engine, own):

@@ -248,8 +248,8 @@ async def _carried_out(held: Any, work: _Work) -> bool:
         if not await held.fetchval(_MAY):
             return False
         # While an index is made its maker holds this lock, also where that one's host is gone: who gets it knows that
-        # nobody is at it, and that an invalid one is what was left.
-        await held.execute(f"LOCK TABLE {SCHEMA}.pieces IN SHARE UPDATE EXCLUSIVE MODE NOWAIT")
+        # nobody is at it, and that an invalid one is what was left. Autovacuum takes it too, and gives way when asked.
+        await held.execute(f"LOCK TABLE {SCHEMA}.pieces IN SHARE UPDATE EXCLUSIVE MODE")
         found = await held.fetch(_OURS, index_prefix(work.values[0]))
         names = {work.name} if work.is_wanted and not work.is_bad else set()
         kept = {one["name"] for one in found if one["is_valid"]} & names
