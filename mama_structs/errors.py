@@ -38,6 +38,7 @@ Every error that this package raises on purpose.
     │  ├─ EmbedderMismatch                   embedder_mismatch .stored .given: name and fingerprint
     │  ├─ EmbeddingFailed                    embedding_failed  the embedder raised, or gave no usable vectors
     │  ├─ RerankingFailed                    reranking_failed  the reranker cannot work, or gave no score for each text
+    │  ├─ VersionConflict (RuntimeError)     version_conflict  .labels .key .version: which it is at, 0 for none
     │  └─ MigrationError                     migration_failed  .path: the old file; nothing of it was changed
     ├─ StoreError                            store_error       a session's directory, or its server
     │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
@@ -433,6 +434,15 @@ class RerankingFailed(MemoryStoreError):
     """The reranker can never work as it is: its package or file is missing, or it gives no number for each text."""
 
     type = "reranking_failed"
+
+
+class VersionConflict(MemoryStoreError, RuntimeError):
+    """A record is at another version than a write was meant for; *version* is 0 where it is not there."""
+
+    type = "version_conflict"
+    labels: tuple[str, ...]
+    key: str
+    version: int
 
 
 class MigrationError(MemoryStoreError):

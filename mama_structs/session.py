@@ -61,6 +61,7 @@ from mama_structs.tools.passing import Passed, passed
 if TYPE_CHECKING:
     from mama_structs._home import Conversation, Home
     from mama_structs.descriptors.heard import Heard
+    from mama_structs.memory.record_store import RecordStore
     from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
@@ -122,6 +123,7 @@ class Session:
         location: The session's directory, or its server's address without the password; None where it has none.
         conversation: The name under which `open` comes back to these refs.
         memories: Decisions, checkpoints, insights and contexts; forks share them.
+        records: What hosts keep: JSON under labels and a key; forks share them.
         refs: What keeps refs and descriptors.
         resolver: What resolves references; forks share it.
         references: The defaults and ceilings of tools that add references, as given to `open`; None for the usual ones.
@@ -155,6 +157,7 @@ class Session:
         self.conversation: str = conversation.key.name
         self.refs: mama_structs.RefStore = conversation.refs
         self.memories: mama_structs.MemoryStore = common.memories.resolving(contents_of(self.refs))
+        self.records: RecordStore = self.memories.records
         self.resolver: Resolver = common.resolver
         self.references: ReferenceOptions | None = common.references
         self.refs.own_share = reference_share(self.resolver)

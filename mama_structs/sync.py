@@ -11,7 +11,7 @@ from __future__ import annotations
 from mama_structs import session
 from mama_structs._facade import facade_of
 from mama_structs.descriptors import conversation_info, marking, store
-from mama_structs.memory import plot
+from mama_structs.memory import plot, record_store
 from mama_structs.memory import store as memories
 from mama_structs.references import resolver
 
@@ -19,6 +19,7 @@ __all__ = [
     "Conversations",
     "MemoryPlots",
     "MemoryStore",
+    "RecordStore",
     "RefStore",
     "RefStream",
     "Resolver",
@@ -29,6 +30,7 @@ __all__ = [
 Conversations = facade_of(conversation_info.Conversations, module=__name__)
 MemoryPlots = facade_of(plot.MemoryPlots, module=__name__)
 MemoryStore = facade_of(memories.MemoryStore, module=__name__)
+RecordStore = facade_of(record_store.RecordStore, module=__name__)
 RefStore = facade_of(store.RefStore, module=__name__)
 RefStream = facade_of(marking.RefStream, module=__name__)
 Resolver = facade_of(resolver.Resolver, module=__name__)

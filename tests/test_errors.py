@@ -64,6 +64,7 @@ EXAMPLES = {
     "PathDenied": lambda: errors.PathDenied("what", path="a", handle="fd:1", hint="do"),
     "ExportDenied": lambda: errors.ExportDenied("what", path="a", handle="fd:1", hint="do"),
     "DiskFull": lambda: errors.DiskFull("what", path="a", handle="fd:1", hint="do"),
+    "VersionConflict": lambda: errors.VersionConflict("what", labels=("a",), key="b", version=2, hint="do"),
     "NoSession": lambda: errors.NoSession("what", hint="do"),
     "SessionClosed": lambda: errors.SessionClosed("what", hint="do"),
     "WrongLoop": lambda: errors.WrongLoop("what", hint="do"),

@@ -40,7 +40,14 @@ def python(code):
 
 # What a user imports from, with what each needs that only an extra installs.
 DOORS = sorted(
-    {"mama_structs", "mama_structs.structs", "mama_structs.testing", "mama_structs.errors", "mama_structs.v1"}
+    {
+        "mama_structs",
+        "mama_structs.structs",
+        "mama_structs.testing",
+        "mama_structs.errors",
+        "mama_structs.records",
+        "mama_structs.v1",
+    }
     | {
         name
         for name in MODULES
@@ -304,6 +311,7 @@ TOP = {
     "commands",
     "demo",
     "demo_memory",
+    "records",
     "sync",
     "__main__",
     "adapters",

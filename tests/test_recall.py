@@ -16,7 +16,7 @@ from mama_structs.descriptors.told import Told
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import MemoryType
-from mama_structs.memory.store import Shared
+from mama_structs.memory.shared import Shared
 from mama_structs.recalling import Grounds, without_recalled, written
 
 LOGIN = "How do we do the login sessions on the server?"

@@ -26,7 +26,7 @@ from mama_structs.memory.model import (
     MemoryType,
     Metadata,
     Origin,
-    is_id,
+    RecordMetadata,
 )
 from mama_structs.memory.text import asking_of, indexed_text, scripts_of, weighted_terms
 
@@ -179,17 +179,6 @@ def told_by(memory: Memory) -> dict[str, int]:
     }
 
 
-def named_in(memory: Memory) -> tuple[str, ...]:
-    """Return what a memory names that filters ask of: its mentions, and the memories that are its evidence."""
-    return (*memory.mentions, *(as_evidence(item) for item in memory.evidence if is_id(item)))
-
-
-def as_evidence(memory_id: str) -> str:
-    """Return under which name a memory that names another one as evidence is found."""
-    # No mention begins so.
-    return f"\0{memory_id}"
-
-
 def rounded_up(moment: datetime) -> int:
     """Return the first whole millisecond since 1970 that is not before a time."""
     return -((_EPOCH - moment) // _MILLISECOND)
@@ -214,6 +203,8 @@ def wrong_with(memory: Memory, namespace: str) -> str | None:
             metadata.outcome_at is not None and metadata.outcome_at.tzinfo is None
         ):
             return "a time of the decision has no time zone"
+    if type(metadata) is RecordMetadata and any(one.at.tzinfo is None for one in metadata.history):
+        return "a time of the record has no time zone"
     return None
 
 

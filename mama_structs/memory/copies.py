@@ -14,6 +14,7 @@ import numpy as np
 
 from mama_structs.memory.engine import ALIKE, Filter, Nodes, Reader
 from mama_structs.memory.model import (
+    SINGULAR,
     ContextMetadata,
     DecisionMetadata,
     InsightMetadata,
@@ -31,7 +32,7 @@ _FINAL: Final = ".!? "
 
 def wording(memory: Memory) -> int:
     """Return a number below 2^63 that memories have in common which are copies of each other, and hardly any others."""
-    if memory.type is MemoryType.CHECKPOINT:
+    if memory.type in SINGULAR:
         return NO_WORDING
     whole = "\0".join(_said(memory)).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(whole, digest_size=8).digest()) >> 1 or 1
@@ -39,7 +40,7 @@ def wording(memory: Memory) -> int:
 
 def standing_copy(reader: Reader, memory: Memory) -> Memory | None:
     """Return the first memory that another one is a copy of, None where it is no copy of any that still stands."""
-    if memory.type is MemoryType.CHECKPOINT:
+    if memory.type in SINGULAR:
         return None
     (nodes,) = reader.alike([wording(memory)])
     nodes = nodes[:ALIKE]

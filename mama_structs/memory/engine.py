@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
+from urllib.parse import quote
 
 import attrs
 import msgspec
@@ -20,7 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import EmbedderMismatch
-from mama_structs.memory.model import CREATORS, ORIGINS, RATES, Link, LinkType, Memory, MemoryType, Origin, milliseconds
+from mama_structs.memory.model import (
+    CREATORS,
+    ORIGINS,
+    RATES,
+    Link,
+    LinkType,
+    Memory,
+    MemoryType,
+    Origin,
+    RecordMetadata,
+    is_id,
+    milliseconds,
+)
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.failures import Finding
 
@@ -69,7 +82,8 @@ class Filter:
     Which memories count.
 
     Of these types, of this topic (NFC), created in [since, until), naming all *mentions*, not ended at *valid_at*, of
-    these *origins*, at least as trusted as *trust*, and naming all memories of *evidence* as what they rest on.
+    these *origins*, at least as trusted as *trust*, naming all memories of *evidence* as what they rest on, and kept
+    under labels that begin with *labels*, or where *nested* is False under just these.
     """
 
     types: frozenset[MemoryType] | None = None
@@ -81,6 +95,14 @@ class Filter:
     origins: frozenset[Origin] | None = None
     trust: Origin | None = None
     evidence: frozenset[str] | None = None
+    labels: tuple[str, ...] | None = None
+    nested: bool = True
+
+    @property
+    def names(self) -> list[str]:
+        """All that a memory must name, as `names_of` gives it."""
+        named = [*sorted(self.mentions or ()), *map(as_evidence, sorted(self.evidence or ()))]
+        return named if self.labels is None else [*named, under_labels(self.labels, nested=self.nested)]
 
     def passes(self, memory: Memory) -> bool:
         """Tell whether a memory counts."""
@@ -93,8 +115,44 @@ class Filter:
             and (self.origins is None or memory.origin in self.origins)
             and (self.trust is None or ORIGINS.index(memory.trust) <= ORIGINS.index(self.trust))
             and (self.evidence is None or self.evidence <= set(memory.evidence))
+            and (self.labels is None or under_labels(self.labels, nested=self.nested) in names_of(memory))
             and (self.valid_at is None or memory.valid_until is None or memory.valid_until > self.valid_at)
         )
+
+
+def names_of(memory: Memory) -> tuple[str, ...]:
+    """Return what a memory names that filters ask of: its mentions, the memories that are its evidence, its labels."""
+    named = (*memory.mentions, *(as_evidence(item) for item in memory.evidence if is_id(item)))
+    if not isinstance(memory.metadata, RecordMetadata):
+        return named
+    labels = memory.metadata.labels
+    whole = (under_labels(labels[:length]) for length in range(len(labels) + 1))
+    return (*named, *whole, under_labels(labels, nested=False))
+
+
+def as_evidence(memory_id: str) -> str:
+    """Return under which name a memory that names another one as evidence is found."""
+    # No mention begins so.
+    return f"\0{memory_id}"
+
+
+def under_labels(labels: Sequence[str], *, nested: bool = True) -> str:
+    """Return under which name the records are found whose labels begin with some, or are these."""
+    return f"\0{place_of(labels)}{'' if nested else KEY}"
+
+
+KEY: Final = "="
+"""Begins the key in the place of a record."""
+
+
+def place_of(labels: Sequence[str], key: str | None = None) -> str:
+    """
+    Return the place of labels, or of a key under them, in ASCII.
+
+    Those of all labels that begin with some begin with the place of these, and have the order of their code points.
+    """
+    place = "".join(f"{quote(label, safe='')}/" for label in labels)
+    return place if key is None else f"{place}{KEY}{quote(key, safe='')}"
 
 
 def nfc(text: str) -> str:
@@ -324,6 +382,12 @@ class Reader(Protocol):
 
     def notes(self, prefix: str = "") -> dict[str, str]:
         """Return the notes whose names begin with *prefix*, in the order of their names."""
+
+    def note_names(self, prefix: str = "") -> list[str]:
+        """Return the names that begin with *prefix*, in their order (of code points), without reading the notes."""
+
+    def notes_named(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the notes of these names, in the order of *names*, without those that are not there."""
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
         """Return the ids of memories that look most like *text*, best first."""

@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 
 from mama_structs.memory.copies import wording
-from mama_structs.memory.model import DecisionMetadata, Memory, MemoryType
+from mama_structs.memory.model import SINGULAR, DecisionMetadata, Memory
 from mama_structs.memory.saying import Said
 
 COMMON: Final = 0.5
@@ -87,8 +87,8 @@ class _Foldable:
         outcome = metadata.outcome if isinstance(metadata, DecisionMetadata) else None
         words = _WORD.findall(memory.content[:_CHARACTERS].lower())
         own: Hashable = (memory.type, memory.topic, memory.trust, memory.valid_until, outcome, standing)
-        if memory.type is MemoryType.CHECKPOINT:
-            # It says where the work stood at its time, and is a copy of none.
+        if memory.type in SINGULAR:
+            # It is a copy of none.
             own = memory.id
         return cls(own, wording(memory), frozenset([word[:_BEGINNING] for word in words]))
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs.memory import saving
 from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import (
@@ -23,7 +24,6 @@ from mama_structs.memory.engine import (
     in_turns,
 )
 from mama_structs.memory.model import Link, LinkType, Memory, milliseconds
-from mama_structs.memory.text import embedded_text
 from mama_structs.settings import MemorySettings
 
 # Memories that are looked at or embedded in one go, so that others have their turn.
@@ -93,7 +93,7 @@ async def reembed(engine: Engine, service: EmbeddingService, progress: Progress 
                 return reader.get([node for node in reader.find_many(some) if node is not None])
 
             found = await engine.read(memories)
-            pieces = await service.documents([embedded_text(memory) for memory in found])
+            pieces = await saving.documents(service, found)
             vectors = [(memory.id, own) for memory, own in zip(found, pieces, strict=True)]
             async for some in in_turns(engine.write, vectors, put, most=_BATCH):
                 done += len(some)

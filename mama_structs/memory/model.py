@@ -43,6 +43,11 @@ class MemoryType(enum.StrEnum):
     CHECKPOINT = "checkpoint"
     INSIGHT = "insight"
     CONTEXT = "context"
+    RECORD = "record"
+
+
+SINGULAR: Final = frozenset({MemoryType.CHECKPOINT, MemoryType.RECORD})
+"""Types whose memories are copies of none: each stands for itself, whatever it says."""
 
 
 class LinkType(enum.StrEnum):
@@ -171,13 +176,66 @@ class ContextMetadata:
     schema_version: int = 1
 
 
-Metadata = DecisionMetadata | CheckpointMetadata | InsightMetadata | ContextMetadata
+@attrs.frozen(kw_only=True, field_transformer=briefly)
+class FormerValue:
+    """
+    What a record held before another value took its place.
+
+    Args:
+        value: The value, as JSON has it.
+        version: Which version it was.
+        at: When it was written (UTC).
+        text: What it was found by, None where it was only kept.
+
+    """
+
+    value: Any = attrs.field(hash=False)
+    version: int
+    at: datetime
+    text: str | None = None
+
+
+BETWEEN_TEXTS: Final = "\n\n"
+"""Stands between the texts of a record that has several."""
+
+
+@attrs.frozen(kw_only=True, field_transformer=briefly)
+class RecordMetadata:
+    """
+    What belongs to a record beside the text that it is found by; see `mama_structs.records`.
+
+    Args:
+        labels: The namespace of labels under which its host keeps it.
+        key: Its name there.
+        value: What is kept, as JSON has it.
+        version: How often it was written, from 1 on.
+        lengths: The characters of each text that it is found by where these are several; blank lines part them.
+        history: What it held before, oldest first, as far as that was to be kept.
+        created_by: Who saved it.
+        extra: What a later version or another program stored, kept as it is.
+        schema_version: The version of this form.
+
+    """
+
+    labels: tuple[str, ...] = ()
+    key: str = ""
+    value: Any = attrs.field(default=None, hash=False)
+    version: int = 1
+    lengths: tuple[int, ...] = ()
+    history: tuple[FormerValue, ...] = ()
+    created_by: CreatedBy = "user"
+    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    schema_version: int = 1
+
+
+Metadata = DecisionMetadata | CheckpointMetadata | InsightMetadata | ContextMetadata | RecordMetadata
 
 METADATA: Final[Mapping[MemoryType, type[Metadata]]] = {
     MemoryType.DECISION: DecisionMetadata,
     MemoryType.CHECKPOINT: CheckpointMetadata,
     MemoryType.INSIGHT: InsightMetadata,
     MemoryType.CONTEXT: ContextMetadata,
+    MemoryType.RECORD: RecordMetadata,
 }
 
 
@@ -252,7 +310,7 @@ class Noticed:
 @attrs.frozen(kw_only=True, repr=False)
 class Memory(Showing):
     """
-    A decision, checkpoint, insight or context.
+    A decision, checkpoint, insight or context, or a record of a host's.
 
     Args:
         id: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``.
@@ -305,7 +363,17 @@ class Memory(Showing):
         )
 
     def _details(self) -> Iterator[tuple[str, str]]:
-        for name in ("reasoning", "outcome_reason", "category", "source", "tags", "open_files", "next_steps"):
+        for name in (
+            "reasoning",
+            "outcome_reason",
+            "category",
+            "source",
+            "tags",
+            "open_files",
+            "next_steps",
+            "labels",
+            "key",
+        ):
             if value := getattr(self.metadata, name, None):
                 yield name.replace("_", " "), value if isinstance(value, str) else listed(value)
         for name in ("mentions", "evidence"):

@@ -24,7 +24,7 @@ from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import Nodes, Reader
 from mama_structs.memory.judging import Verdict
 from mama_structs.memory.linking import LinkCandidates, Unlinked, probabilities
-from mama_structs.memory.model import Memory, MemoryType, Noticed, NoticedMemory
+from mama_structs.memory.model import SINGULAR, Memory, MemoryType, Noticed, NoticedMemory
 from mama_structs.memory.saying import Meant, all_of, differ
 
 # Of the candidates the likeliest are read: none that counts stood behind the fifth.
@@ -191,7 +191,7 @@ def _contradicts(compared: Compared) -> bool:
 def disagreeing(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
     """Yield those pairs, the newer one first, of one topic of which one contradicts or replaces the other."""
     meant = functools.cache(Meant.by)
-    some = [memory for memory in memories if memory.topic and memory.type is not MemoryType.CHECKPOINT]
+    some = [memory for memory in memories if memory.topic and memory.type not in SINGULAR]
     for new, old in combinations(sorted(some, key=lambda memory: (memory.created_at, memory.id), reverse=True), 2):
         if new.topic == old.topic:
             compared = Compared.of(meant(new), meant(old), matter=1.0, cosine=0.0, types={new.type, old.type})
@@ -282,7 +282,7 @@ def _standing(
 def _holds(old: Memory, new: Memory) -> bool:
     """Tell whether what an older memory says may still hold; what was done by then always does."""
     ended = old.valid_until is not None and old.valid_until <= new.created_at
-    return not ended and not has_failed(old) and MemoryType.CHECKPOINT not in {old.type, new.type}
+    return not ended and not has_failed(old) and SINGULAR.isdisjoint({old.type, new.type})
 
 
 def _older(new: Memory, old: Memory, node: int, candidates: LinkCandidates | None) -> _Older:

@@ -25,7 +25,8 @@ from mama_structs.memory.reranking import Reranker, check_reranker
 from mama_structs.memory.reranking_service import RerankingService
 from mama_structs.memory.saving import FindContent, no_content
 from mama_structs.memory.scopes import ScopedMemories, ScopedShared
-from mama_structs.memory.store import MemoryStore, Shared
+from mama_structs.memory.shared import Shared
+from mama_structs.memory.store import MemoryStore
 from mama_structs.settings import MemorySettings
 
 

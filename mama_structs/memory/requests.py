@@ -254,7 +254,7 @@ def request_of(record: object) -> SaveRequest:
     if unknown:
         raise InvalidArgument(f"a record has no argument {shown(unknown[0])}")
     given = dict(record)
-    kind = _check.choice("type", given.pop("type", None), MemoryType)
+    kind = _check.choice("type", given.pop("type", None), _REQUESTS)
     try:
         return _REQUESTS[kind](**given)
     except TypeError as error:

@@ -17,7 +17,7 @@ from mama_structs._async import in_own_thread
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.copies import repeated, standing_copy, wording
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Filter, NewMemory, Nodes, Reader, Writer
+from mama_structs.memory.engine import Filter, NewMemory, Nodes, Reader, Vectors, Writer
 from mama_structs.memory.judging import Verdict
 from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links, candidates_of, terms_ahead
 from mama_structs.memory.model import (
@@ -38,6 +38,7 @@ from mama_structs.memory.model import (
     NoticedMemory,
     Origin,
     OutcomeChange,
+    RecordMetadata,
     digest_of,
     is_id,
     least_trusted,
@@ -48,7 +49,7 @@ from mama_structs.memory.model import (
 from mama_structs.memory.noticing import judged_by, noticed, of_the_matter
 from mama_structs.memory.relationships import EXAMPLES, known_type, nearest_type, normalised
 from mama_structs.memory.requests import LinkRequest, SaveRequest
-from mama_structs.memory.text import embedded_text
+from mama_structs.memory.text import embedded_text, embedded_texts
 from mama_structs.settings import MemorySettings
 
 FindContent = Callable[[str], tuple[str, str] | None]
@@ -146,11 +147,18 @@ async def prepare(
         if position and position % AT_ONCE == 0:
             await asyncio.sleep(0)
         memories.append(attrs.evolve(one.memory, mentions=tuple(find_mentions(embedded_text(one.memory)))))
-    vectors = await embedding.documents([embedded_text(memory) for memory in memories])
+    vectors = await documents(embedding, memories)
     return [
         attrs.evolve(one, memory=memory, vectors=pieces, link_types=kinds)
         for one, memory, pieces in zip(asked, memories, vectors, strict=True)
     ]
+
+
+async def documents(embedding: EmbeddingService, memories: Sequence[Memory]) -> list[Vectors]:
+    """Return the vectors of memories, of shape (pieces, dimensions) each."""
+    texts = [embedded_texts(memory) for memory in memories]
+    pieces = iter(await embedding.documents([text for own in texts for text in own]))
+    return [np.concatenate([next(pieces) for _ in own]) for own in texts]
 
 
 async def link_types(embedding: EmbeddingService, words: Sequence[str]) -> dict[str, LinkType]:
@@ -443,6 +451,8 @@ def as_of(memory: Memory, moment: datetime) -> Memory:
     repeats = tuple(at for at in memory.repeats if at <= moment)
     if len(repeats) < len(memory.repeats):
         memory = attrs.evolve(memory, repeats=repeats)
+    if isinstance(memory.metadata, RecordMetadata):
+        return _record_as_of(memory, memory.metadata, moment)
     history = tuple(one for one in _history(memory) if one.at <= moment)
     former = tuple(one for one in memory.former if one.until <= moment)
     if len(history) == len(_history(memory)) and len(former) == len(memory.former):
@@ -453,6 +463,17 @@ def as_of(memory: Memory, moment: datetime) -> Memory:
         memory = said_otherwise(memory, content=said.content, reasoning=said.reasoning)
     memory = attrs.evolve(memory, former=former, updated_at=updated_at)
     return _with_history(memory, history, updated_at) if history != _history(memory) else memory
+
+
+def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memory:
+    """Return a record as it was at a moment, as far as what it held then was kept."""
+    then = [one for one in own.history if one.at <= moment]
+    if memory.updated_at <= moment or not then:
+        return memory
+    metadata = attrs.evolve(own, value=then[-1].value, version=then[-1].version, lengths=(), history=tuple(then[:-1]))
+    content = memory.content if then[-1].text is None else then[-1].text
+    former = tuple(one for one in memory.former if one.until <= moment)
+    return attrs.evolve(memory, content=content, metadata=metadata, former=former, updated_at=then[-1].at)
 
 
 def _history(memory: Memory) -> tuple[OutcomeChange, ...]:

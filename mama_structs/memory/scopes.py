@@ -21,7 +21,8 @@ from mama_structs.memory.model import Link, Memory, is_id
 from mama_structs.memory.requests import SaveRequest, check_limit
 from mama_structs.memory.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
 from mama_structs.memory.saving import FindContent, PreparedSave, no_content
-from mama_structs.memory.store import MemoryStore, Shared
+from mama_structs.memory.shared import Shared
+from mama_structs.memory.store import MemoryStore
 
 T = TypeVar("T")
 

@@ -21,7 +21,14 @@ import attrs
 import numpy as np
 from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs.memory.model import CheckpointMetadata, DecisionMetadata, InsightMetadata, Memory
+from mama_structs.memory.model import (
+    BETWEEN_TEXTS,
+    CheckpointMetadata,
+    DecisionMetadata,
+    InsightMetadata,
+    Memory,
+    RecordMetadata,
+)
 
 MAX_EMBEDDED: Final = 65_536
 """Characters that are embedded at the most; an embedder takes them in pieces, of which there is a limit of its own."""
@@ -242,6 +249,17 @@ def embedded_text(memory: Memory) -> str:
     body = "\n".join(_parts(memory))
     topic = _spoken(memory.topic)
     return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED]
+
+
+def embedded_texts(memory: Memory) -> list[str]:
+    """Return the texts that are embedded each by itself: those of a record may be several."""
+    if not isinstance(memory.metadata, RecordMetadata) or not memory.metadata.lengths:
+        return [embedded_text(memory)]
+    texts, begin = [], 0
+    for length in memory.metadata.lengths:
+        texts.append(memory.content[begin : begin + min(length, MAX_EMBEDDED)])
+        begin += length + len(BETWEEN_TEXTS)
+    return texts
 
 
 def indexed_text(memory: Memory, *, with_topic: bool = True) -> str:

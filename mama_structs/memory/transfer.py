@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from mama_structs import _check
 from mama_structs._async import in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
-from mama_structs.memory import codec
+from mama_structs.memory import codec, saving
 from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
 from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
 from mama_structs.memory.embedding.service import EmbeddingService
@@ -41,6 +41,7 @@ from mama_structs.memory.model import (
     MAX_KEPT,
     METADATA,
     FormerText,
+    FormerValue,
     Link,
     LinkMetadata,
     Memory,
@@ -50,7 +51,6 @@ from mama_structs.memory.model import (
 )
 from mama_structs.memory.requests import check_id
 from mama_structs.memory.results import Imported
-from mama_structs.memory.text import embedded_text
 from mama_structs.storage.files import DraftFile
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ _link: Final = msgspec.json.Decoder(Link)
 _keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _fields: Final[Mapping[type, frozenset[str]]] = {
     form: frozenset(field.name for field in attrs.fields(form))
-    for form in (Memory, FormerText, *METADATA.values(), OutcomeChange, Link, LinkMetadata)
+    for form in (Memory, FormerText, *METADATA.values(), OutcomeChange, FormerValue, Link, LinkMetadata)
 }
 
 
@@ -490,7 +490,7 @@ class _Import:
         """Return the memories, those with other vectors that are not there."""
         known = await self.engine.read(lambda reader: self._compare(reader, chunk))
         new = [one.memory for one in chunk if one.memory.id not in known]
-        vectors = await self.embedding.documents([embedded_text(memory) for memory in new]) if new else []
+        vectors = await saving.documents(self.embedding, new) if new else []
         made = {memory.id: pieces for memory, pieces in zip(new, vectors, strict=True)}
         return [attrs.evolve(one, vectors=made.get(one.memory.id, one.vectors)) for one in chunk]
 
@@ -739,6 +739,7 @@ _RULES: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "to_id": _id,
     "metadata": _checked,
     "extra": _shallow,
+    "value": _shallow,
     "confidence": _share,
     "outcome_at": _time,
     "history": _each,

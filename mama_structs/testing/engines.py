@@ -218,7 +218,15 @@ class PlainReader(Writer):
         return self._contents.keys() & set(digests)
 
     def notes(self, prefix: str = "") -> dict[str, str]:
-        return {name: self._notes[name] for name in sorted(self._notes) if name.startswith(prefix)}
+        return {name: self._notes[name] for name in self.note_names(prefix)}
+
+    def note_names(self, prefix: str = "") -> list[str]:
+        """Return the names of notes."""
+        return sorted(name for name in self._notes if name.startswith(prefix))
+
+    def notes_named(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the notes of these names."""
+        return {name: self._notes[name] for name in names if name in self._notes}
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
         return self.ids(sorted(self._memories.keys() - self._others.get(embedder, {}).keys()))

@@ -39,7 +39,8 @@ from mama_structs.memory.model import (
     milliseconds,
 )
 from mama_structs.memory.requests import check_file, check_progress
-from mama_structs.memory.store import MemoryStore, Shared
+from mama_structs.memory.shared import Shared
+from mama_structs.memory.store import MemoryStore
 from mama_structs.memory.text import embedded_text
 from mama_structs.v1.backfill import BackFill, LikelyPair
 from mama_structs.v1.plan import (

@@ -347,7 +347,7 @@ def test_hostile_text_has_few_or_no_likely_ids(text):
     [
         lambda arrays: arrays | {"created": arrays["created"][:1]},
         lambda arrays: arrays | {"topic": arrays["topic"] + 1},
-        lambda arrays: arrays | {"type": arrays["type"] + 4},
+        lambda arrays: arrays | {"type": arrays["type"] + 5},
         lambda arrays: arrays | {"pair_node": arrays["pair_node"] + 2},
         lambda arrays: arrays | {"pair_mention": arrays["pair_mention"] - 1},
         lambda arrays: arrays | {"ids_ends": arrays["ids_ends"][:1]},

@@ -32,6 +32,7 @@ from mama_structs.memory.model import (
     ContextMetadata,
     DecisionMetadata,
     FormerText,
+    FormerValue,
     InsightMetadata,
     Link,
     LinkMetadata,
@@ -40,6 +41,7 @@ from mama_structs.memory.model import (
     MemoryType,
     Outcome,
     OutcomeChange,
+    RecordMetadata,
     digest_of,
     digests_in,
 )
@@ -159,19 +161,12 @@ def changed(path, number, change):
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 times = st.datetimes(datetime(1970, 1, 1), datetime(8999, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
-extras = st.dictionaries(
-    texts,
-    st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers(-(2**53), 2**53)
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | texts,
-        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
-        max_leaves=4,
-    ),
-    max_size=2,
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=4,
 )
+extras = st.dictionaries(texts, values, max_size=2)
 creators = st.sampled_from(["user", "llm", "system"])
 shares = st.floats(0, 1)
 several = st.lists(texts, max_size=2).map(tuple)
@@ -195,6 +190,19 @@ metadata_of = {
         InsightMetadata, category=st.none() | texts, tags=several, source=texts, created_by=creators, extra=extras
     ),
     MemoryType.CONTEXT: st.builds(ContextMetadata, source=st.none() | texts, created_by=creators, extra=extras),
+    MemoryType.RECORD: st.builds(
+        RecordMetadata,
+        labels=several,
+        key=texts,
+        value=values,
+        version=st.integers(1, 99),
+        history=st.lists(
+            st.builds(FormerValue, value=values, version=st.integers(1, 99), at=times, text=st.none() | texts),
+            max_size=2,
+        ).map(tuple),
+        created_by=creators,
+        extra=extras,
+    ),
 }
 
 

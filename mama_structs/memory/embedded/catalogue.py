@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mama_structs._lru import Lru
-from mama_structs.memory.codec import Entry, as_evidence, named_in, rounded_up, told_by
+from mama_structs.memory.codec import Entry, rounded_up, told_by
 from mama_structs.memory.copies import NO_WORDING
-from mama_structs.memory.engine import NEVER, Facts, Filter, Nodes, nfc
+from mama_structs.memory.engine import NEVER, Facts, Filter, Nodes, names_of, nfc
 from mama_structs.memory.model import ORIGINS, MemoryType, from_milliseconds, milliseconds
 
 Array = NDArray[Any]
@@ -225,7 +225,7 @@ class CatalogueItem:
             created_ms=milliseconds(memory.created_at),
             type_index=TYPE_INDEX[memory.type],
             topic=memory.topic,
-            mentions=named_in(memory),
+            mentions=names_of(memory),
             **told_by(memory),
         )
 
@@ -603,7 +603,7 @@ class Catalogue:
             passing &= wanted[self._rows["origin"][rows]]
         if where.trust is not None:
             passing &= self._rows["trust"][rows] <= ORIGINS.index(where.trust)
-        for mention in (*(where.mentions or ()), *map(as_evidence, where.evidence or ())):
+        for mention in where.names:
             naming = np.zeros(len(self), np.bool_)
             naming[self._naming(mention)] = True
             passing &= naming[rows]

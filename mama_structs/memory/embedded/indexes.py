@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.codec import Entry, indexed_terms, named_in, told_by
+from mama_structs.memory.codec import Entry, indexed_terms, told_by
 from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
 from mama_structs.memory.embedded.links import Adjacency
 from mama_structs.memory.embedded.rows import RowPlaces, numbered, own_number, read_change, whole
 from mama_structs.memory.embedded.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.embedded.vectors import VectorIndex
 from mama_structs.memory.embedded.words import WordIndex
-from mama_structs.memory.engine import Filter
+from mama_structs.memory.engine import Filter, names_of
 from mama_structs.memory.model import Link, Memory, MemoryType
 from mama_structs.memory.text import ANALYSIS
 from mama_structs.storage.rows import Damaged, Snapshot
@@ -62,7 +62,7 @@ class Indexes:
             node,
             version=entry.version,
             topic=memory.topic,
-            mentions=named_in(memory),
+            mentions=names_of(memory),
             **told_by(memory),
         )
         if vectors is not None:

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.codec import Entry, RecentChanges, check_vectors, named_in, vectors_to_bytes, write_entry
+from mama_structs.memory.codec import Entry, RecentChanges, check_vectors, vectors_to_bytes, write_entry
 from mama_structs.memory.embedded.erasing import erasing_key
 from mama_structs.memory.embedded.indexes import Indexes
 from mama_structs.memory.embedded.rows import ChangeRow, DeadRow, RowPlaces, encode, numbered, own_numbers
@@ -29,6 +29,7 @@ from mama_structs.memory.engine import (
     Scores,
     Vectors,
     as_time_allows,
+    names_of,
 )
 from mama_structs.memory.model import Link, Memory, digests_in
 from mama_structs.memory.text import terms_of
@@ -161,6 +162,16 @@ class JournalReader:
         """Return the notes whose names begin with *prefix*; one that is damaged raises `StoreDamaged`."""
         found = self._rows.items(f"{self._place.notes}{prefix}")
         return {key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in found}
+
+    def note_names(self, prefix: str = "") -> list[str]:
+        """Return the names of notes that begin with *prefix*."""
+        return [key.removeprefix(self._place.notes) for key in self._rows.keys(f"{self._place.notes}{prefix}")]
+
+    def notes_named(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the notes of these names; one that is damaged raises `StoreDamaged`."""
+        keys = {name: f"{self._place.notes}{name}" for name in names}
+        rows = self._rows.get_many(list(keys.values()))
+        return {name: self._place.note(key, rows[key]) for name, key in keys.items() if key in rows}
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
         """Return the ids of memories that have no vectors of an embedder."""
@@ -404,7 +415,7 @@ class JournalWriter(JournalReader):
             self._views.change(node, after, vectors)
         else:
             self._views.catalogue.change(
-                node, version=after.version, topic=after.memory.topic, mentions=named_in(after.memory)
+                node, version=after.version, topic=after.memory.topic, mentions=names_of(after.memory)
             )
         old, now = ({link.id: link for link in one.links} for one in (before, after))
         gone = [link for link in before.links if now.get(link.id) != link]

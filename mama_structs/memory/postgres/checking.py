@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.codec import indexed_terms, named_in
+from mama_structs.memory.codec import indexed_terms
 from mama_structs.memory.embedding.protocol import are_unit
-from mama_structs.memory.engine import Reader, Writer
+from mama_structs.memory.engine import Reader, Writer, names_of
 from mama_structs.memory.model import Memory, digests_in
 from mama_structs.memory.postgres.questions import read, stored
 from mama_structs.memory.postgres.reader import PostgresReader, counted, length_of
@@ -105,7 +105,7 @@ class ServerInspection:
         is_whole = dict(zip(row["terms"], row["counts"], strict=True)) == counted(terms)
         if not is_whole or row["indexed"] != len(terms):
             self._note("words", f"the words of {memory.id} do not follow from it", memory.id)
-        if set(row["mentions"]) != {stored(mention) for mention in named_in(memory)}:
+        if set(row["mentions"]) != {stored(mention) for mention in names_of(memory)}:
             self._note("memory", f"what {memory.id} mentions does not follow from it", memory.id)
         if set(row["digests"]) != set(digests_in(memory.evidence)):
             self._note("memory", f"the evidence of {memory.id} does not follow from it", memory.id)

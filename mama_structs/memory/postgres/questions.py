@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.codec import K1, SPARE, UNIT, as_evidence, rounded_up
+from mama_structs.memory.codec import K1, SPARE, UNIT, rounded_up
 from mama_structs.memory.engine import ALIKE, NEVER, NUMBERS, Direction, EmbedderRecord, Filter, Vectors, nfc
 from mama_structs.memory.model import ORIGINS, LinkType, milliseconds
 
@@ -199,7 +199,7 @@ def passing(statement: Statement, where: Filter | None, memory: str = "m") -> st
     rules += [
         f"EXISTS (SELECT FROM mentions n WHERE n.namespace = $1 AND n.node = {memory}.node "
         f"AND n.mention = {given(stored(mention), 'text')})"
-        for mention in (*sorted(where.mentions or ()), *map(as_evidence, sorted(where.evidence or ())))
+        for mention in where.names
     ]
     return "".join(f" AND {rule}" for rule in rules)
 

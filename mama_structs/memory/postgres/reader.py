@@ -37,7 +37,7 @@ from mama_structs.memory.engine import (
     sampled,
 )
 from mama_structs.memory.linking import topic_terms
-from mama_structs.memory.model import Link, LinkType, Memory, digest_of
+from mama_structs.memory.model import Link, LinkType, Memory, MemoryType, digest_of
 from mama_structs.memory.postgres import questions
 from mama_structs.memory.postgres.ahead import AskedAhead, is_followed, listed_nodes
 from mama_structs.memory.postgres.host import HostKnowledge, KeptSample
@@ -87,7 +87,7 @@ class NamespaceHead:
     half: bool = False
     # None where there is no index of the vectors, False where one is not whole.
     index: bool | None = None
-    types: tuple[int, ...] = (0, 0, 0, 0)
+    types: tuple[int, ...] = (0,) * len(MemoryType)
     embedder: EmbedderRecord | None = None
 
     @classmethod
@@ -461,9 +461,19 @@ class PostgresReader(Reader):
 
     def notes(self, prefix: str = "") -> dict[str, str]:
         sql = "SELECT name, text FROM notes WHERE namespace = $1 AND starts_with(name, $2::text)"
-        found = self.rows_from(sql, questions.stored(prefix))
-        names = {questions.read(row["name"]): questions.read(row["text"]) for row in found}
+        names = _notes_in(self.rows_from(sql, questions.stored(prefix)))
         return {name: names[name] for name in sorted(names)}
+
+    def note_names(self, prefix: str = "") -> list[str]:
+        sql = "SELECT name FROM notes WHERE namespace = $1 AND name >= $2 AND starts_with(name, $2::text)"
+        return sorted(questions.read(row["name"]) for row in self.rows_from(sql, questions.stored(prefix)))
+
+    def notes_named(self, names: Sequence[str]) -> dict[str, str]:
+        if not names:
+            return {}
+        sql = "SELECT name, text FROM notes WHERE namespace = $1 AND name = ANY($2::text[])"
+        found = _notes_in(self.rows_from(sql, [*map(questions.stored, names)]))
+        return {name: found[name] for name in names if name in found}
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
         if limit <= 0:
@@ -827,6 +837,11 @@ def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
     """Return the best, equal ones newest first."""
     order = np.lexsort((-nodes, -scores))[:limit]
     return Matches(nodes[order], scores[order])
+
+
+def _notes_in(rows: Iterable[Any]) -> dict[str, str]:
+    """Return the notes in rows, by name."""
+    return {questions.read(row["name"]): questions.read(row["text"]) for row in rows}
 
 
 def counted(terms: Mapping[str, float]) -> dict[str, int]:

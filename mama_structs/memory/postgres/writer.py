@@ -12,8 +12,8 @@ import attrs
 import msgspec
 import numpy as np
 
-from mama_structs.memory.codec import Entry, check_vectors, indexed_terms, named_in, told_by, write_entry
-from mama_structs.memory.engine import NUMBERS, EmbedderRecord, NewMemory, Nodes, Vectors, Writer, nfc
+from mama_structs.memory.codec import Entry, check_vectors, indexed_terms, told_by, write_entry
+from mama_structs.memory.engine import NUMBERS, EmbedderRecord, NewMemory, Nodes, Vectors, Writer, names_of, nfc
 from mama_structs.memory.linking import topic_terms
 from mama_structs.memory.model import CREATORS, Link, Memory, MemoryType, digests_in, milliseconds
 from mama_structs.memory.postgres.host import HostKnowledge, KeptSample
@@ -147,7 +147,7 @@ class PostgresWriter(PostgresReader, Writer):
             row = row_of(memory, length_of(terms))
             self._add(node, memory, row, counted(terms))
             self._out.pieces[self._key, node] = self._pieces[node] = self._rounded(one.vectors)
-            self._out.mentions |= {(mention, node) for mention in named_in(memory)}
+            self._out.mentions |= {(mention, node) for mention in names_of(memory)}
             known[memory.id] = node
             self._touch(node)
             for link in one.links:
@@ -228,7 +228,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._replace(node, memory, memory)
         self._old.words.add(node)
         self._out.worded.add(node)
-        self._out.mentions |= {(mention, node) for mention in named_in(memory)}
+        self._out.mentions |= {(mention, node) for mention in names_of(memory)}
 
     def analysed(self) -> None:
         """Note that all terms are found by the rules of now."""
@@ -302,7 +302,7 @@ class PostgresWriter(PostgresReader, Writer):
         (known,) = self._rows_of([node])
         row, counts = row_of(memory, length_of(new)), counted(new)
         self._out.memories[node] = (memory, row, counts)
-        mentions, named = ({(mention, node) for mention in named_in(one)} for one in (before, memory))
+        mentions, named = ({(mention, node) for mention in names_of(one)} for one in (before, memory))
         if node in self._unsent:
             self._unsent[node], self._unsent_terms[node] = memory, dict(counts)
             self._out.mentions -= mentions - named
