@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NoReturn
 
@@ -83,48 +83,68 @@ class CarriedMemories:
     missing: int = attrs.field(default=0, init=False)
     # Why memories that could be read are left out.
     _lost: dict[str, str] = attrs.field(factory=dict, init=False)
+    # Why notes are.
+    _unreadable: dict[str, str] = attrs.field(factory=dict, init=False)
     _waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     _dropped: set[str] = attrs.field(factory=set, init=False)
 
     async def run(self) -> None:
         """Add what is missing and compare all of it; what is there is never replaced or deleted."""
         before = await self.source.read(lambda reader: reader.change)
-        notes = await self._notes()
-        if await self.target.read(lambda reader: bool(reader.count() or reader.notes())):
-            await self._refuse_others(notes)
+        if await self.target.read(lambda reader: bool(reader.count() or reader.note_names())):
+            await self._refuse_others()
         # Without a note, too: it makes the namespace.
-        await self.target.write(lambda writer: _set_notes(writer, notes))
+        await self.target.write(lambda writer: _set_notes(writer, {}))
+        async for notes in self._notes():
+            await self.target.write(lambda writer: _set_notes(writer, notes))  # noqa: B023 - awaited
         async for page in pages(self.source):
             await self._put(await self._whole(page))
             self.tell(len(page.lines))
-        await self._compare(notes)
+        await self._compare()
         if before != await self.source.read(lambda reader: reader.change):
             refuse(self.source.namespace, "is not of one moment: the source was written to meanwhile", [])
         await self._list_damage()
 
-    async def _notes(self) -> Mapping[str, str]:
-        try:
-            return await self.source.read(lambda reader: reader.notes())
-        except StoreDamaged as error:
-            self.damaged += error.findings
-            return {}
+    async def _notes(self) -> AsyncIterator[Mapping[str, str]]:
+        """Give the notes, some after others: those that hosts keep may be many, and long."""
+        names = await self.source.read(lambda reader: reader.note_names())
+        for start in range(0, len(names), _BATCH):
+            some = names[start : start + _BATCH]
+            try:
+                yield await self.source.read(lambda reader: reader.notes_named(some))  # noqa: B023 - awaited
+            except StoreDamaged:
+                yield await self._readable(some)
+
+    async def _readable(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Return those of some notes that can be read."""
+        found: dict[str, str] = {}
+        for name in names:
+            try:
+                found |= await self.source.read(lambda reader: reader.notes_named([name]))  # noqa: B023 - awaited
+            except StoreDamaged as error:
+                self._unreadable[name] = "; ".join(error.findings)
+        return found
 
     async def _list_damage(self) -> None:
         self.missing = await self.source.read(lambda reader: reader.damaged)
         if self.missing:
             self.damaged += [one.message for one in await self.source.check() if one.kind == "damaged"]
-        self.damaged += [f"{memory_id}: {why}" for memory_id, why in self._lost.items()]
+        self.damaged += [f"{one}: {why}" for one, why in {**self._lost, **self._unreadable}.items()]
         if self._dropped:
             self.damaged.append(f"{len(self._dropped)} links lead to what is left out")
 
-    async def _refuse_others(self, notes: Mapping[str, str]) -> None:
+    async def _refuse_others(self) -> None:
         """Refuse a copy that has what the source has not, or has otherwise."""
         name = self.source.namespace
-        ids, there = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.notes()))
+        ids, names = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.note_names()))
         found = await self.source.read(lambda reader: reader.find_many(ids))
         if others := [one for one, node in zip(ids, found, strict=True) if node is None]:
             refuse(name, "has memories that the source has not", others)
-        if others := [one for one, text in there.items() if notes.get(one) != text]:
+        others = await self.source.read(lambda reader: sorted({*names}.difference(reader.note_names())))
+        async for notes in self._notes():
+            there = await self.target.read(lambda reader: reader.notes_named([*notes]))  # noqa: B023 - awaited
+            others += [one for one, text in there.items() if notes[one] != text]
+        if others:
             refuse(name, "has notes that the source has not", others)
         async for page in pages(self.source):
             whole = await self._whole(page)
@@ -227,7 +247,7 @@ class CarriedMemories:
             stored[memory.id], begin = Exported(memory, own, pieces, {}), begin + count
         return stored
 
-    async def _compare(self, notes: Mapping[str, str]) -> None:
+    async def _compare(self) -> None:
         """Compare all that is there, in its order, with the source."""
         name, last = self.source.namespace, -1
         async for page in pages(self.source):
@@ -252,12 +272,20 @@ class CarriedMemories:
             for digest in digests:
                 self.tally.add("texts", digest.encode())
             self.tell(len(page.lines))
-        for note in sorted(notes.items()):
-            self.tally.add("notes", _encode(note))
-        count, there = await self.target.read(lambda reader: (reader.count(), reader.notes()))
-        if count != self.tally.counts["memories"] or (there != notes and not self.damaged):
-            counted = [f"{count} memories", f"{len(there)} notes"]
-            refuse(name, "has more or less than the source", counted)
+        await self._compare_rest()
+
+    async def _compare_rest(self) -> None:
+        """Compare notes, and how many things there are."""
+        others: list[str] = []
+        async for notes in self._notes():
+            there = await self.target.read(lambda reader: reader.notes_named([*notes]))  # noqa: B023 - awaited
+            others += [one for one, text in notes.items() if there.get(one) != text]
+            for note in notes.items():
+                self.tally.add("notes", _encode(note))
+        count, names = await self.target.read(lambda reader: (reader.count(), reader.note_names()))
+        if count != self.tally.counts["memories"] or others or len(names) != self.tally.counts["notes"]:
+            counted = [f"{count} memories", f"{len(names)} notes"]
+            refuse(self.source.namespace, "has more or less than the source", counted)
 
     def _ends(self, reader: Reader, items: Sequence[Exported]) -> list[int]:
         """Return the first and the last node of some memories, nothing where there are none."""

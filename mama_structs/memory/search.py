@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 from mama_structs.memory import ranking, saving
 from mama_structs.memory.copies import NO_WORDING, has_failed, wording
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.engine import NUMBERS, SYSTEM, Facts, Filter, LinkTable, Nodes, Reader, Scores, Vectors
+from mama_structs.memory.engine import (
+    NUMBERS,
+    SYSTEM,
+    Facts,
+    Filter,
+    LinkTable,
+    Nodes,
+    Reader,
+    Scores,
+    Vectors,
+    names_of,
+)
 from mama_structs.memory.folding import Likeness, folded
 from mama_structs.memory.graph import Successors, known_by, only
 from mama_structs.memory.model import ORIGINS, LinkType, Memory, MemoryType, milliseconds
@@ -529,9 +540,9 @@ def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes
         # Readers know topics by number, which whatever was found has.
         passes &= np.isin(facts.topics, reader.facts(found[:1]).topics)
     nodes = nodes[passes]
-    if where.mentions is None:
+    if not (names := set(where.names)):
         return nodes
-    named = [where.mentions <= set(memory.mentions) for memory in reader.get(nodes)]
+    named = [names <= set(names_of(memory)) for memory in reader.get(nodes)]
     return nodes[np.array(named, np.bool_)]
 
 

@@ -27,7 +27,7 @@ async def test_there_and_back_again_it_is_the_same(tmp_path, database):
 
     assert all(one.ok for one in found)
     assert 1 == len({str([(own.counts, own.digests) for own in one.namespaces]) for one in found})
-    assert [5, 0, 5, 0] == [one.namespaces[0].added for one in found]
+    assert [6, 0, 6, 0] == [one.namespaces[0].added for one in found]
     assert await exported(tmp_path / "a") == await exported(tmp_path / "b")
 
 
@@ -87,4 +87,4 @@ async def test_a_copy_in_half_the_bytes_is_compared_as_it_is_kept(tmp_path, data
         server.close()
 
     assert all(one.ok for one in found)
-    assert [5, 0] == [one.namespaces[0].added for one in found]
+    assert [6, 0] == [one.namespaces[0].added for one in found]
