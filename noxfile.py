@@ -202,6 +202,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def hosts(session: nox.Session) -> None:
+    """The frameworks' own conformance suites on our adapters, each in an environment of its own: docs/hosts.md."""
+    session.install("--no-compile", "attrs")
+    session.run("python", "tests/hosts/run_suites.py", *session.posargs)
+
+
+@nox.session(default=False)
 def peers(session: nox.Session) -> None:
     """The same work on this package and on others, each in its own environment: the table of docs/comparison.md."""
     session.install("--no-compile", ".[semantic]")

@@ -84,6 +84,12 @@ def blocks_of(page: Path) -> list[Block]:
     return blocks
 
 
+def needed_by(page: Path) -> list[str]:
+    """Return the modules that a page says it needs in its first line: ``<!-- needs: one, another -->``."""
+    said = re.match(r"<!-- needs: (.+) -->$", page.read_text(encoding="utf-8").partition("\n")[0])
+    return [] if said is None else [name.strip() for name in said[1].split(",")]
+
+
 def check_block(block: Block) -> None:
     """Refuse a Python block that would not be run, or that only pretends to do something."""
     if block.language in _PYTHON_NAMES and block.info != "python":
@@ -248,6 +254,9 @@ def docs(
 ) -> types.SimpleNamespace:
     """Give the functions of this module, in the directory of all pages."""
     monkeypatch.chdir(here)
+    if "page" in request.fixturenames:
+        for name in needed_by(request.getfixturevalue("page")):
+            pytest.importorskip(name, reason=f"the page needs {name}: nox -s hosts runs it")
     if "page" in request.fixturenames and request.getfixturevalue("page").name == "server.md":
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
     # Pages make a directory of their own there.
@@ -259,5 +268,6 @@ def docs(
         run_page=run_page,
         blocks_of=blocks_of,
         check_block=check_block,
+        needed_by=needed_by,
         PageError=PageError,
     )

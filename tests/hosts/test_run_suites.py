@@ -1,0 +1,93 @@
+"""What runs the hosts' suites counts what passed, and excuses nothing that is not named."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+@pytest.fixture(scope="module")
+def runner():
+    spec = importlib.util.spec_from_file_location("run_suites", HERE / "run_suites.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["run_suites"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["run_suites"]
+
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="a.test_store.TestStore" name="test_put" time="0"/>
+<testcase classname="a.test_store" name="test_get[1]" time="0"><failure message="x">y</failure></testcase>
+<testcase classname="a.test_store" name="test_gone" time="0"><error message="x">y</error></testcase>
+<testcase classname="a.test_store" name="test_left" time="0"><skipped message="needs a server"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_failures_count_unless_a_declaration_names_them(runner, tmp_path):
+    """An excused test that passes is counted as passed; a skipped one is excused with its own reason."""
+    (tmp_path / "report.xml").write_text(REPORT)
+    excused = {"test_get": "no such thing", "test_put": "does not work"}
+    found = runner.outcome_of(runner.cases_in(tmp_path / "report.xml"), excused)
+
+    assert 1 == found.passed
+    assert ["a/test_store::test_gone"] == found.failed
+    assert {"a/test_store::test_get[1]": "no such thing", "a/test_store::test_left": "needs a server"} == found.excused
+
+
+@pytest.mark.parametrize(
+    ("test", "named", "is_it"),
+    [
+        ("a/test_store::test_get[1]", "test_get", True),
+        ("a/test_store::test_get[1]", "test_get[1]", True),
+        ("a/test_store::test_get[1]", "test_get[2]", False),
+        ("a/test_store::test_get", "get", False),
+        ("a/test_store::test_get", "test_store::test_get", True),
+        ("test_get", "test_get", True),
+    ],
+)
+def test_a_declaration_names_whole_tests(runner, test, named, is_it):
+    """A test's name, with its file or its case where they matter; never a part of a name."""
+    assert is_it == runner.is_of(test, named)
+
+
+def test_a_suite_that_is_not_at_hand_is_reported_as_not_run(runner):
+    """The table says why, and it is counted neither as passed nor as failed."""
+    suites = [
+        {"host": "A", "suite": "s", "versions": {"a": "1.0"}, "passed": 0, "failed": [], "excused": {}, "why": "no folder"},
+        {"host": "B", "suite": "t", "versions": {"b": "2"}, "passed": 3, "failed": ["x"], "excused": {"f::g": "r"}, "why": None},
+    ]  # fmt: skip
+    lines = runner.table({"date": "2026-11-27", "python": "3.11", "suites": suites})
+
+    assert "| A | s | a 1.0 | not run: no folder |  |" in lines
+    assert "| B | t | b 2 | 3 of 4 | 1 |" in lines
+    assert "* B, t: `g`: r." in lines
+
+
+def test_what_changed_names_versions_and_counts(runner):
+    """The newest releases are compared with what is written down."""
+    before = {"suites": [{"host": "A", "suite": "s", "versions": {"a": "1.0"}, "passed": 3}]}
+    now = {"suites": [{"host": "A", "suite": "s", "versions": {"a": "1.1"}, "passed": 2, "failed": ["test_new"]}]}
+
+    assert ["A, s: a 1.0 -> 1.1; 3 -> 2 passed; fails: test_new"] == [*runner.changed(before, now)]
+    assert [] == [*runner.changed(before, before)]
+
+
+def test_every_declared_suite_can_be_run(runner):
+    """Each file is read, pins what it needs, and names tests, pages and commands that exist."""
+    suites = [runner.Suite.read(file) for file in sorted(runner.SUITES.glob("*.toml"))]
+
+    assert suites
+    for suite in suites:
+        assert suite.source.partition(":")[0] in ("installed", "sdist", "tests")
+        assert suite.versions
+        assert all((ROOT / one).exists() for one in suite.command if one.startswith("tests/"))
+        assert all((HERE / one).exists() for one in suite.tests)
+        assert all((ROOT / "docs" / "how-to" / one).exists() for one in suite.pages)
+        assert all(reason.strip() for reason in suite.excused.values())
