@@ -55,11 +55,6 @@ def refuse(namespace: str, what: str, ids: Sequence[str], *, hint: str = _ELSEWH
     )
 
 
-def _set_notes(writer: Writer, notes: Mapping[str, str]) -> None:
-    for name, text in notes.items():
-        writer.set_note(name, text)
-
-
 @attrs.define(eq=False)
 class _CarriedPart:
     """What one transaction has come to: so many memories, how many of them new, and links whose other end comes."""
@@ -94,9 +89,9 @@ class CarriedMemories:
         if await self.target.read(lambda reader: bool(reader.count() or reader.note_names())):
             await self._refuse_others()
         # Without a note, too: it makes the namespace.
-        await self.target.write(lambda writer: _set_notes(writer, {}))
+        await self.target.write(lambda writer: writer.set_notes({}))
         async for notes in self._notes():
-            await self.target.write(lambda writer: _set_notes(writer, notes))  # noqa: B023 - awaited
+            await self.target.write(lambda writer: writer.set_notes(notes))  # noqa: B023 - awaited
         async for page in pages(self.source):
             await self._put(await self._whole(page))
             self.tell(len(page.lines))

@@ -455,6 +455,10 @@ class Writer(Reader, Protocol):
 
     def set_note(self, name: str, text: str | None) -> None:
         """Keep a text beside the memories (None forgets it); it changes no memory, and no export carries it."""
+        self.set_notes({name: text})
+
+    def set_notes(self, notes: Mapping[str, str | None]) -> None:
+        """Keep texts by their names, as `set_note` does."""
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         """Store vectors of an embedder that do not count yet, by id, for those memories that are still there."""

@@ -45,6 +45,8 @@ _RECORDS: Final = frozenset({MemoryType.RECORD})
 def look(reader: Reader, places: Iterable[Place]) -> dict[Place, StoredRecord]:
     """Return those of some records that are there, ended ones too."""
     unique = list(dict.fromkeys(places))
+    if not unique:
+        return {}
     nodes = reader.find_many([memory_id_of(place) for place in unique])
     having = {place: node for place, node in zip(unique, nodes, strict=True) if node is not None}
     memories = reader.get(list(having.values())) if having else []
@@ -223,14 +225,16 @@ def put(
     now: datetime,
 ) -> list[HostRecord]:
     """Delete some records and then put others, in their order, and return these."""
+    named = [(one.labels, one.key) for one in asked if one.key is not None]
+    there = look(writer, [*(place for place, _ in gone), *named])
     asked = [*_numbered(writer, asked)]
     places = [(one.labels, str(one.key)) for one in asked]
-    there = look(writer, [*(place for place, _ in gone), *places])
+    leaving = []
     for place, version in gone:
         stored = there.pop(place, None)
         check_version(place, None if stored is None or stored.is_over(now) else stored, version)
-        if stored is not None:
-            _remove(writer, stored)
+        leaving += [] if stored is None else [stored]
+    _remove(writer, leaving)
     known = {place: one for place, one in there.items() if not one.is_over(now)}
     latest: dict[Place, tuple[PreparedRecord, StoredRecord]] = {}
     written = []
@@ -343,16 +347,17 @@ def _write(
     now: datetime,
 ) -> None:
     new: list[NewMemory] = []
+    notes: dict[str, str | None] = {}
     for place, (asked, stored) in latest.items():
         before = there.get(place)
         if before is not None and before.memory is not None and (stored.memory is None or before.is_over(now)):
             writer.delete(before.memory.id)
             before = None
         if stored.memory is None:
-            writer.set_note(name_of(place), as_note(stored))
+            notes[name_of(place)] = as_note(stored)
             continue
         if before is not None and before.memory is None:
-            writer.set_note(name_of(place), None)
+            notes[name_of(place)] = None
         vectors = asked.vectors
         if vectors is None:
             raise ValueError("a record with text needs vectors")
@@ -363,6 +368,8 @@ def _write(
             writer.put(stored.memory, vectors=None if is_same else vectors)
         else:
             new.append(NewMemory(memory=stored.memory, vectors=vectors))
+    if notes:
+        writer.set_notes(notes)
     if new:
         writer.put_new(new, lambda nodes: [()] * len(nodes))
 
@@ -371,11 +378,15 @@ def _lengths(memory: Memory) -> tuple[int, ...]:
     return memory.metadata.lengths if isinstance(memory.metadata, RecordMetadata) else ()
 
 
-def _remove(writer: Writer, stored: StoredRecord) -> None:
-    if stored.memory is None:
-        writer.set_note(name_of(stored.place), None)
-    else:
-        writer.delete(stored.memory.id)
+def _remove(writer: Writer, several: Iterable[StoredRecord]) -> None:
+    notes: dict[str, str | None] = {}
+    for stored in several:
+        if stored.memory is None:
+            notes[name_of(stored.place)] = None
+        else:
+            writer.delete(stored.memory.id)
+    if notes:
+        writer.set_notes(notes)
 
 
 def delete(writer: Writer, place: Place, *, if_version: int | None, now: datetime) -> bool:
@@ -384,7 +395,7 @@ def delete(writer: Writer, place: Place, *, if_version: int | None, now: datetim
     present = None if stored is None or stored.is_over(now) else stored
     check_version(place, present, if_version)
     if stored is not None:
-        _remove(writer, stored)
+        _remove(writer, [stored])
     return present is not None
 
 
@@ -393,28 +404,29 @@ def delete_many(writer: Writer, places: Iterable[Place], *, forget: bool) -> int
     if forget:
         writer.leave_no_trace()
     found = look(writer, places)
-    for stored in found.values():
-        _remove(writer, stored)
+    _remove(writer, found.values())
     return len(found)
 
 
 def pop(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:
     """Take away the last record under just these labels, and return it."""
     last = listed(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
-    for stored in last:
-        _remove(writer, stored)
+    _remove(writer, last)
     return last[0].record if last else None
 
 
 def expire(writer: Writer, places: Sequence[Place], expires_at: datetime | None, *, now: datetime) -> int:
     """Let records end at another time, and return how many of them there are."""
     found = [one for one in look(writer, places).values() if not one.is_over(now)]
+    notes: dict[str, str | None] = {}
     for stored in found:
         if stored.memory is None:
             record = attrs.evolve(stored.record, expires_at=expires_at)
-            writer.set_note(name_of(stored.place), as_note(attrs.evolve(stored, record=record)))
+            notes[name_of(stored.place)] = as_note(attrs.evolve(stored, record=record))
         else:
             writer.put(attrs.evolve(stored.memory, valid_until=expires_at))
+    if notes:
+        writer.set_notes(notes)
     return len(found)
 
 
@@ -427,15 +439,13 @@ def move(writer: Writer, moves: Sequence[tuple[Place, Place]], *, overwrite: boo
         if new in there and new not in leaving:
             if not overwrite and not there[new].is_over(now):
                 check_version(new, there[new], 0)
-            _remove(writer, there[new])
+            _remove(writer, [there[new]])
     ids = {stored.memory.id: memory_id_of(new) for stored, new in found if stored.memory is not None}
     kept = [(stored, new, *_with_all(writer, stored)) for stored, new in found]
-    for stored, _, _, _ in kept:
-        _remove(writer, stored)
+    _remove(writer, [stored for stored, _ in found])
     made = [(_moved(stored, new), vectors) for stored, new, vectors, _ in kept]
-    for stored, _ in made:
-        if stored.memory is None:
-            writer.set_note(name_of(stored.place), as_note(stored))
+    if notes := {name_of(one.place): as_note(one) for one, _ in made if one.memory is None}:
+        writer.set_notes(notes)
     new_memories = [NewMemory(memory=one.memory, vectors=vectors) for one, vectors in made if one.memory is not None]
     if new_memories:
         writer.put_new(new_memories, lambda nodes: [()] * len(nodes))

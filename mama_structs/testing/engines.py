@@ -299,10 +299,11 @@ class PlainReader(Writer):
             self._touch(link.from_id, link.to_id)
         return len(known)
 
-    def set_note(self, name: str, text: str | None) -> None:
-        self._notes.pop(name, None)
-        if text is not None:
-            self._notes[name] = text
+    def set_notes(self, notes: Mapping[str, str | None]) -> None:
+        for name, text in notes.items():
+            self._notes.pop(name, None)
+            if text is not None:
+                self._notes[name] = text
 
     def leave_no_trace(self) -> None: ...
 

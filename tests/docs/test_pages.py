@@ -34,6 +34,7 @@ PUBLIC_MODULES = (
     "mama_structs",
     "mama_structs.adapters.embedders",
     "mama_structs.notebook",
+    "mama_structs.records",
     "mama_structs.structs",
     "mama_structs.testing",
     "mama_structs.testing.machines",

@@ -274,7 +274,7 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         ]
         if old.get("passed") != one["passed"]:
             facts.append(f"{old.get('passed', 'none')} -> {one['passed']} passed")
-        facts += [f"fails: {test}" for test in one["failed"]]
+        facts += [f"fails: {test}" for test in one.get("failed", ())]
         if facts:
             yield f"{one['host']}, {one['suite']}: {'; '.join(facts)}"
 

@@ -18,6 +18,7 @@ from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.postgres import writer
 from mama_structs.memory.postgres.engine import PostgresEngines
 from mama_structs.memory.text import ANALYSIS
+from mama_structs.records import NewRecord
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.server import Connection, Server
 
@@ -43,6 +44,22 @@ SAVES = {
     "correct": (3, lambda store, ids: store.correct(ids[0], "another text")),
     "link": (2, lambda store, ids: store.link(ids[1], ids[2], "refines")),
     "delete": (3, lambda store, ids: store.delete(ids[1])),
+}
+RECORDS = {
+    "records.put": (4, lambda store, ids: store.records.put(("a",), "new", 1, text="shields")),
+    "records.put, without text": (3, lambda store, ids: store.records.put(("a",), "new", 1)),
+    "records.put, again": (4, lambda store, ids: store.records.put(("a",), "text", 2, text="other")),
+    "records.put_many of 50": (
+        4,
+        lambda store, ids: store.records.put_many(
+            [NewRecord(("b",), f"{at}", at, text=f"shield {at}" if at % 2 else None) for at in range(50)]
+        ),
+    ),
+    "records.append of 50": (4, lambda store, ids: store.records.append(("c",), range(50))),
+    "records.get": (3, lambda store, ids: store.records.get(("a",), "text")),
+    "records.list": (4, lambda store, ids: store.records.list(("a",), limit=10)),
+    "records.search": (3, lambda store, ids: store.records.search("shield", ("a",))),
+    "records.nearest": (3, lambda store, ids: store.records.nearest("shield", ("a",))),
 }
 READS = {
     "search": (2, lambda store, ids: store.search("shield the planet")),
@@ -106,6 +123,19 @@ async def test_a_method_asks_few_whole_questions(place, monkeypatch, name):
     """In its transaction a method sends no more statements than these, however many memories are its answer."""
     most, method = {**SAVES, **READS}[name]
     store, ids = await filled(place)
+    asked = heard(monkeypatch)
+    await method(store, ids)
+
+    assert most >= len(asked), [sql[:300] for sql in asked]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+async def test_what_hosts_keep_is_read_and_written_in_few_questions(place, monkeypatch, name):
+    """However many records are put or listed, a call sends no more statements than these."""
+    most, method = RECORDS[name]
+    store, ids = await filled(place)
+    await store.records.put(("a",), "text", 1, text="the shield is up")
+    await store.records.append(("a",), range(20))
     asked = heard(monkeypatch)
     await method(store, ids)
 

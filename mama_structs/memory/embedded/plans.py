@@ -349,11 +349,16 @@ class JournalWriter(JournalReader):
 
     def set_note(self, name: str, text: str | None) -> None:
         """Keep a text beside the memories, or forget it."""
-        key = f"{self._place.notes}{name}"
-        if text is None:
-            self._writable.delete(key)
-        else:
-            self._writable.put(key, text.encode())
+        self.set_notes({name: text})
+
+    def set_notes(self, notes: Mapping[str, str | None]) -> None:
+        """Keep texts beside the memories, or forget them."""
+        for name, text in notes.items():
+            key = f"{self._place.notes}{name}"
+            if text is None:
+                self._writable.delete(key)
+            else:
+                self._writable.put(key, text.encode())
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         """Store vectors of an embedder that do not count yet."""

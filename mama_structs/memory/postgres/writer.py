@@ -38,6 +38,11 @@ _KEPT_CHANGES: Final = 4096
 _SEPARATOR: Final = "\x1f"
 _TYPES: Final = len(MemoryType)
 _encode: Final = msgspec.json.Encoder().encode
+_FORGET_NOTES: Final = "DELETE FROM notes WHERE namespace = $1 AND name = ANY($2::text[])"
+_KEEP_NOTES: Final = (
+    "INSERT INTO notes (namespace, name, text) SELECT $1, * FROM unnest($2::text[], $3::text[]) "
+    "ON CONFLICT (namespace, name) DO UPDATE SET text = excluded.text"
+)
 
 
 @attrs.define(eq=False)
@@ -198,17 +203,14 @@ class PostgresWriter(PostgresReader, Writer):
         """Have the tables of memories vacuumed with the next `Engine.erase`."""
         self.leaves_no_trace = True
 
-    def set_note(self, name: str, text: str | None) -> None:
+    def set_notes(self, notes: Mapping[str, str | None]) -> None:
         self._send()
-        if text is None:
-            sql, rest = "DELETE FROM notes WHERE namespace = $1 AND name = $2", []
-        else:
-            sql = (
-                "INSERT INTO notes (namespace, name, text) VALUES ($1, $2, $3) "
-                "ON CONFLICT (namespace, name) DO UPDATE SET text = excluded.text"
-            )
-            rest = [stored(text)]
-        self._connection.tell(sql, self._namespace, stored(name), *rest)
+        gone = [stored(name) for name, text in notes.items() if text is None]
+        kept = {stored(name): stored(text) for name, text in notes.items() if text is not None}
+        if gone:
+            self._connection.tell(_FORGET_NOTES, self._namespace, gone)
+        if kept:
+            self._connection.tell(_KEEP_NOTES, self._namespace, [*kept], [*kept.values()])
         # So that it can be looked up where the commit gets no answer.
         self._connection.note_change()
 
