@@ -51,7 +51,7 @@ DOORS = sorted(
     | {
         name
         for name in MODULES
-        if re.fullmatch(r"mama_structs\.adapters\.(?!answers|reading|recalling|schemas)\w+", name)
+        if re.fullmatch(r"mama_structs\.adapters\.(?!_|answers|reading|recalling|schemas)\w+", name)
     }
 )
 SOURCES = homes("mama_structs", mama_structs._NAMES)

@@ -76,7 +76,8 @@ class Bridge:
 class Bridged(Protocol):
     """What has a bridge, by which its methods come in two forms."""
 
-    _bridge: Bridge
+    @property
+    def _bridge(self) -> Bridge: ...
 
 
 S = TypeVar("S", bound=Bridged)

@@ -74,6 +74,11 @@ class RecordStore:
         """Whose records these are: the session's namespace, which is none of their labels."""
         return self._shared.engine.namespace
 
+    @property
+    def now(self) -> datetime:
+        """The time as the store has it (UTC): what has an end before it has ended."""
+        return self._shared.now
+
     # Writing
 
     async def put(
