@@ -372,7 +372,7 @@ def test_methods_of_the_memory_store_are_in_the_reference_with_their_signatures(
 def test_metadata_is_in_the_reference_with_its_attributes(docs):
     """The row of each class of metadata names its attributes, no more and no less."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Metadata"), re.MULTILINE))
-    known = {kind.__name__: kind for kind in (*model.METADATA.values(), model.OutcomeChange)}
+    known = {kind.__name__: kind for kind in (*model.METADATA.values(), model.OutcomeChange, model.FormerValue)}
 
     assert known.keys() == rows.keys()
     for name, kind in known.items():

@@ -1,7 +1,7 @@
 """
 Runs what the frameworks themselves demand of whoever takes a place in them: their conformance suites, unchanged.
 
-``tests/hosts/suites/*.toml`` declare the suites. Each host has an environment of its own in ``.nox/hosts``, with its
+``tests/hosts/suites/*.toml`` declare the suites; one without a command is a host that has none. Each host has an environment of its own in ``.nox/hosts``, with its
 pinned version. A suite comes from a package that is installed, from a source distribution, or from a checkout below
 ``MAMA_STRUCTS_HOST_TESTS``; without that it is reported as not run. Beside a host's suites run our own tests of its
 adapter, and the blocks of its page.
@@ -170,10 +170,7 @@ class Environment:
         place = self.place / "suites" / f"{name}-{version}"
         if not place.exists():
             with tempfile.TemporaryDirectory() as folder:
-                sources = ["--no-binary", ":all:", "--no-deps", "--no-build-isolation", "-d", folder]
-                self.run(
-                    "-m", "pip", "install", "-q", "hatchling", "setuptools", "poetry-core", "flit-core", "uv-build"
-                )
+                sources = ["--no-binary", ":all:", "--no-deps", "-d", folder]
                 self.run("-m", "pip", "download", "-q", *sources, f"{name}=={version}")
                 (archive,) = Path(folder).glob("*.tar.gz")
                 with tarfile.open(archive) as opened:
@@ -300,7 +297,7 @@ def main() -> int:
         except subprocess.CalledProcessError as error:
             broken.append(f"{host}: its environment cannot be made: {error}")
             continue
-        for suite in own:
+        for suite in (one for one in own if one.command):
             outcome = place.outcome(suite)
             found.append({"host": host, "suite": suite.suite, **attrs.asdict(outcome)})
             broken += [f"{host}, {suite.suite}: {test} failed" for test in outcome.failed]
