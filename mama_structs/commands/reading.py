@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,9 @@ def _shown(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
         "because": getattr(own, "outcome_reason", None),
         "tags": ", ".join(getattr(own, "tags", ())),
         "source": getattr(own, "source", None),
+        "labels": " / ".join(getattr(own, "labels", ())),
+        "key": getattr(own, "key", None),
+        "version": getattr(own, "version", None),
         "from": memory.origin if memory.trust == memory.origin else f"{memory.origin}, trusted as {memory.trust}",
         "holds until": memory.valid_until and f"{memory.valid_until:%Y-%m-%d %H:%M} UTC",
         "said again": len(memory.repeats) or None,
@@ -156,6 +160,7 @@ def _shown(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
         ("Why", getattr(own, "reasoning", "").splitlines()),
         ("Open files", getattr(own, "open_files", ())),
         ("Next", getattr(own, "next_steps", ())),
+        ("Value", json.dumps(own.value, ensure_ascii=False, indent=1).splitlines() if hasattr(own, "value") else ()),
         ("Evidence", [one.source for one in evidence]),
         ("Before it was corrected", [" ".join(one.content.split()) for one in memory.former]),
         ("How it evolved", str(around.chain).splitlines() if len(around.chain) > 1 else ()),

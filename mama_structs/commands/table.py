@@ -174,8 +174,8 @@ _OLD_NAMESPACE: Final = ("--from NAME", "the one it is in (%(default)s)", {"dest
 _JSON: Final = ("--json", "print one JSON object")
 _TYPES: Final = (
     "--type TYPE",
-    "only decisions, checkpoints, insights or contexts; can be repeated",
-    {"action": "append", "dest": "types", "choices": ("decision", "checkpoint", "insight", "context")},
+    "only decisions, checkpoints, insights, contexts or records; can be repeated",
+    {"action": "append", "dest": "types", "choices": ("decision", "checkpoint", "insight", "context", "record")},
 )
 _TOPIC: Final = ("--topic TOPIC", "only of this topic")
 _ID: Final = ("id ID", "a memory's id")
