@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
-from urllib.parse import unquote
 
 import attrs
 import numpy as np
@@ -26,10 +25,12 @@ from mama_structs.memory.records import (
     StoredRecord,
     Where,
     as_note,
+    labels_in,
     memory_id_of,
     name_of,
     of_memory,
     of_note,
+    place_in,
 )
 from mama_structs.memory.search import SearchRequest
 
@@ -140,25 +141,25 @@ def _each(
 
 def labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
     """Return all labels in use that begin with some, sorted."""
-    places = {name.removeprefix(NOTES).rpartition("/")[0] for name in _names_below(reader, labels, nested=True)}
-    found = {tuple(map(unquote, place.split("/"))) if place else () for place in places}
+    found = {labels_in(name) for name in _names_below(reader, labels, nested=True)}
     memories = _memories_below(reader, _below(labels, nested=True, now=now))
     return sorted(found.union(of_memory(one).record.labels for one in memories))
 
 
 def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[Place]:
     """Return the places of all records below labels, ended ones too."""
-    known = {
-        name_of(one.place): one
-        for one in map(of_memory, _memories_below(reader, _below(labels, nested=nested, now=None)))
-    }
-    names = [*known, *_names_below(reader, labels, nested=nested)]
-    return [one.place for one in _each(reader, names, known, None)]
+    memories = _memories_below(reader, _below(labels, nested=nested, now=None))
+    places = [of_memory(one).place for one in memories]
+    names = _names_below(reader, labels, nested=nested)
+    places += [place for name in names if (place := place_in(name)) is not None]
+    return [*places, *(one.place for one in _each(reader, [one for one in names if place_in(one) is None], {}, None))]
 
 
 def ended(reader: Reader, *, now: datetime) -> list[Place]:
     """Return the places of all records that have ended."""
-    memories = map(of_memory, _memories_below(reader, Filter(types=_RECORDS)))
+    every, holding = (reader.window(Filter(types=_RECORDS, valid_at=at)) for at in (None, now))
+    over = np.setdiff1d(every, holding)
+    memories = map(of_memory, reader.get(over) if len(over) else [])
     notes = _each(reader, _names_below(reader, (), nested=True), {}, None)
     return [one.place for one in itertools.chain(memories, notes) if one.is_over(now)]
 

@@ -374,7 +374,7 @@ class RecordStore:
             after: Only those behind this key, or before it where *last_first* (only where *nested* is False).
             limit: Records at the most; None for all.
             last_first: Whether the last one comes first.
-            where: Tells of a record whether it counts; asked before *limit* is.
+            where: Tells of a record whether it counts; asked before *limit* is, and not in the loop's thread.
 
         """
         below = _check.flag("nested", nested)
@@ -426,7 +426,7 @@ class RecordStore:
             query: The question, in any words.
             labels: What their labels begin with.
             nested: Whether those below further labels are meant, too.
-            where: Tells of a record whether it counts; asked before *limit* is.
+            where: Tells of a record whether it counts; asked before *limit* is, and not in the loop's thread.
             min_relevance: Only hits of so much relevance or more, 0 to 1; None for all.
             limit: Hits at the most.
             offset: How many of the best are left out.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final
+from urllib.parse import unquote
 
 import attrs
 import msgspec
@@ -43,6 +44,8 @@ _MAX_PLACE: Final = 512
 _MAX_DEPTH: Final = 99
 # Behind the namespace a row's key has room for so much.
 _LONG_KEY: Final = 256
+# No percent-encoded text has it.
+_SHORTENED: Final = "+"
 NOTES: Final = "record/"
 """Begins the names of the notes that records without text are."""
 _SLUG: Final = 24
@@ -280,9 +283,20 @@ def name_of(place: Place) -> str:
     whole = place_of(labels, key)
     begin = len(place_of(labels)) + len(KEY)
     if len(whole) - begin > _LONG_KEY:
-        # No percent-encoded text has a plus.
-        whole = f"{whole[: begin + _LONG_KEY // 2]}+{sha256(key.encode()).hexdigest()}"
+        whole = f"{whole[: begin + _LONG_KEY // 2]}{_SHORTENED}{sha256(key.encode()).hexdigest()}"
     return f"{NOTES}{whole}"
+
+
+def labels_in(name: str) -> tuple[str, ...]:
+    """Return the labels in the name of a note."""
+    above = name.removeprefix(NOTES).rpartition("/")[0]
+    return tuple(map(unquote, above.split("/"))) if above else ()
+
+
+def place_in(name: str) -> Place | None:
+    """Return the place in the name of a note, None where its key is too long to stand there."""
+    key = name.rpartition("/")[2].removeprefix(KEY)
+    return None if _SHORTENED in key else (labels_in(name), unquote(key))
 
 
 class _KeptRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -512,6 +512,18 @@ def test_a_long_key_has_a_name_of_its_own_that_fits():
     assert memory_id_of((("a",), "b")) != memory_id_of((("a", "b"), ""))
 
 
+@pytest.mark.parametrize("key", ["a", "b/c", "=", "+", "한" * 100, "x" * 1024, "%2F", "."])
+async def test_records_are_deleted_whatever_their_keys_are(records, key):
+    """All below labels go, with keys that are too long for a name too, and nothing elsewhere."""
+    await records.put(ALICE, key, 1)
+    await records.put((*ALICE, "more"), key, 2, text="two")
+    await records.put(BOB, key, 3)
+
+    assert [ALICE, (*ALICE, "more"), BOB] == await records.labels()
+    assert 2 == await records.delete_all(ALICE)
+    assert [3] == [one.value for one in await records.list()]
+
+
 # Against a dict
 
 KEYS = st.sampled_from(["a", "b", "c/d", "=", "키"])

@@ -465,8 +465,13 @@ class PostgresReader(Reader):
         return {name: names[name] for name in sorted(names)}
 
     def note_names(self, prefix: str = "") -> list[str]:
-        sql = "SELECT name FROM notes WHERE namespace = $1 AND name >= $2 AND starts_with(name, $2::text)"
-        return sorted(questions.read(row["name"]) for row in self.rows_from(sql, questions.stored(prefix)))
+        # Between two names, of which the key's index knows; that they begin so is not one of its questions.
+        sql, first = "SELECT name FROM notes WHERE namespace = $1 AND name >= $2", questions.stored(prefix)
+        bounds = [first]
+        if first and first.isascii():
+            sql, bounds = f"{sql} AND name < $3", [first, f"{first[:-1]}{chr(ord(first[-1]) + 1)}"]
+        names = (questions.read(row["name"]) for row in self.rows_from(sql, *bounds))
+        return sorted(name for name in names if name.startswith(prefix))
 
     def notes_named(self, names: Sequence[str]) -> dict[str, str]:
         if not names:
