@@ -1,0 +1,242 @@
+"""
+Four frameworks in four processes, each of its own environment, on one directory: what one saved, the others recall.
+
+``run_suites.py`` runs it in the environment of the MCP client; the others are those of their own suites beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+FACTS = {
+    "langgraph": ("The harbour master is called Ines", "Who is the harbour master?"),
+    "pydantic-ai": ("The night watch begins at eleven", "When does the night watch begin?"),
+    "google-adk": ("Crates of saffron go to the cold store", "Where do crates of saffron go?"),
+    "mcp": ("Ships from Lisbon moor at pier nine", "Where do ships from Lisbon moor?"),
+}
+
+
+def opened(directory: str) -> Any:
+    """Open the directory with an embedder that every environment has."""
+    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - of this environment
+
+    return Session.open(directory, embedder=HashEmbedder())
+
+
+@contextlib.asynccontextmanager
+async def langgraph(directory: str) -> Any:
+    """An agent of LangGraph that keeps what it hears in its store, and is told what is remembered."""
+    agents = importlib.import_module("langchain.agents")
+    tool = importlib.import_module("langchain_core.tools").tool
+    runtime = importlib.import_module("langgraph.config")
+    adapter = importlib.import_module("mama_structs.adapters.langchain")
+    store_of = importlib.import_module("mama_structs.adapters.langgraph").LangGraphStore
+    scripted = importlib.import_module("mama_structs.testing.scripted").ScriptedModel
+
+    @tool
+    async def keep(fact: str) -> str:
+        """Keep a fact."""
+        await runtime.get_store().aput(("facts",), "harbour", {"text": fact})
+        return "kept"
+
+    async with opened(directory) as session:
+
+        async def run(said: str, *script: Any) -> list[str]:
+            model = scripted(*script)
+            graph = agents.create_agent(
+                model.langchain(), tools=[keep], store=store_of(session), middleware=[adapter.middleware(session)]
+            )
+            await graph.ainvoke({"messages": [("user", said)]})
+            return [str(message.content) for request in model.requests for message in request.messages]
+
+        async def save(fact: str) -> None:
+            await run(f"Keep this: {fact}", ("keep", {"fact": fact}), "Kept.")
+
+        async def recall(question: str) -> list[str]:
+            return await run(question, "So it is.")
+
+        yield save, recall
+
+
+@contextlib.asynccontextmanager
+async def pydantic_ai(directory: str) -> Any:
+    """An agent of Pydantic AI with the harness's memory and what recalls."""
+    agent_of = importlib.import_module("pydantic_ai").Agent
+    memory_of = importlib.import_module("pydantic_ai_harness.memory").Memory
+    harness = importlib.import_module("mama_structs.adapters.pydantic_ai_harness")
+    scripted = importlib.import_module("mama_structs.testing.scripted").ScriptedModel
+
+    async with opened(directory) as session:
+
+        async def run(said: str, *script: Any) -> list[str]:
+            model = scripted(*script)
+            abilities = [memory_of(store=harness.memory_store(session)), harness.recall(session)]
+            await agent_of(model.pydantic_ai(), capabilities=abilities).run(said)
+            return [str(request.messages) for request in model.requests]
+
+        async def save(fact: str) -> None:
+            await run(f"Keep this: {fact}", ("write_memory", {"file": "watch.md", "content": fact}), "Kept.")
+
+        async def recall(question: str) -> list[str]:
+            return await run(question, "So it is.")
+
+        yield save, recall
+
+
+@contextlib.asynccontextmanager
+async def google_adk(directory: str) -> Any:
+    """An agent of ADK whose runner has our memory service."""
+    agents, models = importlib.import_module("google.adk.agents"), importlib.import_module("google.adk.models")
+    runner_of = importlib.import_module("google.adk.runners").Runner
+    sessions = importlib.import_module("google.adk.sessions").InMemorySessionService
+    load_memory = importlib.import_module("google.adk.tools").load_memory
+    types = importlib.import_module("google.genai").types
+    service = importlib.import_module("mama_structs.adapters.google_adk").AdkMemoryService
+
+    class Scripted(models.BaseLlm):  # type: ignore[misc, name-defined]
+        script: list[Any]
+
+        async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+            said = self.script.pop(0)
+            part = types.Part(text=said) if isinstance(said, str) else types.Part.from_function_call(**said)
+            yield models.LlmResponse(content=types.Content(role="model", parts=[part]))
+
+    async def remember(callback_context: Any) -> None:
+        await callback_context.add_session_to_memory()
+
+    async with opened(directory) as session:
+        services = {"session_service": sessions(), "memory_service": service(session, shared=True)}
+
+        async def run(conversation: str, said: str, *script: Any) -> list[str]:
+            model = Scripted(model="scripted", script=list(script))
+            agent = agents.LlmAgent(name="ada", model=model, tools=[load_memory], after_agent_callback=remember)
+            runner = runner_of(app_name="harbour", agent=agent, auto_create_session=True, **services)
+            message = types.Content(role="user", parts=[types.Part(text=said)])
+            events = runner.run_async(user_id="ada", session_id=conversation, new_message=message)
+            return [str(one.response) async for event in events for one in event.get_function_responses()]
+
+        async def save(fact: str) -> None:
+            await run("monday", fact, "I see.")
+
+        async def recall(question: str) -> list[str]:
+            asked = {"name": "load_memory", "args": {"query": question}}
+            return await run(f"asking {question}", question, asked, "So it is.")
+
+        yield save, recall
+
+
+@contextlib.asynccontextmanager
+async def mcp(directory: str) -> Any:
+    """A client of MCP, and the server that it starts on the directory."""
+    client_of = importlib.import_module("mcp").Client
+    parameters = importlib.import_module("mcp").StdioServerParameters
+    command = ["-m", "mama_structs", "serve-mcp", directory]
+    server = parameters(command=sys.executable, args=command, env=dict(os.environ))
+    async with client_of(server, mode="auto") as client:
+
+        async def save(fact: str) -> None:
+            await client.call_tool("save__insight", {"content": fact})
+
+        async def recall(question: str) -> list[str]:
+            found = await client.call_tool("search__by_context", {"query": question})
+            return [block.text for block in found.content]
+
+        yield save, recall
+
+
+async def work(role: str, directory: str) -> None:
+    """Save and recall as the parent asks, a line of JSON each."""
+    async with globals()[role.replace("-", "_")](directory) as (save, recall):
+        say("ready")
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            what, given = json.loads(line)
+            say(await (save if what == "save" else recall)(given))
+
+
+def say(what: object) -> None:
+    """Answer the parent."""
+    sys.stdout.write(f"{json.dumps(what)}\n")
+    sys.stdout.flush()
+
+
+def python_of(role: str) -> Path:
+    """Return the interpreter of a framework's environment: the MCP client's is this one."""
+    if role == "mcp":
+        return Path(sys.executable)
+    suffix = "-newest" if "newest" in sys.prefix else ""
+    return Path(sys.prefix).parent / f"{role}{suffix}" / "bin" / "python"
+
+
+def main() -> int:
+    """Have every framework save its fact, and then recall those of all others."""
+    missing = [role for role in FACTS if not python_of(role).exists()]
+    if missing:
+        say({"passed": 0, "failed": [f"there is no environment of {role}: run its suites first" for role in missing]})
+        return 1
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        # Made by one of them, so that none waits for another one's embedder.
+        asyncio.run(made(f"{folder}/one.mama"))
+        told = {}
+        for role in FACTS:
+            command = [str(python_of(role)), __file__, role, f"{folder}/one.mama"]
+            pipe = subprocess.PIPE
+            one = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT))
+            stack.callback(one.kill)
+            told[role] = one
+        for one in told.values():
+            answer(one)
+        # All at once.
+        for role, (fact, _) in FACTS.items():
+            ask(told[role], "save", fact)
+        for one in told.values():
+            answer(one)
+        passed, failed = 0, []
+        for role, one in told.items():
+            for other, (fact, question) in FACTS.items():
+                if other != role:
+                    ask(one, "recall", question)
+                    is_found = any(fact in text for text in answer(one))
+                    passed += is_found
+                    failed += [] if is_found else [f"{role} recalls what {other} saved"]
+        for one in told.values():
+            one.stdin.close()
+            one.wait(60)
+    say({"passed": passed, "failed": failed})
+    return 0
+
+
+async def made(directory: str) -> None:
+    """Make the directory."""
+    async with opened(directory):
+        pass
+
+
+def ask(one: Any, what: str, given: str) -> None:
+    """Send a process a line."""
+    one.stdin.write(f"{json.dumps([what, given])}\n")
+    one.stdin.flush()
+
+
+def answer(one: Any) -> Any:
+    """Return what a process says next, passing over what its framework prints."""
+    while line := one.stdout.readline():
+        with contextlib.suppress(ValueError):
+            return json.loads(line)
+    raise RuntimeError(f"a process ended: {one.args}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(work(*sys.argv[1:]))
+    else:
+        sys.exit(main())
