@@ -1,0 +1,34 @@
+"""What the services of Google ADK share; needs the extra ``google-adk``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mama_structs.errors import InvalidArgument
+
+try:
+    from google.adk.errors.input_validation_error import InputValidationError
+    from pydantic_core import PydanticSerializationError
+except ImportError as _missing:
+    raise ImportError(
+        "adapters for the Agent Development Kit need it: pip install 'mama-structs[google-adk]'"
+    ) from _missing
+
+HOST: Final = "google-adk"
+
+
+def digest(name: str) -> str:
+    """Return a short name of one length for any name."""
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Say in ADK's error what a record does not take."""
+    try:
+        yield
+    except (InvalidArgument, PydanticSerializationError) as error:
+        raise InputValidationError(str(error)) from error

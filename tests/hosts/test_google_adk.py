@@ -1,0 +1,518 @@
+"""Google ADK on a session: its memory and artifact services, and an agent that a scripted model drives."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("google.adk")
+
+from google.adk.agents import LlmAgent
+from google.adk.artifacts import InMemoryArtifactService
+from google.adk.errors.input_validation_error import InputValidationError
+from google.adk.events import Event
+from google.adk.memory.memory_entry import MemoryEntry
+from google.adk.models import BaseLlm, LlmResponse
+from google.adk.runners import Runner
+from google.adk.sessions import InMemorySessionService
+from google.adk.sessions import Session as AdkSession
+from google.adk.tools import ToolContext, load_memory
+from google.genai import types
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import HashEmbedder, Session, sync
+from mama_structs.adapters import google_adk_artifacts
+from mama_structs.adapters.google_adk import AdkMemoryService
+from mama_structs.adapters.google_adk_artifacts import AdkArtifactService
+from mama_structs.errors import InvalidArgument
+
+ADA = {"app_name": "app", "user_id": "ada"}
+BOB = {"app_name": "app", "user_id": "bob"}
+REPORT = {**ADA, "session_id": "s1", "filename": "report.txt"}
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Nothing here may talk to anybody, telemetry included, but for a database of the tests."""
+    connect = socket.socket.connect
+
+    def refuse(of: socket.socket, address: object) -> None:
+        if isinstance(address, tuple) and address[0] != "127.0.0.1":
+            raise AssertionError(f"connects to {address}")
+        connect(of, address)
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+async def session(tmp_path):
+    async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
+        yield session
+
+
+@pytest.fixture
+async def artifacts(session):
+    return AdkArtifactService(session)
+
+
+@pytest.fixture
+async def memory(session):
+    return AdkMemoryService(session)
+
+
+def text(said: str) -> types.Part:
+    return types.Part(text=said)
+
+
+def event(name: str, said: str, *, author: str = "user", at: float = 1_700_000_000.0, **of_part) -> Event:
+    role = "user" if author == "user" else "model"
+    content = types.Content(role=role, parts=[types.Part(text=said, **of_part)])
+    return Event(id=name, author=author, timestamp=at, content=content)
+
+
+def conversation(*events: Event, name: str = "s1", user_id: str = "ada") -> AdkSession:
+    return AdkSession(id=name, app_name="app", user_id=user_id, events=[*events])
+
+
+async def found(memory: AdkMemoryService, query: str, **scope: str) -> list[str]:
+    answer = await memory.search_memory(query=query, **(scope or ADA))
+    return [one.content.parts[0].text for one in answer.memories]
+
+
+# An agent
+
+
+class ScriptedLlm(BaseLlm):
+    """Says what its script has it say: a text, or a call of a tool."""
+
+    script: list
+
+    async def generate_content_async(self, llm_request, stream=False):
+        step = self.script.pop(0)
+        part = text(step) if isinstance(step, str) else types.Part.from_function_call(name=step[0], args=step[1])
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+
+async def save_report(title: str, body: str, tool_context: ToolContext) -> dict:
+    """Save a report."""
+    return {"version": await tool_context.save_artifact(f"user:{title}", text(body))}
+
+
+async def read_report(title: str, tool_context: ToolContext) -> str:
+    """Read a report."""
+    part = await tool_context.load_artifact(f"user:{title}")
+    return part.text if part else "There is none."
+
+
+async def remember(callback_context):
+    await callback_context.add_session_to_memory()
+
+
+async def turn(session: Session, said: str, *script, conversation: str) -> tuple[str, list]:
+    """Run an agent for what the user says, and return its last words and what its tools gave."""
+    model = ScriptedLlm(model="scripted", script=[*script])
+    agent = LlmAgent(
+        name="ada", model=model, tools=[load_memory, save_report, read_report], after_agent_callback=remember
+    )
+    runner = Runner(
+        app_name="app",
+        agent=agent,
+        session_service=InMemorySessionService(),
+        memory_service=AdkMemoryService(session),
+        artifact_service=AdkArtifactService(session),
+        auto_create_session=True,
+    )
+    message = types.Content(role="user", parts=[text(said)])
+    given, answer = [], ""
+    async for one in runner.run_async(user_id="ada", session_id=conversation, new_message=message):
+        given += [part.response for part in one.get_function_responses()]
+        answer = one.content.parts[0].text if one.is_final_response() else answer
+    return answer, given
+
+
+async def test_agent_recalls_in_a_later_process_what_was_said_and_saved(tmp_path):
+    """A runner in another conversation finds what was said in the first one, and reads what was saved there."""
+    async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
+        call = "save_report", {"title": "raid.md", "body": "Shields first."}
+        first, saved = await turn(
+            session, "The guild meets on Tuesdays at nine.", call, "Noted.", conversation="monday"
+        )
+    async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
+        calls = ("load_memory", {"query": "When does the guild meet?"}), ("read_report", {"title": "raid.md"})
+        last, given = await turn(session, "When do we meet?", *calls, "On Tuesdays.", conversation="friday")
+
+    assert ("Noted.", "On Tuesdays.") == (first, last)
+    assert [{"version": 0}] == saved
+    recalled, read = given
+    assert "The guild meets on Tuesdays at nine." in str(recalled)
+    assert "Shields first." in str(read)
+
+
+# Memory
+
+
+async def test_session_is_kept_once_however_often_it_is_added(memory, session):
+    """Adding a session again adds what is new in it and changes nothing else."""
+    first, second = event("e1", "The keys rotate in May"), event("e2", "In June, then", author="agent")
+    await memory.add_session_to_memory(conversation(first))
+    before = await session.records.list()
+    await memory.add_session_to_memory(conversation(first, second))
+    after = await session.records.list()
+
+    assert [1, 2] == [len(before), len(after)]
+    assert before[0] in after
+    assert {"user", "model"} == {one.origin for one in after}
+
+
+async def test_memory_says_who_said_it_and_when(memory):
+    """What is found is the whole content, with its author and the time at which it was said."""
+    await memory.add_session_to_memory(conversation(event("e1", "The keys rotate in May", author="agent")))
+    (one,) = (await memory.search_memory(query="when do keys rotate", **ADA)).memories
+
+    assert ("e1", "agent") == (one.id, one.author)
+    assert datetime.fromtimestamp(1_700_000_000, UTC) == datetime.fromisoformat(one.timestamp)
+    assert types.Content(role="model", parts=[text("The keys rotate in May")]) == one.content
+
+
+async def test_users_find_their_own_alone(memory):
+    """What one user said is found by no other user, and in no other app."""
+    await memory.add_session_to_memory(conversation(event("e1", "The keys rotate in May")))
+
+    assert ["The keys rotate in May"] == await found(memory, "keys rotate")
+    assert [] == await found(memory, "keys rotate", **BOB)
+    assert [] == await found(memory, "keys rotate", app_name="other", user_id="ada")
+
+
+async def test_reasoning_and_calls_are_not_kept(memory, session):
+    """What the model thought, called and was given is no memory."""
+    call = types.Content(role="model", parts=[types.Part.from_function_call(name="look", args={})])
+    events = [event("e1", "The user seems tired", author="agent", thought=True), Event(author="agent", content=call)]
+    await memory.add_session_to_memory(conversation(*events))
+
+    assert [] == await session.records.list()
+
+
+async def test_deleted_event_does_not_come_back(memory):
+    """A memory that was deleted stays so when its session is added once more, and nothing of it is found."""
+    await memory.add_session_to_memory(conversation(event("e1", "The keys rotate in May")))
+    await memory.add_session_to_memory(conversation(event("e1", "The keys rotate in May"), name="s2"))
+    (one, _) = (await memory.search_memory(query="keys rotate", **ADA)).memories
+    await memory.delete_memory(memory_id=one.id, **BOB)
+    kept = await found(memory, "keys rotate")
+    await memory.delete_memory(memory_id=one.id, **ADA)
+    await memory.add_session_to_memory(conversation(event("e1", "The keys rotate in May")))
+
+    assert 2 == len(kept)
+    assert [] == await found(memory, "keys rotate")
+
+
+async def test_memories_can_be_added_by_themselves(memory):
+    """A memory without an id gets one; under the id of another one it takes its place."""
+    entry = MemoryEntry(content=types.Content(parts=[text("Ada likes tea")]), custom_metadata={"mood": "calm"})
+    await memory.add_memory(memories=[entry], custom_metadata={"source": "form", "mood": "?"}, **ADA)
+    (one,) = (await memory.search_memory(query="likes tea", **ADA)).memories
+    changed = one.model_copy(update={"content": types.Content(parts=[text("Ada likes coffee")])})
+    await memory.add_memory(memories=[changed], **ADA)
+
+    assert {"source": "form", "mood": "calm"} == one.custom_metadata
+    assert ["Ada likes coffee"] == await found(memory, "Ada likes")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"a": object()}, {"a": float("nan")}, {"a": "\ud800"}],
+    ids=["an object", "no number", "half a character"],
+)
+async def test_metadata_that_are_no_json_are_refused(memory, artifacts, session, metadata):
+    """What a record could not hold is refused in ADK's error, and nothing is written."""
+    with pytest.raises(InputValidationError):
+        await memory.add_events_to_memory(events=[event("e1", "Hello")], custom_metadata=metadata, **ADA)
+    with pytest.raises(InputValidationError):
+        await artifacts.save_artifact(artifact=text("x"), custom_metadata=metadata, **REPORT)
+
+    assert [] == await session.records.list()
+
+
+async def test_memory_without_text_is_refused(memory):
+    """A memory that nothing could find is an error of the caller."""
+    with pytest.raises(InputValidationError, match="needs text"):
+        await memory.add_memory(memories=[MemoryEntry(content=types.Content(parts=[]))], **ADA)
+
+
+@pytest.mark.parametrize("options", [{"limit": 0}, {"min_relevance": 2.0}], ids=str)
+async def test_options_that_make_no_sense_are_refused(session, options):
+    """A service that could find nothing is refused when it is made."""
+    with pytest.raises(InvalidArgument):
+        AdkMemoryService(session, **options)
+
+
+async def test_question_without_words_finds_nothing(memory):
+    """A blank question is no error."""
+    await memory.add_session_to_memory(conversation(event("e1", "The keys rotate in May")))
+
+    assert [] == await found(memory, "  \n")
+
+
+async def test_shared_service_finds_what_others_saved_but_no_other_user(session):
+    """With ``shared=True`` decisions and other hosts' records are found, what other users of ADK said is not."""
+    memory = AdkMemoryService(session, shared=True, min_relevance=0.0)
+    await memory.add_session_to_memory(conversation(event("e1", "Shields for Ada"), user_id="ada"))
+    await memory.add_session_to_memory(conversation(event("e2", "Shields for Bob"), user_id="bob"))
+    await session.memories.save_decision("raids", "Shields before weapons", reasoning="Raids doubled")
+    await session.records.put(("langgraph", "store"), "k", {"x": 1}, text="Shields cost ore")
+    shared = await found(memory, "shields")
+
+    assert {"Shields for Ada", "Shields before weapons", "Shields cost ore"} == {*shared}
+    assert ["Shields for Ada"] == await found(AdkMemoryService(session), "shields")
+
+
+async def test_others_find_what_an_adk_user_said(memory, session):
+    """The session's own search finds what the service keeps."""
+    await memory.add_session_to_memory(conversation(event("e1", "The keys rotate in May")))
+    hits = await session.memories.search("keys rotate")
+
+    assert ["The keys rotate in May"] == [hit.memory.content for hit in hits]
+
+
+async def test_adding_and_deleting_at_once_ends_as_if_one_came_first(memory):
+    """Whoever comes first, an event that was deleted is not found afterwards."""
+    for number in range(10):
+        said = event(f"e{number}", f"The keys rotate {number}")
+        await memory.add_session_to_memory(conversation(said))
+        await asyncio.gather(
+            memory.add_session_to_memory(conversation(said)), memory.delete_memory(memory_id=said.id, **ADA)
+        )
+
+    assert [] == await found(memory, "keys rotate")
+
+
+# Artifacts
+
+
+PARTS = st.one_of(
+    st.text().map(text),
+    st.builds(lambda data: types.Part.from_bytes(data=data, mime_type="image/png"), st.binary()),
+    st.builds(lambda name: types.Part.from_uri(file_uri=f"gs://b/{name}", mime_type="text/csv"), st.text(min_size=1)),
+)
+NAMES = st.sampled_from(["a", "a/b", "user:a", "café 100%", "보고서" * 60])
+SESSIONS = st.sampled_from(["s1", "s2"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("save"), SESSIONS, NAMES, PARTS),
+        st.tuples(st.just("delete"), SESSIONS, NAMES, st.none()),
+    ),
+    max_size=8,
+)
+
+
+async def seen(service, session_id: str, name: str) -> list:
+    """Return all that a service says of an artifact, but for its place and time."""
+    scope = {**ADA, "session_id": session_id, "filename": name}
+    versions = await service.list_versions(**scope)
+    about = [(one.version, one.mime_type, one.custom_metadata) for one in await service.list_artifact_versions(**scope)]
+    newest = await service.get_artifact_version(**scope)
+    parts = [await service.load_artifact(version=version, **scope) for version in [None, 99, *versions]]
+    return [versions, about, newest and newest.version, parts, await service.get_artifact_version(version=99, **scope)]
+
+
+@given(steps=STEPS)
+async def test_any_saves_and_deletions_give_what_adks_own_service_gives(steps):
+    """Whatever is saved and deleted, each version, list and type is that of ADK's service in memory."""
+    theirs = InMemoryArtifactService()
+    async with Session.open(embedder=HashEmbedder()) as session:
+        ours = AdkArtifactService(session)
+        for action, session_id, name, part in steps:
+            scope = {**ADA, "session_id": session_id, "filename": name}
+            if action == "delete":
+                await asyncio.gather(*(one.delete_artifact(**scope) for one in (theirs, ours)))
+                continue
+            save = {**scope, "artifact": part, "custom_metadata": {"n": len(name)}}
+            assert await theirs.save_artifact(**save) == await ours.save_artifact(**save)
+        for session_id in ("s1", "s2", None):
+            keys = [await one.list_artifact_keys(session_id=session_id, **ADA) for one in (theirs, ours)]
+            assert keys[0] == keys[1]
+        for _, session_id, name, _ in steps:
+            assert await seen(theirs, session_id, name) == await seen(ours, session_id, name)
+
+
+async def test_artifact_without_a_session_is_its_users(artifacts):
+    """What is saved without a session is listed with the prefix, and loaded from every session by it."""
+    await artifacts.save_artifact(filename="profile", artifact=text("Ada"), **ADA)
+
+    assert ["user:profile"] == await artifacts.list_artifact_keys(session_id="s1", **ADA)
+    assert text("Ada") == await artifacts.load_artifact(session_id="s1", filename="user:profile", **ADA)
+    assert text("Ada") == await artifacts.load_artifact(filename="profile", **ADA)
+    assert await artifacts.load_artifact(session_id="s1", filename="profile", **ADA) is None
+    assert [] == await artifacts.list_artifact_keys(session_id="s1", **BOB)
+
+
+async def test_uri_of_a_version_can_be_referred_to(artifacts):
+    """An artifact whose file is another one's URI loads as that version."""
+    await artifacts.save_artifact(artifact=text("first"), **REPORT)
+    await artifacts.save_artifact(artifact=text("second"), **REPORT)
+    about = await artifacts.get_artifact_version(version=0, **REPORT)
+    link = types.Part(file_data=types.FileData(file_uri=about.canonical_uri))
+    await artifacts.save_artifact(artifact=link, **{**REPORT, "filename": "link"})
+
+    assert text("first") == await artifacts.load_artifact(**{**REPORT, "filename": "link"})
+
+
+async def test_references_in_a_circle_end(artifacts):
+    """An artifact that refers to itself is an error, after a few steps."""
+    uri = "artifact://apps/app/users/ada/sessions/s1/artifacts/report.txt/versions/0"
+    await artifacts.save_artifact(artifact=types.Part(file_data=types.FileData(file_uri=uri)), **REPORT)
+
+    with pytest.raises(InputValidationError, match="recursion"):
+        await artifacts.load_artifact(**REPORT)
+
+
+async def test_planted_reference_to_another_session_is_refused_when_it_is_followed(artifacts, session):
+    """What a reference may name is checked again on loading, whoever wrote the record."""
+    uri = "artifact://apps/app/users/ada/sessions/s{}/artifacts/report.txt/versions/0"
+    await artifacts.save_artifact(artifact=text("theirs"), **{**REPORT, "session_id": "s2"})
+    part = types.Part(file_data=types.FileData(file_uri=uri.format(1)))
+    await artifacts.save_artifact(artifact=part, **REPORT)
+    (piece,) = [one for one in await session.records.list() if "sessions/s1" in str(one.value) and one.key == "0.0"]
+    await session.records.put(piece.labels, piece.key, piece.value.replace("sessions/s1", "sessions/s2"))
+
+    with pytest.raises(InputValidationError, match="same session scope"):
+        await artifacts.load_artifact(**REPORT)
+
+
+async def test_saves_at_once_get_versions_of_their_own(tmp_path):
+    """Two sessions that save under one name at once lose nothing, and use no version twice."""
+    async with (
+        Session.open(tmp_path / "store", embedder=HashEmbedder()) as one,
+        Session.open(tmp_path / "store", embedder=HashEmbedder()) as other,
+    ):
+        services = [AdkArtifactService(one), AdkArtifactService(other)] * 5
+        saves = [service.save_artifact(artifact=text(str(n)), **REPORT) for n, service in enumerate(services)]
+        versions = await asyncio.gather(*saves)
+        loaded = [await services[0].load_artifact(version=version, **REPORT) for version in versions]
+
+    assert [*range(10)] == sorted(versions)
+    assert [str(n) for n in range(10)] == [part.text for part in loaded]
+
+
+async def test_artifact_larger_than_a_record_is_whole_and_deleted_wholly(artifacts, session, monkeypatch):
+    """An artifact is kept in pieces; none of them is left when it is deleted."""
+    monkeypatch.setattr(google_adk_artifacts, "_PIECE", 7)
+    part = types.Part.from_bytes(data=bytes(range(256)), mime_type="application/pdf")
+    await artifacts.save_artifact(artifact=part, **REPORT)
+    await artifacts.save_artifact(artifact=text("짧은 글 " * 9), **REPORT)
+    loaded = [await artifacts.load_artifact(version=version, **REPORT) for version in (0, 1)]
+    await artifacts.delete_artifact(**REPORT)
+
+    assert [part, text("짧은 글 " * 9)] == loaded
+    assert [] == await session.records.list()
+
+
+async def test_deletion_and_save_at_once_leave_no_piece_behind(artifacts, session):
+    """A deletion takes either all versions or, beside a save, those before it."""
+    for _ in range(10):
+        await artifacts.save_artifact(artifact=text("old"), **REPORT)
+        await asyncio.gather(
+            artifacts.save_artifact(artifact=text("new"), **REPORT), artifacts.delete_artifact(**REPORT)
+        )
+        left = await artifacts.list_versions(**REPORT)
+        records = await session.records.list()
+
+        assert len(left) == len([one for one in records if "." in one.key])
+        await artifacts.delete_artifact(**REPORT)
+
+
+async def test_artifacts_are_found_by_no_search(artifacts, session):
+    """What an artifact says is no memory."""
+    await artifacts.save_artifact(artifact=text("The keys rotate in May"), **REPORT)
+
+    assert [] == await session.memories.search("keys rotate")
+
+
+@pytest.mark.parametrize(
+    "artifact",
+    [
+        types.Part(),
+        types.Part(inline_data=types.Blob(mime_type="image/png")),
+        types.Part(file_data=types.FileData(file_uri="")),
+        types.Part(file_data=types.FileData(file_uri="artifact://nowhere")),
+    ],
+    ids=["nothing", "no data", "no file", "no artifact"],
+)
+async def test_part_that_holds_nothing_is_refused(artifacts, session, artifact):
+    """What could not be loaded again is refused before anything is written."""
+    with pytest.raises(InputValidationError):
+        await artifacts.save_artifact(artifact=artifact, **REPORT)
+
+    assert [] == await session.records.list()
+
+
+@pytest.mark.parametrize("names", [{"user_id": "u" * 600}, {"filename": ""}, {"session_id": " "}], ids=str)
+async def test_names_that_cannot_be_kept_are_refused(artifacts, names):
+    """A name that is empty or too long is an error of ADK's, of every method."""
+    with pytest.raises(InputValidationError):
+        await artifacts.save_artifact(artifact=text("x"), **REPORT | names)
+    with pytest.raises(InputValidationError):
+        await artifacts.load_artifact(**REPORT | names)
+    with pytest.raises(InputValidationError):
+        await artifacts.list_versions(**REPORT | names)
+    with pytest.raises(InputValidationError):
+        await artifacts.delete_artifact(**REPORT | names)
+
+
+# Where it runs
+
+
+def test_services_of_a_sync_session_work_in_any_loop(tmp_path):
+    """ADK's ``runner.run`` has an event loop of its own for each call: a session of `mama_structs.sync` serves them all."""
+    with sync.Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
+        memory, artifacts = AdkMemoryService(session), AdkArtifactService(session)
+        asyncio.run(memory.add_session_to_memory(conversation(event("e1", "The keys rotate in May"))))
+        asyncio.run(artifacts.save_artifact(artifact=text("x"), **REPORT))
+
+        assert ["The keys rotate in May"] == asyncio.run(found(memory, "keys rotate"))
+        assert text("x") == asyncio.run(artifacts.load_artifact(**REPORT))
+
+
+async def test_services_of_an_async_session_work_in_another_threads_loop(artifacts):
+    """While the session's loop runs, another thread's may await the services."""
+    saved: list[int] = []
+    thread = threading.Thread(
+        target=lambda: saved.append(asyncio.run(artifacts.save_artifact(artifact=text("x"), **REPORT)))
+    )
+    thread.start()
+    await asyncio.to_thread(thread.join)
+
+    assert [0] == saved
+
+
+@pytest.mark.parametrize("module", ["google_adk", "google_adk_artifacts"])
+def test_missing_framework_is_an_error_that_says_what_to_install(monkeypatch, module):
+    """Without ADK the import names the extra."""
+    for name in [name for name in sys.modules if name.startswith("google.adk")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("_google_adk", "google_adk", "google_adk_artifacts"):
+        monkeypatch.delitem(sys.modules, f"mama_structs.adapters.{name}")
+
+    with pytest.raises(ImportError, match=r"mama-structs\[google-adk\]"):
+        importlib.import_module(f"mama_structs.adapters.{module}")
+
+
+def test_import_pulls_in_no_other_framework():
+    """A host of ADK loads none of the others."""
+    code = (
+        "import json, sys, mama_structs.adapters.google_adk_artifacts\n"
+        "print(json.dumps([name for name in ('haystack', 'langchain_core', 'langgraph', 'pydantic_ai', 'agents',"
+        " 'anthropic', 'mem0') if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert [] == json.loads(done.stdout)
