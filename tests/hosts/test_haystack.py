@@ -1,0 +1,531 @@
+"""Haystack on a session: its document store in pipelines, and long results of an agent's tools under handles."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
+pytest.importorskip("haystack")
+
+from haystack import Document, Pipeline, component
+from haystack.components.agents import Agent
+from haystack.components.builders import PromptBuilder
+from haystack.components.joiners import DocumentJoiner
+from haystack.dataclasses import ByteStream, ChatMessage, ImageContent, SparseEmbedding, ToolCall
+from haystack.document_stores.errors import DuplicateDocumentError
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.document_stores.types import DuplicatePolicy, FilterPolicy
+from haystack.errors import FilterError
+from haystack.hooks.tool_result_offloading import RESULT_STORE_CONTEXT_KEY, AlwaysOffload, ToolResultOffloadHook
+from haystack.tools import tool
+from haystack.utils import Secret
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import HashEmbedder, Session, Settings, sync
+from mama_structs.adapters.haystack import HaystackDocumentStore
+from mama_structs.adapters.haystack_components import HaystackRetriever, HaystackToolResultStore
+from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, WrongLoop
+from mama_structs.settings import MemorySettings
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Nothing here may talk to anybody, telemetry included, but for a database of the tests."""
+    connect = socket.socket.connect
+
+    def refuse(of: socket.socket, address: object) -> None:
+        if isinstance(address, tuple) and address[0] != "127.0.0.1":
+            raise AssertionError(f"connects to {address}")
+        connect(of, address)
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def session(tmp_path):
+    with sync.Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
+        yield session
+
+
+@pytest.fixture
+def store(session):
+    return HaystackDocumentStore(session)
+
+
+TEXTS = [
+    Document(content="Shields stop the first raid of the season.", meta={"topic": "defence", "year": 2024}),
+    Document(content="The keys of the vault rotate in May.", meta={"topic": "security", "year": 2025}),
+    Document(content="Ore is mined on the second planet.", meta={"topic": "economy", "year": 2026}),
+]
+
+
+# Documents
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+DOCUMENTS = st.builds(
+    Document,
+    content=st.none() | st.text(),
+    blob=st.none() | st.builds(ByteStream, data=st.binary(), mime_type=st.none() | st.just("image/png")),
+    meta=st.dictionaries(st.text(), JSON, max_size=3),
+    score=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    embedding=st.none() | st.lists(st.floats(width=64, allow_nan=False), min_size=1, max_size=4),
+    sparse_embedding=st.none() | st.just(SparseEmbedding(indices=[1, 5], values=[0.5, -1.0])),
+)
+
+
+@given(documents=st.lists(DOCUMENTS, max_size=5, unique_by=lambda one: one.id))
+def test_any_documents_come_back_as_they_were_written(documents):
+    """Text, bytes, metadata and embeddings of any documents come back exactly, in the order of writing."""
+    with sync.Session.open(embedder=HashEmbedder()) as session:
+        store = HaystackDocumentStore(session)
+        store.write_documents(documents[:2])
+        store.write_documents(documents[2:])
+
+        assert documents == store.filter_documents()
+
+
+VALUES = st.sampled_from([1, 2, 2.5, "a", "b", None, True, ["a", 1], "2024-01-02T03:04:05"])
+FIELDS = st.sampled_from(["meta.x", "meta.y.z", "content", "id"])
+COMPARISONS = st.fixed_dictionaries(
+    {"field": FIELDS, "operator": st.sampled_from(["==", "!=", ">", ">=", "<", "<=", "in", "not in"]), "value": VALUES}
+)
+FILTERS = st.recursive(
+    COMPARISONS,
+    lambda inner: st.fixed_dictionaries(
+        {"operator": st.sampled_from(["AND", "OR", "NOT"]), "conditions": st.lists(inner, min_size=1, max_size=3)}
+    ),
+    max_leaves=4,
+)
+METAS = st.fixed_dictionaries({}, optional={"x": VALUES, "y": st.fixed_dictionaries({"z": VALUES})})
+
+
+def what_comes(call: Any) -> Any:
+    try:
+        return call()
+    except (FilterError, TypeError, ValueError) as error:
+        return type(error)
+
+
+@given(metas=st.lists(METAS, max_size=5), filters=FILTERS | st.just({}) | st.just({"field": "meta.x"}))
+def test_any_filters_choose_what_haystacks_own_store_chooses(metas, filters):
+    """Any filters give the documents, or the error, that Haystack's store in memory gives."""
+    documents = [Document(content=str(number), meta=meta) for number, meta in enumerate(metas)]
+    theirs = InMemoryDocumentStore(shared=False)
+    theirs.write_documents(documents)
+    with sync.Session.open(embedder=HashEmbedder()) as session:
+        ours = HaystackDocumentStore(session)
+        ours.write_documents(documents)
+
+        assert what_comes(lambda: theirs.filter_documents(filters)) == what_comes(
+            lambda: ours.filter_documents(filters)
+        )
+
+
+def test_refused_write_writes_nothing(store):
+    """By FAIL one id that is there keeps all others out, too, and so does one that comes twice."""
+    store.write_documents(TEXTS[:1])
+
+    with pytest.raises(DuplicateDocumentError):
+        store.write_documents(TEXTS)
+    with pytest.raises(DuplicateDocumentError):
+        store.write_documents([TEXTS[1], TEXTS[1]])
+    assert TEXTS[:1] == store.filter_documents()
+
+
+def test_skipping_and_overwriting_count_what_they_write(store):
+    """SKIP writes what is new, OVERWRITE all; of an id that comes twice the first or the last one stays."""
+    old, new = Document(id="1", content="old"), Document(id="1", content="new")
+
+    assert 1 == store.write_documents([old, new], DuplicatePolicy.SKIP)
+    assert [old] == store.filter_documents()
+    assert 2 == store.write_documents([*TEXTS[:1], old], DuplicatePolicy.SKIP) + 1
+    assert 2 == store.write_documents([old, new], DuplicatePolicy.OVERWRITE)
+    assert [*TEXTS[:1], new] == store.filter_documents()
+
+
+@pytest.mark.parametrize(
+    "meta", [{"a": object()}, {"a": float("nan")}, {1: "a"}], ids=["an object", "no number", "a number"]
+)
+def test_metadata_that_are_no_json_are_refused(store, meta):
+    """What a record could not hold is an error, and nothing is written."""
+    with pytest.raises(InvalidArgument):
+        store.write_documents([TEXTS[0], Document(content="x", meta=meta)])
+
+    assert 0 == store.count_documents()
+
+
+def test_collections_do_not_see_each_other(session, store):
+    """Two collections of one session hold, find and delete their own documents."""
+    other = HaystackDocumentStore(session, collection="other")
+    store.write_documents(TEXTS[:1])
+    other.write_documents(TEXTS)
+    other.delete_all_documents()
+
+    assert TEXTS[:1] == store.filter_documents()
+    assert [] == other.retrieve("raid")
+
+
+def test_documents_are_found_by_meaning_and_filters(store):
+    """A question finds the document that answers it, the best first; filters narrow what is looked at."""
+    store.write_documents(TEXTS)
+    best = store.retrieve("when do the keys rotate?")
+    others = store.retrieve(
+        "when do the keys rotate?", filters={"field": "meta.year", "operator": "!=", "value": 2025}, top_k=1
+    )
+
+    assert TEXTS[1].content == best[0].content
+    assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+    assert 1 == len(others)
+    assert others[0].meta["year"] != 2025
+
+
+def test_document_longer_than_a_memory_is_kept_whole(tmp_path):
+    """What a document says is searched as far as a memory's text may go, and given back to its end."""
+    settings = Settings(memory=MemorySettings(max_content=100))
+    long = Document(content="The keys of the vault rotate in May. " * 20)
+    with sync.Session.open(tmp_path / "store", embedder=HashEmbedder(), settings=settings) as session:
+        store = HaystackDocumentStore(session)
+        store.write_documents([long])
+
+        assert [long.content] == [one.content for one in store.retrieve("keys rotate")]
+        assert [] == store.retrieve("keys rotate", top_k=0)
+
+
+def test_everybody_finds_what_documents_say(session, store):
+    """The session's own search finds documents, and what was deleted no more."""
+    store.write_documents(TEXTS)
+    hits = session.memories.search("keys rotate", limit=1)
+    store.delete_documents([TEXTS[1].id, "unknown"])
+
+    assert [TEXTS[1].content] == [hit.memory.content for hit in hits]
+    assert TEXTS[1].content not in [hit.memory.content for hit in session.memories.search("keys rotate")]
+
+
+VECTORS = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3)
+
+
+@given(
+    vectors=st.lists(VECTORS | st.none(), max_size=6),
+    query=VECTORS,
+    similarity=st.sampled_from(["cosine", "dot_product"]),
+)
+def test_documents_own_embeddings_are_compared_as_haystack_compares_them(vectors, query, similarity):
+    """What Haystack's embedders gave is compared exactly as by Haystack's store in memory."""
+    documents = [Document(content=str(number), embedding=vector) for number, vector in enumerate(vectors)]
+    theirs = InMemoryDocumentStore(shared=False, embedding_similarity_function=similarity)
+    theirs.write_documents(documents)
+    with sync.Session.open(embedder=HashEmbedder()) as session:
+        ours = HaystackDocumentStore(session, embedding_similarity_function=similarity)
+        ours.write_documents(documents)
+
+        assert theirs.embedding_retrieval(query, top_k=3) == ours.embedding_retrieval(query, top_k=3)
+
+
+def test_change_by_filter_keeps_what_another_one_writes_meanwhile(tmp_path):
+    """Two sessions that change metadata at once lose none of it."""
+    with (
+        sync.Session.open(tmp_path / "store", embedder=HashEmbedder()) as one,
+        sync.Session.open(tmp_path / "store", embedder=HashEmbedder()) as other,
+    ):
+        stores = [HaystackDocumentStore(one), HaystackDocumentStore(other)]
+        stores[0].write_documents(TEXTS)
+
+        async def change() -> None:
+            everything = {"field": "meta.year", "operator": ">", "value": 0}
+            await asyncio.gather(
+                *(stores[n % 2].update_by_filter_async(everything, {f"seen_{n}": True}) for n in range(6))
+            )
+
+        asyncio.run(change())
+        seen = [one.meta for one in stores[1].filter_documents()]
+
+    assert all({f"seen_{n}" for n in range(6)} <= {*meta} for meta in seen)
+
+
+# Pipelines
+
+
+@component
+class Reader:
+    """Answers with the prompt that it is given, as a scripted model."""
+
+    @component.output_types(replies=list[str])
+    def run(self, prompt: str) -> dict[str, list[str]]:
+        return {"replies": [prompt]}
+
+
+def asking(store: HaystackDocumentStore) -> Pipeline:
+    pipeline = Pipeline()
+    pipeline.add_component("retriever", HaystackRetriever(store, top_k=1))
+    pipeline.add_component(
+        "prompt",
+        PromptBuilder("{{question}} {% for one in documents %}{{one.content}}{% endfor %}", required_variables="*"),
+    )
+    pipeline.add_component("reader", Reader())
+    pipeline.connect("retriever.documents", "prompt.documents")
+    pipeline.connect("prompt.prompt", "reader.prompt")
+    return pipeline
+
+
+def test_pipeline_answers_from_what_an_earlier_process_wrote(tmp_path):
+    """A pipeline finds the documents of a store that was closed and opened again."""
+    place, question = str(tmp_path / "store"), "When do the keys rotate?"
+    writing = HaystackDocumentStore(place)
+    writing.write_documents(TEXTS)
+    writing.close()
+    reading = HaystackDocumentStore(place)
+    answer = asking(reading).run({"retriever": {"query": question}, "prompt": {"question": question}})
+    reading.close()
+
+    assert [f"{question} {TEXTS[1].content}"] == answer["reader"]["replies"]
+
+
+def test_pipeline_is_written_to_a_file_and_read_again(session, store):
+    """What a pipeline's file says of a retriever and its store opens the same documents."""
+    store.write_documents(TEXTS)
+    retriever = HaystackRetriever(
+        store,
+        filters={"field": "meta.year", "operator": ">", "value": 2024},
+        top_k=2,
+        filter_policy=FilterPolicy.MERGE,
+    )
+    pipeline = Pipeline()
+    pipeline.add_component("retriever", retriever)
+    # Haystack makes objects of no module that the reader does not name.
+    read = Pipeline.loads(pipeline.dumps(), allowed_modules=["mama_structs.adapters.*"])
+    again = read.get_component("retriever")
+    found = read.run(
+        {"retriever": {"query": "keys", "filters": {"field": "meta.topic", "operator": "==", "value": "security"}}}
+    )
+    again.document_store.close()
+
+    assert [TEXTS[1].content] == [one.content for one in found["retriever"]["documents"]]
+    assert retriever.to_dict() == again.to_dict()
+
+
+async def test_async_pipeline_works_in_the_sessions_own_loop(tmp_path):
+    """With an async session a pipeline is run by ``run_async`` in the same loop; a call that blocks says what to do."""
+    async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
+        store = HaystackDocumentStore(session)
+        await store.write_documents_async(TEXTS)
+        pipeline = Pipeline()
+        pipeline.add_component("retriever", HaystackRetriever(store))
+        pipeline.add_component("joiner", DocumentJoiner())
+        pipeline.connect("retriever", "joiner")
+        found = await pipeline.run_async({"retriever": {"query": "keys rotate", "top_k": 1}})
+
+        assert TEXTS[1].content == found["joiner"]["documents"][0].content
+        with pytest.raises(WrongLoop):
+            store.count_documents()
+
+
+async def test_store_of_a_place_is_opened_where_a_loop_runs(tmp_path):
+    """A store that was given only a place works in async code, by both forms of its methods."""
+    store = HaystackDocumentStore(str(tmp_path / "store"))
+    await store.write_documents_async(TEXTS)
+
+    assert 3 == store.count_documents()
+    store.close()
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [HaystackDocumentStore, HaystackToolResultStore])
+def test_what_a_file_may_not_say_is_refused(kind):
+    """Neither a password nor a session that leaves nothing behind can be written into a file."""
+    with pytest.raises(InvalidArgument, match="password") as refused:
+        kind("postgresql://ada:geheim@db/agents").to_dict()
+    assert "geheim" not in str(refused.value)
+    with sync.Session.open(embedder=HashEmbedder()) as session, pytest.raises(InvalidArgument, match="temporary"):
+        kind(session).to_dict()
+
+
+def test_place_may_be_a_secret(tmp_path, monkeypatch):
+    """A secret is resolved when the store is first used, and the file names only where it is."""
+    monkeypatch.setenv("AGENT_STORE", str(tmp_path / "store"))
+    store = HaystackDocumentStore(Secret.from_env_var("AGENT_STORE"), namespace="guild")
+    store.write_documents(TEXTS)
+    told = store.to_dict()
+    store.close()
+    again = HaystackDocumentStore.from_dict(told)
+
+    assert str(tmp_path) not in json.dumps(told)
+    assert TEXTS == again.filter_documents()
+    again.close()
+
+
+# Results of tools
+
+
+@component
+class ScriptedGenerator:
+    """Says what its script has it say."""
+
+    def __init__(self, *script: ChatMessage) -> None:
+        self.script = [*script]
+        self.asked: list[list[ChatMessage]] = []
+
+    @component.output_types(replies=list[ChatMessage])
+    def run(self, messages: list[ChatMessage], tools: Any = None, **_: Any) -> dict[str, list[ChatMessage]]:
+        self.asked.append([*messages])
+        return {"replies": [self.script.pop(0)]}
+
+
+LONG = "The raid log. " * 400
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@tool
+def read_log(day: str) -> str:
+    """Read the log of a day."""
+    return f"{day}: {LONG}"
+
+
+def logging_agent(store: HaystackToolResultStore) -> Agent:
+    call = ChatMessage.from_assistant(tool_calls=[ToolCall(tool_name="read_log", arguments={"day": "May 1"}, id="c1")])
+    return Agent(
+        chat_generator=ScriptedGenerator(call, ChatMessage.from_assistant("Read.")),
+        tools=[read_log],
+        hooks={"after_tool": [ToolResultOffloadHook(store=store, offload_strategies={"*": AlwaysOffload()})]},
+    )
+
+
+def offloaded(result: dict[str, Any]) -> tuple[str, str]:
+    """Return what the model was shown of a tool's result, and where the result is."""
+    (message,) = [one for one in result["messages"] if one.tool_call_result]
+    return message.tool_call_result.result, message.meta["tool_result_offloaded"][0]
+
+
+def test_agent_keeps_long_results_under_handles(session):
+    """What the model sees in place of a long result names its handle, by which host and model read the whole."""
+    store = HaystackToolResultStore(session)
+    shown, handle = offloaded(logging_agent(store).run(messages=[ChatMessage.from_user("What happened?")]))
+
+    assert "fd:1" == handle
+    assert handle in shown
+    assert len(shown) < 1_000
+    assert f"May 1: {LONG}" == store.read(handle)
+    assert "raid log" in str(session.call("read_fd", {"fd": handle}))
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["its loop is elsewhere", "its loop is this one"])
+async def test_agent_that_is_awaited_keeps_results_too(tmp_path, is_async):
+    """An agent in an event loop keeps its results in a session of that loop, or of another one."""
+    async with AsyncExitStack() as entered:
+        session: Any = str(tmp_path / "store")
+        if is_async:
+            session = await entered.enter_async_context(Session.open(session, embedder=HashEmbedder()))
+        store = HaystackToolResultStore(session)
+        result = await logging_agent(store).run_async(messages=[ChatMessage.from_user("What happened?")])
+        _, handle = offloaded(result)
+
+        assert f"May 1: {LONG}" == await asyncio.to_thread(store.read, handle)
+        store.close()
+
+
+def test_each_run_may_have_a_store_of_its_own(session, tmp_path):
+    """A run's own store takes the place of the hook's."""
+    store, own = HaystackToolResultStore(session), HaystackToolResultStore(str(tmp_path / "own"))
+    agent = logging_agent(store)
+    result = agent.run(messages=[ChatMessage.from_user("?")], hook_context={RESULT_STORE_CONTEXT_KEY: own})
+    _, handle = offloaded(result)
+
+    assert LONG in own.read(handle)
+    with pytest.raises(HandleNotFound):
+        store.read(handle)
+    own.close()
+
+
+@pytest.mark.parametrize("content", ["", "plain", "zwei\r\nZeilen\x00", b"", b"plain", b"\x89PNG\r\n\xff"], ids=repr)
+def test_results_come_back_as_they_were_written(session, content):
+    """Text comes back as text and bytes as bytes, whatever they hold."""
+    store = HaystackToolResultStore(session)
+    handle = store.write(key="1_look_c1.png", content=content)
+
+    assert content == store.read(handle)
+
+
+def test_results_outlive_the_process(tmp_path):
+    """The same conversation has its results again, as the pipeline's file names it."""
+    store = HaystackToolResultStore(str(tmp_path / "store"), conversation="monday")
+    handles = [store.write(key="1_a.txt", content="text"), store.write(key="1_b.png", content=b"\x89PNG\xff")]
+    told = store.to_dict()
+    store.close()
+    again = HaystackToolResultStore.from_dict(told)
+
+    assert ["text", b"\x89PNG\xff"] == [again.read(handle) for handle in handles]
+    again.close()
+
+
+def test_unknown_reference_is_an_error(session):
+    """A reference that is no handle, or none of this conversation, is a typed error."""
+    store = HaystackToolResultStore(session)
+
+    with pytest.raises(HandleNotFound):
+        store.read("fd:7")
+    with pytest.raises(InvalidHandle):
+        store.read("/etc/passwd")
+
+
+def test_images_are_kept_as_bytes(session):
+    """An image that a tool gave is taken out of the conversation, too."""
+
+    @tool(outputs_to_string={"raw_result": True})
+    def photo() -> list[ImageContent]:
+        """Take a photo."""
+        return [ImageContent(base64_image=PIXEL, mime_type="image/png")]
+
+    store = HaystackToolResultStore(session)
+    call = ChatMessage.from_assistant(tool_calls=[ToolCall(tool_name="photo", arguments={}, id="c1")])
+    agent = Agent(
+        chat_generator=ScriptedGenerator(call, ChatMessage.from_assistant("Nice.")),
+        tools=[photo],
+        hooks={"after_tool": [ToolResultOffloadHook(store=store, offload_strategies={"*": AlwaysOffload()})]},
+    )
+    _, handle = offloaded(agent.run(messages=[ChatMessage.from_user("A photo!")]))
+
+    assert b"\x89PNG" == store.read(handle)[:4]
+    assert "image/png" == session.refs.get(handle).mime_type
+
+
+@pytest.mark.parametrize("module", ["haystack", "haystack_components"])
+def test_missing_framework_is_an_error_that_says_what_to_install(monkeypatch, module):
+    """Without Haystack the import names the extra."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "haystack"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("_haystack", "haystack", "haystack_components"):
+        monkeypatch.delitem(sys.modules, f"mama_structs.adapters.{name}")
+
+    with pytest.raises(ImportError, match=r"mama-structs\[haystack\]"):
+        importlib.import_module(f"mama_structs.adapters.{module}")
+
+
+def test_import_pulls_in_no_other_framework():
+    """A host of Haystack loads none of the others."""
+    code = (
+        "import json, sys, mama_structs.adapters.haystack_components\n"
+        "print(json.dumps([name for name in ('google.adk', 'langchain_core', 'langgraph', 'pydantic_ai', 'agents',"
+        " 'anthropic', 'mem0') if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert [] == json.loads(done.stdout)
