@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from mama_structs import sync
 from mama_structs._facade import bare, run_beside
-from mama_structs.errors import SessionClosed, WrongLoop
+from mama_structs.errors import InvalidArgument, SessionClosed, WrongLoop, shown
 from mama_structs.session import Session
 
 P = ParamSpec("P")
@@ -26,6 +26,8 @@ class Bridge:
     """Does the work of an adapter in the event loop that its session lives in."""
 
     def __init__(self, session: Session | sync.Session) -> None:
+        if not isinstance(bare(session), Session):
+            raise InvalidArgument(f"session must be a Session, got {shown(session)}", hint="await Session.open(...)")
         self.session: Final[Session] = bare(session)
         self._pid = os.getpid()
         try:
