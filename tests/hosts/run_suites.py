@@ -140,7 +140,8 @@ class Environment:
             venv.create(self.place, with_pip=True, symlinks=True)
         asked = dict.fromkeys(one for suite in suites for one in suite.requirements)
         extras = dict.fromkeys(one for suite in suites for one in suite.extras)
-        own = f"{ROOT}[{','.join(('testing', *extras))}]"
+        # What runs the pages also knows how to start a server.
+        own = f"{ROOT}[{','.join(('postgres', 'testing', *extras))}]"
         wanted = [own, *_TOOLS, *(map(unpinned, asked) if newest else asked)]
         upgrade = ["--upgrade", "--upgrade-strategy", "eager"] if newest else []
         self.run("-m", "pip", "install", "-q", "--no-compile", "--force-reinstall", "--no-deps", str(ROOT))
@@ -224,7 +225,7 @@ class Environment:
         pages = [one for suite in suites for one in suite.pages]
         runs = [[*dict.fromkeys(files)]] if files else []
         if pages:
-            chosen = " or ".join(re.escape(one) for one in dict.fromkeys(pages))
+            chosen = " or ".join(dict.fromkeys(pages))
             runs.append(["tests/docs/test_pages.py", "-k", f"test_every_block_of_a_page_runs and ({chosen})"])
         command = [str(self.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"]
         return all(subprocess.run([*command, *one], cwd=ROOT, check=False).returncode == 0 for one in runs)
