@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs.testing._book import Book
 from mama_structs.testing._oracle import (
-    Book,
     Child,
     Known,
     Tally,

@@ -29,6 +29,7 @@ from mama_structs.memory.model import Link, Memory
 from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
 from mama_structs.settings import MemorySettings, ServerSettings, Settings
+from mama_structs.testing._book import PATIENCE
 
 EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
 """Quick ones; only what is embedded anew has the second."""
@@ -40,8 +41,6 @@ SETTINGS: Final = Settings(
 
 Store = Path | str
 """A directory, or a server's address."""
-# Seconds after which a process counts as hung; a busy machine must never reach it.
-PATIENCE: Final = 300.0
 _WORDS: Final = (
     "shield", "raid", "guild", "reactor", "planet", "fleet", "login", "token",
     "cache", "queue", "index", "journal", "ore", "tax", "vote", "trade",
@@ -56,44 +55,6 @@ def text_of(tag: str) -> str:
     words = " ".join(_WORDS[int(digit, 16)] for digit in digest)
     # Some fill several pages of the database.
     return f"{tag} {words}" + f" {words}" * (40 if digest[0] == "0" else 0)
-
-
-@attrs.frozen
-class Book:
-    """A file of what was done, a line each, to which many processes append; a killed writer takes nothing back."""
-
-    fd: int
-
-    @classmethod
-    def open(cls, path: Path) -> Book:
-        return cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
-
-    def say(self, *what: Any) -> None:
-        line = json.dumps(what, separators=(",", ":")).encode() + b"\n"
-        with _unlimited():
-            if os.write(self.fd, line) != len(line):
-                raise OSError("the file of what was acknowledged is full")
-
-    def last(self, length: int = 2**14, *, of: str, space: str) -> list[list[Any]]:
-        """Return what was said in the last bytes of a kind and in a namespace, whoever said it."""
-        begin = max(os.fstat(self.fd).st_size - length, 0)
-        # A line that was cut at either end is none.
-        lines = os.pread(self.fd, length, begin).split(b"\n")[begin > 0 : -1]
-        found = [json.loads(line) for line in lines]
-        return [one for one in found if one[:2] == [of, space]]
-
-
-@contextlib.contextmanager
-def _unlimited() -> Iterator[None]:
-    """Let a process whose disk is made full go on saying what it does."""
-    import resource  # noqa: PLC0415 - not everywhere
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 Key = tuple[str, str]

@@ -27,7 +27,8 @@ from mama_structs.errors import MamaStructsError, MemoryNotFound
 from mama_structs.memory.results import Hit
 from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
-from mama_structs.testing._oracle import EMBEDDERS, SETTINGS, Book, fork, opened, text_of
+from mama_structs.testing._book import Book
+from mama_structs.testing._oracle import EMBEDDERS, SETTINGS, fork, opened, text_of
 
 NAMESPACES: Final = ("default", "alice", "bob")
 ENDINGS: Final = ("close", "die", "stay", "again")

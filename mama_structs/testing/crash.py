@@ -34,8 +34,9 @@ import attrs
 
 from mama_structs.session import Session
 from mama_structs.storage.server import has_session
+from mama_structs.testing._book import PATIENCE, Book
 from mama_structs.testing._damage import Case, Sample, outcome_of, remove_row, sweep
-from mama_structs.testing._oracle import BAD, PATIENCE, Book, Known, Store, Tally, Verdict, fork, judged
+from mama_structs.testing._oracle import BAD, Known, Store, Tally, Verdict, fork, judged
 from mama_structs.testing._writers import ENDINGS, Task, run
 
 # What a run always tells, also where there was none.
