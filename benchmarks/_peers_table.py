@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -41,16 +41,18 @@ class PeerInfo:
 
 SQLITE: Final = ("pysqlite3-binary; sys_platform == 'linux' and platform_machine == 'x86_64'",)
 """For an interpreter whose own SQLite loads no extension."""
+SUITE: Final = ("attrs", "regex")
+"""What the drivers of `stores.py` need of this package."""
 LANGGRAPH: Final = ("langgraph", "langgraph-checkpoint-sqlite")
 
 PEERS: Final[Mapping[str, PeerInfo]] = {
     "ours": PeerInfo("mama-structs", "ours", ("mama-structs",), words=True),
-    "mem0": PeerInfo("mem0", "mem0_local", ("mem0ai",), "mem0", words=False),
-    "langgraph": PeerInfo("LangGraph SqliteStore", "langgraph_sqlite", LANGGRAPH, "langgraph", SQLITE),
+    "mem0": PeerInfo("mem0", "mem0_local", ("mem0ai",), "mem0", SUITE),
+    "langgraph": PeerInfo("LangGraph SqliteStore", "langgraph_sqlite", LANGGRAPH, "langgraph", (*SQLITE, *SUITE)),
     "langgraph_memory": PeerInfo(
         "LangGraph InMemoryStore", "langgraph_memory", LANGGRAPH, "langgraph", SQLITE, keeps=False
     ),
-    "chroma": PeerInfo("Chroma", "chroma", ("chromadb",), "chroma"),
+    "chroma": PeerInfo("Chroma", "chroma", ("chromadb",), "chroma", SUITE),
     "lancedb": PeerInfo("LanceDB", "lancedb_table", ("lancedb",), "lancedb", ("pyarrow",), words=True),
     "qdrant": PeerInfo("Qdrant local", "qdrant_local", ("qdrant-client",), "qdrant"),
     "milvus": PeerInfo("Milvus Lite", "milvus_lite", ("pymilvus", "milvus-lite"), "milvus"),
@@ -197,8 +199,13 @@ def lines_of(figures: Mapping[str, Any]) -> list[Line]:
 
 def page_with(page: str, written: Mapping[str, Any]) -> str:
     """Return a page with what was written between its marks."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + "\n" + "\n".join(_generated(written)) + "\n" + END + rest.split(END)[1]
+    return page_between(page, BEGIN, END, _generated(written))
+
+
+def page_between(page: str, begin: str, end: str, lines: Iterable[str]) -> str:
+    """Return a page with lines between two marks."""
+    before, rest = page.split(begin)
+    return before + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
 
 
 def _generated(written: Mapping[str, Any]) -> Iterator[str]:
