@@ -87,7 +87,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(allow_parallel=True)
 def types(session: nox.Session) -> None:
     """Types of the package, of decorated tools, and completeness of the public ones."""
-    session.install("--no-compile", ".[test]", "mypy==2.4.1", "pyright[nodejs]==1.1.414")
+    session.install("--no-compile", ".[test,hosts]", "mypy==2.4.1", "pyright[nodejs]==1.1.414")
     public = ["pyright", "--verifytypes", "mama_structs", "--ignoreexternal"]
     _at_once(session, ["mypy"], public, ["pyright", "tests/typing"])
 
@@ -130,7 +130,8 @@ PRESENT = [version for version in OTHERS if _runs(version)]
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
 FAULTS = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py", "tests/storage/test_wal.py"]
-ONLY_ONCE = _without("tests/benchmarks", "tests/testing/test_crash.py", *FAULTS, *QUALITY)
+KILLED = ["tests/testing/test_crash.py", "tests/testing/test_memory_suite.py"]
+ONLY_ONCE = _without("tests/benchmarks", *KILLED, *FAULTS, *QUALITY)
 # Much work that ends alike on each interpreter: lengths, scores and counts for large or many memories.
 ONLY_HERE = _without(
     *("tests/memory/test_month.py", "tests/memory/test_namespaces.py", "tests/references/test_hostile.py"),
@@ -156,6 +157,7 @@ def postgres(session: nox.Session) -> None:
     opening = [file for file, text in texts.items() if "OpenedDirectory" in text and not shown.search(text)]
     opening += [f"tests/{name}.py" for name in ("test_meeting", "test_recall", "test_session", "test_story")]
     opening += [f"tests/tools/{name}.py" for name in ("test_memory_tools", "test_untold")]
+    opening += ["tests/testing/test_memory_suite.py"]
     on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, "tests/postgres", *opening]), env=on_server)
 
@@ -195,7 +197,7 @@ def bench(session: nox.Session) -> None:
     """All benchmarks: figures and ratios, never pass or fail; each prints a table and writes benchmarks/results."""
     _install(session)
     # Other people's packages have a session of their own.
-    own = (path for path in Path("benchmarks").glob("[!_]*.py") if path.stem != "peers")
+    own = (path for path in Path("benchmarks").glob("[!_]*.py") if path.stem not in ("peers", "stores"))
     scripts = session.posargs or sorted(str(path) for path in own)
     for script in scripts:
         session.run("python", script)
@@ -211,5 +213,7 @@ def hosts(session: nox.Session) -> None:
 @nox.session(default=False)
 def peers(session: nox.Session) -> None:
     """The same work on this package and on others, each in its own environment: the table of docs/comparison.md."""
-    session.install("--no-compile", ".[semantic]")
+    session.install("--no-compile", ".[semantic,test-server]")
+    if not session.posargs:
+        session.run("python", "benchmarks/stores.py", "--write")
     session.run("python", "benchmarks/peers.py", *(session.posargs or ["--write"]))
