@@ -1,0 +1,250 @@
+"""The conversations of the harness in a session's records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pydantic import TypeAdapter
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai_harness.step_persistence.conversations import (
+    ConversationConflict,
+    ConversationSummary,
+    SavedConversation,
+    conversation_text,
+    ensure_inactive,
+)
+
+from mama_structs.errors import InvalidArgument, VersionConflict, shown
+from mama_structs.records import HostRecord, NewRecord
+from mama_structs.session import Session
+
+# A summary is under the conversation's id here, and its messages below that: to list one reads no message.
+_CONVERSATIONS: Final = ("pydantic-ai", "conversations")
+_SUMMARY: Final = TypeAdapter(ConversationSummary)
+# What a save leaves as it is stored: it may have been named since it was read.
+_NAMING: Final = ("naming_tokens", "naming_version", "named_revision", "subtitle", "tags", "title", "title_source")
+
+
+class SessionConversationStore:
+    """
+    Keeps conversations and what a browser shows of them; `conversation_store` makes one.
+
+    It has the methods of the harness's ``SqliteConversationStore``, and raises what that one raises.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._records = session.records
+        self._now = session.refs.now
+
+    async def save(self, *, summary: ConversationSummary, messages: Sequence[ModelMessage]) -> ConversationSummary:
+        """
+        Store a conversation's messages, if nobody has since its summary was read.
+
+        Args:
+            summary: As it was read, or a new one.
+            messages: All of them; those that are stored already are not written again.
+
+        Returns:
+            The summary to save the next time.
+
+        Raises:
+            ConversationConflict: It was saved or deleted meanwhile; nothing was written.
+            InvalidArgument: A message is larger than a record may be.
+
+        """
+        dumped = [json.dumps(one) for one in ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")]
+        updated = replace(
+            summary,
+            revision=summary.revision + 1,
+            updated_at=self._now(),
+            message_count=len(messages),
+            total_tokens=sum(one.usage.total_tokens for one in messages if isinstance(one, ModelResponse)),
+        )
+        labels = (*_CONVERSATIONS, summary.id)
+        while True:
+            record = await self._records.get(_CONVERSATIONS, summary.id)
+            if record is not None:
+                before = _read(record)
+                updated = replace(updated, **{name: getattr(before, name) for name in _NAMING}, archived_at=None)
+                if before.revision != summary.revision:
+                    raise ConversationConflict("this conversation was changed in another process: read it again")
+            elif summary.revision != 0:
+                raise ConversationConflict("this conversation was deleted: start a new one")
+            kept = await self._records.list(labels, nested=False)
+            same = {one.key for one, text in zip(kept, dumped, strict=False) if one.value == text}
+            puts = [NewRecord(labels, key, text) for at, text in enumerate(dumped) if (key := f"{at:012d}") not in same]
+            head = NewRecord(
+                _CONVERSATIONS, summary.id, _written(updated), if_version=0 if record is None else record.version
+            )
+            try:
+                await self._records.put_many([head, *puts], delete=[(labels, one.key) for one in kept[len(dumped) :]])
+            except VersionConflict:
+                # It may only have been named.
+                continue
+            return updated
+
+    async def get(self, *, conversation_id: str) -> SavedConversation:
+        """
+        Return a conversation.
+
+        Raises:
+            LookupError: There is none under this id.
+            ValueError: Its messages are none, as those of a later version of Pydantic AI may be.
+
+        """
+        while True:
+            record = await self._found(conversation_id)
+            kept = await self._records.list((*_CONVERSATIONS, conversation_id), nested=False)
+            # Else somebody saved it between the two.
+            if (await self._found(conversation_id)).version == record.version:
+                return SavedConversation(summary=_read(record), messages=_messages(kept))
+
+    async def listing(
+        self, *, query: str = "", limit: int = 200, offset: int = 0, archived: bool | None = None
+    ) -> list[ConversationSummary]:
+        """
+        Return summaries, those that changed last first.
+
+        Args:
+            query: Only those whose summary, or what was said in them, has this text in it, in any case.
+            limit: How many at the most.
+            offset: How many to leave out before them.
+            archived: Only those that are archived, or only the others; None for all.
+
+        Raises:
+            InvalidArgument: *limit* or *offset* is too small.
+
+        """
+        if limit < 1 or offset < 0:
+            raise InvalidArgument(f"limit must be 1 or more and offset 0 or more, got {limit} and {offset}")
+        records = await self._records.list(_CONVERSATIONS, nested=False)
+        found = [one for one in map(_read, records) if archived in (None, one.archived_at is not None)]
+        found.sort(key=lambda one: (-one.updated_at.timestamp(), one.id))
+        if query:
+            found = [one for one in found if query.casefold() in (await self._text(one)).casefold()]
+        return found[offset : offset + limit]
+
+    async def _text(self, summary: ConversationSummary) -> str:
+        """Return what a conversation can be found by."""
+        kept = await self._records.list((*_CONVERSATIONS, summary.id), nested=False)
+        return f"{conversation_text(_messages(kept))}{_written(summary)}"
+
+    async def name(
+        self,
+        *,
+        source: ConversationSummary,
+        title: str,
+        subtitle: str = "",
+        tags: tuple[str, ...] = (),
+        manual: bool = False,
+        tokens: int = 0,
+    ) -> bool:
+        """
+        Name a conversation, and tell whether that was done: not where it changed, or has a name that its user gave.
+
+        Args:
+            source: The summary by which it was named.
+            title: The name.
+            subtitle: A second line.
+            tags: Its topics.
+            manual: Whether its user named it.
+            tokens: What the naming cost, counted whether or not it is named.
+
+        """
+        is_named = False
+
+        def named(current: ConversationSummary) -> ConversationSummary:
+            nonlocal is_named
+            current = replace(current, naming_tokens=current.naming_tokens + tokens)
+            is_current = (current.revision, current.naming_version) == (source.revision, source.naming_version)
+            is_named = is_current and (manual or current.title_source != "user")
+            if not is_named:
+                return current
+            return replace(
+                current,
+                title=title,
+                subtitle=subtitle,
+                tags=tags,
+                title_source="user" if manual else "generated",
+                naming_version=current.naming_version + 1,
+                named_revision=current.revision,
+            )
+
+        try:
+            await self._revise(source.id, named)
+        except LookupError:
+            return False
+        return is_named
+
+    async def set_archived(self, *, conversation_id: str, archived: bool) -> ConversationSummary:
+        """
+        Archive a conversation, or take it back, and return its summary.
+
+        Raises:
+            LookupError: There is none under this id.
+
+        """
+        now = self._now()
+
+        def revised(current: ConversationSummary) -> ConversationSummary:
+            is_so = archived == (current.archived_at is not None)
+            return current if is_so else replace(current, archived_at=now if archived else None)
+
+        return await self._revise(conversation_id, revised)
+
+    async def delete(self, *, source: ConversationSummary) -> None:
+        """
+        Delete a conversation with its messages.
+
+        Raises:
+            ConversationConflict: It changed since *source* was read, or a process works on it.
+
+        """
+        ensure_inactive(source)
+        record = await self._records.get(_CONVERSATIONS, source.id)
+        if record is None or _read(record).revision != source.revision:
+            raise ConversationConflict("this conversation was changed or deleted: list them again")
+        kept = await self._records.list((*_CONVERSATIONS, source.id), nested=False)
+        head, gone = (_CONVERSATIONS, source.id, record.version), [(one.labels, one.key) for one in kept]
+        try:
+            await self._records.put_many((), delete=[head, *gone])
+        except VersionConflict:
+            await self.delete(source=source)
+
+    async def _found(self, conversation_id: str) -> HostRecord:
+        """Return the record of a summary."""
+        record = await self._records.get(_CONVERSATIONS, conversation_id)
+        if record is None:
+            raise LookupError(f"No saved session {shown(conversation_id)}")
+        return record
+
+    async def _revise(
+        self, conversation_id: str, revised: Callable[[ConversationSummary], ConversationSummary]
+    ) -> ConversationSummary:
+        """Put another summary in the place of one, however often others do so meanwhile."""
+        while True:
+            record = await self._found(conversation_id)
+            current = _read(record)
+            if (updated := revised(current)) == current:
+                return current
+            try:
+                await self._records.put(_CONVERSATIONS, conversation_id, _written(updated), if_version=record.version)
+            except VersionConflict:
+                continue
+            return updated
+
+
+def _read(record: HostRecord) -> ConversationSummary:
+    return _SUMMARY.validate_json(record.value)
+
+
+def _written(summary: ConversationSummary) -> str:
+    return _SUMMARY.dump_json(summary).decode()
+
+
+def _messages(kept: Sequence[HostRecord]) -> list[ModelMessage]:
+    # JSON's own text: it also holds what no record's text may, such as half of a surrogate pair.
+    return ModelMessagesTypeAdapter.validate_python([json.loads(one.value) for one in kept])

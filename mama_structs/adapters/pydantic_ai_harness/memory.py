@@ -1,0 +1,219 @@
+"""The files of the harness's memory in a session's records."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic_ai_harness.memory import (
+    MemoryConflictError,
+    MemoryFile,
+    MemoryMutation,
+    MemoryOperation,
+    MemoryOperationConflictError,
+    MemorySearchMatch,
+    MemorySearchResult,
+)
+
+from mama_structs.adapters.pydantic_ai_harness.searching import scores_of, snippets
+from mama_structs.errors import InvalidArgument, VersionConflict, shown
+from mama_structs.memory.model import Origin
+from mama_structs.records import HostRecord, NewRecord
+from mama_structs.session import Session
+
+_FILES: Final = ("pydantic-ai", "memory")
+_OPERATIONS: Final = ("pydantic-ai", "memory-operations")
+# So long a host may take to come back to a call that it does not know the end of.
+_REPLAYED: Final = timedelta(days=30)
+# So long a writer may take between reading a version and writing over it: what is deleted leaves an empty record, which
+# goes on counting, so that a file made anew is none of the same version.
+_HELD: Final = timedelta(hours=1)
+_SEGMENT: Final = re.compile(r"(?!\.$)(?!.*\.\.)[A-Za-z0-9_.-]{1,200}")
+
+
+class SessionMemoryStore:
+    """The files of the harness's memory in a session's records; `memory_store` makes one."""
+
+    def __init__(self, session: Session, origin: Origin) -> None:
+        self._records = session.records
+        self._now = session.refs.now
+        self._max_text = session.settings.memory.max_content
+        self._origin = origin
+
+    async def read(self, path: str, *, max_chars: int) -> MemoryFile | None:
+        """Return the beginning of a file, None where there is none."""
+        place = _place(path)
+        _positive("max_chars", max_chars)
+        record, _ = await self._standing(*place)
+        if record is None:
+            return None
+        file = record.value
+        return MemoryFile(
+            content=file["content"][:max_chars],
+            version=file["version"],
+            operation_id=file["operation"],
+            truncated=len(file["content"]) > max_chars,
+            metadata=file["metadata"],
+        )
+
+    async def _standing(self, labels: tuple[str, ...], key: str) -> tuple[HostRecord | None, int]:
+        """Return a file that was not deleted, and the version to put another one over."""
+        record = await self._records.get(labels, key)
+        return (None, 0) if record is None else (record if _is_file(record) else None, record.version)
+
+    async def get_operation(self, operation: MemoryOperation) -> MemoryMutation | None:
+        """Return what an operation did before."""
+        receipt = await self._records.get(_OPERATIONS, operation.id)
+        if receipt is None:
+            return None
+        if receipt.value["fingerprint"] != operation.fingerprint:
+            raise MemoryOperationConflictError("this operation was another one before: its id is used twice")
+        return MemoryMutation(version=receipt.value["version"], replayed=True, existed=receipt.value["existed"])
+
+    async def write(
+        self, path: str, content: str, *, expected_version: str | None, operation: MemoryOperation | None = None
+    ) -> MemoryMutation:
+        """Write a file if it is at a version, None for not there."""
+        return await self.write_with_metadata(
+            path, content, expected_version=expected_version, metadata=None, operation=operation
+        )
+
+    async def write_with_metadata(
+        self,
+        path: str,
+        content: str,
+        *,
+        expected_version: str | None,
+        metadata: Mapping[str, str] | None,
+        operation: MemoryOperation | None = None,
+    ) -> MemoryMutation:
+        """Write a file as `write` does, and what the writer says about it."""
+        if not isinstance(content, str):
+            raise InvalidArgument(f"content must be a str, got {type(content).__name__}")
+        about = dict(metadata or {})
+        if not all(isinstance(text, str) for pair in about.items() for text in pair):
+            raise InvalidArgument("metadata must be texts under texts")
+        return await self._change(path, {"content": content, "metadata": about or None}, expected_version, operation)
+
+    async def delete(
+        self, path: str, *, expected_version: str | None, operation: MemoryOperation | None = None
+    ) -> MemoryMutation:
+        """Delete a file if it is at a version."""
+        return await self._change(path, None, expected_version, operation)
+
+    async def _change(
+        self, path: str, file: dict[str, Any] | None, expected: str | None, operation: MemoryOperation | None
+    ) -> MemoryMutation:
+        """Put another file in the place of one, or nothing, unless the operation was done before."""
+        place = _place(path)
+        if operation is not None and (before := await self.get_operation(operation)) is not None:
+            return before
+        done = await self._changed(place, file, expected, operation)
+        # Somebody else may have done the same operation meanwhile.
+        if done is None and operation is not None:
+            done = await self.get_operation(operation)
+        if done is None:
+            raise MemoryConflictError(f"{shown(path)} is not at the expected version")
+        return done
+
+    async def _changed(
+        self,
+        place: tuple[tuple[str, ...], str],
+        file: dict[str, Any] | None,
+        expected: str | None,
+        operation: MemoryOperation | None,
+    ) -> MemoryMutation | None:
+        """Put another file in the place of one, and note what was done, in one transaction; None for a conflict."""
+        record, version = await self._standing(*place)
+        if expected != (None if record is None else record.value["version"]):
+            return None
+        # Never the same again, also after a deletion.
+        token = None if file is None else secrets.token_hex(8)
+        puts = []
+        if file is not None:
+            value = {**file, "version": token, "operation": None if operation is None else operation.id}
+            text = file["content"][: self._max_text]
+            puts.append(NewRecord(*place, value, text=text, origin=self._origin, if_version=version))
+        elif record is not None:
+            puts.append(NewRecord(*place, None, expires_at=self._now() + _HELD, if_version=version))
+        if operation is not None:
+            receipt = {"fingerprint": operation.fingerprint, "version": token, "existed": record is not None}
+            until = self._now() + _REPLAYED
+            puts.append(NewRecord(_OPERATIONS, operation.id, receipt, expires_at=until, if_version=0))
+        try:
+            await self._records.put_many(puts)
+        except VersionConflict:
+            return None
+        return MemoryMutation(version=token, replayed=False, existed=record is not None)
+
+    async def list_paths(self, prefix: str = "", *, limit: int) -> list[str]:
+        """Return the paths that begin with *prefix*, sorted."""
+        labels, _ = _below(prefix)
+        _positive("limit", limit)
+        files = await self._records.list(labels, where=_is_file)
+        return sorted(path for path in map(_path, files) if path.startswith(prefix))[:limit]
+
+    async def search(
+        self, prefix: str, query: str, *, limit: int, max_files: int, max_chars: int, max_file_chars: int
+    ) -> MemorySearchResult:
+        """Find files right below a prefix by the words in them, and by meaning."""
+        labels, begin = _below(prefix)
+        if not query.split() or min(limit, max_files, max_chars, max_file_chars) <= 0:
+            return MemorySearchResult(matches=[], scanned=0, truncated=False)
+        listed = await self._records.list(labels, nested=False, prefix=begin, limit=max_files + 1, where=_is_file)
+        texts = {one.key: one.value["content"][:max_file_chars] for one in listed[:max_files]}
+        cut = {one.key for one in listed[:max_files] if len(one.value["content"]) > max_file_chars}
+
+        def may_be_found(record: HostRecord) -> bool:
+            # What is behind the part that may be shown must not find a file.
+            return record.key in texts and record.key not in cut
+
+        among: dict[str, Any] = {"nested": False, "where": may_be_found, "limit": limit}
+        hits = [
+            *(await self._records.nearest(query, labels, **among)),
+            *(await self._records.search(query, labels, **among)),
+        ]
+        scores = scores_of(query, texts, hits)
+        found = sorted(scores, key=lambda name: (-scores[name], name))
+        matches = [
+            MemorySearchMatch(path="/".join((*labels[len(_FILES) :], name)), snippet=snippet, score=scores[name])
+            for name, snippet in snippets(query, {name: texts[name] for name in found[:limit]}, max_chars)
+        ]
+        is_whole = len(listed) <= max_files and len(matches) == len(found) and not cut
+        return MemorySearchResult(matches=matches, scanned=len(texts), truncated=not is_whole)
+
+
+def _place(path: str) -> tuple[tuple[str, ...], str]:
+    """Return labels and key of a file."""
+    *directory, name = path.split("/") if isinstance(path, str) else [""]
+    if not all(_SEGMENT.fullmatch(one) for one in (*directory, name)):
+        raise InvalidArgument(
+            f"path must be names of A-Z, a-z, 0-9, _, . and -, with / between, got {shown(path)}",
+            hint="none is empty, '.', or has '..' in it",
+        )
+    return (*_FILES, *directory), name
+
+
+def _below(prefix: str) -> tuple[tuple[str, ...], str]:
+    """Return the labels below which paths begin with a prefix, and the beginning of the name behind them."""
+    if not prefix:
+        return _FILES, ""
+    labels, name = _place(prefix.removesuffix("/"))
+    return ((*labels, name), "") if prefix.endswith("/") else (labels, name)
+
+
+def _path(record: HostRecord) -> str:
+    return "/".join((*record.labels[len(_FILES) :], record.key))
+
+
+def _is_file(record: HostRecord) -> bool:
+    """Tell whether a file was not deleted."""
+    return record.value is not None
+
+
+def _positive(name: str, value: int) -> None:
+    if value <= 0:
+        raise InvalidArgument(f"{name} must be positive, got {shown(value)}")
