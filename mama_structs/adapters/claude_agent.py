@@ -163,8 +163,8 @@ def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> dict[HookEvent, li
     Return hooks that give Claude Code a session's memory, for ``ClaudeAgentOptions(hooks=...)``.
 
     What the session recalls for the user's prompt stands behind it. When Claude stops, the refs of its last message are
-    stored; those of the messages before it are by ``await session.observe(message)`` for each `AssistantMessage` that
-    the SDK yields. After a compaction everything may be told again. Nothing that goes wrong stops Claude: the log says
+    stored; those of the messages before it are by ``await session.observe(block.text)`` for each `TextBlock` that the
+    SDK yields. After a compaction everything may be told again. Nothing that goes wrong stops Claude: the log says
     what it was; only `SessionClosed` and `WrongLoop` are raised.
 
     Args:
