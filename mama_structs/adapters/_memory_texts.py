@@ -1,0 +1,91 @@
+"""What Anthropic's memory tool tells a model of files and folders, word for word: models know it by these words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+_MAX_LINES: Final = 999_999
+_NUMBER: Final = len(str(_MAX_LINES))
+_LEVELS: Final = 2
+# Of a text that stands in many places, so many lines are named.
+_PLACES: Final = 100
+
+
+class FileError(Exception):
+    """What a model is told in place of an answer. It may quote what the model wrote, as no error of ours does."""
+
+
+def content(path: str, text: str, view_range: object) -> str:
+    """Show a file with the numbers of its lines: all of them, or those from one to another (-1 for the last)."""
+    lines = text.split("\n")
+    if len(lines) > _MAX_LINES:
+        raise FileError(f"File {path} exceeds maximum line limit of {_MAX_LINES:,} lines.")
+    match view_range:
+        case [int(first), int(last)]:
+            shown = _numbered(lines, max(1, first), len(lines) if last == -1 else last)
+        case _:
+            shown = _numbered(lines, 1, len(lines))
+    return f"Here's the content of {path} with line numbers:\n{shown}"
+
+
+def _numbered(lines: list[str], first: int, last: int) -> str:
+    return "\n".join(f"{number:>{_NUMBER}}\t{line}" for number, line in enumerate(lines[first - 1 : last], first))
+
+
+def replaced(path: str, text: str, *, old: str, new: str) -> tuple[str, str]:
+    """Return the text with the new words in place of the old, and what the model is told."""
+    not_done = "No replacement was performed"
+    if old not in text:
+        raise FileError(f"{not_done}, old_str `{old}` did not appear verbatim in {path}.")
+    if text.count(old) > 1:
+        places = _lines_of(old, text)
+        raise FileError(
+            f"{not_done}. Multiple occurrences of old_str `{old}` in lines: {places}. Please ensure it is unique"
+        )
+    changed = text.replace(old, new)
+    lines, line = changed.split("\n"), text[: text.index(old)].count("\n") + 1
+    told = "The memory file has been edited. Here is the snippet showing the change (with line numbers):"
+    return changed, f"{told}\n{_numbered(lines, max(1, line - 2), line + 2)}"
+
+
+def _lines_of(old: str, text: str) -> str:
+    """Name the lines where a text begins, one for each place."""
+    found = islice(re.finditer(f"(?={re.escape(old)})", text), _PLACES + 1)
+    lines = [str(text.count("\n", 0, one.start()) + 1) for one in found]
+    return ", ".join(lines[:_PLACES]) + (" and more" if len(lines) > _PLACES else "")
+
+
+def inserted(path: str, text: str, *, new: str, at: int) -> tuple[str, str]:
+    """Return the text with new lines behind one of its own, and what the model is told."""
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if not 0 <= at <= len(lines):
+        raise FileError(f"Invalid `insert_line` parameter: {at}. It should be within the range [0, {len(lines)}].")
+    lines.insert(at, new.rstrip("\n"))
+    changed = "\n".join(lines)
+    return changed if changed.endswith("\n") else f"{changed}\n", f"The file {path} has been edited."
+
+
+def listing(path: str, files: Mapping[tuple[str, ...], int]) -> str:
+    """Describe a folder by the names in its files' paths and their bytes: two levels, each with what it holds."""
+    sizes: dict[tuple[str, ...], int] = {(): 0}
+    for names, size in files.items():
+        for level in range(len(names) + 1):
+            sizes[names[:level]] = sizes.get(names[:level], 0) + size
+    lines = [f"Here're the files and directories up to {_LEVELS} levels deep in {path}, excluding hidden items:"]
+    for names, size in sorted(sizes.items()):
+        if len(names) <= _LEVELS and not any(name.startswith(".") for name in names):
+            place = "/".join([path.rstrip("/"), *names]) if names else path
+            lines.append(f"{_amount(size)}\t{place}{'/' if names and names not in files else ''}")
+    return "\n".join(lines)
+
+
+def _amount(size: int) -> str:
+    """Write bytes as Anthropic's tool does: 512B, 1.5K."""
+    step = min(max(size.bit_length() - 1, 0) // 10, 3)
+    amount = size / 1024**step
+    return f"{amount:.0f}{'BKMG'[step]}" if amount == int(amount) else f"{amount:.1f}{'BKMG'[step]}"
