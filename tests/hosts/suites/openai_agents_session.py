@@ -1,0 +1,69 @@
+"""
+The tests of the OpenAI Agents SDK for its own session on SQLite, with ours in its place.
+
+They open sessions without an event loop, and use one in several, so each is on a session of `mama_structs.sync`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mama_structs import HashEmbedder, sync
+from mama_structs.adapters.openai_agents_session import ConversationSession
+
+# Their tests import one another from a package that is named as that of ours.
+_ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "tests"}
+sys.path.insert(0, os.environ["MAMA_STRUCTS_SUITE"])
+_setup, *_suites = [
+    importlib.import_module(f"tests.{name}")
+    for name in ("conftest", "memory.test_session", "memory.test_session_limit")
+]
+sys.modules.update({name: module for name, module in _ours.items() if name not in sys.modules})
+
+_opened: list[sync.Session] = []
+
+
+class _Session(ConversationSession):
+    """Lies in a directory beside the database that a test names, in a temporary one where it names none."""
+
+    def __init__(self, session_id: str, db_path: Path | None = None, **options: Any) -> None:
+        begin = super().__init__
+
+        def opened() -> sync.Session:
+            own = sync.Session.open(db_path and f"{db_path}.mama", embedder=HashEmbedder())
+            _opened.append(own)
+            begin(own, session_id, **options)
+            return own
+
+        self._own = _beside(opened)
+
+    def close(self) -> None:
+        _beside(self._own.close)
+
+
+def _beside(work: Callable[[], Any]) -> Any:
+    """Do what blocks in a thread, as their tests block the loop in which they run."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
+
+
+for _suite in _suites:
+    _suite.SQLiteSession = _Session
+    globals().update({name: test for name, test in vars(_suite).items() if name.startswith("test_")})
+globals().update({name: made for name, made in vars(_setup).items() if isinstance(made, type(pytest.fixture(id)))})
+
+
+@pytest.fixture(autouse=True)
+def close_all() -> Iterator[None]:
+    """Close what a test left open, as those do that end in an error."""
+    yield
+    while _opened:
+        _beside(_opened.pop().close)

@@ -1,0 +1,203 @@
+"""A conversation of the OpenAI Agents SDK in a session: in order, in several loops and processes, and with recall."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs import HashEmbedder, Session, sync
+from mama_structs.errors import InvalidArgument, SessionClosed
+from mama_structs.testing.scripted import ScriptedModel
+
+agents = pytest.importorskip("agents")
+openai_agents_session = pytest.importorskip("mama_structs.adapters.openai_agents_session")
+
+QUIET = {"tracing_disabled": True}
+
+
+@pytest.fixture
+async def session():
+    async with Session.open(embedder=HashEmbedder()) as session:
+        yield session
+
+
+def said(*texts: Any) -> list[Any]:
+    return [{"role": "user", "content": text} for text in texts]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.lists(JSON, max_size=4)),
+    st.tuples(st.just("get"), st.none() | st.integers(0, 9)),
+    st.tuples(st.just("pop"), st.none()),
+    st.tuples(st.just("clear"), st.none()),
+)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """Give one session to all examples: each has a conversation of its own."""
+    with sync.Session.open(embedder=HashEmbedder()) as session:
+        yield session
+
+
+@given(steps=st.lists(STEPS, max_size=12), limit=st.none() | st.integers(0, 4))
+def test_it_keeps_what_a_list_would(shared, steps, limit):
+    """Whatever is added, read, taken and cleared, a conversation is what a list is, and another one stays empty."""
+    name = str(uuid.uuid4())
+    kept = openai_agents_session.ConversationSession(shared, name, session_settings={"limit": limit})
+    other = openai_agents_session.ConversationSession(shared, f"{name}/2")
+
+    async def follow() -> None:
+        model: list[Any] = []
+        for step, given_value in steps:
+            if step == "add":
+                await kept.add_items(said(*given_value))
+                model += said(*given_value)
+            elif step == "get":
+                most = limit if given_value is None else given_value
+
+                assert (model if most is None else model[-most:] if most else []) == await kept.get_items(given_value)
+            elif step == "pop":
+                assert (model.pop() if model else None) == await kept.pop_item()
+            else:
+                await kept.clear_session()
+                model.clear()
+
+        assert [] == await other.get_items()
+
+    asyncio.run(follow())
+
+
+async def test_it_is_a_session_of_the_sdk(session):
+    """The SDK takes it for one of its own protocol, with settings of its own class."""
+    kept = openai_agents_session.ConversationSession(session, "ada")
+
+    assert isinstance(kept, agents.memory.Session)
+    assert agents.SessionSettings() == kept.session_settings
+
+
+async def test_items_taken_at_the_same_time_are_taken_once(session):
+    """No two callers get the same item, and what is added meanwhile is not lost."""
+    kept = openai_agents_session.ConversationSession(session, "ada")
+    await kept.add_items(said(*range(8)))
+    taken = await asyncio.gather(
+        *(kept.pop_item() for _ in range(6)), *(kept.add_items(said(f"new {number}")) for number in range(3))
+    )
+    seen = [one["content"] for one in [*taken[:6], *await kept.get_items()]]
+
+    assert Counter([*range(8), "new 0", "new 1", "new 2"]) == Counter(seen)
+
+
+async def test_a_wrong_item_adds_none(session):
+    """An item that is no JSON is refused with all that were given beside it."""
+    kept = openai_agents_session.ConversationSession(session, "ada")
+
+    with pytest.raises(InvalidArgument):
+        await kept.add_items(said("Hello", object()))
+    assert [] == await kept.get_items()
+
+
+@pytest.mark.parametrize("session_id", ["", None, 7])
+async def test_the_name_is_checked_at_the_door(session, session_id):
+    """A conversation has a name, which is a text."""
+    with pytest.raises(InvalidArgument, match="session_id must be a text"):
+        openai_agents_session.ConversationSession(session, session_id)
+
+
+async def test_a_negative_limit_is_refused(session):
+    """A limit below none has no meaning that two stores would share."""
+    with pytest.raises(InvalidArgument, match="limit must be 0 or more, got -1"):
+        await openai_agents_session.ConversationSession(session, "ada").get_items(-1)
+
+
+async def test_settings_that_the_sdk_does_not_know_are_refused(session):
+    """A misspelt setting is no setting that is left out in silence."""
+    with pytest.raises(TypeError, match="limitt"):
+        openai_agents_session.ConversationSession(session, "ada", session_settings={"limitt": 1})
+
+
+async def test_a_closed_session_says_so(session):
+    """A call after the session was closed fails, one that adds nothing, too."""
+    kept = openai_agents_session.ConversationSession(session, "ada")
+    await session.close()
+
+    with pytest.raises(SessionClosed):
+        await kept.add_items([])
+
+
+async def test_a_conversation_is_no_memory(session):
+    """What was said is found by no search or recall, until somebody remembers it."""
+    kept = openai_agents_session.ConversationSession(session, "ada")
+    await kept.add_items(said("The staging database is called heron"))
+
+    assert [] == await session.memories.search("staging database heron")
+    assert "" == (await session.recall("What is the staging database called?")).text
+
+
+async def test_a_run_goes_on_with_the_conversation_after_a_restart(tmp_path):
+    """The model is given what was said before, by whichever process."""
+    model = ScriptedModel("Noted.")
+    async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
+        kept = openai_agents_session.ConversationSession(session, "ada")
+        agent = agents.Agent(name="Ada", model=model.openai_agents())
+        await agents.Runner.run(agent, "I like tea", session=kept, run_config=agents.RunConfig(**QUIET))
+    again = ScriptedModel("You like tea.")
+    async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
+        kept = openai_agents_session.ConversationSession(session, "ada")
+        agent = agents.Agent(name="Ada", model=again.openai_agents())
+        await agents.Runner.run(agent, "What do I like?", session=kept, run_config=agents.RunConfig(**QUIET))
+        items = await kept.get_items()
+
+    assert ["I like tea", "Noted.", "What do I like?"] == [one.text for one in again.requests[0].said]
+    assert ["user", "assistant"] * 2 == [item["role"] for item in items]
+
+
+def test_run_sync_works_in_a_script():
+    """A script without an event loop runs an agent on a session of `mama_structs.sync`."""
+    with sync.Session.open(embedder=HashEmbedder()) as session:
+        kept = openai_agents_session.ConversationSession(session, "ada")
+        agent = agents.Agent(name="Ada", model=ScriptedModel("Hello.").openai_agents())
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            agents.Runner.run_sync(agent, "Hi", session=kept, run_config=agents.RunConfig(**QUIET))
+            items = loop.run_until_complete(kept.get_items())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    assert ["user", "assistant"] == [item["role"] for item in items]
+
+
+async def test_what_is_recalled_stays_in_the_conversation(session):
+    """The model is told what is remembered behind its user's message, once, and finds it in its history later."""
+    await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
+    model = ScriptedModel("By JWT.", "As I said.")
+    kept = openai_agents_session.ConversationSession(session, "ada")
+    config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.recalling(session))
+    agent = agents.Agent(name="Ada", model=model.openai_agents())
+    for text in ("How do we do logins?", "How do we do logins, again?"):
+        await agents.Runner.run(agent, text, session=kept, run_config=config)
+    contents = [item["content"] for item in model.requests[-1].messages]
+
+    assert [False, True, False, False] == ["<recalled>" in str(one) for one in contents]
+    assert "JWT" in contents[1]
+    assert 5 == len(await kept.get_items())
+
+
+async def test_nothing_relevant_adds_no_item(session):
+    """Where nothing is remembered the input is what it was."""
+    combine = openai_agents_session.recalling(session)
+
+    assert said("a", "b") == await combine(said("a"), said("b"))
