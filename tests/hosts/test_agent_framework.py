@@ -151,6 +151,24 @@ async def test_a_hosts_own_tool_gets_the_call_of_the_framework(session):
     assert ["title"] == [*tool.parameters()["properties"]]
 
 
+async def test_an_image_of_a_tool_stays_one(session):
+    """The framework gets it as content of its own, beside the text; what is not readable is said to be so."""
+    png = "iVBORw0KGgo="
+
+    async def look() -> list[dict[str, str]]:
+        """Look out of the window."""
+        broken = {"type": "image", "data": "no base64", "mimeType": "image/png"}
+        return [{"type": "text", "text": "rain"}, {"type": "image", "data": png, "mimeType": "image/png"}, broken]
+
+    session.tools.add(look)
+    client = ScriptedClient([("look", {})], "It rains.")
+    response = await Agent(client, context_providers=[adapter.SessionContextProvider(session)]).run("And the weather?")
+    (seen,) = [one for message in response.messages for one in message.contents if one.type == "function_result"]
+
+    assert ["rain", None, "[file: not readable]"] == [item.text for item in seen.items]
+    assert f"data:image/png;base64,{png}" == seen.items[1].uri
+
+
 async def test_without_tools_it_only_recalls(session):
     """A host that offers tools of its own leaves the session's out."""
     await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")

@@ -1,0 +1,29 @@
+"""An adapter whose framework is not installed says what to install."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("adapter", "framework", "extra"),
+    [
+        ("agent_framework", "agent_framework", "agent-framework"),
+        ("anthropic_memory", "anthropic", "anthropic"),
+        ("openai_agents_session", "agents", "openai-agents"),
+    ],
+)
+def test_a_missing_framework_names_the_extra(monkeypatch, adapter, framework, extra):
+    """The import of an adapter fails in words that can be pasted into a shell, and leaves nothing half loaded."""
+    module = f"mama_structs.adapters.{adapter}"
+    for name in [framework, *(name for name in sys.modules if name.startswith(f"{framework}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+
+    with pytest.raises(ImportError, match=re.escape(f"pip install 'mama-structs[{extra}]'")):
+        importlib.import_module(module)
+    assert module not in sys.modules
