@@ -174,8 +174,7 @@ class SessionHistoryProvider(HistoryProvider):
     ) -> None:
         """Store the messages of a run, without those at their beginning that are kept already."""
         known = await self._kept(session_id, limit=len(messages)) if messages else []
-        new = messages[_repeated(known, messages) :]
-        if new:
+        if new := messages[_repeated(known, messages) :]:
             await self._session.records.append((_LABEL, session_id or _NAMELESS), [one.to_dict() for one in new])
 
     async def _kept(self, session_id: str | None, *, limit: int | None = None) -> list[Message]:
