@@ -261,7 +261,16 @@ UNREADABLE.add("mama_structs.testing.machines")
 @every_row("name", sorted(set(MODULES) - UNREADABLE))
 def test_type_hints_resolve(name):
     """`typing.get_type_hints` works on every class, method and function: frameworks read tools that way."""
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        # Those of the extra `test` are there; the others have an environment of their own, see tests/hosts.
+        is_elsewhere = re.search(
+            r"mama-structs\[(langgraph|google-adk|haystack|claude|agent-f|pydantic-ai-h)", str(error)
+        )
+        if is_elsewhere is None:
+            raise
+        return
     for value in public_objects(module):
         assert isinstance(typing.get_type_hints(value), dict)
         for function in functions_of(value) if inspect.isclass(value) else ():

@@ -33,6 +33,7 @@ OF_THE_DIRECTORY = {
     "memory/test_without_hnswlib.py": "module",
     "test_recall.py": 1,
     "test_session.py": 2,
+    "testing/test_memory_suite.py": 6,
 }
 
 

@@ -239,9 +239,9 @@ def table(figures: Mapping[str, Any]) -> list[str]:
         versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
         passed = f"not run: {one['why']}" if one["why"] else f"{one['passed']} of {one['passed'] + len(one['failed'])}"
         lines.append(f"| {one['host']} | {one['suite']} | {versions} | {passed} | {len(one['excused']) or ''} |")
-        by_reason: dict[str, list[str]] = {}
+        by_reason: dict[str, set[str]] = {}
         for test, reason in one["excused"].items():
-            by_reason.setdefault(reason, []).append(test.rpartition("::")[2])
+            by_reason.setdefault(reason, set()).add(test.rpartition("::")[2])
         reasons += [
             f"* {one['host']}, {one['suite']}: {', '.join(f'`{name}`' for name in sorted(names))}: {reason}."
             for reason, names in by_reason.items()

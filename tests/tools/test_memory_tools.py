@@ -327,7 +327,8 @@ async def test_a_save_says_in_one_line_what_stands_on_its_matter(call, memories)
     kinds=st.fixed_dictionaries(
         {
             name: st.lists(
-                st.builds(NoticedMemory, st.sampled_from(["decision_" + 50 * "x", "insight_y"]), st.just(0.9))
+                st.builds(NoticedMemory, st.sampled_from(["decision_" + 50 * "x", "insight_y"]), st.just(0.9)),
+                max_size=9,
             )
             for name in ("copy_of", "may_contradict", "may_replace")
         }
