@@ -45,6 +45,7 @@ DOORS = sorted(
         "mama_structs.structs",
         "mama_structs.testing",
         "mama_structs.errors",
+        "mama_structs.importing",
         "mama_structs.records",
         "mama_structs.v1",
     }
@@ -358,7 +359,8 @@ ALLOWED = {
     "memory": {*BASE, "storage"},
     "tools": {*BASE, "descriptors", "memory"},
     "structs": {*BASE, "references", "tools"},
-    "v1": {*BASE, "storage", "memory", "tools"},
+    "importing": {*BASE, "storage", "memory"},
+    "v1": {*BASE, "storage", "memory", "tools", "importing"},
     "_shared": set(),
     "_telemetry": {"errors"},
     "_quoting": set(),

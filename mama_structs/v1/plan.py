@@ -17,6 +17,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument, shown
+from mama_structs.importing.values import ForeignRow, ReadTime, kept, read_json, read_text, read_time
 from mama_structs.memory.graph import reached
 from mama_structs.memory.model import (
     OUTCOME_OF,
@@ -38,21 +39,7 @@ from mama_structs.memory.model import (
 )
 from mama_structs.memory.relationships import MAX_RELATIONSHIP, normalised
 from mama_structs.memory.requests import MAX_TOPIC, check_id
-from mama_structs.v1.read import (
-    CHECKPOINTS,
-    DECISIONS,
-    EDGES,
-    VECTORS,
-    VERSIONS,
-    OldDatabase,
-    OldRow,
-    OtherTable,
-    ReadTime,
-    kept,
-    read_json,
-    read_text,
-    read_time,
-)
+from mama_structs.v1.read import CHECKPOINTS, DECISIONS, EDGES, VECTORS, VERSIONS, OldDatabase, OtherTable
 from mama_structs.v1.report import OddRow, TableCount
 
 OLD: Final = "v1_0"
@@ -191,7 +178,7 @@ def _why(table: str) -> str:
     return _REASONS.get(table, _UNKNOWN)
 
 
-def _around(rows: Sequence[OldRow], column: str) -> list[datetime | None]:
+def _around(rows: Sequence[ForeignRow], column: str) -> list[datetime | None]:
     """Return the time that each row must have at the latest: that of the row before it, or after it if earlier."""
     times = [read_time(row.get(column)).at for row in rows]
     before, after = (list(accumulate([None, *some], _last))[:-1] for some in (times, times[::-1]))
@@ -211,7 +198,7 @@ class _Row:
 
     table: str
     key: str
-    row: OldRow
+    row: ForeignRow
     odd: list[OddRow]
     topic: str | None = None
     besides: dict[str, Any] = attrs.field(factory=dict)
@@ -397,7 +384,7 @@ class _Rows:
                 return found
             text += "'"
 
-    def decision(self, row: OldRow, memory_id: str | None, beside: datetime | None) -> list[PlannedMemory]:
+    def decision(self, row: ForeignRow, memory_id: str | None, beside: datetime | None) -> list[PlannedMemory]:
         """Return what a decision's row becomes: a decision, and a context for each text of why it came out so."""
         key = row.text("id") or f"row {row.number}"
         read = _Row(DECISIONS, key, row, self.odd)
@@ -454,7 +441,7 @@ class _Rows:
             *(attrs.evolve(planned, memory=one, outcome_of=memory_id, rank=at) for at, one in enumerate(contexts, 1)),
         ]
 
-    def checkpoint(self, row: OldRow, beside: datetime | None) -> PlannedMemory:
+    def checkpoint(self, row: ForeignRow, beside: datetime | None) -> PlannedMemory:
         """Return the memory that a checkpoint's row becomes."""
         key = row.text("id") or f"row {row.number}"
         read = _Row(CHECKPOINTS, key, row, self.odd)
@@ -507,7 +494,7 @@ class _Links:
     links: dict[tuple[str, str, str], Link] = attrs.field(factory=dict)
     edges: defaultdict[str, list[str]] = attrs.field(factory=partial(defaultdict, list))
 
-    def of_decision(self, row: OldRow, memory: Memory) -> None:
+    def of_decision(self, row: ForeignRow, memory: Memory) -> None:
         """Take up what a decision's row says."""
         for column in ("supersedes", "superseded_by"):
             old = row.text(column)
@@ -527,7 +514,7 @@ class _Links:
             elif end != memory.id:
                 self.add(memory.id, end, "refines", LinkType.ASSOCIATION)
 
-    def of_edge(self, row: OldRow) -> None:
+    def of_edge(self, row: ForeignRow) -> None:
         """Take up an edge."""
         ends = [row.text(column) or "" for column in ("from_id", "to_id")]
         word = (row.text("relationship") or "").strip()

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_v1_0 import START, OldStore
 
+from mama_structs.importing.values import ForeignRow, Undecoded, read_text, read_time
 from mama_structs.memory.model import Link, LinkMetadata, LinkType, MemoryType, Outcome, milliseconds
 from mama_structs.v1 import OldDatabase, read_old
 from mama_structs.v1.plan import circles, plan_of, rows_left_out, tables_of
-from mama_structs.v1.read import OldRow, Undecoded, read_text, read_time
 from mama_structs.v1.write import as_stored, digest_of
 
 MOMENT = datetime(2025, 11, 20, 1, 0, tzinfo=UTC)
@@ -487,7 +487,7 @@ def test_any_rows_become_memories_that_can_be_stored(rows):
         checksum="",
         content="",
         version=4,
-        decisions=tuple(OldRow(number, row) for number, row in enumerate(rows)),
+        decisions=tuple(ForeignRow(number, row) for number, row in enumerate(rows)),
         edges=(),
         checkpoints=(),
         others=(),

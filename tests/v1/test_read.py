@@ -16,7 +16,8 @@ import pytest
 from mama_v1_0 import OldStore
 
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.v1 import read, read_old
+from mama_structs.importing import databases
+from mama_structs.v1 import read_old
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"
 FILES = ["v1_0_real_writes.db", "v1_0_user.db"]
@@ -34,7 +35,7 @@ def old(tmp_path):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """A lock is not waited for long."""
-    monkeypatch.setattr(read, "PATIENCE", 0.05)
+    monkeypatch.setattr(databases, "PATIENCE", 0.05)
 
 
 def sample(name, folder):
@@ -155,7 +156,7 @@ def test_the_lock_of_another_process_counts_too(old):
 
 def test_a_file_that_changes_while_it_is_copied_is_refused(old, monkeypatch):
     """A file that changes while it is copied is refused."""
-    summed = read._sum
+    summed = databases._sum
 
     def changing(file):
         with old.open("r+b") as target:
@@ -163,7 +164,7 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(old, monkeypatch):
             target.write(b"x")
         return summed(file)
 
-    monkeypatch.setattr(read, "_sum", changing)
+    monkeypatch.setattr(databases, "_sum", changing)
 
     with pytest.raises(MigrationError, match="was changed while it was read"):
         read_old(old)

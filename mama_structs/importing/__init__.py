@@ -1,0 +1,1 @@
+"""Memories of other programs: read from their files as they leave them, and taken over."""
