@@ -9,6 +9,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._check import printable
+from mama_structs.importing.report import aligned
 
 _SHOWN: Final = 40
 _NAMED: Final = 3
@@ -184,8 +185,4 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _table(tables: Sequence[TableCount]) -> list[str]:
     rows = [("table", "rows", "migrated", "left out")]
     rows += [(printable(one.table), f"{one.rows:,}", f"{one.migrated:,}", f"{one.left_out:,}") for one in tables]
-    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return [
-        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
-        for row in rows
-    ]
+    return aligned(rows)

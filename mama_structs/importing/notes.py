@@ -1,0 +1,189 @@
+"""What the text of a basic-memory note says: the fields of its frontmatter, its observations and its relations."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+_MAX_TAGS: Final = 100
+_LINKS_TO: Final = "links_to"
+_FENCE: Final = re.compile(r"^---[ \t]*$")
+_FIELD: Final = re.compile(r"^([A-Za-z_][\w -]*):(?:[ \t]+(.*))?$")
+_ENTRY: Final = re.compile(r"^[ \t]*-[ \t]+(.*)$")
+_ITEM: Final = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(\S.*)$")
+_CODE: Final = re.compile(r"^[ \t>]*(`{3,}|~{3,})")
+_TICKS: Final = re.compile("`+")
+_CATEGORY: Final = re.compile(r"^\[([^\[\]()]+)\][ \t]+(.+)$")
+# A transcript's times are no categories.
+_CLOCK: Final = re.compile(r"^\d{1,3}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?(?:\s+-\s+\d{1,3}:\d{2}.*)?$")
+_TAG: Final = re.compile(r"(?:^|(?<=\s))#([^\s#]+)")
+_RELATION: Final = re.compile(
+    r"""^(?:"([^"\[]+)"|'([^'\[]+)'|([^\s\[]+))[ \t]*\[\[([^\[\]]+)\]\][ \t]*(?:\(([^()]*)\))?$"""
+)
+_WIKI: Final = re.compile(r"(?<!\\)\[\[([^\[\]]+)\]\]")
+_FILE_LINK: Final = re.compile(r"(?<!!)\[[^\[\]]*\]\(<?([^()\[\]<>\s]+?\.md)(?:#[^()\[\]]*)?>?\)", re.IGNORECASE)
+
+
+class Observation(NamedTuple):
+    """What a note observes: a category, tags, and the words."""
+
+    category: str | None
+    content: str
+    tags: tuple[str, ...]
+
+
+class Relation(NamedTuple):
+    """What a note names: a word, the target as it is written, and what stands in brackets behind it."""
+
+    word: str
+    target: str
+    context: str | None = None
+
+
+def split_front(text: str) -> tuple[str | None, str]:
+    """Return a note's frontmatter, None where it has none that is whole, and the rest."""
+    lines = text.lstrip("\n").split("\n")
+    if _FENCE.match(lines[0]):
+        for number, line in enumerate(lines[1:], start=1):
+            if _FENCE.match(line):
+                return "\n".join(lines[1:number]), "\n".join(lines[number + 1 :])
+    return None, text
+
+
+def fields_of(front: str) -> dict[str, str | list[str]]:
+    """Return the fields of frontmatter that hold a text or a list of texts, in the plain forms of YAML."""
+    fields: dict[str, str | list[str]] = {}
+    name: str | None = None
+    for line in front.split("\n"):
+        entry = _ENTRY.match(line)
+        field = _FIELD.match(line)
+        if entry and name is not None:
+            before = fields.get(name)
+            fields[name] = [*(before if isinstance(before, list) else ()), _plain(entry[1])]
+        elif field:
+            name, value = field[1].strip(), (field[2] or "").strip()
+            if value.startswith("[") and value.endswith("]"):
+                fields[name] = [_plain(one) for one in value[1:-1].split(",") if one.strip()]
+            elif value:
+                fields[name] = _plain(value)
+            if value:
+                name = None if value.startswith("[") else name
+        elif line.strip() and not line.startswith((" ", "\t", "#")):
+            name = None
+    return fields
+
+
+def _plain(value: str) -> str:
+    """Return a scalar of YAML without its quotes, or the comment behind it."""
+    value = value.strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1].replace("''", "'") if value[0] == "'" else value[1:-1].replace('\\"', '"')
+    return value.split(" #")[0].strip()
+
+
+def tags_of(value: str | list[str] | None) -> tuple[str, ...]:
+    """Return the tags that a field of frontmatter says, as a list or with commas between them."""
+    several = value.split(",") if isinstance(value, str) else value or []
+    return tuple(dict.fromkeys(one.strip().lstrip("#") for one in several if one.strip(" #")))[:_MAX_TAGS]
+
+
+def observations_of(body: str) -> list[Observation]:
+    """Return the observations of a note: list items with a category or a tag, each once."""
+    found: dict[Observation, None] = {}
+    for item, is_listed in _lines(body):
+        if not is_listed:
+            continue
+        match = _CATEGORY.match(item)
+        category = match[1].strip() if match else None
+        if category is not None and (_CLOCK.match(category) or _is_task(category)):
+            category = None
+        if category is None and match and _is_task(match[1].strip()):
+            continue
+        content = match[2].strip() if match and category is not None else item
+        tags = tuple(dict.fromkeys(_TAG.findall(content)))[:_MAX_TAGS]
+        if category or tags:
+            found[Observation(category, content, tags)] = None
+    return list(found)
+
+
+def _is_task(category: str) -> bool:
+    """Tell whether it is the box of a task, such as an ``x``, and no category."""
+    return category == "" or (len(category) == 1 and (category in "xX" or not category.isalnum()))
+
+
+def relations_of(body: str) -> list[Relation]:
+    """Return the relations of a note, and its links to other notes, each once."""
+    found: dict[Relation, None] = {}
+    for line, is_listed in _lines(body):
+        # What stands in code is no link.
+        plain = _without_code(line)
+        told = _RELATION.match(plain) if is_listed else None
+        if told:
+            word = next(filter(None, told.group(1, 2, 3)))
+            found[Relation(word.strip(), _target(told[4]), (told[5] or "").strip() or None)] = None
+            continue
+        for target in _WIKI.findall(plain):
+            found[Relation(_LINKS_TO, _target(target))] = None
+        for target in _FILE_LINK.findall(plain):
+            if "://" not in target:
+                found[Relation(_LINKS_TO, f"./{target}" if not target.startswith((".", "/")) else target)] = None
+    return [relation for relation in found if relation.target]
+
+
+def _target(text: str) -> str:
+    """Return where a link leads, without the words that are shown for it."""
+    return text.split("|", maxsplit=1)[0].strip().removeprefix("memory://").replace("::", "/")
+
+
+def _lines(body: str) -> Iterator[tuple[str, bool]]:
+    """Give the lines of a text outside of code, those of one list item together, and whether they are one."""
+    fence = None
+    item: list[str] = []
+    for line in body.split("\n"):
+        mark = _CODE.match(line)
+        if fence is not None or mark:
+            if mark and fence is None:
+                fence = mark[1]
+            elif mark and fence is not None and mark[1].startswith(fence) and not line.strip(" \t>`~"):
+                fence = None
+            yield from _joined(item)
+            continue
+        start = _ITEM.match(line)
+        if start:
+            yield from _joined(item)
+            item.append(start[1].strip())
+        elif item and line.strip() and line.startswith((" ", "\t")):
+            item.append(line.strip())
+        else:
+            yield from _joined(item)
+            if line.strip():
+                yield line.strip(), False
+    yield from _joined(item)
+
+
+def _joined(item: list[str]) -> Iterator[tuple[str, bool]]:
+    if item:
+        yield " ".join(item), True
+        item.clear()
+
+
+def _without_code(line: str) -> str:
+    """Return a line without its code spans, each of which ends at as many backticks as it begins with."""
+    runs = [(match.start(), match.end()) for match in _TICKS.finditer(line)]
+    ahead: defaultdict[int, list[int]] = defaultdict(list)
+    for place in range(len(runs) - 1, -1, -1):
+        ahead[runs[place][1] - runs[place][0]].append(place)
+    kept, at, place = [], 0, 0
+    while place < len(runs):
+        begin, end = runs[place]
+        same = ahead[end - begin]
+        while same and same[-1] <= place:
+            same.pop()
+        if same:
+            kept.append(line[at:begin])
+            place = same.pop()
+            at = runs[place][1]
+        place += 1
+    return "".join((*kept, line[at:]))

@@ -1,0 +1,346 @@
+"""Memories of other programs in a session: each once, marked as from outside, and what is left out is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from importing_helpers import entity, graph, langgraph_store, listing, mem0_home, points, relation
+from memory_helpers import SMALL
+
+from mama_structs import LinkType, Session, as_embedder
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
+from mama_structs.importing import import_from
+
+NOTE = "---\ntitle: Tea\npermalink: tea\n---\n- [method] Steep it #brewing\n- goes_with [[Cake]]\n"
+
+
+@pytest.fixture
+async def session(tmp_path):
+    async with Session.open(tmp_path / "agent.mama", embedder=SMALL) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A source of each kind."""
+    folder = tmp_path / "sources"
+    (folder / "notes").mkdir(parents=True)
+    (folder / "notes" / "tea.md").write_text(NOTE)
+    (folder / "notes" / "cake.md").write_text("---\ntitle: Cake\n---\nSweet.")
+    lines = (entity("Ada", "person", "prefers tabs"), entity("Structs", "project"), relation("Ada", "uses", "Structs"))
+    return {
+        "mcp-memory": graph(folder / "memory.jsonl", *lines),
+        "basic-memory": folder / "notes",
+        "mem0": mem0_home(folder / "mem0"),
+        "langgraph": langgraph_store(folder / "store.db", [("users.ada", "1", {"text": "likes tea"})]),
+    }
+
+
+async def everything(session):
+    """All that a session remembers and keeps, as it is."""
+    memories = [one async for one in session.memories.all()]
+    links = [(one.from_id, one.to_id, one.metadata.original_relationship) async for one in session.memories.links()]
+    return memories, sorted(links), list(await session.records.list())
+
+
+def odd(report):
+    """What is odd, in a word each."""
+    return [one.kind for one in report.odd]
+
+
+@pytest.mark.parametrize("kind", ["mcp-memory", "basic-memory", "mem0", "langgraph"])
+async def test_a_second_run_changes_nothing(session, sources, tmp_path, kind):
+    """What was imported is there once, from outside, the source stays as it is, and the next run adds nothing."""
+    before = listing(tmp_path / "sources")
+    report = await import_from(session.memories, kind, sources[kind])
+    first = await everything(session)
+    again = await import_from(session.memories, kind, sources[kind])
+
+    assert report.added > 0 == report.known
+    assert all(one.found == one.added + one.known + one.left_out for one in report.items)
+    assert (0, report.added) == (again.added, again.known)
+    assert first == await everything(session)
+    assert {"outside"} == {one.origin for one in (*first[0], *first[2])} | {one.trust for one in first[0]}
+    assert before == listing(tmp_path / "sources")
+    assert (await session.check()).ok
+
+
+@pytest.mark.parametrize("kind", ["mcp-memory", "basic-memory", "mem0", "langgraph"])
+async def test_a_dry_run_says_the_same_and_changes_nothing(session, sources, kind):
+    """A dry run counts what would be added, and nothing is there after it."""
+    report = await import_from(session.memories, kind, sources[kind], dry_run=True)
+    empty = await everything(session)
+    done = await import_from(session.memories, kind, sources[kind])
+
+    assert ([], [], []) == empty
+    assert (report.items, report.odd) == (done.items, done.odd)
+    assert "would be added" in str(report)
+
+
+async def test_what_belongs_together_is_linked(session, sources):
+    """A relation leads from entity to entity under its own word, and observations to what they are about."""
+    await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
+    (hit, *_) = await session.memories.search("who prefers tabs?")
+    links = {one.metadata.original_relationship: one async for one in session.memories.links()}
+    ada = await session.memories.get(links["uses"].from_id)
+
+    assert ("prefers tabs", "Ada") == (hit.memory.content, hit.memory.topic)
+    assert ("Ada (person)", "Structs (project)") == links["uses"].texts
+    assert hit.memory.id == links["refers to"].from_id
+    assert {"name": "Ada", "entityType": "person"} == ada.metadata.extra["mcp-memory"]
+    assert LinkType.TEMPORAL not in {one.link_type for one in links.values()}
+
+
+async def test_what_has_come_to_a_source_is_added(session, tmp_path):
+    """A source that has grown adds what is new, with its links to what was there before."""
+    file = tmp_path / "memory.jsonl"
+    graph(file, entity("Ada", "person", "one"))
+    await import_from(session.memories, "mcp-memory", file)
+    graph(file, entity("Ada", "person", "one", "two"), entity("Eve"), relation("Ada", "knows", "Eve"))
+    report = await import_from(session.memories, "mcp-memory", file)
+
+    assert {"entities": (1, 1), "observations": (1, 1), "relations": (1, 0)} == {
+        one.what: (one.added, one.known) for one in report.items
+    }
+    assert 4 == await session.memories.count()
+
+
+async def test_what_was_deleted_here_does_not_come_back(session, sources):
+    """Memories, links and records that were deleted since are left out and told; again=True adds them again."""
+    for kind in ("mcp-memory", "langgraph"):
+        await import_from(session.memories, kind, sources[kind])
+    whole = await everything(session)
+    link = next(one for one in [link async for link in session.memories.links()] if one.texts[1].startswith("Structs"))
+    await session.memories.unlink(link.id)
+    fact = next(one for one in whole[0] if one.content == "prefers tabs")
+    await session.memories.delete(fact.id)
+    await session.records.delete_all(("langgraph",))
+    first = await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
+    second = await import_from(session.memories, "langgraph", sources["langgraph"])
+    anew = [
+        await import_from(session.memories, kind, sources[kind], again=True) for kind in ("mcp-memory", "langgraph")
+    ]
+
+    assert ["deleted_since", "unlinked_since"] == odd(first)
+    assert ["deleted_since"] == odd(second)
+    assert (0, 0) == (first.added, second.added)
+    assert [2, 1] == [one.added for one in anew]
+    assert {one.id for one in whole[0]} == {one.id async for one in session.memories.all()}
+
+
+async def test_what_was_changed_in_a_source_is_told(session, tmp_path):
+    """A note that says something else now is left as it was taken over, and listed."""
+    note = tmp_path / "notes" / "tea.md"
+    note.parent.mkdir()
+    note.write_text(NOTE)
+    await import_from(session.memories, "basic-memory", note.parent)
+    note.write_text(NOTE.replace("Steep it", "Boil it"))
+    report = await import_from(session.memories, "basic-memory", note)
+
+    assert ["changed_since", "no_such_end"] == odd(report)
+    assert {"notes": 0, "observations": 1, "relations": 0} == {one.what: one.added for one in report.items}
+
+
+async def test_forgetting_takes_an_import_back(session, sources):
+    """All that came from one program has a source of its own, and goes with it."""
+    await import_from(session.memories, "basic-memory", sources["basic-memory"])
+    await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
+    await session.memories.forget(source="basic-memory")
+
+    assert {"mcp-memory"} == {one.metadata.source async for one in session.memories.all()}
+
+
+async def test_an_id_that_is_taken_is_told(session, sources):
+    """Where a memory of the same id is there that no import made, the source's is left out."""
+    await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
+    path = sources["mcp-memory"].parent / "export.jsonl"
+    await session.memories.export_jsonl(path)
+    path.write_text(path.read_text().replace('"from":"mcp-memory","key":"Ada",', '"from":"x","key":"y",'))
+    async with Session.open(None, embedder=SMALL) as other:
+        await other.memories.import_jsonl(path)
+        report = await import_from(other.memories, "mcp-memory", sources["mcp-memory"])
+
+    assert "id_taken" in odd(report)
+
+
+async def test_an_import_goes_on_where_it_was_interrupted(tmp_path, sources):
+    """After a failure half-way another run adds the rest, and all is as if nothing had happened."""
+    file = graph(tmp_path / "memory.jsonl", *(entity(f"Name{n}", "thing", f"fact {n}") for n in range(100)))
+    count = 0
+
+    def failing(texts):
+        nonlocal count
+        count += len(texts)
+        if count > 100:
+            raise RuntimeError("it fails")
+        return SMALL.embed(texts)
+
+    embedder = as_embedder(failing, name="failing", dimensions=64, calibration=SMALL.calibration)
+    async with Session.open(tmp_path / "one.mama", embedder=embedder) as session:
+        with pytest.raises(EmbeddingFailed):
+            await import_from(session.memories, "mcp-memory", file)
+        begun, count = await session.memories.count(), -10_000
+        report = await import_from(session.memories, "mcp-memory", file)
+        interrupted = await everything(session)
+    async with Session.open(tmp_path / "two.mama", embedder=SMALL) as session:
+        await import_from(session.memories, "mcp-memory", file)
+        whole = await everything(session)
+
+    assert 0 < begun < 200
+    assert (200 - begun, begun) == (report.added, report.known)
+    assert [one.id for one in whole[0]] == [one.id for one in interrupted[0]]
+    assert whole[1] == interrupted[1]
+
+
+async def test_two_at_once_add_everything_once(tmp_path):
+    """Two imports of one source at the same time end with what one would have added."""
+    file = graph(tmp_path / "memory.jsonl", *(entity(f"Name{n}", "thing", f"fact {n}") for n in range(80)))
+    async with Session.open(tmp_path / "one.mama", embedder=SMALL) as session:
+        await asyncio.gather(*(import_from(session.memories, "mcp-memory", file) for _ in range(3)))
+        together = await everything(session)
+        check = await session.check()
+    async with Session.open(tmp_path / "two.mama", embedder=SMALL) as session:
+        await import_from(session.memories, "mcp-memory", file)
+        alone = await everything(session)
+
+    assert sorted(one.id for one in alone[0]) == sorted(one.id for one in together[0])
+    assert len(alone[0]) == 160
+    assert check.ok
+
+
+async def test_cancelled_at_any_step_the_session_still_works(tmp_path):
+    """However early an import is cancelled, the session works, and another run completes it."""
+    file = graph(tmp_path / "memory.jsonl", entity("Ada", "person", "one"), relation("Ada", "knows", "Ada"))
+    async with Session.open(tmp_path / "agent.mama", embedder=SMALL) as session:
+        for turns in range(40):
+            task = asyncio.ensure_future(import_from(session.memories, "mcp-memory", file))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        report = await import_from(session.memories, "mcp-memory", file)
+
+        assert (2, ["refused"]) == (await session.memories.count(), odd(report))
+        assert (await session.check()).ok
+
+
+NAMES = st.sampled_from(["Ada", "Eve", "Structs", "도구", " ", "a" * 300, "\ud800"])
+ITEMS = st.lists(
+    st.one_of(
+        st.builds(lambda name, kind, told: entity(name, kind, *told), NAMES, NAMES | st.none(), st.lists(NAMES)),
+        st.builds(relation, NAMES, st.text(max_size=5) | NAMES, NAMES),
+        st.just({"type": "thing"}),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(items=ITEMS)
+async def test_every_item_is_added_known_or_told(tmp_path, items):
+    """Of any graph each item is added or left out, and what is left out is listed; the second run adds nothing."""
+    file = graph(tmp_path / "memory.jsonl", entity("Ada"), *items)
+    async with Session.open(None, embedder=SMALL) as session:
+        report = await import_from(session.memories, "mcp-memory", file)
+        again = await import_from(session.memories, "mcp-memory", file)
+        count = await session.memories.count()
+
+    assert 0 == again.added
+    for one in report.items:
+        assert one.found == one.added + one.known + one.left_out
+        assert one.left_out <= sum(each.what == one.what for each in report.odd)
+    assert count == sum(one.added for one in report.items if one.what in ("entities", "observations"))
+
+
+async def test_a_store_that_is_given_is_read(session):
+    """A BaseStore's items are read page by page, whichever of its twins work, without putting off their ends."""
+    items = [
+        SimpleNamespace(
+            namespace=("a", "b") if n % 2 else ("a",),
+            key=f"{n}",
+            value={"n": n},
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for n in range(250)
+    ]
+    asked = []
+
+    class Store:
+        def list_namespaces(self, *, limit, offset):
+            return [("a",), ("a", "b")][offset : offset + limit]
+
+        async def alist_namespaces(self, **options):
+            raise NotImplementedError
+
+        def search(self, namespace, *, limit, offset, refresh_ttl):
+            asked.append(refresh_ttl)
+            return [one for one in items if one.namespace[: len(namespace)] == namespace][offset : offset + limit]
+
+        async def asearch(self, *arguments, **options):
+            raise NotImplementedError
+
+    report = await import_from(session.memories, "langgraph", Store())
+    kept = await session.records.list(("langgraph", "store"))
+
+    assert (250, 250) == (report.added, len(kept))
+    assert {datetime(2026, 1, 1, tzinfo=UTC)} == {one.created_at for one in kept}
+    assert {False} == set(asked)
+
+
+async def test_what_has_ended_is_left_out(session, sources):
+    """A memory of mem0 whose day is over is not added, and told, however often it is tried."""
+    for _ in range(2):
+        report = await import_from(session.memories, "mem0", sources["mem0"])
+
+        assert "expired" in odd(report)
+    assert 3 == await session.memories.count()
+
+
+async def test_a_record_that_a_rule_refuses_is_told(session, tmp_path):
+    """A key that is too long is listed, and the others are added."""
+    file = points(
+        tmp_path / "collection" / "mem0" / "storage.sqlite", [("k" * 2_000, {"data": "x"}), ("1", {"data": "y"})]
+    )
+    report = await import_from(session.memories, "mem0", file)
+
+    assert (1, ["refused"]) == (report.added, odd(report))
+
+
+async def test_wrong_arguments_are_refused_before_anything_is_read(session, tmp_path):
+    """An unknown kind, a user where there is none, and a source that is no path are errors."""
+    for kind, source, options in (
+        ("mem1", tmp_path, {}),
+        ("mcp-memory", tmp_path / "x", {"user": "ada"}),
+        ("mcp-memory", 7, {}),
+        ("langgraph", object(), {}),
+        ("mem0", tmp_path, {"progress": 1}),
+        ("basic-memory", tmp_path, {"dry_run": 1}),
+    ):
+        with pytest.raises(InvalidArgument):
+            await import_from(session.memories, kind, source, **options)
+
+
+async def test_the_progress_ends_at_all(session, sources):
+    """How far an import is never falls back, and ends at all of it."""
+    steps = []
+    await import_from(
+        session.memories, "basic-memory", sources["basic-memory"], progress=lambda *step: steps.append(step)
+    )
+
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1] > 0
+
+
+async def test_a_closed_session_is_refused(sources):
+    """A session that was closed takes nothing over."""
+    async with Session.open(None, embedder=SMALL) as session:
+        memories = session.memories
+    with pytest.raises(SessionClosed):
+        await import_from(memories, "mcp-memory", sources["mcp-memory"])

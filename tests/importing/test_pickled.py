@@ -1,0 +1,120 @@
+"""Pickles are read without being unpickled: what they say is found, and nothing that they name is made or called."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import pickletools
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.importing.pickled import Opaque, plain, read_pickle
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+class Point:
+    """Stands for what a library pickles."""
+
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+
+class Called:
+    """Calls something when it is unpickled."""
+
+    def __reduce__(self):
+        return print, ("it was called",)
+
+
+@given(value=VALUES, protocol=st.integers(0, pickle.HIGHEST_PROTOCOL))
+def test_plain_data_is_read_from_every_protocol(value, protocol):
+    """Whatever protocol plain data was pickled with, the same data is read."""
+    assert value == plain(read_pickle(pickle.dumps(value, protocol)))
+
+
+@given(
+    protocol=st.integers(2, pickle.HIGHEST_PROTOCOL), payload=st.dictionaries(st.text(max_size=5), VALUES, max_size=4)
+)
+def test_the_fields_of_an_object_are_read(protocol, payload):
+    """An object is its name with its attributes, and is not made."""
+    found = read_pickle(pickle.dumps(Point(id="1", payload=payload), protocol))
+
+    assert isinstance(found, Opaque)
+    assert found.name.endswith("test_pickled.Point")
+    assert ("1", payload, None) == (found.field("id"), plain(found.field("payload")), found.field("vector"))
+
+
+def test_nothing_is_called(capsys):
+    """What a pickle would call is named, and not called."""
+    found = read_pickle(pickle.dumps({"payload": Called()}))
+
+    assert "" == capsys.readouterr().out
+    assert "builtins.print" == found["payload"].name
+    with pytest.raises(ValueError, match="no JSON"):
+        plain(found)
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_give_a_value_or_an_error(data):
+    """Bytes that are no pickle are a ValueError, and nothing else happens."""
+    with contextlib.suppress(ValueError):
+        read_pickle(data)
+
+
+@given(value=VALUES, cut=st.integers(0, 50), at=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_a_damaged_pickle_gives_a_value_or_an_error(value, cut, at, byte):
+    """A pickle that was cut off or changed is a ValueError, or says something else."""
+    data = bytearray(pickle.dumps(value))
+    data[at % len(data)] = byte
+    for some in (bytes(data), bytes(data[:-cut])):
+        with contextlib.suppress(ValueError):
+            plain(read_pickle(some))
+
+
+@pytest.mark.parametrize("instruction", ["PERSID", "BINPERSID", "INST", "OBJ", "EXT1", "NEWOBJ_EX"])
+def test_other_instructions_are_refused(instruction):
+    """An instruction that plain data does not need is an error."""
+    (code,) = (one.code for one in pickletools.opcodes if one.name == instruction)
+    data = {"PERSID": b"a\n", "INST": b"os\nsystem\n", "EXT1": b"\x01"}.get(instruction, b"")
+
+    with pytest.raises(ValueError, match=instruction):
+        read_pickle(b"(N" + code.encode("latin-1") + data + b".")
+
+
+def test_a_small_pickle_that_says_much_is_refused():
+    """A pickle that names one part again and again is not written out."""
+    value = ["x" * 10]
+    for _ in range(40):
+        value = [value, value]
+
+    with pytest.raises(ValueError, match="holds too much"):
+        plain(read_pickle(pickle.dumps(value)))
+
+
+def test_one_that_holds_itself_is_refused():
+    """A list in itself has no end."""
+    value = []
+    value.append(value)
+
+    with pytest.raises(ValueError, match="too deeply"):
+        plain(read_pickle(pickle.dumps(value)))
+
+
+def test_what_is_no_json_is_refused():
+    """Bytes, keys that are no texts, and times are no JSON."""
+    for value in (b"x", {1: 2}, datetime(2026, 1, 1, tzinfo=UTC), Point()):
+        with pytest.raises(ValueError, match="no JSON"):
+            plain(read_pickle(pickle.dumps([value])))
+
+
+def test_sets_and_tuples_are_lists():
+    """What JSON has no name for, and holds items only, is a list."""
+    assert [[1, 2, 3, 4], [5], []] == plain(read_pickle(pickle.dumps([(1, 2, 3, 4), {5}, frozenset()])))

@@ -1,0 +1,409 @@
+"""What is read of other programs' files, and what is odd about them; none of them is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from importing_helpers import (
+    MEM0,
+    entity,
+    graph,
+    langgraph_store,
+    listing,
+    mem0_home,
+    points,
+    relation,
+)
+
+from mama_structs.errors import InvalidArgument, MigrationError
+from mama_structs.importing import basic_memory, langgraph, mcp_memory, mem0
+from mama_structs.importing.notes import fields_of, observations_of, relations_of
+from mama_structs.importing.outside import word_of
+from mama_structs.memory.relationships import check_relationship
+
+TEA = """---
+title: Tea
+type: note
+permalink: drinks/tea
+tags: [drinks, "hot"]
+created: 2025-03-01T10:00:00+00:00
+---
+
+# Tea
+
+- [method] Steep it for three minutes #brewing (green tea)
+- [ ] buy some
+- goes_with [[Cake]] (sweet)
+- "is part of" [[Breakfast]]
+- made in [[Japan]] and [[China|the other one]]
+
+See [the cake](sweets/cake.md), and `[[no link]]`.
+
+```
+- [no] observation of [[Nobody]]
+```
+"""
+
+
+def kinds(outside):
+    """What is odd, in a word each."""
+    return [(one.what, one.kind) for one in outside.odd]
+
+
+# MCP's memory server
+
+
+def test_a_graph_is_entities_observations_and_relations(tmp_path):
+    """Each entity and each observation is a memory with the entity's name as its topic, each relation a link."""
+    file = graph(
+        tmp_path / "memory.jsonl",
+        entity("Ada", "person", "prefers tabs", "works from Oslo"),
+        entity("Structs", "project"),
+        relation("Ada", "works_on", "Structs"),
+    )
+    found = mcp_memory.read(file)
+
+    assert {"entities": 2, "observations": 2, "relations": 1} == found.found
+    assert [("Ada", "Ada (person)"), ("Ada", "prefers tabs"), ("Ada", "works from Oslo")] == [
+        (one.record["topic"], one.record["content"]) for one in found.memories[:3]
+    ]
+    assert ("Ada", "works_on", "Structs") == next(
+        (one.from_key, one.relationship, one.to_key) for one in found.links if one.is_told
+    )
+    assert () == tuple(found.odd)
+
+
+def test_odd_lines_of_a_graph_are_told(tmp_path):
+    """Lines that are no items, and items that lack something, are listed and counted."""
+    file = graph(
+        tmp_path / "memory.jsonl",
+        "nonsense",
+        {"type": "note"},
+        entity("", "person", "of nobody"),
+        entity("Ada", None, "  ", 7, "is known"),
+        {**entity("Eve"), "observations": "alone"},
+        entity("Ada", "person", "is told twice"),
+        relation("Ada", "", "Eve"),
+        {**relation("Ada", "knows", "Eve"), "since": 2020},
+    )
+    found = mcp_memory.read(file)
+
+    assert [
+        ("lines", "no_item"),
+        ("lines", "no_item"),
+        ("entities", "no_name"),
+        ("observations", "no_name"),
+        ("entities", "no_type"),
+        ("observations", "no_text"),
+        ("observations", "no_text"),
+        ("entities", "no_list"),
+        ("entities", "same_name"),
+        ("relations", "no_end"),
+        ("relations", "more_fields"),
+    ] == kinds(found)
+    assert {"lines": 2, "entities": 4, "observations": 6, "relations": 2} == found.found
+    assert ["Ada", "is known", "Eve (person)", "alone", "is told twice"] == [
+        one.record["content"] for one in found.memories
+    ]
+
+
+@given(word=st.text(min_size=1))
+def test_every_relation_has_a_word(word):
+    """Whatever stands for a relation becomes a word that links take, and what it was is kept where it was another."""
+    found, whole = word_of(word)
+
+    assert found == check_relationship(found)
+    assert (found if whole is None else whole) == word.strip()
+
+
+def test_a_file_without_items_is_no_graph(tmp_path):
+    """A file in which nothing is of a graph is refused; an empty one holds nothing."""
+    with pytest.raises(MigrationError, match="no file of MCP's memory server"):
+        mcp_memory.read(graph(tmp_path / "some.jsonl", {"a": 1}))
+
+    assert () == tuple(mcp_memory.read(graph(tmp_path / "empty.jsonl")).memories)
+
+
+# Notes
+
+
+def test_a_note_is_its_text_its_observations_and_its_links(tmp_path):
+    """A note is a context with its title as the topic; observations are insights; links lead to notes by any name."""
+    (tmp_path / "Tea.md").write_text(TEA)
+    (tmp_path / "sweets").mkdir()
+    (tmp_path / "sweets" / "cake.md").write_text("---\ntitle: Cake\n---\nSweet.")
+    (tmp_path / "breakfast.md").write_text("Early.")
+    before = listing(tmp_path)
+    found = basic_memory.read(tmp_path)
+    note = next(one for one in found.memories if one.key == "drinks/tea")
+    (insight,) = (one for one in found.memories if one.what == "observations")
+
+    assert {"notes": 3, "observations": 1, "relations": 5} == found.found
+    assert ("Tea", datetime(2025, 3, 1, 10, tzinfo=UTC)) == (note.record["topic"], note.record["created_at"])
+    assert note.record["content"].startswith("# Tea\n\n- [method]")
+    assert ["drinks", "hot"] == note.extra["basic-memory"]["tags"]
+    assert ("insight", "method", ("brewing",)) == tuple(insight.record[name] for name in ("type", "category", "tags"))
+    assert "Steep it for three minutes #brewing (green tea)" == insight.record["content"]
+    assert {
+        ("goes_with", "sweets/cake.md", "sweet"),
+        ("is part of", "breakfast.md", None),
+        ("links_to", "[[Japan]]", None),
+        ("links_to", "[[China]]", None),
+        ("links_to", "sweets/cake.md", None),
+    } == {(one.relationship, one.to_key, one.reason) for one in found.links if one.is_told}
+    assert before == listing(tmp_path)
+
+
+def test_odd_notes_are_told(tmp_path):
+    """Files that are no notes, links to files, and notes with a name or a time that does not hold, are listed."""
+    (tmp_path / "a.md").write_text("---\npermalink: same\ncreated: soon\n---\nOne.")
+    (tmp_path / "b.md").write_text("---\npermalink: same\n---\nTwo.")
+    (tmp_path / "c.md").write_bytes(b"Three \xff.")
+    (tmp_path / "d.png").write_bytes(b"x")
+    (tmp_path / "e.md").symlink_to(tmp_path / "a.md")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "f.md").write_text("Hidden.")
+    found = basic_memory.read(tmp_path)
+
+    assert [
+        ("notes", "no_time"),
+        ("notes", "not_utf8"),
+        ("other files", "no_note"),
+        ("other files", "no_note"),
+        ("notes", "same_permalink"),
+    ] == kinds(found)
+    assert ["same", "b.md", "c.md"] == [one.key for one in found.memories]
+
+
+def test_a_folder_without_notes_is_refused(tmp_path):
+    """A folder in which is no note, and one that is not there, are errors."""
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InvalidArgument):
+            basic_memory.read(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("- [idea] a thought", [("idea", "a thought", ())]),
+        ("* [idea] a #b #c", [("idea", "a #b #c", ("b", "c"))]),
+        ("1. [idea] one", [("idea", "one", ())]),
+        ("- no category #tag", [(None, "no category #tag", ("tag",))]),
+        ("- [idea] over\n  two lines", [("idea", "over two lines", ())]),
+        ("- [ ] a task #x", []),
+        ("- [x] a task", []),
+        ("- [00:01:02] spoken", []),
+        ("- [text](http://example.org)", []),
+        ("- plain", []),
+        ("[idea] no item", []),
+        ("> - [!info] a quotation", []),
+        ("```\n- [idea] code\n```", []),
+        ("~~~\n```\n- [idea] code\n~~~\n- [idea] behind", [("idea", "behind", ())]),
+    ],
+)
+def test_what_is_an_observation(line, expected):
+    """List items with a category or a tag are observations; tasks, times, code and quotations are none."""
+    assert expected == observations_of(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("- knows [[Ada]]", [("knows", "Ada", None)]),
+        ("- 'is near' [[Oslo]] (a town)", [("is near", "Oslo", "a town")]),
+        ("- she knows [[Ada]]", [("links_to", "Ada", None)]),
+        ("- knows [[Ada]] well", [("links_to", "Ada", None)]),
+        ("knows [[Ada]] and [[Ada]]", [("links_to", "Ada", None)]),
+        ("see [[a|b]] and [[memory://x/y]]", [("links_to", "a", None), ("links_to", "x/y", None)]),
+        ("`[[a]]` and ``[[b]] ` `` and `[[c]]", [("links_to", "c", None)]),
+        ("see [b](b.md#part), [c](https://example.org/c.md), ![d](d.md)", [("links_to", "./b.md", None)]),
+        ("\\[[a]] [[]] [[ ]]", []),
+    ],
+)
+def test_what_is_a_relation(line, expected):
+    """A word before a link in a list item names the relation; every other link only leads there; code is none."""
+    assert expected == relations_of(line)
+
+
+def test_frontmatter_is_read_in_its_plain_forms():
+    """Texts, lists on one line and on several, quotes and comments are read; what is nested is left alone."""
+    front = "title: 'It''s'\ntags:\n- a\n  - \"b\"\nlist: [c, 'd']\nempty:\nnested:\n  key: value\nn: 1 # one\nurl: http://x/#y"
+
+    assert {
+        "title": "It's",
+        "tags": ["a", "b"],
+        "list": ["c", "d"],
+        "n": "1",
+        "url": "http://x/#y",
+    } == fields_of(front)
+
+
+@given(text=st.text(alphabet="`[]()#-*> \n\\|x~'\"", max_size=200))
+def test_any_text_is_a_note(text):
+    """No text of a note is an error."""
+    observations_of(text)
+    relations_of(text)
+    fields_of(text)
+
+
+# mem0
+
+
+def test_what_mem0_left_is_read(tmp_path):
+    """mem0's own files give its memories with their ids, payloads and histories, and what is left out is told."""
+    home = mem0_home(tmp_path)
+    before = listing(home)
+    found = mem0.read(home)
+    memories = {one.value["data"]: one for one in found.records if one.what == "memories" and not one.is_beside}
+    tea = memories["Ada likes black tea"]
+    (history,) = (one.value for one in found.records if one.is_beside and one.key == tea.key)
+
+    assert {"Ada likes black tea", "Noted: green tea", "Bob lives in Oslo", "It has ended"} == set(memories)
+    assert ("ada", "drinks", 3, ["a", "b"]) == tuple(tea.value[name] for name in ("user_id", "topic", "n", "tags"))
+    assert "text_lemmatized" not in tea.value
+    assert tea.value["created_at"].startswith(tea.created_at.isoformat()[:23])
+    assert [("ADD", None), ("UPDATE", "Ada likes green tea")] == [(one["event"], one["old_memory"]) for one in history]
+    assert datetime(2020, 1, 2, tzinfo=UTC) == memories["It has ended"].expires_at
+    assert [("deleted memories", "deleted")] == kinds(found)
+    assert before == listing(home)
+
+
+def test_what_get_all_gives_is_the_same(tmp_path):
+    """The JSON of get_all gives the same payloads as the files, for the one user that it was asked for."""
+    files = {one.key: one.value for one in mem0.read(mem0_home(tmp_path), user="ada").records if not one.is_beside}
+    given = {one.key: one.value for one in mem0.read(MEM0 / "get_all.json").records}
+
+    assert files == given
+
+
+def test_one_user_alone_can_be_asked_for(tmp_path):
+    """With a user the memories of others are left out, and their number is told."""
+    found = mem0.read(mem0_home(tmp_path), user="ada")
+
+    assert {"memories": 2, "memories of others": 2, "deleted memories": 1} == found.found
+    assert ("memories of others", "other_user") in kinds(found)
+
+
+def test_a_history_alone_gives_what_was_not_deleted(tmp_path):
+    """Of a history alone memories have their texts and times, and the user that is named."""
+    home = mem0_home(tmp_path)
+    found = mem0.read(home / "history.db", user="ada")
+    tea = next(one for one in found.records if one.value["data"] == "Ada likes black tea")
+
+    assert ("ada", "user") == (tea.value["user_id"], tea.value["role"])
+    assert 4 == found.found["memories"]
+    assert {("memories", "no_user")} <= set(kinds(mem0.read(home / "history.db")))
+
+
+def test_odd_points_are_told(tmp_path):
+    """Rows that are no points, points without text, older rows of a point, and mem0's own collections are told."""
+    folder = tmp_path / "collection"
+    points(
+        folder / "mem0" / "storage.sqlite",
+        [
+            ("1", {"data": "an older form"}),
+            ("2", {"data": " "}),
+            ("3", b"no pickle"),
+            ("4", {"data": "with a date", "expiration_date": "soon"}),
+            ("1", {"data": "the newer form"}),
+            ("5", {"data": "holds bytes", "blob": b"x"}),
+        ],
+    )
+    points(folder / "mem0_entities" / "storage.sqlite", [("6", {"data": "Ada"})])
+    points(folder / "mem0migrations" / "storage.sqlite", [("7", {"user_id": "x"})])
+    found = mem0.read(tmp_path)
+
+    assert {"with a date", "the newer form"} == {one.value["data"] for one in found.records}
+    assert [
+        ("memories", "no_point"),
+        ("memories", "no_point"),
+        ("memories", "no_text"),
+        ("entities", "derived"),
+        ("other points", "no_memory"),
+        ("memories", "no_date"),
+    ] == sorted(kinds(found), key=lambda one: ["no_point", "no_text", "derived", "no_memory", "no_date"].index(one[1]))
+    assert {"memories": 5, "entities": 1, "other points": 1} == found.found
+
+
+def test_what_is_none_of_mem0_is_refused(tmp_path):
+    """A folder without its files, another database, and JSON of another form are errors."""
+    (tmp_path / "some.json").write_text(json.dumps({"a": 1}))
+    (tmp_path / "some.txt").write_text("no JSON")
+    with sqlite3.connect(tmp_path / "some.db") as database:
+        database.execute("CREATE TABLE other (id)")
+    database.close()
+
+    with pytest.raises(InvalidArgument, match="nothing of mem0"):
+        mem0.read(tmp_path)
+    for name in ("some.json", "some.txt", "some.db"):
+        with pytest.raises(MigrationError):
+            mem0.read(tmp_path / name)
+
+
+def test_odd_results_of_get_all_are_told(tmp_path):
+    """Results without an id or a text are listed."""
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps([{"memory": "no id"}, "nothing", {"id": "1", "memory": None}, {"id": 2, "memory": "x"}]))
+    found = mem0.read(file)
+
+    assert [("memories", "no_id"), ("memories", "no_id"), ("memories", "no_text")] == kinds(found)
+    assert ["2"] == [one.key for one in found.records]
+
+
+# LangGraph
+
+
+def test_the_items_of_a_file_are_read(tmp_path):
+    """Each item has its namespace behind the adapter's labels, its times, and the text that was indexed of it."""
+    file = langgraph_store(
+        tmp_path / "store.db",
+        [
+            ("users.ada", "tea", {"text": "likes tea", "n": 1}, "2026-01-02 03:04:05"),
+            ("users.ada", "secret", {"text": "not indexed"}),
+            ("users", "soon", {"a": {"b": ["x", "y"]}}, "2026-01-02 03:04:05", "2999-01-01 00:00:00", 60.0),
+        ],
+        indexed=[("users.ada", "tea", "text"), ("users", "soon", "a.b.0"), ("users", "soon", "a.b.1")],
+    )
+    before = listing(tmp_path)
+    tea, secret, soon = langgraph.read(file).records
+
+    assert (("langgraph", "store", "users", "ada"), "tea") == (tea.labels, tea.key)
+    assert ({"text": "likes tea", "n": 1}, ("likes tea",)) == (tea.value, tea.text)
+    assert datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) == tea.created_at
+    assert secret.text is None
+    assert ([{"a": {"b": ["x", "y"]}}, 60.0], ("x", "y")) == (soon.value, soon.text)
+    assert datetime(2999, 1, 1, tzinfo=UTC) == soon.expires_at
+    assert before == listing(tmp_path)
+
+
+def test_odd_items_are_told(tmp_path):
+    """Values that are no JSON or no mapping are listed; without vectors the whole value is what is found."""
+    file = langgraph_store(tmp_path / "store.db", [("a", "1", "no JSON"), ("a", "2", [1]), ("", "3", {"b": "ö"})])
+    found = langgraph.read(file)
+
+    assert [("items", "no_json"), ("items", "no_mapping")] == kinds(found)
+    assert [(("langgraph", "store"), ('{"b": "ö"}',))] == [(one.labels, one.text) for one in found.records]
+    assert {"items": 3} == found.found
+
+
+def test_another_database_is_no_store(tmp_path):
+    """A database without a store's table is refused, and so is what is no database."""
+    with sqlite3.connect(tmp_path / "some.db") as database:
+        database.execute("CREATE TABLE checkpoints (id)")
+    database.close()
+    (tmp_path / "some.txt").write_text("x")
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(MigrationError, match="none of a LangGraph store"):
+        langgraph.read(tmp_path / "some.db")
+    with pytest.raises(MigrationError, match="no SQLite database"):
+        langgraph.read(tmp_path / "some.txt")
+    for name in ("pipe", "missing"):
+        with pytest.raises(InvalidArgument):
+            langgraph.read(tmp_path / name)
