@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -22,6 +23,7 @@ from mama_structs.memory.model import METADATA, CreatedBy, Link, LinkMetadata, L
 from mama_structs.memory.opening import open_memories
 from mama_structs.memory.saving import FindContent, no_content
 from mama_structs.memory.store import MemoryStore
+from mama_structs.session import Session
 from mama_structs.settings import MemorySettings, Settings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.server import Server
@@ -126,6 +128,16 @@ class PlainEngines:
 ENGINE: Final = "MAMA_STRUCTS_TEST_ENGINE"
 """``postgres`` there lets all tests with an `OpenedDirectory` keep its memories on a server of their own."""
 _LENT: Final[dict[Path, str]] = {}
+
+
+def count(store: Path, namespace: str = "default") -> int:
+    """Return how many memories a directory has."""
+
+    async def counted() -> int:
+        async with Session.open(store, embedder=HashEmbedder(), namespace=namespace) as session:
+            return await session.memories.count()
+
+    return asyncio.run(counted())
 
 
 def is_on_server() -> bool:

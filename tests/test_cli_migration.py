@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 from mama_v1_0 import OldStore
+from memory_helpers import count
 
 import mama_structs
 from mama_structs.commands import printing, table
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.memory.embedding.hashed import HashEmbedder
 from mama_structs.session import Session
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
@@ -39,16 +39,6 @@ def run(*command):
     with contextlib.redirect_stdout(io.StringIO()) as said:
         code = table.run(table.parse([str(part) for part in command]))
     return code, said.getvalue()
-
-
-def count(store, namespace="default"):
-    """Return how many memories a directory has."""
-
-    async def counted():
-        async with Session.open(store, embedder=HashEmbedder(), namespace=namespace) as session:
-            return await session.memories.count()
-
-    return asyncio.run(counted())
 
 
 def test_migrate_and_rollback(old, tmp_path):

@@ -182,7 +182,14 @@ _ID: Final = ("id ID", "a memory's id")
 _REPORT: Final = ("--json", "print the report as one JSON object")
 _EMBEDDERS: Final = ("semantic", "hash")
 _EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra of that name; hash: words only, always there"
+_OTHERS: Final = ("mem0", "langgraph", "mcp-memory", "basic-memory")
+_SOURCE_HELP: Final = (
+    "mem0: Qdrant's folder, history.db, or what get_all() gives as JSON; langgraph: the file of a SqliteStore; "
+    "mcp-memory: the server's memory.jsonl; basic-memory: the folder of notes"
+)
+_MADE: Final = ("store STORE", "a session's directory, made if it does not exist, or the address of a server")
 _DEFAULT_HELP: Final = "by default the one that the store was written with, or else the better one that is installed"
+_EMBEDDER: Final = ("--embedder", f"{_EMBEDDER_HELP}; {_DEFAULT_HELP}", {"choices": _EMBEDDERS})
 _PLAYER_HELP: Final = (
     "the player in question, such as 1-11, with guild, planet and fleet, among the first 1,024 that the node lists; "
     "by default 1-11 of the bundled node, and of a real one the first that has these"
@@ -208,7 +215,7 @@ _GROUPS: Final = {
     "look after a store": (
         "check", "backup", "copy", "export", "import", "conversations", "maintain", "rebuild", "reembed",
     ),
-    "come over from MAMA v1.0": ("migrate", "rollback"),
+    "come over from elsewhere": ("import-from", "migrate", "rollback"),
 }  # fmt: skip
 # What stands behind the command in an example of it.
 _EXAMPLES: Final = {
@@ -234,6 +241,7 @@ _EXAMPLES: Final = {
     "maintain": "agent.mama",
     "rebuild": "agent.mama",
     "reembed": "agent.mama --embedder semantic",
+    "import-from": "mem0 /tmp/qdrant agent.mama",
     "migrate": "~/.claude/mama-memory.db agent.mama --dry-run",
     "rollback": "agent.mama",
 }
@@ -251,6 +259,7 @@ _LINES: Final = {
     "maintain": "remove weak and old automatic links",
     "rebuild": "build the search indexes anew; no memory is lost",
     "reembed": "change over to another embedder",
+    "import-from": "take over memories of mem0, LangGraph, MCP's server, basic-memory",
     "migrate": "take over the memories of a MAMA v1.0 database",
     "fake-node": "serve a generated Structs world until stopped",
     "conversations": "list, delete and move conversations",
@@ -345,9 +354,21 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "migrate": (
         upkeep.migrate,
         ("old OLD.db", "the old file, such as ~/.claude/mama-memory.db"),
-        ("store STORE", "a session's directory, made if it does not exist, or the address of a server"),
+        _MADE,
         ("--dry-run", "only say what would be done"),
-        ("--embedder", f"{_EMBEDDER_HELP}; {_DEFAULT_HELP}", {"choices": _EMBEDDERS}),
+        _EMBEDDER,
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "import-from": (
+        upkeep.import_from,
+        ("kind KIND", f"whose they are: {', '.join(_OTHERS)}", {"choices": _OTHERS}),
+        ("source SOURCE", _SOURCE_HELP),
+        _MADE,
+        ("--user ID", "of mem0's memories, only those of this user id"),
+        ("--dry-run", "only say what would be done"),
+        ("--again", "add also what was taken over before, and deleted here since"),
+        _EMBEDDER,
         _NAMESPACE,
         _REPORT,
     ),

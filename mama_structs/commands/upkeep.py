@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
+import mama_structs  # for the annotations: what they name loads when a session opens
 from mama_structs._check import is_address, printable
 from mama_structs.commands.given import check_known, embedder_named, is_session, opened
 from mama_structs.commands.printing import answer, say, shown, without_passwords
@@ -185,20 +187,41 @@ async def migrate(given: argparse.Namespace) -> None:
 
     import attrs
 
-    from mama_structs.session import Session
     from mama_structs.v1 import migrate_old, read_old
 
     begun = time.perf_counter()
     # First: where the old file cannot be read, no directory is made.
     old = read_old(Path(given.old))
-    embedder = None if given.embedder is None else embedder_named(given.embedder)
-    # What a dry run is for may not exist yet, and is not made: a store in memory stands for it.
-    location = None if given.dry_run and not is_session(given.store) else given.store
-    async with Session.open(location, namespace=given.namespace, embedder=embedder) as session:
+    async with _opened_to_fill(given) as session:
         with shown("migrated", "steps", resumable=True, lines=False) as progress:
             report = await migrate_old(session.memories, old, dry_run=given.dry_run, progress=progress)
     report = attrs.evolve(report, seconds=time.perf_counter() - begun)
     answer(given, report.to_json(), str(report))
+
+
+async def import_from(given: argparse.Namespace) -> None:
+    """Take over the memories of another program, whose files are not changed; again, nothing is added twice."""
+    from mama_structs.importing.kinds import read_from, take_over
+
+    # First, as for a migration.
+    outside = await read_from(given.kind, given.source, user=given.user)
+    async with _opened_to_fill(given) as session:
+        with shown("imported", "items", resumable=True, lines=False) as progress:
+            how = {"dry_run": given.dry_run, "again": given.again, "progress": progress}
+            report = await take_over(session.memories, outside, **how)
+    answer(given, report.to_json(), str(report))
+
+
+@contextlib.asynccontextmanager
+async def _opened_to_fill(given: argparse.Namespace) -> AsyncIterator[mama_structs.Session]:
+    """Open the session, made if it is missing, that memories of elsewhere are to be added to."""
+    from mama_structs.session import Session
+
+    embedder = None if given.embedder is None else embedder_named(given.embedder)
+    # What a dry run is for may not exist yet, and is not made: a store in memory stands for it.
+    location = None if given.dry_run and not is_session(given.store) else given.store
+    async with Session.open(location, namespace=given.namespace, embedder=embedder) as session:
+        yield session
 
 
 async def roll_back(given: argparse.Namespace) -> None:

@@ -1,0 +1,97 @@
+"""The command that takes over memories of other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from importing_helpers import entity, graph, listing, mem0_home, relation
+from memory_helpers import count
+
+import mama_structs
+from mama_structs.commands import table
+from mama_structs.errors import InvalidArgument, MigrationError
+from mama_structs.importing.kinds import KINDS
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
+
+
+def run(*command):
+    """Run a command, and return its code and what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = table.run(table.parse(["import-from", *map(str, command)]))
+    return code, said.getvalue()
+
+
+@pytest.fixture
+def source(tmp_path):
+    return graph(tmp_path / "memory.jsonl", entity("Ada", "person", "prefers tabs"), relation("Ada", "knows", "Eve"))
+
+
+def test_the_command_knows_every_kind():
+    """The kinds that the command takes are those that can be read."""
+    assert table._OTHERS == tuple(KINDS)
+
+
+def test_a_store_is_made_and_left_as_it_is_the_second_time(source, tmp_path):
+    """A store is made and filled, the report names what was left out, and another run adds nothing."""
+    before = listing(source.parent)
+    code, text = run("mcp-memory", source, tmp_path / "new.mama", "--embedder", "hash", "--namespace", "mine")
+    again = json.loads(run("mcp-memory", source, tmp_path / "new.mama", "--namespace", "mine", "--json")[1])
+
+    assert 0 == code
+    assert "relations Ada knows Eve: no_such_end: left out: Eve is not there" in text
+    assert (0, 2, 2) == (again["added"], again["known"], count(tmp_path / "new.mama", "mine"))
+    assert before == {name: one for name, one in listing(source.parent).items() if "new.mama" not in name}
+
+
+def test_a_dry_run_makes_nothing(source, tmp_path, capsys):
+    """A dry run says what would be added, and makes no directory."""
+    code, text = run("mcp-memory", source, tmp_path / "new.mama", "--dry-run", "--embedder", "hash")
+
+    assert (0, True) == (code, "would be added" in text)
+    assert not (tmp_path / "new.mama").exists()
+    assert "imported 4 of 4 items\n" == capsys.readouterr().err
+
+
+def test_what_cannot_be_read_makes_nothing(source, tmp_path):
+    """Where there is nothing of that kind, no directory is made."""
+    for kind, problem in (("mem0", MigrationError), ("basic-memory", InvalidArgument), ("langgraph", MigrationError)):
+        with pytest.raises(problem):
+            run(kind, tmp_path if kind == "basic-memory" else source, tmp_path / "new.mama")
+
+    assert not (tmp_path / "new.mama").exists()
+
+
+def test_one_user_of_mem0_goes_to_a_namespace_of_its_own(tmp_path):
+    """With a user only that one's memories are taken over, into the namespace that is named."""
+    home = mem0_home(tmp_path / "mem0")
+    run("mem0", home, tmp_path / "new.mama", "--user", "ada", "--namespace", "user:ada", "--embedder", "hash")
+
+    assert (2, 0) == (count(tmp_path / "new.mama", "user:ada"), count(tmp_path / "new.mama"))
+
+
+def test_ctrl_c_loses_nothing(tmp_path):
+    """Stopped half-way the command says how to go on, and does so."""
+    source = graph(tmp_path / "memory.jsonl", *(entity(f"Name{n}", "thing", f"fact {n}") for n in range(300)))
+    command = [sys.executable, "-m", "mama_structs", "import-from", "mcp-memory", str(source), "new.mama"]
+    command += ["--embedder", "hash"]
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / "new.mama" / "journal").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=600)[1]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+
+    assert 130 == process.returncode
+    assert "Traceback" not in said
+    assert "imported 900 of 900 items" in done.stderr
+    assert 600 == count(tmp_path / "new.mama")
