@@ -20,7 +20,7 @@ from typing import Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importing.files import opened
+from mama_structs.importing.files import read_bytes
 from mama_structs.importing.notes import Observation, fields_of, observations_of, relations_of, split_front, tags_of
 from mama_structs.importing.outside import OddItem, Outside, OutsideLink, OutsideMemory, digest_of, topic_of, word_of
 from mama_structs.importing.values import read_time
@@ -66,10 +66,9 @@ def read(path: Path) -> Outside:
     root = path if path.is_dir() else path.parent
     for file in _files(path):
         name = file.relative_to(root).as_posix()
-        if file.suffix.lower() != ".md" or file.is_symlink():
+        if (why := _no_note(file)) is not None:
             found[_FILES] += 1
-            what = "it is a link to another file" if file.is_symlink() else "it is no Markdown"
-            odd.append(OddItem(what=_FILES, id=name, kind="no_note", note=f"left out: {what}"))
+            odd.append(OddItem(what=_FILES, id=name, kind="no_note", note=f"left out: {why}"))
             continue
         found[NOTES] += 1
         note, problem = _note(file, name)
@@ -114,12 +113,17 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
 
 
+def _no_note(file: Path) -> str | None:
+    """Return why a file is no note, None where it is one."""
+    if file.is_symlink():
+        return "it is a link to another file"
+    return None if file.suffix.lower() == ".md" and file.is_file() else "it is no Markdown file"
+
+
 def _note(file: Path, name: str) -> tuple[Note, tuple[str, str] | None]:
     """Return a note, and what is odd about it."""
     problem = None
-    with opened(file, "a note") as opened_file:
-        data = opened_file.read()
-        changed = os.fstat(opened_file.fileno()).st_mtime_ns // 1_000_000
+    data, changed = read_bytes(file, "a note"), file.stat().st_mtime_ns // 1_000_000
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:

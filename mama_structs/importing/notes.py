@@ -23,7 +23,7 @@ _RELATION: Final = re.compile(
     r"""^(?:"([^"\[]+)"|'([^'\[]+)'|([^\s\[]+))[ \t]*\[\[([^\[\]]+)\]\][ \t]*(?:\(([^()]*)\))?$"""
 )
 _WIKI: Final = re.compile(r"(?<!\\)\[\[([^\[\]]+)\]\]")
-_FILE_LINK: Final = re.compile(r"(?<!!)\[[^\[\]]*\]\(<?([^()\[\]<>\s]+?\.md)(?:#[^()\[\]]*)?>?\)", re.IGNORECASE)
+_FILE_LINK: Final = re.compile(r"(?<!!)\[[^\[\]]*\]\(<?([^()\[\]<>\s#]+?\.md)(?:#[^()\[\]]*)?>?\)", re.IGNORECASE)
 
 
 class Observation(NamedTuple):
@@ -60,8 +60,9 @@ def fields_of(front: str) -> dict[str, str | list[str]]:
         entry = _ENTRY.match(line)
         field = _FIELD.match(line)
         if entry and name is not None:
-            before = fields.get(name)
-            fields[name] = [*(before if isinstance(before, list) else ()), _plain(entry[1])]
+            if not isinstance(several := fields.get(name), list):
+                several = fields[name] = []
+            several.append(_plain(entry[1]))
         elif field:
             name, value = field[1].strip(), (field[2] or "").strip()
             if value.startswith("[") and value.endswith("]"):

@@ -167,6 +167,7 @@ def test_odd_notes_are_told(tmp_path):
     (tmp_path / "c.md").write_bytes(b"Three \xff.")
     (tmp_path / "d.png").write_bytes(b"x")
     (tmp_path / "e.md").symlink_to(tmp_path / "a.md")
+    os.mkfifo(tmp_path / "f.md")
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "f.md").write_text("Hidden.")
     found = basic_memory.read(tmp_path)
@@ -174,6 +175,7 @@ def test_odd_notes_are_told(tmp_path):
     assert [
         ("notes", "no_time"),
         ("notes", "not_utf8"),
+        ("other files", "no_note"),
         ("other files", "no_note"),
         ("other files", "no_note"),
         ("notes", "same_permalink"),
