@@ -1,0 +1,225 @@
+"""A session's records as the checkpointer of LangGraph; needs the extra ``langgraph``."""
+
+from __future__ import annotations
+
+import builtins
+import secrets
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from mama_structs import sync
+from mama_structs.adapters._bridge import Bridge, awaited, blocking
+from mama_structs.adapters.langgraph_threads import Blob, Saved, Threads, Write
+from mama_structs.errors import InvalidArgument
+from mama_structs.session import Session
+
+try:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import (
+        WRITES_IDX_MAP,
+        BaseCheckpointSaver,
+        ChannelVersions,
+        Checkpoint,
+        CheckpointMetadata,
+        CheckpointTuple,
+        get_checkpoint_metadata,
+        writes_sort_key,
+    )
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.langgraph_checkpoints needs LangGraph: pip install 'mama-structs[langgraph]'"
+    ) from _missing
+
+# Metadata of threads whose channels are rebuilt from the writes of earlier checkpoints.
+_DELTAS: Final = frozenset({"counters_since_delta_snapshot", "delta_writes_versioned"})
+_STRATEGIES: Final = ("keep_latest", "delete")
+
+
+class LangGraphCheckpointer(BaseCheckpointSaver[str]):
+    """
+    Threads of LangGraph agents in a session: ``create_agent(..., checkpointer=LangGraphCheckpointer(session))``.
+
+    Each checkpoint is one transaction, with the channels that changed; what did not change is not written again.
+    No search and no recall sees a thread. Values are written by LangGraph's own serializer and nothing is ever
+    unpickled: of what it reads it makes the types that LangGraph holds to be safe, and those in *allow*; any other is
+    given back as its plain data, with a warning that names it.
+
+    Methods with and without an ``a`` before their name work in any thread, and in any event loop; those without
+    block, and are refused in the event loop that an async session lives in.
+
+    Args:
+        session: Where threads are kept. An async one must be open, and its event loop running, as long as the
+            checkpointer is used, which is made in it; one of `mama_structs.sync` is for programs without a loop.
+        allow: Classes of the host's own that a graph's state holds, such as models and dataclasses.
+        serde: Another serializer, such as one that encrypts, in place of LangGraph's with *allow*.
+
+    Raises:
+        WrongLoop: No event loop runs here, and the session is an async one; or a call blocks the session's own loop.
+        SessionClosed: The session was closed, or its loop ended.
+        InvalidArgument: *serde* may unpickle; or a channel has more than some 12 MB, or a name is too long.
+
+    """
+
+    def __init__(
+        self,
+        session: Session | sync.Session,
+        *,
+        allow: Iterable[type] = (),
+        serde: SerializerProtocol | None = None,
+    ) -> None:
+        if any(getattr(one, "pickle_fallback", False) for one in (serde, getattr(serde, "serde", None))):
+            raise InvalidArgument("serde must not unpickle", hint="JsonPlusSerializer(pickle_fallback=False)")
+        # None would mean that the constructor of any class that a record names is called.
+        super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
+        self._bridge = Bridge(session)
+
+        self._threads = Threads(self._bridge.session.records)
+
+    async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint that *config* names, or its thread's latest; None where there is none."""
+        thread, namespace, checkpoint = _named(config)
+        found = await self._threads.get(thread, namespace or "", checkpoint)
+        return None if found is None else self._shown(found)
+
+    async def _list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: Mapping[str, Any] | None,  # noqa: A002 - LangGraph's name
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> builtins.list[CheckpointTuple]:
+        def matches(blob: Blob) -> bool:
+            metadata = self.serde.loads_typed(blob) if filter else {}
+            return all(metadata.get(name) == value for name, value in (filter or {}).items())
+
+        thread, namespace, checkpoint = _named(config) if config else (None, None, None)
+        earlier = _named(before)[2] if before else None
+        found = await self._threads.list(
+            thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches
+        )
+        return [self._shown(saved) for saved in found]
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Give checkpoints, newest first: of a thread, or of all, by their metadata, and from before another one."""
+        yield from self._bridge.run(lambda: self._list(config, filter=filter, before=before, limit=limit))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Give checkpoints, newest first: of a thread, or of all, by their metadata, and from before another one."""
+        for one in await self._bridge.arun(lambda: self._list(config, filter=filter, before=before, limit=limit)):
+            yield one
+
+    async def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint and its changed channels, in one transaction, and return the config that names it."""
+        thread, namespace, parent = _named(config)
+        dumps, values = self.serde.dumps_typed, checkpoint["channel_values"]
+        known = get_checkpoint_metadata(config, metadata)
+        saved = Saved(
+            thread=thread,
+            namespace=namespace or "",
+            id=checkpoint["id"],
+            parent=parent,
+            checkpoint=dumps({**checkpoint, "channel_values": {}}),
+            metadata=dumps(known),
+            versions=checkpoint["channel_versions"],
+            run=known.get("run_id"),
+            is_delta=not _DELTAS.isdisjoint(known),
+        )
+        changed = [(name, version, dumps(values[name])) for name, version in new_versions.items() if name in values]
+        await self._threads.put(saved, changed)
+        return _config(saved, saved.id)
+
+    async def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Keep what a task wrote after a checkpoint; what it wrote before stays, but for errors and interrupts."""
+        thread, namespace, checkpoint = _named(config)
+        written = [
+            Write(task_id, task_path, WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
+            for index, (channel, value) in enumerate(writes)
+        ]
+        await self._threads.put_writes(thread, namespace or "", str(checkpoint), written)
+
+    async def _delete_thread(self, thread_id: str) -> None:
+        """Delete all of a thread."""
+        await self._threads.delete(str(thread_id))
+
+    async def _delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that these runs made, in all threads: it reads all of them."""
+        await self._threads.delete_for_runs(map(str, run_ids))
+
+    async def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy all of a thread to another, in one transaction."""
+        await self._threads.copy(str(source_thread_id), str(target_thread_id))
+
+    async def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Delete threads (``"delete"``), or all but the latest checkpoint of each namespace (``"keep_latest"``)."""
+        if isinstance(thread_ids, str) or strategy not in _STRATEGIES:
+            raise InvalidArgument('prune takes a sequence of thread ids, and "keep_latest" or "delete"')
+        threads = [str(one) for one in thread_ids]
+        if strategy == "keep_latest":
+            return await self._threads.prune(threads)
+        for thread in threads:
+            await self._threads.delete(thread)
+        return None
+
+    get_tuple, aget_tuple = blocking(_get_tuple), awaited(_get_tuple)
+    put, aput = blocking(_put), awaited(_put)
+    put_writes, aput_writes = blocking(_put_writes), awaited(_put_writes)
+    delete_thread, adelete_thread = blocking(_delete_thread), awaited(_delete_thread)
+    delete_for_runs, adelete_for_runs = blocking(_delete_for_runs), awaited(_delete_for_runs)
+    copy_thread, acopy_thread = blocking(_copy_thread), awaited(_copy_thread)
+    prune, aprune = blocking(_prune), awaited(_prune)
+
+    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - LangGraph's interface
+        """Return the version behind *current*, which no fork of the thread makes a second time."""
+        number = 0 if current is None else int(str(current).split(".", 1)[0])
+        return f"{number + 1:032}.{secrets.token_hex(8)}"
+
+    def _shown(self, saved: Saved) -> CheckpointTuple:
+        loads = self.serde.loads_typed
+        checkpoint: Checkpoint = loads(saved.checkpoint)
+        checkpoint["channel_values"] = {name: loads(blob) for name, blob in saved.channels.items()}
+        ordered = sorted(saved.writes, key=lambda one: writes_sort_key(one.path, one.task, one.index))
+        return CheckpointTuple(
+            config=_config(saved, saved.id),
+            checkpoint=checkpoint,
+            metadata=loads(saved.metadata),
+            parent_config=_config(saved, saved.parent) if saved.parent else None,
+            pending_writes=[(one.task, one.channel, loads(one.value)) for one in ordered],
+        )
+
+
+def _named(config: RunnableConfig) -> tuple[str, str | None, str | None]:
+    """Return the thread, the namespace and the checkpoint that a config names."""
+    names = config.get("configurable") or {}
+    if names.get("thread_id") is None:
+        raise InvalidArgument("the config names no thread", hint='{"configurable": {"thread_id": "..."}}')
+    return str(names["thread_id"]), names.get("checkpoint_ns"), names.get("checkpoint_id")
+
+
+def _config(saved: Saved, checkpoint: str) -> RunnableConfig:
+    names = {"thread_id": saved.thread, "checkpoint_ns": saved.namespace, "checkpoint_id": checkpoint}
+    return {"configurable": names}

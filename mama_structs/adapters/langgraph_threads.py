@@ -1,0 +1,253 @@
+"""How threads of checkpoints lie in a session's records; knows nothing of what is in them, and imports no framework."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.records import HostRecord, NewRecord, RecordStore
+
+_ROOT: Final = ("langgraph", "threads")
+# In this order a thread is deleted: what is left of one half-way has no checkpoint that misses its values.
+_CHECKPOINTS: Final = "checkpoints"
+_VALUES: Final = "values"
+_WRITES: Final = "writes"
+# Characters of a namespace, percent-encoded, that stand in a label as they are: some six graphs inside each other.
+_LONG: Final = 300
+_Place: TypeAlias = tuple[tuple[str, ...], str]
+# What a serializer makes of a value: how it is written, and the bytes.
+Blob: TypeAlias = tuple[str, bytes]
+Version: TypeAlias = str | int | float
+
+
+@attrs.frozen
+class Write:
+    """One value that a task wrote to a channel; *index* is below zero for errors, interrupts and the like."""
+
+    task: str
+    path: str
+    index: int
+    channel: str
+    value: Blob
+
+
+@attrs.frozen
+class Saved:
+    """A checkpoint; in *channels* is what its versions name and has a value, in *writes* what came behind it."""
+
+    thread: str
+    namespace: str
+    id: str
+    parent: str | None
+    checkpoint: Blob
+    metadata: Blob
+    versions: Mapping[str, Version]
+    run: str | None
+    is_delta: bool
+    channels: Mapping[str, Blob] = attrs.field(factory=dict)
+    writes: Sequence[Write] = ()
+
+
+class Threads:
+    """
+    Checkpoints, the values of their channels, and the writes behind them, by thread and namespace.
+
+    A channel's value is kept once for each of its versions, whichever checkpoints name it.
+    """
+
+    def __init__(self, records: RecordStore) -> None:
+        self._records = records
+
+    async def put(self, saved: Saved, values: Iterable[tuple[str, Version, Blob]]) -> None:
+        """Keep a checkpoint and the new values of channels, in one transaction."""
+        value = {
+            "namespace": saved.namespace,
+            "parent": saved.parent,
+            "checkpoint": _packed(saved.checkpoint),
+            "metadata": _packed(saved.metadata),
+            "versions": dict(saved.versions),
+            "run": saved.run,
+            "delta": saved.is_delta,
+        }
+        labels = _labels(saved.thread, _VALUES, saved.namespace)
+        await self._records.put_many(
+            [
+                *(NewRecord(labels, _version_key(name, version), _packed(blob)) for name, version, blob in values),
+                NewRecord(_labels(saved.thread, _CHECKPOINTS, saved.namespace), saved.id, value),
+            ]
+        )
+
+    async def put_writes(self, thread: str, namespace: str, checkpoint: str, writes: Sequence[Write]) -> None:
+        """Keep what a task wrote; of a task that runs again the first values stay, and the newest special ones."""
+        labels = _labels(thread, _WRITES, namespace)
+        packed = [{**attrs.asdict(write), "value": _packed(write.value)} for write in writes]
+        given = [NewRecord(labels, f"{checkpoint} {one['task']} {one['index']}", one) for one in packed]
+        known = await self._records.get_many([(labels, new.key) for new in given])
+        new = [one for one, there in zip(given, known, strict=True) if there is None or one.value["index"] < 0]
+        if new:
+            await self._records.put_many(new)
+
+    async def get(self, thread: str, namespace: str, checkpoint: str | None) -> Saved | None:
+        """Return a checkpoint, or the latest of its namespace; None where there is none."""
+        labels = _labels(thread, _CHECKPOINTS, namespace)
+        if checkpoint:
+            found = await self._records.get(labels, checkpoint)
+        else:
+            newest = await self._records.list(labels, nested=False, last_first=True, limit=1)
+            found = newest[0] if newest else None
+        return None if found is None else await self._whole(_saved(found))
+
+    async def list(
+        self,
+        thread: str | None,
+        namespace: str | None,
+        *,
+        checkpoint: str | None,
+        before: str | None,
+        limit: int | None,
+        where: Callable[[Blob], bool],
+    ) -> builtins.list[Saved]:
+        """Return checkpoints, newest first, of all threads and namespaces that are not named, by their metadata."""
+
+        def wanted(record: HostRecord) -> bool:
+            return (checkpoint is None or record.key == checkpoint) and where(_unpacked(record.value["metadata"]))
+
+        found: builtins.list[HostRecord] = []
+        if limit is None or limit > 0:
+            for labels in await self._namespaces(thread, namespace):
+                found += await self._records.list(
+                    labels, nested=False, last_first=True, after=before, limit=limit, where=wanted
+                )
+        found.sort(key=lambda record: record.key, reverse=True)
+        whole = [await self._whole(_saved(record)) for record in found[:limit]]
+        return [saved for saved in whole if saved is not None]
+
+    async def delete(self, thread: str) -> None:
+        """Delete all of a thread."""
+        await self._records.delete_all((*_ROOT, thread))
+
+    async def delete_for_runs(self, runs: Iterable[str]) -> None:
+        """Delete what these runs made, in all threads, in one transaction."""
+        gone = frozenset(runs)
+        await self._keep_only(await self._namespaces(None, None), lambda every: [s for s in every if s.run not in gone])
+
+    async def copy(self, source: str, target: str) -> None:
+        """Copy all of a thread to another, in one transaction."""
+        records = await self._records.list((*_ROOT, source))
+        behind = len(_ROOT) + 1
+        await self._records.put_many(
+            [NewRecord((*_ROOT, target, *one.labels[behind:]), one.key, one.value) for one in records]
+        )
+
+    async def prune(self, threads: Iterable[str]) -> None:
+        """Delete all but the latest checkpoint of each namespace, its writes and what it names, in one transaction."""
+
+        def latest(every: Sequence[Saved]) -> Sequence[Saved]:
+            if any(saved.is_delta for saved in every):
+                raise InvalidArgument(
+                    "a thread whose channels are rebuilt from earlier checkpoints (DeltaChannel) cannot be pruned",
+                    hint='strategy="delete" deletes it',
+                )
+            return every[-1:]
+
+        await self._keep_only([one for thread in threads for one in await self._namespaces(thread, None)], latest)
+
+    async def _keep_only(
+        self, namespaces: Iterable[tuple[str, ...]], chosen: Callable[[Sequence[Saved]], Sequence[Saved]]
+    ) -> None:
+        """Delete what is not chosen of each namespace, with the writes behind it and values that none names now."""
+        gone: builtins.list[_Place] = []
+        for labels in namespaces:
+            thread, _, namespace = labels[len(_ROOT) :]
+            every = [_saved(record) for record in await self._records.list(labels, nested=False)]
+            kept = chosen(every)
+            kept_ids = {saved.id for saved in kept}
+            dropped = [saved for saved in every if saved.id not in kept_ids]
+            gone += [(labels, saved.id) for saved in dropped]
+            for saved in dropped:
+                gone += [(write.labels, write.key) for write in await self._behind(saved)]
+            # Only what a dropped one names: a run that goes on meanwhile has values that no checkpoint names yet.
+            unnamed = _version_keys(dropped) - _version_keys(kept)
+            gone += [((*_ROOT, thread, _VALUES, namespace), key) for key in sorted(unnamed)]
+        if gone:
+            await self._records.put_many([], delete=gone)
+
+    async def _namespaces(self, thread: str | None, namespace: str | None) -> builtins.list[tuple[str, ...]]:
+        """Return the labels of all checkpoints of a thread and namespace, or of all."""
+        if thread is not None and namespace is not None:
+            return [_labels(thread, _CHECKPOINTS, namespace)]
+        below = _ROOT if thread is None else (*_ROOT, thread, _CHECKPOINTS)
+        ending = None if namespace is None else _labels("", _CHECKPOINTS, namespace)[-1]
+        return [
+            labels
+            for labels in await self._records.labels(below)
+            if labels[len(_ROOT) + 1] == _CHECKPOINTS and ending in (None, labels[-1])
+        ]
+
+    async def _behind(self, saved: Saved) -> Sequence[HostRecord]:
+        """Return what was written after a checkpoint."""
+        labels = _labels(saved.thread, _WRITES, saved.namespace)
+        return await self._records.list(labels, nested=False, prefix=f"{saved.id} ")
+
+    async def _whole(self, saved: Saved) -> Saved | None:
+        """Return a checkpoint with the values of its channels and the writes behind it; None where it is gone now."""
+        labels = _labels(saved.thread, _VALUES, saved.namespace)
+        values = await self._records.get_many([(labels, _version_key(*one)) for one in saved.versions.items()])
+        behind = await self._behind(saved)
+        there = (_labels(saved.thread, _CHECKPOINTS, saved.namespace), saved.id)
+        if None in values and (await self._records.get(*there)) is None:
+            # Deleted meanwhile, and its values with it: it would look as if they had been empty.
+            return None
+        channels = {
+            name: _unpacked(found.value)
+            for name, found in zip(saved.versions, values, strict=True)
+            if found is not None
+        }
+        writes = [Write(**{**one.value, "value": _unpacked(one.value["value"])}) for one in behind]
+        return attrs.evolve(saved, channels=channels, writes=writes)
+
+
+def _labels(thread: str, kind: str, namespace: str) -> tuple[str, ...]:
+    # The namespace of a whole graph is empty, which no label may be.
+    is_long = len(quote(namespace, safe="")) > _LONG
+    return (*_ROOT, thread, kind, f"+{sha256(namespace.encode()).hexdigest()}" if is_long else f".{namespace}")
+
+
+def _version_key(channel: str, version: Version) -> str:
+    return f"{version} {channel}"
+
+
+def _version_keys(checkpoints: Iterable[Saved]) -> set[str]:
+    return {_version_key(*one) for saved in checkpoints for one in saved.versions.items()}
+
+
+def _packed(blob: Blob) -> builtins.list[str]:
+    kind, data = blob
+    return [kind, base64.b64encode(data).decode("ascii")]
+
+
+def _unpacked(packed: Sequence[str]) -> Blob:
+    kind, data = packed
+    return kind, base64.b64decode(data)
+
+
+def _saved(record: HostRecord) -> Saved:
+    value: dict[str, Any] = record.value
+    return Saved(
+        thread=record.labels[len(_ROOT)],
+        namespace=value["namespace"],
+        id=record.key,
+        parent=value["parent"],
+        checkpoint=_unpacked(value["checkpoint"]),
+        metadata=_unpacked(value["metadata"]),
+        versions=value["versions"],
+        run=value["run"],
+        is_delta=value["delta"],
+    )
