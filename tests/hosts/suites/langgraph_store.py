@@ -1,0 +1,152 @@
+"""
+Runs the store tests of LangGraph's own packages, as they are in their sdists, with our store in the place of theirs.
+
+``python tests/hosts/suites/langgraph_store.py langgraph_store_base.toml test_store.py ...``: what is left out, and why,
+stands in the first file; the others are those of the folder that ``MAMA_STRUCTS_SUITE`` names. The last line says as
+JSON what passed, what failed and what was left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import langgraph.store.memory
+import pytest
+
+from mama_structs import Session, as_embedder, sync
+from mama_structs.adapters.langgraph import LangGraphStore
+
+_beside = ThreadPoolExecutor(max_workers=1)
+_open: list[sync.Session] = []
+
+
+def _options(index: dict[str, Any] | None) -> dict[str, Any]:
+    """Return how a session is opened that embeds as a store with this configuration does."""
+    if not index:
+        return {}
+    embed = index["embed"].embed_documents
+    return {
+        "embedder": as_embedder(
+            lambda texts: embed(list(texts)), name="langgraph-test", dimensions=index["dims"], max_tokens=100_000
+        )
+    }
+
+
+def _fields(index: dict[str, Any] | None) -> list[str]:
+    """Return what is indexed where a put does not say; SQLite's store has its own name for it."""
+    return (index or {}).get("fields") or (index or {}).get("text_fields") or ["$"]
+
+
+def _remember(store: Any, index: dict[str, Any] | None) -> Any:
+    store.index_config, store.embeddings = index, (index or {}).get("embed")
+    return store
+
+
+class BlockingStore(LangGraphStore):
+    """Stands for the stores that block: one that is made where a loop runs has its session in a thread beside."""
+
+    def __init__(self, location: str | None = None, *, index: Any = None, ttl: Any = None) -> None:
+        session = _beside.submit(functools.partial(sync.Session.open, location, **_options(index))).result()
+        _open.append(session)
+        made = functools.partial(super().__init__, session, fields=_fields(index), ttl=ttl)
+        _beside.submit(made).result()
+        _remember(self, index)
+
+    @classmethod
+    @contextlib.contextmanager
+    def from_conn_string(cls, conn_string: str, *, index: Any = None, ttl: Any = None) -> Any:
+        yield cls(_location(conn_string), index=index, ttl=ttl)
+
+    def setup(self) -> None:
+        """There is nothing to set up."""
+
+    start_ttl_sweeper = stop_ttl_sweeper = setup
+
+    def sweep_ttl(self) -> int:
+        return self._bridge.run(self._bridge.session.records.sweep)
+
+
+class AwaitedStore(LangGraphStore):
+    """Stands for the stores that are awaited."""
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def from_conn_string(cls, conn_string: str, *, index: Any = None, ttl: Any = None) -> Any:
+        async with Session.open(_location(conn_string), **_options(index)) as session:
+            yield _remember(cls(session, fields=_fields(index), ttl=ttl), index)
+
+    async def setup(self) -> None:
+        """There is nothing to set up."""
+
+    start_ttl_sweeper = stop_ttl_sweeper = setup
+
+    async def sweep_ttl(self) -> int:
+        return await self._bridge.session.records.sweep()
+
+
+def _location(conn_string: str) -> str | None:
+    return None if conn_string == ":memory:" else f"{conn_string}.mama"
+
+
+class Shim:
+    """Puts ours in the place of theirs, closes what tests leave open, and counts."""
+
+    def __init__(self, excused: frozenset[str]) -> None:
+        self.passed = 0
+        self.failed: list[str] = []
+        self.excused: list[str] = []
+        self._left_out = excused
+
+    def pytest_configure(self) -> None:
+        langgraph.store.memory.InMemoryStore = BlockingStore
+        with contextlib.suppress(ImportError):
+            sqlite, aio = (importlib.import_module(f"langgraph.store.sqlite{part}") for part in ("", ".aio"))
+            sqlite.SqliteStore, sqlite.AsyncSqliteStore, aio.AsyncSqliteStore = (
+                BlockingStore,
+                AwaitedStore,
+                AwaitedStore,
+            )
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
+        self.excused = [one.nodeid for one in items if self._is_excused(one)]
+        items[:] = [one for one in items if not self._is_excused(one)]
+
+    def _is_excused(self, item: pytest.Function) -> bool:
+        return not self._left_out.isdisjoint({item.originalname, f"{item.path.name}::{item.originalname}"})
+
+    def pytest_runtest_teardown(self) -> None:
+        while _open:
+            _beside.submit(_open.pop().close).result()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+        elif report.when == "call" and report.passed:
+            self.passed += 1
+
+
+def main() -> int:
+    """Run the files that are given by their names."""
+    own = tomllib.loads(Path(__file__).with_name(sys.argv[1]).read_text())
+    folder = Path(os.environ["MAMA_STRUCTS_SUITE"])
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    files = [str(folder / "tests" / name) for name in sys.argv[2:]]
+    shim = Shim(frozenset(one["test"] for one in own.get("excused", ())))
+    code = pytest.main([*files, "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "-q"], plugins=[shim])
+    told = {"passed": shim.passed, "failed": shim.failed, "excused": shim.excused}
+    sys.stdout.write(f"{json.dumps(told)}\n")
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
