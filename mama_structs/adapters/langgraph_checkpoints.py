@@ -22,6 +22,7 @@ try:
         Checkpoint,
         CheckpointMetadata,
         CheckpointTuple,
+        get_checkpoint_id,
         get_checkpoint_metadata,
         writes_sort_key,
     )
@@ -96,7 +97,8 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             return all(metadata.get(name) == value for name, value in (filter or {}).items())
 
         thread, namespace, checkpoint = _named(config) if config else (None, None, None)
-        earlier = _named(before)[2] if before else None
+        # LangGraph names no thread here where it replays a graph inside another one.
+        earlier = get_checkpoint_id(before) if before else None
         found = await self._threads.list(
             thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches
         )

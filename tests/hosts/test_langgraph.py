@@ -332,6 +332,16 @@ async def test_history_is_that_of_the_saver_in_memory(session, forked):
     assert len(histories[1]) >= 4
 
 
+async def test_checkpoints_before_another_are_listed_by_its_id_alone(session):
+    """Replaying a graph inside another one, LangGraph names the checkpoint before which it looks without a thread."""
+    saver = LangGraphCheckpointer(session)
+    for step in range(3):
+        await saver.aput(called("t"), {**empty_checkpoint(), "id": f"0{step}"}, {"step": step}, {})
+    before = [one async for one in saver.alist(called("t"), before={"configurable": {"checkpoint_id": "02"}}, limit=1)]
+
+    assert ["01"] == [one.checkpoint["id"] for one in before]
+
+
 async def test_what_did_not_change_is_not_written_again(session):
     """A channel has one record for each of its versions, however many checkpoints name it."""
     saver = LangGraphCheckpointer(session)

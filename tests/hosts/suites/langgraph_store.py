@@ -97,24 +97,22 @@ def _location(conn_string: str) -> str | None:
     return None if conn_string == ":memory:" else f"{conn_string}.mama"
 
 
+def take_their_place() -> None:
+    """Have ours imported in the place of theirs, by whatever is imported from now on."""
+    langgraph.store.memory.InMemoryStore = BlockingStore
+    with contextlib.suppress(ImportError):
+        sqlite, aio = (importlib.import_module(f"langgraph.store.sqlite{part}") for part in ("", ".aio"))
+        sqlite.SqliteStore, sqlite.AsyncSqliteStore, aio.AsyncSqliteStore = BlockingStore, AwaitedStore, AwaitedStore
+
+
 class Shim:
-    """Puts ours in the place of theirs, closes what tests leave open, and counts."""
+    """Closes what tests leave open, leaves out what is excused, and counts."""
 
     def __init__(self, excused: frozenset[str]) -> None:
         self.passed = 0
         self.failed: list[str] = []
         self.excused: list[str] = []
         self._left_out = excused
-
-    def pytest_configure(self) -> None:
-        langgraph.store.memory.InMemoryStore = BlockingStore
-        with contextlib.suppress(ImportError):
-            sqlite, aio = (importlib.import_module(f"langgraph.store.sqlite{part}") for part in ("", ".aio"))
-            sqlite.SqliteStore, sqlite.AsyncSqliteStore, aio.AsyncSqliteStore = (
-                BlockingStore,
-                AwaitedStore,
-                AwaitedStore,
-            )
 
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
         self.excused = [one.nodeid for one in items if self._is_excused(one)]
@@ -141,6 +139,7 @@ def main() -> int:
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     files = [str(folder / "tests" / name) for name in sys.argv[2:]]
+    take_their_place()
     shim = Shim(frozenset(one["test"] for one in own.get("excused", ())))
     code = pytest.main([*files, "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "-q"], plugins=[shim])
     told = {"passed": shim.passed, "failed": shim.failed, "excused": shim.excused}
