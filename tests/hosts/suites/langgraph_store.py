@@ -132,20 +132,20 @@ class Shim:
             self.passed += 1
 
 
-def main() -> int:
+def main(*options: str, kind: type[Shim] = Shim) -> int:
     """Run the files that are given by their names."""
-    own = tomllib.loads(Path(__file__).with_name(sys.argv[1]).read_text())
+    own = tomllib.loads(Path(__file__).with_name(sys.argv[1]).read_text(encoding="utf-8"))
     folder = Path(os.environ["MAMA_STRUCTS_SUITE"])
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     files = [str(folder / "tests" / name) for name in sys.argv[2:]]
-    take_their_place()
-    shim = Shim(frozenset(one["test"] for one in own.get("excused", ())))
-    code = pytest.main([*files, "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "-q"], plugins=[shim])
+    shim = kind(frozenset(one["test"] for one in own.get("excused", ())))
+    code = pytest.main([*files, *options, "-p", "no:cacheprovider", "-q"], plugins=[shim])
     told = {"passed": shim.passed, "failed": shim.failed, "excused": shim.excused}
     sys.stdout.write(f"{json.dumps(told)}\n")
     return int(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    take_their_place()
+    sys.exit(main("-o", "asyncio_mode=auto"))

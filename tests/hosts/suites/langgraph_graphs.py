@@ -1,0 +1,68 @@
+"""
+Runs LangGraph's own tests of graphs, as they are in its sdist, with our checkpointer in the place of SQLite's.
+
+``python tests/hosts/suites/langgraph_graphs.py langgraph_graphs.toml test_time_travel.py ...``, as `langgraph_store`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import langgraph.checkpoint.sqlite
+import langgraph.checkpoint.sqlite.aio
+import pytest
+from langgraph_store import Shim, main
+
+from mama_structs import HashEmbedder, Session, sync
+from mama_structs.adapters.langgraph_checkpoints import LangGraphCheckpointer
+
+# What tests of the savers that we stand for are told to take.
+_OURS = frozenset({"sqlite", "sqlite_aio"})
+_beside = ThreadPoolExecutor(max_workers=1)
+
+
+class BlockingCheckpointer(LangGraphCheckpointer):
+    """Stands for the saver that blocks; its session is opened beside a loop that may run here."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def from_conn_string(cls, _conn_string: str) -> Iterator[LangGraphCheckpointer]:
+        session = _beside.submit(lambda: sync.Session.open(embedder=HashEmbedder())).result()
+        try:
+            yield _beside.submit(cls, session).result()
+        finally:
+            _beside.submit(session.close).result()
+
+
+class AwaitedCheckpointer(LangGraphCheckpointer):
+    """Stands for the saver that is awaited."""
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def from_conn_string(cls, _conn_string: str) -> AsyncIterator[LangGraphCheckpointer]:
+        async with Session.open(embedder=HashEmbedder()) as session:
+            yield cls(session)
+
+
+class GraphShim(Shim):
+    """Runs of all tests those that are told to take ours."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
+        items[:] = [
+            one
+            for one in items
+            if hasattr(one, "callspec") and not _OURS.isdisjoint(map(str, one.callspec.params.values()))
+        ]
+        super().pytest_collection_modifyitems(items)
+
+
+if __name__ == "__main__":
+    langgraph.checkpoint.sqlite.SqliteSaver = BlockingCheckpointer
+    langgraph.checkpoint.sqlite.aio.AsyncSqliteSaver = AwaitedCheckpointer
+    # LangGraph's own switch for a machine without servers.
+    os.environ["NO_DOCKER"] = "true"
+    sys.exit(main(kind=GraphShim))
