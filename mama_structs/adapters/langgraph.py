@@ -130,7 +130,7 @@ class LangGraphStore(BaseStore):
         return NewRecord(labels, key, value, text=texts or None, expires_at=expires_at)
 
     def _expiry(self, minutes: float) -> datetime:
-        return self._bridge.session.records._shared.now + timedelta(minutes=minutes)  # noqa: SLF001 - the session's clock
+        return self._bridge.session.records.now + timedelta(minutes=minutes)
 
     async def _refresh(self, read: Iterable[HostRecord]) -> None:
         by_time: defaultdict[float, set[_Place]] = defaultdict(set)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mama_structs import sync
 from mama_structs.adapters._bridge import Bridge, awaited, blocking
-from mama_structs.adapters.langgraph_threads import Blob, Saved, Threads, Write
+from mama_structs.adapters.langgraph_threads import Blob, SavedCheckpoint, Threads, Write
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
 
@@ -138,7 +138,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         thread, namespace, parent = _named(config)
         dumps, values = self.serde.dumps_typed, checkpoint["channel_values"]
         known = get_checkpoint_metadata(config, metadata)
-        saved = Saved(
+        saved = SavedCheckpoint(
             thread=thread,
             namespace=namespace or "",
             id=checkpoint["id"],
@@ -200,7 +200,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         number = 0 if current is None else int(str(current).split(".", 1)[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
-    def _shown(self, saved: Saved) -> CheckpointTuple:
+    def _shown(self, saved: SavedCheckpoint) -> CheckpointTuple:
         loads = self.serde.loads_typed
         checkpoint: Checkpoint = loads(saved.checkpoint)
         checkpoint["channel_values"] = {name: loads(blob) for name, blob in saved.channels.items()}
@@ -222,6 +222,6 @@ def _named(config: RunnableConfig) -> tuple[str, str | None, str | None]:
     return str(names["thread_id"]), names.get("checkpoint_ns"), names.get("checkpoint_id")
 
 
-def _config(saved: Saved, checkpoint: str) -> RunnableConfig:
+def _config(saved: SavedCheckpoint, checkpoint: str) -> RunnableConfig:
     names = {"thread_id": saved.thread, "checkpoint_ns": saved.namespace, "checkpoint_id": checkpoint}
     return {"configurable": names}

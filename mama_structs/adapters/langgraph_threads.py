@@ -39,7 +39,7 @@ class Write:
 
 
 @attrs.frozen
-class Saved:
+class SavedCheckpoint:
     """A checkpoint; in *channels* is what its versions name and has a value, in *writes* what came behind it."""
 
     thread: str
@@ -65,7 +65,7 @@ class Threads:
     def __init__(self, records: RecordStore) -> None:
         self._records = records
 
-    async def put(self, saved: Saved, values: Iterable[tuple[str, Version, Blob]]) -> None:
+    async def put(self, saved: SavedCheckpoint, values: Iterable[tuple[str, Version, Blob]]) -> None:
         """Keep a checkpoint and the new values of channels, in one transaction."""
         value = {
             "namespace": saved.namespace,
@@ -91,18 +91,16 @@ class Threads:
         given = [NewRecord(labels, f"{checkpoint} {one['task']} {one['index']}", one) for one in packed]
         known = await self._records.get_many([(labels, new.key) for new in given])
         new = [one for one, there in zip(given, known, strict=True) if there is None or one.value["index"] < 0]
-        if new:
-            await self._records.put_many(new)
+        await self._records.put_many(new)
 
-    async def get(self, thread: str, namespace: str, checkpoint: str | None) -> Saved | None:
+    async def get(self, thread: str, namespace: str, checkpoint: str | None) -> SavedCheckpoint | None:
         """Return a checkpoint, or the latest of its namespace; None where there is none."""
         labels = _labels(thread, _CHECKPOINTS, namespace)
         if checkpoint:
-            found = await self._records.get(labels, checkpoint)
+            found = [await self._records.get(labels, checkpoint)]
         else:
-            newest = await self._records.list(labels, nested=False, last_first=True, limit=1)
-            found = newest[0] if newest else None
-        return None if found is None else await self._whole(_saved(found))
+            found = [*await self._records.list(labels, nested=False, last_first=True, limit=1)]
+        return await self._whole(_saved(found[0])) if found and found[0] is not None else None
 
     async def list(
         self,
@@ -113,7 +111,7 @@ class Threads:
         before: str | None,
         limit: int | None,
         where: Callable[[Blob], bool],
-    ) -> builtins.list[Saved]:
+    ) -> builtins.list[SavedCheckpoint]:
         """Return checkpoints, newest first, of all threads and namespaces that are not named, by their metadata."""
 
         def wanted(record: HostRecord) -> bool:
@@ -126,8 +124,7 @@ class Threads:
                     labels, nested=False, last_first=True, after=before, limit=limit, where=wanted
                 )
         found.sort(key=lambda record: record.key, reverse=True)
-        whole = [await self._whole(_saved(record)) for record in found[:limit]]
-        return [saved for saved in whole if saved is not None]
+        return [one for record in found[:limit] if (one := await self._whole(_saved(record))) is not None]
 
     async def delete(self, thread: str) -> None:
         """Delete all of a thread."""
@@ -142,14 +139,13 @@ class Threads:
         """Copy all of a thread to another, in one transaction."""
         records = await self._records.list((*_ROOT, source))
         behind = len(_ROOT) + 1
-        await self._records.put_many(
-            [NewRecord((*_ROOT, target, *one.labels[behind:]), one.key, one.value) for one in records]
-        )
+        copies = [NewRecord((*_ROOT, target, *one.labels[behind:]), one.key, one.value) for one in records]
+        await self._records.put_many(copies)
 
     async def prune(self, threads: Iterable[str]) -> None:
         """Delete all but the latest checkpoint of each namespace, its writes and what it names, in one transaction."""
 
-        def latest(every: Sequence[Saved]) -> Sequence[Saved]:
+        def latest(every: Sequence[SavedCheckpoint]) -> Sequence[SavedCheckpoint]:
             if any(saved.is_delta for saved in every):
                 raise InvalidArgument(
                     "a thread whose channels are rebuilt from earlier checkpoints (DeltaChannel) cannot be pruned",
@@ -160,7 +156,9 @@ class Threads:
         await self._keep_only([one for thread in threads for one in await self._namespaces(thread, None)], latest)
 
     async def _keep_only(
-        self, namespaces: Iterable[tuple[str, ...]], chosen: Callable[[Sequence[Saved]], Sequence[Saved]]
+        self,
+        namespaces: Iterable[tuple[str, ...]],
+        chosen: Callable[[Sequence[SavedCheckpoint]], Sequence[SavedCheckpoint]],
     ) -> None:
         """Delete what is not chosen of each namespace, with the writes behind it and values that none names now."""
         gone: builtins.list[_Place] = []
@@ -176,8 +174,7 @@ class Threads:
             # Only what a dropped one names: a run that goes on meanwhile has values that no checkpoint names yet.
             unnamed = _version_keys(dropped) - _version_keys(kept)
             gone += [((*_ROOT, thread, _VALUES, namespace), key) for key in sorted(unnamed)]
-        if gone:
-            await self._records.put_many([], delete=gone)
+        await self._records.put_many([], delete=gone)
 
     async def _namespaces(self, thread: str | None, namespace: str | None) -> builtins.list[tuple[str, ...]]:
         """Return the labels of all checkpoints of a thread and namespace, or of all."""
@@ -191,12 +188,12 @@ class Threads:
             if labels[len(_ROOT) + 1] == _CHECKPOINTS and ending in (None, labels[-1])
         ]
 
-    async def _behind(self, saved: Saved) -> Sequence[HostRecord]:
+    async def _behind(self, saved: SavedCheckpoint) -> Sequence[HostRecord]:
         """Return what was written after a checkpoint."""
         labels = _labels(saved.thread, _WRITES, saved.namespace)
         return await self._records.list(labels, nested=False, prefix=f"{saved.id} ")
 
-    async def _whole(self, saved: Saved) -> Saved | None:
+    async def _whole(self, saved: SavedCheckpoint) -> SavedCheckpoint | None:
         """Return a checkpoint with the values of its channels and the writes behind it; None where it is gone now."""
         labels = _labels(saved.thread, _VALUES, saved.namespace)
         values = await self._records.get_many([(labels, _version_key(*one)) for one in saved.versions.items()])
@@ -224,7 +221,7 @@ def _version_key(channel: str, version: Version) -> str:
     return f"{version} {channel}"
 
 
-def _version_keys(checkpoints: Iterable[Saved]) -> set[str]:
+def _version_keys(checkpoints: Iterable[SavedCheckpoint]) -> set[str]:
     return {_version_key(*one) for saved in checkpoints for one in saved.versions.items()}
 
 
@@ -238,9 +235,9 @@ def _unpacked(packed: Sequence[str]) -> Blob:
     return kind, base64.b64decode(data)
 
 
-def _saved(record: HostRecord) -> Saved:
+def _saved(record: HostRecord) -> SavedCheckpoint:
     value: dict[str, Any] = record.value
-    return Saved(
+    return SavedCheckpoint(
         thread=record.labels[len(_ROOT)],
         namespace=value["namespace"],
         id=record.key,
