@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from mama_structs import sync
-from mama_structs.adapters._bridge import Bridge, awaited, blocking
+from mama_structs.adapters._bridge import Bridge, awaited
 from mama_structs.errors import InvalidArgument
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session import Session
@@ -37,8 +37,7 @@ except ImportError as _missing:
 _ROOT: Final = ("langgraph", "store")
 _Place: TypeAlias = tuple[tuple[str, ...], str]
 _LONG_QUERY: Final = 10_000
-# Minutes: some 1,900 years.
-_LONGEST: Final = 1_000_000_000
+_LONGEST: Final = 1_000_000_000  # minutes: some 1,900 years
 _COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$gt": lambda value, bound: value > bound,
     "$gte": lambda value, bound: value >= bound,
@@ -57,7 +56,6 @@ class LangGraphStore(BaseStore):
     its reads see what was there before its writes. Filters take values, nested mappings and the operators ``$eq``,
     ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``; a name with dots is looked up as it is, then as a path.
     An item whose time is over is gone at once: `RecordStore.sweep` only frees its space.
-
     Methods with and without an ``a`` before their name work in any thread, and in any event loop; those without
     block, and are refused in the event loop that an async session lives in.
 
@@ -86,7 +84,12 @@ class LangGraphStore(BaseStore):
         self._fields = tuple(fields)
         self.ttl_config = ttl
 
-    async def _batch(self, ops: Iterable[Op]) -> list[Result]:
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Do what `abatch` does, and block."""
+        return self._bridge.run(lambda: self.abatch(ops))
+
+    @awaited
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Do all operations, in one transaction what they write, and return what each gives."""
         ops = _checked(ops)
         results: list[Result] = [None] * len(ops)
@@ -114,8 +117,6 @@ class LangGraphStore(BaseStore):
                 delete=[place for place, op in puts.items() if op.value is None],
             )
         return results
-
-    batch, abatch = blocking(_batch), awaited(_batch)
 
     def _new(self, op: PutOp) -> NewRecord:
         value: Any = dict(op.value or {})

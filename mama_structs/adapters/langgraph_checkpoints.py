@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mama_structs import sync
-from mama_structs.adapters._bridge import Bridge, awaited, blocking
+from mama_structs.adapters._bridge import Bridge, awaited
 from mama_structs.adapters.langgraph_threads import Blob, SavedCheckpoint, Threads, Write
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
@@ -45,40 +45,35 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
     Each checkpoint is one transaction, with the channels that changed; what did not change is not written again.
     No search and no recall sees a thread. Values are written by LangGraph's own serializer and nothing is ever
     unpickled: of what it reads it makes the types that LangGraph holds to be safe, and those in *allow*; any other is
-    given back as its plain data, with a warning that names it.
-
-    Methods with and without an ``a`` before their name work in any thread, and in any event loop; those without
-    block, and are refused in the event loop that an async session lives in.
+    given back as its plain data, with a warning that names it. Where its methods work is as for `LangGraphStore`.
 
     Args:
-        session: Where threads are kept. An async one must be open, and its event loop running, as long as the
-            checkpointer is used, which is made in it; one of `mama_structs.sync` is for programs without a loop.
+        session: Where threads are kept, as for `LangGraphStore`.
         allow: Classes of the host's own that a graph's state holds, such as models and dataclasses.
         serde: Another serializer, such as one that encrypts, in place of LangGraph's with *allow*.
 
     Raises:
-        WrongLoop: No event loop runs here, and the session is an async one; or a call blocks the session's own loop.
-        SessionClosed: The session was closed, or its loop ended.
+        WrongLoop: As for `LangGraphStore`, and so is `SessionClosed`.
         InvalidArgument: *serde* may unpickle; or a channel has more than some 12 MB, or a name is too long.
 
     """
 
     def __init__(
-        self,
-        session: Session | sync.Session,
-        *,
-        allow: Iterable[type] = (),
-        serde: SerializerProtocol | None = None,
+        self, session: Session | sync.Session, *, allow: Iterable[type] = (), serde: SerializerProtocol | None = None
     ) -> None:
         if any(getattr(one, "pickle_fallback", False) for one in (serde, getattr(serde, "serde", None))):
             raise InvalidArgument("serde must not unpickle", hint="JsonPlusSerializer(pickle_fallback=False)")
-        # None would mean that the constructor of any class that a record names is called.
+        # By default it calls what a record names.
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
         self._bridge = Bridge(session)
-
         self._threads = Threads(self._bridge.session.records)
 
-    async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Do what `aget_tuple` does, and block."""
+        return self._bridge.run(lambda: self.aget_tuple(config))
+
+    @awaited
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that *config* names, or its thread's latest; None where there is none."""
         thread, namespace, checkpoint = _named(config)
         found = await self._threads.get(thread, namespace or "", checkpoint)
@@ -127,7 +122,18 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         for one in await self._bridge.arun(lambda: self._list(config, filter=filter, before=before, limit=limit)):
             yield one
 
-    async def _put(
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Do what `aput` does, and block."""
+        return self._bridge.run(lambda: self.aput(config, checkpoint, metadata, new_versions))
+
+    @awaited
+    async def aput(
         self,
         config: RunnableConfig,
         checkpoint: Checkpoint,
@@ -153,7 +159,14 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         await self._threads.put(saved, changed)
         return _config(saved, saved.id)
 
-    async def _put_writes(
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Do what `aput_writes` does, and block."""
+        self._bridge.run(lambda: self.aput_writes(config, writes, task_id, task_path))
+
+    @awaited
+    async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Keep what a task wrote after a checkpoint; what it wrote before stays, but for errors and interrupts."""
@@ -164,36 +177,46 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         ]
         await self._threads.put_writes(thread, namespace or "", str(checkpoint), written)
 
-    async def _delete_thread(self, thread_id: str) -> None:
+    def delete_thread(self, thread_id: str) -> None:
+        """Do what `adelete_thread` does, and block."""
+        self._bridge.run(lambda: self.adelete_thread(thread_id))
+
+    @awaited
+    async def adelete_thread(self, thread_id: str) -> None:
         """Delete all of a thread."""
         await self._threads.delete(str(thread_id))
 
-    async def _delete_for_runs(self, run_ids: Sequence[str]) -> None:
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Do what `adelete_for_runs` does, and block."""
+        self._bridge.run(lambda: self.adelete_for_runs(run_ids))
+
+    @awaited
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints that these runs made, in all threads: it reads all of them."""
         await self._threads.delete_for_runs(map(str, run_ids))
 
-    async def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Do what `acopy_thread` does, and block."""
+        self._bridge.run(lambda: self.acopy_thread(source_thread_id, target_thread_id))
+
+    @awaited
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all of a thread to another, in one transaction."""
         await self._threads.copy(str(source_thread_id), str(target_thread_id))
 
-    async def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Do what `aprune` does, and block."""
+        self._bridge.run(lambda: self.aprune(thread_ids, strategy=strategy))
+
+    @awaited
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete threads (``"delete"``), or all but the latest checkpoint of each namespace (``"keep_latest"``)."""
         if isinstance(thread_ids, str) or strategy not in _STRATEGIES:
             raise InvalidArgument('prune takes a sequence of thread ids, and "keep_latest" or "delete"')
-        threads = [str(one) for one in thread_ids]
         if strategy == "keep_latest":
-            return await self._threads.prune(threads)
-        for thread in threads:
-            await self._threads.delete(thread)
-        return None
-
-    get_tuple, aget_tuple = blocking(_get_tuple), awaited(_get_tuple)
-    put, aput = blocking(_put), awaited(_put)
-    put_writes, aput_writes = blocking(_put_writes), awaited(_put_writes)
-    delete_thread, adelete_thread = blocking(_delete_thread), awaited(_delete_thread)
-    delete_for_runs, adelete_for_runs = blocking(_delete_for_runs), awaited(_delete_for_runs)
-    copy_thread, acopy_thread = blocking(_copy_thread), awaited(_copy_thread)
-    prune, aprune = blocking(_prune), awaited(_prune)
+            await self._threads.prune(map(str, thread_ids))
+        for thread in thread_ids if strategy == "delete" else ():
+            await self._threads.delete(str(thread))
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - LangGraph's interface
         """Return the version behind *current*, which no fork of the thread makes a second time."""
