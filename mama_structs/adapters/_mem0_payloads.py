@@ -168,7 +168,7 @@ def _records(
 ) -> tuple[NewRecord, NewRecord]:
     """Return the two records of a memory, to be put where they are at these versions."""
     ends = expiry_of(payload.get("expiration_date"))
-    own = {"expires_at": ends, "origin": origin}
+    own: dict[str, Any] = {"expires_at": ends, "origin": origin}
     memory = NewRecord(LABELS, memory_id, payload, text=payload["data"], if_version=versions[0], **own)
     return memory, NewRecord(HISTORY, memory_id, events, if_version=versions[1], **own)
 
@@ -194,7 +194,7 @@ def test_of_filters(filters: Mapping[str, Any] | None) -> Callable[[HostRecord],
     if filters is not None and not isinstance(filters, Mapping):
         raise InvalidArgument(f"filters must be a mapping, got {type(filters).__name__}")
     given = dict(filters or {})
-    own = {name: id_of(name, given[name]) for name in IDS if name in given}
+    own: dict[str, Any] = {name: id_of(name, given[name]) for name in IDS if name in given}
     if not own:
         raise InvalidArgument("filters must have one of user_id, agent_id and run_id: filters={'user_id': 'ada'}")
     test = test_of({**given, **own})

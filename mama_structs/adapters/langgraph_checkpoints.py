@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mama_structs import sync
 from mama_structs.adapters._bridge import Bridge, awaited
-from mama_structs.adapters.langgraph_threads import Blob, SavedCheckpoint, Threads, Write
+from mama_structs.adapters._langgraph_threads import Blob, SavedCheckpoint, Threads, Write
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
 

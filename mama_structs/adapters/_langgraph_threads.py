@@ -217,12 +217,12 @@ def _labels(thread: str, kind: str, namespace: str) -> tuple[str, ...]:
     return (*_ROOT, thread, kind, f"+{sha256(namespace.encode()).hexdigest()}" if is_long else f".{namespace}")
 
 
-def _version_key(channel: str, version: Version) -> str:
-    return f"{version} {channel}"
-
-
 def _version_keys(checkpoints: Iterable[SavedCheckpoint]) -> set[str]:
     return {_version_key(*one) for saved in checkpoints for one in saved.versions.items()}
+
+
+def _version_key(channel: str, version: Version) -> str:
+    return f"{version} {channel}"
 
 
 def _packed(blob: Blob) -> builtins.list[str]:
