@@ -95,9 +95,9 @@ def test_a_name_that_moved_loads_with_a_warning(name, home):
 
 
 def test_the_doors_are_narrow():
-    """At most 40 names at the front door, and 123 at all together, errors apart."""
+    """At most 40 names at the front door, and 155 at all together, errors apart: each framework has a few."""
     assert 40 >= len(mama_structs.__all__)
-    assert 123 >= len({name for door in DOORS if door != "mama_structs.errors" for name in names_of(door)})
+    assert 155 >= len({name for door in DOORS if door != "mama_structs.errors" for name in names_of(door)})
 
 
 def names_of(door):
