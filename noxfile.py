@@ -157,7 +157,8 @@ def postgres(session: nox.Session) -> None:
     opening = [file for file, text in texts.items() if "OpenedDirectory" in text and not shown.search(text)]
     opening += [f"tests/{name}.py" for name in ("test_meeting", "test_recall", "test_session", "test_story")]
     opening += [f"tests/tools/{name}.py" for name in ("test_memory_tools", "test_untold")]
-    opening += ["tests/testing/test_memory_suite.py"]
+    opening += [f"tests/{name}.py" for name in ("testing/test_memory_suite", "importing/test_import_from")]
+    opening += ["tests/hosts/test_mem0.py"]
     on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, "tests/postgres", *opening]), env=on_server)
 
@@ -174,9 +175,10 @@ def others(session: nox.Session) -> None:
         session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, *left_out, env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
     else:
-        # Nor what processes that share a directory leave, other people's frameworks, and what a command does.
-        names = ("adapters", "cli", "docs", "v1", "test_copying.py")
-        globs = ("tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py")
+        # Nor what processes that share a directory leave, other people's frameworks and files, what a command does, and
+        # of memories more than the store as a whole: the oldest and the newest interpreter run all of that.
+        names = ("adapters", "cli", "docs", "hosts", "importing", "v1", "test_copying.py", "test_cli_import_from.py")
+        globs = ("tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py", "tests/memory/test_[!m]*.py")
         left_out = [*_without(*map("tests/{}".format, names)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
         session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *once, env=QUICKLY)
     if session.python in PRESENT[-1:]:
