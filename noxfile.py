@@ -131,7 +131,8 @@ WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
 FAULTS = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py", "tests/storage/test_wal.py"]
 KILLED = ["tests/testing/test_crash.py", "tests/testing/test_memory_suite.py"]
-ONLY_ONCE = _without("tests/benchmarks", *KILLED, *FAULTS, *QUALITY)
+ONCE = ["tests/benchmarks", *KILLED, *FAULTS]
+ONLY_ONCE = _without(*ONCE, *QUALITY)
 # Much work that ends alike on each interpreter: lengths, scores and counts for large or many memories.
 ONLY_HERE = _without(
     *("tests/memory/test_month.py", "tests/memory/test_namespaces.py", "tests/references/test_hostile.py"),
@@ -167,10 +168,11 @@ def postgres(session: nox.Session) -> None:
 def others(session: nox.Session) -> None:
     """The tests on the other interpreters: on the first one how much of the package they reach, too."""
     _install(session)
-    once = _without(*QUALITY) if session.python in PRESENT[-1:] else ONLY_ONCE
+    is_last = session.python in PRESENT[-1:]
     if session.python in PRESENT[:1]:
         session.run("coverage", "erase")
         # The samples on a server are for the session of servers.
+        once = _without(*QUALITY) if is_last else ONLY_ONCE
         left_out = [*_without("tests/docs", "tests/postgres/test_same_memories.py"), *ONLY_HERE, *once]
         session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, *left_out, env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
@@ -180,8 +182,10 @@ def others(session: nox.Session) -> None:
         names = ("adapters", "cli", "docs", "hosts", "importing", "v1", "test_copying.py", "test_cli_import_from.py")
         globs = ("tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py", "tests/memory/test_[!m]*.py")
         left_out = [*_without(*map("tests/{}".format, names)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
-        session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *once, env=QUICKLY)
-    if session.python in PRESENT[-1:]:
+        session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, env=QUICKLY)
+        if is_last:
+            session.run("pytest", *ON_ALL_CORES, *ONCE, env=QUICKLY)
+    if is_last:
         # By one process: each worker would make the samples anew.
         session.run("pytest", *QUALITY, env=QUICKLY)
 
