@@ -37,7 +37,9 @@ FIGURES: Final = PAGE.with_suffix(".json")
 GIVEN: Final = "MAMA_STRUCTS_HOST_TESTS"
 _BEGIN: Final = "<!-- the table: python tests/hosts/run_suites.py --table -->"
 _END: Final = "<!-- end of the table -->"
-_TOOLS: Final = ("pytest>=8", "pytest-asyncio>=0.24", "hypothesis>=6.100", "jsonschema>=4.21")
+_TOOLS: Final = ("pytest>=8", "pytest-cov>=6", "pytest-asyncio>=0.24", "hypothesis>=6.100", "jsonschema>=4.21")
+# Per cent of an adapter's branches that our own tests reach, without its suites.
+_COVERED: Final = 90
 # A suite that hangs ends.
 _SECONDS: Final = 1800
 
@@ -56,6 +58,8 @@ class Suite:
     versions: tuple[str, ...]
     tests: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+    """Adapters that only our own tests of this host reach, which must reach nearly all of them."""
     excused: Mapping[str, str] = attrs.field(factory=dict)
 
     @classmethod
@@ -63,7 +67,7 @@ class Suite:
         """Return what a file declares."""
         said = tomllib.loads(file.read_text(encoding="utf-8"))
         several = {name: tuple(said.get(name, ())) for name in ("requirements", "extras", "command", "versions")}
-        known = {"host", "suite", "from", "excused", "tests", "pages", *several}
+        known = {"host", "suite", "from", "excused", "tests", "pages", "covers", *several}
         if unknown := said.keys() - known:
             raise ValueError(f"{file.name}: unknown {', '.join(sorted(unknown))}")
         return cls(
@@ -73,6 +77,7 @@ class Suite:
             source=said["from"],
             tests=tuple(said.get("tests", ())),
             pages=tuple(said.get("pages", ())),
+            covers=tuple(said.get("covers", ())),
             excused={one["test"]: one["reason"] for one in said.get("excused", ())},
             **several,
         )
@@ -223,7 +228,9 @@ class Environment:
         """Run our own tests of the host's adapters and the blocks of its pages; True where all passed."""
         files = [f"tests/hosts/{one}" for suite in suites for one in suite.tests]
         pages = [one for suite in suites for one in suite.pages]
-        runs = [[*dict.fromkeys(files)]] if files else []
+        covered = [f"--cov=mama_structs.adapters.{one}" for suite in suites for one in suite.covers]
+        counting = ["--cov-branch", "--cov-config=/dev/null", f"--cov-fail-under={_COVERED}"] if covered else []
+        runs = [[*dict.fromkeys(files), *covered, *counting]] if files else []
         if pages:
             chosen = " or ".join(dict.fromkeys(pages))
             runs.append(["tests/docs/test_pages.py", "-k", f"test_every_block_of_a_page_runs and ({chosen})"])
