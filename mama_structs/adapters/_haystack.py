@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-import numpy as np
-
 from mama_structs import sync
 from mama_structs.adapters._bridge import Bridge
 from mama_structs.errors import InvalidArgument
-from mama_structs.records import HostRecord
 from mama_structs.session import Session
 
 try:
-    from haystack import Document
     from haystack.utils import Secret
 except ImportError as _missing:
     raise ImportError(
@@ -88,27 +83,3 @@ def _beside(work: Callable[[], T]) -> T:
     """Do what blocks in a thread of its own: in this one an event loop may run."""
     with ThreadPoolExecutor(1) as beside:
         return beside.submit(work).result()
-
-
-def told_of(document: Document) -> dict[str, Any]:
-    """Return a document as JSON, its numbers and bytes packed."""
-    told = {name: value for name, value in document.to_dict(flatten=False).items() if value is not None}
-    if document.embedding is not None:
-        told["embedding"] = _packed(np.asarray(document.embedding, dtype="<f8").tobytes())
-    if document.blob is not None:
-        told["blob"]["data"] = _packed(document.blob.data)
-    return told
-
-
-def document_of(record: HostRecord, **changes: Any) -> Document:
-    """Return the document that a record holds, with some of its fields changed."""
-    told = {**record.value["document"], **changes}
-    if "embedding" in told:
-        told["embedding"] = np.frombuffer(base64.b64decode(told["embedding"]), dtype="<f8").tolist()
-    if "blob" in told:
-        told["blob"] = {**told["blob"], "data": base64.b64decode(told["blob"]["data"])}
-    return Document.from_dict(told)
-
-
-def _packed(data: bytes) -> str:
-    return base64.b64encode(data).decode()

@@ -7,7 +7,8 @@ from typing import Any, Final, Self
 
 from mama_structs import _check
 from mama_structs.adapters._haystack import Connected, Where
-from mama_structs.adapters.haystack import Filters, HaystackDocumentStore
+from mama_structs.adapters._haystack_documents import Filters
+from mama_structs.adapters.haystack import HaystackDocumentStore
 from mama_structs.descriptors.entries import Descriptor
 
 try:
@@ -48,7 +49,7 @@ class HaystackRetriever:
     ) -> None:
         self.document_store = document_store
         self.filters = filters
-        self.top_k = _check.whole("top_k", top_k, 1)
+        self.top_k: int = _check.whole("top_k", top_k, 1)
         self.filter_policy = filter_policy
 
     def to_dict(self) -> dict[str, Any]:

@@ -512,7 +512,7 @@ def test_missing_framework_is_an_error_that_says_what_to_install(monkeypatch, mo
     """Without Haystack the import names the extra."""
     for name in [name for name in sys.modules if name.split(".")[0] == "haystack"]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("_haystack", "haystack", "haystack_components"):
+    for name in ("_haystack", "_haystack_documents", "haystack", "haystack_components"):
         monkeypatch.delitem(sys.modules, f"mama_structs.adapters.{name}")
 
     with pytest.raises(ImportError, match=r"mama-structs\[haystack\]"):
