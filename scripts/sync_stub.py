@@ -1,7 +1,7 @@
 """
-Writes ``mama_structs/sync.pyi``: the types of `mama_structs.sync`, read from the async classes.
+Writes the types of modules whose classes are made of async ones, such as ``mama_structs/sync.pyi``, read from those.
 
-``python scripts/sync_stub.py`` after a public signature changed; a test compares the file with what this gives.
+``python scripts/sync_stub.py`` after a public signature changed; a test compares the files with what this gives.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import mama_structs
 from mama_structs import sync
+from mama_structs._facade import Facade
 from mama_structs._lazy import homes
+from mama_structs.adapters import mem0
 
-TARGET = Path(sync.__file__).with_suffix(".pyi")
-_HEAD = '"""Types of `mama_structs.sync`; written by ``scripts/sync_stub.py``, never by hand."""\n'
+MODULES = (sync, mem0)
+_HEAD = '"""Types of `{}`; written by ``scripts/sync_stub.py``, never by hand."""\n'
 # What a facade gives where its object gives this.
 _GIVEN = {"Opening": "Session", "AsyncIterator": "Iterator"}
-_CONSTRUCTED = ("RefStore", "Resolver")
+_CONSTRUCTED = ("Memory", "RefStore", "Resolver")
 _WIDTH = 120
 _DOOR = homes("mama_structs", mama_structs._NAMES)
 
 
 class _Annotations(ast.NodeTransformer):
-    """Rewrites annotations of one module for the stub, and collects what that has to import."""
+    """Rewrites annotations of one module for a stub, which has *own* names, and collects what it has to import."""
 
-    def __init__(self, module: str, needed: dict[str, set[str]]) -> None:
+    def __init__(self, module: str, own: list[str], needed: dict[str, set[str]]) -> None:
         self._module = module
+        self._own = own
         self._needed = needed
         self._homes: dict[str, tuple[str, str]] = {}
         for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
@@ -59,22 +63,34 @@ class _Annotations(ast.NodeTransformer):
 
     def _name(self, name: str, home: str) -> ast.Name:
         name = _GIVEN.get(name, name)
-        if name not in sync.__all__:
-            self._needed[home].add(name)
+        if name not in self._own:
+            self._needed[sync.__name__ if name in sync.__all__ else home].add(name)
         return ast.Name(name)
 
 
-def stub() -> str:
+def target(module: ModuleType) -> Path:
+    """Return the file that has the types of a module."""
+    return Path(str(module.__file__)).with_suffix(".pyi")
+
+
+def stub(module: ModuleType) -> str:
     """Return the whole file."""
     needed: dict[str, set[str]] = defaultdict(set)
-    classes = [f"class {name}:\n" + "".join(_members(vars(sync)[name], needed)) for name in sync.__all__]
+    own: list[str] = module.__all__
+    classes = []
+    for name in own:
+        kind = vars(module)[name]
+        if issubclass(kind, Facade):
+            classes.append(f"class {name}:\n" + "".join(_members(kind, own, needed)))
+        else:
+            needed[_home(kind)].add(name)
     needed.pop("builtins", None)
     every = sorted(name for names in needed.values() for name in names)
     if twice := {name for name, after in itertools.pairwise(every) if name == after}:
         raise ValueError(f"a stub has each name once, and these stand for two things: {', '.join(sorted(twice))}")
     lines = sorted(_import(home, sorted(names)) for home, names in needed.items())
-    names = ", ".join(f'"{name}"' for name in sync.__all__)
-    return f"{_HEAD}\n{''.join(lines)}\n__all__ = [{names}]\n\n" + "\n".join(classes)
+    names = ", ".join(f'"{name}"' for name in own)
+    return f"{_HEAD.format(module.__name__)}\n{''.join(lines)}\n__all__ = [{names}]\n\n" + "\n".join(classes)
 
 
 def _import(home: str, names: list[str]) -> str:
@@ -84,12 +100,17 @@ def _import(home: str, names: list[str]) -> str:
     return f"{line}\n"
 
 
-def _members(facade: Any, needed: dict[str, set[str]]) -> Iterator[str]:
+def _home(kind: type) -> str:
+    """Return the module that a class is written in; its own word for it may be a door."""
+    return str(kind.__init__.__module__)
+
+
+def _members(facade: Any, own: list[str], needed: dict[str, set[str]]) -> Iterator[str]:
     kind = facade._kind
-    annotations = _Annotations(kind.__module__, needed)
+    annotations = _Annotations(_home(kind), own, needed)
     for name, annotation in _attributes(kind):
         yield f"    {name}: {annotations(annotation)}\n"
-    if kind.__name__ in _CONSTRUCTED:
+    if facade.__name__ in _CONSTRUCTED:
         yield _method("__init__", kind.__init__, annotations)
     for name, member in vars(facade).items():
         if name in ("__enter__", "__exit__", "__iter__", "__len__", "__contains__", "__getitem__") or name[0] != "_":
@@ -98,7 +119,7 @@ def _members(facade: Any, needed: dict[str, set[str]]) -> Iterator[str]:
             elif isinstance(member, staticmethod):
                 yield "    @staticmethod\n" + _method(name, member.__func__, annotations)
             elif name == "__enter__":
-                yield f"    def __enter__(self) -> {kind.__name__}: ...\n"
+                yield f"    def __enter__(self) -> {facade.__name__}: ...\n"
             elif name == "__exit__":
                 yield "    def __exit__(self, *raised: object) -> None: ...\n"
             else:
@@ -142,4 +163,5 @@ def _wrapped(line: str, indent: int) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(stub(), encoding="utf-8")
+    for made in MODULES:
+        target(made).write_text(stub(made), encoding="utf-8")

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import inspect
 import os
+import pickle
 import runpy
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import traceback
 import types
+import typing
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from memory_helpers import SMALL
 import mama_structs
 from mama_structs import as_embedder, sync
 from mama_structs._facade import Facade
+from mama_structs.adapters import mem0
 from mama_structs.errors import MemoryNotFound, SessionClosed, WrongLoop
 
 GENERATOR = Path(__file__).parents[1] / "scripts" / "sync_stub.py"
@@ -34,13 +37,15 @@ def test_the_types_are_those_of_the_async_classes():
     """What type checkers read is what the generator makes of the async classes today."""
     made = runpy.run_path(str(GENERATOR))
 
-    assert made["stub"]() == made["TARGET"].read_text(encoding="utf-8"), "run scripts/sync_stub.py"
+    assert (sync, mem0) == made["MODULES"]
+    for module in made["MODULES"]:
+        written = made["target"](module).read_text(encoding="utf-8")
+        assert made["stub"](module) == written, "run scripts/sync_stub.py"
 
 
-@pytest.mark.parametrize("name", sync.__all__)
-def test_every_public_method_is_there_and_is_not_async(name):
+@pytest.mark.parametrize("facade", [*(getattr(sync, name) for name in sync.__all__), mem0.Memory])
+def test_every_public_method_is_there_and_is_not_async(facade):
     """A facade has each public name of its class, takes the same arguments, and gives no coroutine."""
-    facade = getattr(sync, name)
     for method, function in inspect.getmembers(facade._kind, inspect.isfunction):
         wrapped = inspect.isasyncgenfunction(inspect.unwrap(function)) and not inspect.isasyncgenfunction(function)
         if not method.startswith("_") and not wrapped:
@@ -48,7 +53,16 @@ def test_every_public_method_is_there_and_is_not_async(name):
             assert not inspect.iscoroutinefunction(own)
             assert not inspect.isasyncgenfunction(own)
             assert inspect.signature(function) == inspect.signature(own)
+            assert typing.get_type_hints(function) == typing.get_type_hints(own)
             assert function.__doc__ == own.__doc__
+
+
+@pytest.mark.parametrize("kind", [mem0.AsyncMemory, mem0.Memory, sync.Session])
+def test_a_class_is_named_by_its_door(kind):
+    """Pickles and `help` name a class where its users import it from, wherever it is written."""
+    assert kind is getattr(sys.modules[kind.__module__], kind.__name__)
+    assert kind.__module__ in {mem0.__name__, sync.__name__}
+    assert kind is pickle.loads(pickle.dumps(kind))
 
 
 def test_what_is_saved_is_found(session, tmp_path):
