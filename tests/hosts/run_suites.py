@@ -253,7 +253,9 @@ def table(figures: Mapping[str, Any]) -> list[str]:
             f"* {one['host']}, {one['suite']}: {', '.join(f'`{name}`' for name in sorted(names))}: {reason}."
             for reason, names in by_reason.items()
         ]
-    return [*lines, "", "Excused:", "", *reasons, "", f"Run on {figures['date']} with Python {figures['python']}."]
+    days = sorted({one["date"] for one in figures["suites"]})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return [*lines, "", "Excused:", "", *reasons, "", f"Run on {when} with Python {figures['python']}."]
 
 
 def write_table() -> None:
@@ -265,6 +267,13 @@ def write_table() -> None:
         raise ValueError(f"{PAGE.name} lacks the lines between which the table stands")
     body = "\n".join(table(json.loads(FIGURES.read_text(encoding="utf-8"))))
     PAGE.write_text(f"{head}{_BEGIN}\n\n{body}\n\n{_END}{tail}", encoding="utf-8")
+
+
+def merged(known: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return what came of all suites: of those that were run now, and of the others what is written down."""
+    new = {(one["host"], one["suite"]) for one in found}
+    kept = [one for one in known if (one["host"], one["suite"]) not in new]
+    return sorted([*kept, *found], key=lambda one: (one["host"].lower(), one["suite"]))
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -307,15 +316,18 @@ def main() -> int:
             continue
         for suite in (one for one in own if one.command):
             outcome = place.outcome(suite)
-            found.append({"host": host, "suite": suite.suite, **attrs.asdict(outcome)})
+            day = f"{datetime.now(UTC):%Y-%m-%d}"
+            found.append({"host": host, "suite": suite.suite, "date": day, **attrs.asdict(outcome)})
             broken += [f"{host}, {suite.suite}: {test} failed" for test in outcome.failed]
         if not place.own_tests(own):
             broken.append(f"{host}: our own tests, or its page, failed")
-    now = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "python": sys.version.split()[0], "suites": found}
+    now = {"python": sys.version.split()[0], "suites": found}
     print("\n".join(table(now)))
     if asked.newest and FIGURES.exists():
         print("\n".join(["", "Changed:", *changed(json.loads(FIGURES.read_text(encoding="utf-8")), now)]))
     if asked.write:
+        known = json.loads(FIGURES.read_text(encoding="utf-8"))["suites"] if FIGURES.exists() else []
+        now["suites"] = merged(known, found)
         FIGURES.write_text(f"{json.dumps(now, indent=1, ensure_ascii=False)}\n", encoding="utf-8")
         write_table()
     print("\n".join(["", *broken] if broken else ["", "all that ran passed, but for what is excused"]))

@@ -60,14 +60,23 @@ def test_a_declaration_names_whole_tests(runner, test, named, is_it):
 def test_a_suite_that_is_not_at_hand_is_reported_as_not_run(runner):
     """The table says why, and it is counted neither as passed nor as failed."""
     suites = [
-        {"host": "A", "suite": "s", "versions": {"a": "1.0"}, "passed": 0, "failed": [], "excused": {}, "why": "no folder"},
-        {"host": "B", "suite": "t", "versions": {"b": "2"}, "passed": 3, "failed": ["x"], "excused": {"f::g": "r"}, "why": None},
+        {"host": "A", "suite": "s", "date": "2026-11-27", "versions": {"a": "1.0"}, "passed": 0, "failed": [], "excused": {}, "why": "no folder"},
+        {"host": "B", "suite": "t", "date": "2026-11-28", "versions": {"b": "2"}, "passed": 3, "failed": ["x"], "excused": {"f::g": "r"}, "why": None},
     ]  # fmt: skip
-    lines = runner.table({"date": "2026-11-27", "python": "3.11", "suites": suites})
+    lines = runner.table({"python": "3.11", "suites": suites})
 
     assert "| A | s | a 1.0 | not run: no folder |  |" in lines
     assert "| B | t | b 2 | 3 of 4 | 1 |" in lines
     assert "* B, t: `g`: r." in lines
+    assert "Run on 2026-11-27 to 2026-11-28 with Python 3.11." == lines[-1]
+
+
+def test_suites_that_were_not_run_keep_their_rows(runner):
+    """Who runs one host's suites alone leaves the figures of the others as they are."""
+    known = [{"host": "B", "suite": "t", "passed": 1}, {"host": "A", "suite": "s", "passed": 2}]
+    found = [{"host": "B", "suite": "t", "passed": 3}]
+
+    assert [known[1], found[0]] == runner.merged(known, found)
 
 
 def test_what_changed_names_versions_and_counts(runner):

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
+# The suites beside this one have the names of frameworks.
+sys.path = [one for one in sys.path if Path(one or ".").resolve() != Path(__file__).parent]
 FACTS = {
     "langgraph": ("The harbour master is called Ines", "Who is the harbour master?"),
     "pydantic-ai": ("The night watch begins at eleven", "When does the night watch begin?"),
