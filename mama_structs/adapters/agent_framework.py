@@ -211,17 +211,16 @@ def _repeated(known: Sequence[Message], messages: Sequence[Message]) -> int:
     """
     Count the messages at the beginning of a run that end a conversation already: a host may send it anew.
 
-    A user may say the same again, so one message of a user without an id is none of these.
+    Without ids it is known by what somebody adds to it: a user may say the same again, and be answered the same.
     """
     before, given = [*map(_identity, known)], [*map(_identity, messages)]
-    for count in range(min(len(before), len(given)), 0, -1):
-        if before[-count:] == given[:count] and _is_sure(known[-count:]):
-            return count
-    return 0
+    same = (count for count in range(min(len(before), len(given)), 0, -1) if before[-count:] == given[:count])
+    return next((count for count in same if _is_sent_anew(messages[:count], messages[count:])), 0)
 
 
-def _is_sure(messages: Sequence[Message]) -> bool:
-    return len(messages) > 1 or messages[-1].role != "user" or messages[-1].message_id is not None
+def _is_sent_anew(same: Sequence[Message], new: Sequence[Message]) -> bool:
+    is_continued = bool(new) and new[0].role != "assistant" and (len(same) > 1 or same[0].role != "user")
+    return is_continued or any(one.message_id is not None for one in same)
 
 
 def _identity(message: Message) -> object:

@@ -299,6 +299,27 @@ async def test_a_user_may_say_the_same_twice(session):
     assert ["yes"] == [one.text for one in await history.get_messages("ben")]
 
 
+async def test_a_user_may_get_the_same_answer_twice(session):
+    """A run that says what the one before it said, by a client that gives its messages no ids, is kept as well."""
+    history = adapter.SessionHistoryProvider(session)
+    agent = Agent(client=ScriptedClient("done", "done"), context_providers=[history])
+    thread = agent.create_session()
+    for _ in range(2):
+        await agent.run("next", session=thread)
+
+    assert ["next", "done"] * 2 == [one.text for one in await history.get_messages(thread.session_id)]
+
+
+async def test_a_conversation_without_ids_may_be_sent_anew(session):
+    """It is known by what stands behind it, be it what was said before."""
+    history = adapter.SessionHistoryProvider(session)
+    said = [Message("user", ["next"]), Message("assistant", ["done"])]
+    for count in (1, 2, 3):
+        await history.save_messages("ada", said * count)
+
+    assert ["next", "done"] * 3 == [one.text for one in await history.get_messages("ada")]
+
+
 async def test_excluded_messages_are_passed_over_where_that_is_asked_for(session):
     """What a compaction marked stays in the store, and is given to no run."""
     kept = [Message("user", ["a"], additional_properties={"_excluded": True}), Message("user", ["b"])]
