@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from mama_structs import sync
 from mama_structs.adapters._bridge import Bridge, awaited
+from mama_structs.adapters._langgraph_filters import check_filter, matches_filter
 from mama_structs.errors import InvalidArgument
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session import Session
@@ -38,12 +39,6 @@ _ROOT: Final = ("langgraph", "store")
 _Place: TypeAlias = tuple[tuple[str, ...], str]
 _LONG_QUERY: Final = 10_000
 _LONGEST: Final = 1_000_000_000  # minutes: some 1,900 years
-_COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "$gt": lambda value, bound: value > bound,
-    "$gte": lambda value, bound: value >= bound,
-    "$lt": lambda value, bound: value < bound,
-    "$lte": lambda value, bound: value <= bound,
-}
 
 
 class LangGraphStore(BaseStore):
@@ -122,7 +117,11 @@ class LangGraphStore(BaseStore):
         value: Any = dict(op.value or {})
         paths = self._fields if op.index is None else op.index or ()
         most = self._bridge.session.settings.memory.max_content
-        texts = [text[:most] for path in paths for text in get_text_at_path(value, path) if text.strip()]
+        try:
+            texts = [text[:most] for path in paths for text in get_text_at_path(value, path) if text.strip()]
+        except (TypeError, ValueError):
+            # It is no JSON, and is refused where records are put, in words of ours.
+            texts = []
         labels, key = _place(op)
         expires_at = None
         if op.ttl is not None:
@@ -134,11 +133,12 @@ class LangGraphStore(BaseStore):
         return self._bridge.session.records.now + timedelta(minutes=minutes)
 
     async def _refresh(self, read: Iterable[HostRecord]) -> None:
-        by_time: defaultdict[float, set[_Place]] = defaultdict(set)
+        by_time: defaultdict[float, set[tuple[tuple[str, ...], str, int]]] = defaultdict(set)
         for record in read:
             if isinstance(record.value, list):
-                by_time[record.value[1]].add((record.labels, record.key))
+                by_time[record.value[1]].add((record.labels, record.key, record.version))
         for minutes, places in by_time.items():
+            # At its version: an item that took its place meanwhile has another end, or none.
             await self._bridge.session.records.expire(sorted(places), self._expiry(minutes))
 
     async def _search(self, op: SearchOp) -> list[tuple[HostRecord, float | None]]:
@@ -147,7 +147,7 @@ class LangGraphStore(BaseStore):
         scored: dict[_Place, tuple[HostRecord, float | None]] = {}
 
         def matches(record: HostRecord) -> bool:
-            return (record.labels, record.key) not in scored and _matches(_value(record), op.filter or {})
+            return (record.labels, record.key) not in scored and matches_filter(_value(record), op.filter or {})
 
         if op.query and op.query.strip() and end:
             hits = await records.nearest(op.query[:_LONG_QUERY], labels, where=matches, limit=end)
@@ -175,18 +175,8 @@ def _checked(ops: Iterable[Op]) -> list[Op]:
             if op.ttl is not None and not 0 < op.ttl <= _LONGEST:
                 raise InvalidArgument(f"ttl must be above 0 and at most {_LONGEST:,} minutes, got {op.ttl}")
         if isinstance(op, SearchOp):
-            _check_operators(op.filter)
+            check_filter(op.filter)
     return checked
-
-
-def _check_operators(condition: Any) -> None:
-    if isinstance(condition, Mapping):
-        for name, bound in condition.items():
-            if name.startswith("$") and name not in {"$eq", "$ne", *_COMPARED}:
-                raise InvalidArgument(
-                    f"the filter's operator {name} is unknown", hint="use $eq, $ne, $gt, $gte, $lt, $lte"
-                )
-            _check_operators(bound)
 
 
 def _place(op: GetOp | PutOp) -> _Place:
@@ -214,37 +204,3 @@ def _is_like(labels: tuple[str, ...], condition: MatchCondition) -> bool:
     path = tuple(condition.path)
     part = labels[: len(path)] if condition.match_type == "prefix" else labels[max(len(labels) - len(path), 0) :]
     return len(part) == len(path) and all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
-
-
-def _matches(value: Any, condition: Any) -> bool:
-    if isinstance(condition, Mapping):
-        if any(name.startswith("$") for name in condition):
-            return all(_compares(value, operator, bound) for operator, bound in condition.items())
-        return isinstance(value, dict) and all(_matches(_at(value, name), bound) for name, bound in condition.items())
-    if isinstance(condition, list | tuple):
-        same = isinstance(value, list) and len(value) == len(condition)
-        return same and all(_matches(one, wanted) for one, wanted in zip(value, condition, strict=True))
-    return _is_same(value, condition)
-
-
-def _at(value: dict[str, Any], name: str) -> Any:
-    found: Any = value
-    for part in (name,) if name in value else name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
-
-
-def _compares(value: Any, operator: str, bound: Any) -> bool:
-    if operator in ("$eq", "$ne"):
-        return _is_same(value, bound) is (operator == "$eq")
-    compared = _COMPARED[operator]
-    try:
-        return compared(float(value), float(bound))
-    except (TypeError, ValueError, OverflowError):
-        # Dates and other texts, in the order of their letters; what cannot be compared does not match.
-        return isinstance(value, str) and isinstance(bound, str) and compared(value, bound)
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Compare as JSON does, in which true is no 1."""
-    return bool(value == other) and isinstance(value, bool) is isinstance(other, bool)

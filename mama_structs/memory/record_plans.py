@@ -416,9 +416,13 @@ def pop(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord
     return last[0].record if last else None
 
 
-def expire(writer: Writer, places: Sequence[Place], expires_at: datetime | None, *, now: datetime) -> int:
-    """Let records end at another time, and return how many of them there are."""
-    found = [one for one in look(writer, places).values() if not one.is_over(now)]
+def expire(
+    writer: Writer, places: Sequence[tuple[Place, int | None]], expires_at: datetime | None, *, now: datetime
+) -> int:
+    """Let records end at another time where they are at their versions, and return how many of them there are."""
+    wanted = dict(places)
+    there = [one for one in look(writer, wanted).values() if not one.is_over(now)]
+    found = [one for one in there if wanted[one.place] in (None, one.record.version)]
     notes: dict[str, str | None] = {}
     for stored in found:
         if stored.memory is None:

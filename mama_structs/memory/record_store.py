@@ -143,12 +143,7 @@ class RecordStore:
         """
         given = _check.items("records", records, of="records")
         asked = [self._checked(one, f"records[{position}]") for position, one in enumerate(given)]
-        gone = []
-        for position, one in enumerate(_check.items("delete", delete, of="labels, a key and perhaps a version")):
-            name = f"delete[{position}]"
-            labels, *rest = _check.items(name, one, of="labels, a key and perhaps a version")
-            version = _check.whole(f"{name}[2]", rest.pop()) if len(rest) > 1 else None
-            gone.append((check_place((labels, *rest), name), version))
+        gone = _versioned("delete", delete)
         return await self._put(asked, gone)
 
     async def append(
@@ -291,17 +286,22 @@ class RecordStore:
         with self._observed("update_memory"):
             return await self._shared.write(plan)
 
-    async def expire(self, places: Iterable[tuple[Sequence[str], str]], expires_at: datetime | None) -> int:
+    async def expire(
+        self,
+        places: Iterable[tuple[Sequence[str], str] | tuple[Sequence[str], str, int]],
+        expires_at: datetime | None,
+    ) -> int:
         """
         Let records end at another time, and return how many of them there are; their versions stay.
 
         Args:
-            places: Labels and key of each; one that is not there is left out.
+            places: Labels and key of each, with the version that it must be at if that matters; one that is not
+                there, or at another version, is left out.
             expires_at: When they end (with a time zone); None for never.
 
         """
         end = None if expires_at is None else _check.moment("expires_at", expires_at)
-        plan = partial(record_plans.expire, places=_places("places", places), expires_at=end, now=self._shared.now)
+        plan = partial(record_plans.expire, places=_versioned("places", places), expires_at=end, now=self._shared.now)
         with self._observed("update_memory"):
             return await self._shared.write(plan)
 
@@ -530,6 +530,17 @@ def _places(name: str, value: object) -> list[Place]:
         check_place(one, f"{name}[{position}]")
         for position, one in enumerate(_check.items(name, value, of="pairs of labels and a key"))
     ]
+
+
+def _versioned(name: str, value: object) -> list[tuple[Place, int | None]]:
+    """Return places, each with the version that a record must be at, None for any."""
+    found = []
+    for position, one in enumerate(_check.items(name, value, of="labels, a key and perhaps a version")):
+        at = f"{name}[{position}]"
+        labels, *rest = _check.items(at, one, of="labels, a key and perhaps a version")
+        version = _check.whole(f"{at}[2]", rest.pop()) if len(rest) > 1 else None
+        found.append((check_place((labels, *rest), at), version))
+    return found
 
 
 def _check_where(where: object) -> Where | None:

@@ -543,3 +543,35 @@ def test_adapter_imports_no_other_framework():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert "[]" == run.stdout.strip()
+
+
+async def test_a_read_gives_no_end_to_what_took_an_items_place(session, monkeypatch):
+    """An item that is put without an end while the one before it is read stays for ever."""
+    store, moved = LangGraphStore(session), session.records.expire
+    await store.aput(("a",), "k", {"n": 1}, ttl=0.01)
+
+    async def overtaken(*given):
+        await store.aput(("a",), "k", {"n": 2})
+        return await moved(*given)
+
+    monkeypatch.setattr(session.records, "expire", overtaken)
+    await store.aget(("a",), "k")
+
+    assert None is (await session.records.list(("langgraph", "store")))[0].expires_at
+
+
+@pytest.mark.parametrize("value", [{"at": object()}, {"data": b"x"}, {"some": {1}}], ids=["object", "bytes", "set"])
+async def test_what_is_no_json_is_refused_by_our_error(session, value):
+    """Before anything of its batch is written, whether or not it is indexed."""
+    store = LangGraphStore(session)
+    for index in (None, False):
+        with pytest.raises(InvalidArgument, match="JSON"):
+            await store.abatch([PutOp(("a",), "good", {"n": 1}), PutOp(("a",), "bad", value, index=index)])
+
+    assert [] == await store.asearch(("a",))
+
+
+async def test_a_filter_of_no_names_is_refused(session):
+    """As an operator is that nobody knows."""
+    with pytest.raises(InvalidArgument, match="names"):
+        await LangGraphStore(session).asearch(("a",), filter={1: 2})

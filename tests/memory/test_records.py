@@ -170,6 +170,19 @@ async def test_an_expiry_is_moved_without_a_new_version(place, text):
     assert (put.version, put.value, None) == (got.version, got.value, got.expires_at)
 
 
+@pytest.mark.parametrize("text", ["tea at four", None])
+async def test_an_expiry_is_moved_at_a_version_only(place, text):
+    """What took a record's place since it was read keeps its own end, and so does what is there anew."""
+    _, store, clock = place
+    put = await store.records.put(ALICE, "tea", 1, text=text)
+    await store.records.put(ALICE, "tea", 2, text=text)
+
+    assert 0 == await store.records.expire([(ALICE, "tea", put.version)], NOON + timedelta(seconds=10))
+    assert 1 == await store.records.expire([(ALICE, "tea", put.version + 1)], NOON + timedelta(seconds=20))
+    clock.advance(15)
+    assert 2 == (await store.records.get(ALICE, "tea")).value
+
+
 # Compare and set, batches
 
 
