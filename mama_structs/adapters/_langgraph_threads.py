@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
@@ -11,7 +12,7 @@ from urllib.parse import quote
 
 import attrs
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.records import HostRecord, NewRecord, RecordStore
 
 _ROOT: Final = ("langgraph", "threads")
@@ -87,20 +88,23 @@ class Threads:
     async def put_writes(self, thread: str, namespace: str, checkpoint: str, writes: Sequence[Write]) -> None:
         """Keep what a task wrote; of a task that runs again the first values stay, and the newest special ones."""
         labels = _labels(thread, _WRITES, namespace)
-        packed = [{**attrs.asdict(write), "value": _packed(write.value)} for write in writes]
-        given = [NewRecord(labels, f"{checkpoint} {one['task']} {one['index']}", one) for one in packed]
-        known = await self._records.get_many([(labels, new.key) for new in given])
-        new = [one for one, there in zip(given, known, strict=True) if there is None or one.value["index"] < 0]
-        await self._records.put_many(new)
+        given = {f"{checkpoint} {one.task} {one.index}": one for one in writes}
+        packed = {key: {**attrs.asdict(write), "value": _packed(write.value)} for key, write in given.items()}
+        while True:
+            known = await self._records.get_many([(labels, key) for key in given])
+            new = [key for key, there in zip(given, known, strict=True) if there is None or given[key].index < 0]
+            puts = [NewRecord(labels, key, packed[key], if_version=0 if given[key].index >= 0 else None) for key in new]
+            # Whoever was faster has the first values: this ends.
+            with contextlib.suppress(VersionConflict):
+                await self._records.put_many(puts)
+                return
 
     async def get(self, thread: str, namespace: str, checkpoint: str | None) -> SavedCheckpoint | None:
         """Return a checkpoint, or the latest of its namespace; None where there is none."""
         labels = _labels(thread, _CHECKPOINTS, namespace)
-        if checkpoint:
-            found = [await self._records.get(labels, checkpoint)]
-        else:
-            found = [*await self._records.list(labels, nested=False, last_first=True, limit=1)]
-        return await self._whole(_saved(found[0])) if found and found[0] is not None else None
+        latest = [] if checkpoint else await self._records.list(labels, nested=False, last_first=True, limit=1)
+        found = await self._records.get(labels, checkpoint) if checkpoint else next(iter(latest), None)
+        return None if found is None else await self._whole(_saved(found))
 
     async def list(
         self,
@@ -138,8 +142,7 @@ class Threads:
     async def copy(self, source: str, target: str) -> None:
         """Copy all of a thread to another, in one transaction."""
         records = await self._records.list((*_ROOT, source))
-        behind = len(_ROOT) + 1
-        copies = [NewRecord((*_ROOT, target, *one.labels[behind:]), one.key, one.value) for one in records]
+        copies = [NewRecord((*_ROOT, target, *one.labels[len(_ROOT) + 1 :]), one.key, one.value) for one in records]
         await self._records.put_many(copies)
 
     async def prune(self, threads: Iterable[str]) -> None:
@@ -168,9 +171,8 @@ class Threads:
             kept = chosen(every)
             kept_ids = {saved.id for saved in kept}
             dropped = [saved for saved in every if saved.id not in kept_ids]
-            gone += [(labels, saved.id) for saved in dropped]
             for saved in dropped:
-                gone += [(write.labels, write.key) for write in await self._behind(saved)]
+                gone += [(labels, saved.id), *((write.labels, write.key) for write in await self._behind(saved))]
             # Only what a dropped one names: a run that goes on meanwhile has values that no checkpoint names yet.
             unnamed = _version_keys(dropped) - _version_keys(kept)
             gone += [((*_ROOT, thread, _VALUES, namespace), key) for key in sorted(unnamed)]
@@ -226,13 +228,11 @@ def _version_key(channel: str, version: Version) -> str:
 
 
 def _packed(blob: Blob) -> builtins.list[str]:
-    kind, data = blob
-    return [kind, base64.b64encode(data).decode("ascii")]
+    return [blob[0], base64.b64encode(blob[1]).decode("ascii")]
 
 
 def _unpacked(packed: Sequence[str]) -> Blob:
-    kind, data = packed
-    return kind, base64.b64decode(data)
+    return packed[0], base64.b64decode(packed[1])
 
 
 def _saved(record: HostRecord) -> SavedCheckpoint:

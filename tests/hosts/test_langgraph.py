@@ -575,3 +575,12 @@ async def test_a_filter_of_no_names_is_refused(session):
     """As an operator is that nobody knows."""
     with pytest.raises(InvalidArgument, match="names"):
         await LangGraphStore(session).asearch(("a",), filter={1: 2})
+
+
+async def test_two_that_run_one_task_at_once_keep_what_one_of_them_wrote_first(session):
+    """What a task wrote stays as whoever was first has it, whoever read before that."""
+    saver = LangGraphCheckpointer(session)
+    config = await saver.aput({"configurable": {"thread_id": "t"}}, empty_checkpoint(), {}, {})
+    await asyncio.gather(*(saver.aput_writes(config, [("a", number)], "task") for number in range(5)))
+
+    assert [("task", "a", 0)] == (await saver.aget_tuple(config)).pending_writes
