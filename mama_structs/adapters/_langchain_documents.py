@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import operator
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +14,8 @@ import numpy as np
 from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding.protocol import Kind, Vectors
-from mama_structs.records import HostRecord
+from mama_structs.memory.model import Origin
+from mama_structs.records import HostRecord, NewRecord
 
 try:
     from langchain_core.documents import Document
@@ -60,6 +62,33 @@ def unpacked(kept: Mapping[str, Any]) -> Any:
 def labels_of(collection: object) -> tuple[str, ...]:
     """Return the labels of a vector store's collection."""
     return ("langchain", "documents", _check.text("collection", collection))
+
+
+def records_of(
+    labels: tuple[str, ...],
+    texts: object,
+    metadatas: Sequence[object] | None,
+    ids: Sequence[str | None] | None,
+    *,
+    origin: Origin,
+) -> list[NewRecord]:
+    """Return what a vector store keeps of texts, each under its id, or a new one."""
+    contents = _check.items("texts", texts, of="texts")
+    for name, several in (("metadatas", metadatas), ("ids", ids)):
+        if several and len(several) != len(contents):
+            raise InvalidArgument(f"{name} must be one for each of {len(contents)} texts, got {len(several)}")
+    rows = zip(contents, metadatas or [None] * len(contents), ids or [None] * len(contents), strict=True)
+    return [
+        NewRecord(labels, own_id or str(uuid.uuid4()), _value(position, text, metadata), text=text, origin=origin)
+        for position, (text, metadata, own_id) in enumerate(rows)
+    ]
+
+
+def _value(position: int, text: object, metadata: object) -> dict[str, Any]:
+    told = {} if metadata is None else metadata
+    if not isinstance(told, Mapping):
+        raise InvalidArgument(f"metadatas[{position}] must be a mapping, got {type(told).__name__}")
+    return {"text": _check.text(f"texts[{position}]", text, empty=True), "metadata": dict(told)}
 
 
 def document_of(record: HostRecord, **metadata: Any) -> Document:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mama_structs import _check, sync
 from mama_structs.adapters._bridge import Bridge, awaited, blocking
-from mama_structs.adapters._langchain_documents import DocumentFilter, Embedding, document_of, labels_of, varied, where
+from mama_structs.adapters._langchain_documents import (
+    DocumentFilter,
+    Embedding,
+    document_of,
+    labels_of,
+    records_of,
+    varied,
+    where,
+)
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.model import Origin
-from mama_structs.records import NewRecord, RecordHit
+from mama_structs.records import RecordHit
 from mama_structs.session import Session
 
 try:
@@ -126,19 +133,9 @@ class SessionVectorStore(VectorStore):
         **_options: Any,
     ) -> list[str]:
         """Add texts as documents, all or none, and return their ids: those that were given, else new ones."""
-        contents = list(texts)
-        for name, several in (("metadatas", metadatas), ("ids", ids)):
-            if several and len(several) != len(contents):
-                raise InvalidArgument(f"{name} must be one for each of {len(contents)} texts, got {len(several)}")
-        keys = [key or str(uuid.uuid4()) for key in ids or [None] * len(contents)]
-        rows = zip(keys, contents, metadatas or [{}] * len(contents), strict=True)
-        await self._bridge.session.records.put_many(
-            [
-                NewRecord(self._labels, key, {"text": text, "metadata": metadata}, text=text, origin=self._origin)
-                for key, text, metadata in rows
-            ]
-        )
-        return keys
+        new = records_of(self._labels, texts, metadatas, ids, origin=self._origin)
+        await self._bridge.session.records.put_many(new)
+        return [one.key for one in new]
 
     @blocking
     async def add_texts(

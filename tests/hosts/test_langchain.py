@@ -314,6 +314,28 @@ async def test_a_document_without_text_is_kept(session):
     assert ["b"] == ids_of(await store.asimilarity_search("text"))
 
 
+@pytest.mark.parametrize(
+    ("texts", "metadatas"),
+    [("one text", None), ([["a", "b"]], None), (["a"], ["x"]), (["a"], [[("k", "v")]])],
+    ids=["a text", "a list in it", "metadata that are a text", "metadata that are pairs"],
+)
+async def test_what_is_no_document_is_refused_before_any_search_meets_it(session, texts, metadatas):
+    """A collection that held one would fail at each search."""
+    store = SessionVectorStore(session)
+    with pytest.raises(InvalidArgument):
+        await store.aadd_texts(texts, metadatas)
+
+    assert [] == await store.asimilarity_search("a")
+
+
+async def test_a_text_may_be_without_metadata_among_others_that_have_some(session):
+    """None is as good as nothing."""
+    store = SessionVectorStore(session)
+    await store.aadd_texts(["a", "b"], [None, {"n": 1}], ids=["1", "2"])
+
+    assert {"1": {}, "2": {"n": 1}} == {one.id: one.metadata for one in await store.asimilarity_search("a")}
+
+
 async def test_documents_are_found_with_the_memories(session, facts):
     """The session's own search finds a document beside a decision, and recall tells it, as one from outside."""
     await session.memories.save_decision("auth", "Login sessions are moved to Postgres", "Redis lost them")
