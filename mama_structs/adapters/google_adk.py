@@ -29,6 +29,8 @@ except ImportError as _missing:
         "mama_structs.adapters.google_adk needs the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
+# What a search takes; ADK asks with all that a user wrote.
+_LONGEST_QUESTION: Final = 10_000
 _OTHERS: Final = tuple(one for one in MemoryType if one is not MemoryType.RECORD)
 
 
@@ -124,11 +126,11 @@ class AdkMemoryService(BaseMemoryService):
         await self._bridge.arun(lambda: self._add(_memories(app_name, user_id), entries, replace=True))
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """Return what is kept of a user and fits a question, the best first."""
+        """Return what is kept of a user and fits the beginning of a question, the best first."""
         if not query.strip():
             return SearchMemoryResponse()
         labels = _memories(app_name, user_id)
-        found = await self._bridge.arun(lambda: self._found(labels, query))
+        found = await self._bridge.arun(lambda: self._found(labels, query[:_LONGEST_QUESTION]))
         best = sorted(found, key=lambda one: -one[0])[: self._limit]
         is_answer = bool(best) and best[0][0] >= self._min_relevance
         return SearchMemoryResponse(memories=[memory for _, memory in best] if is_answer else [])

@@ -262,6 +262,15 @@ async def test_question_without_words_finds_nothing(memory):
     assert [] == await found(memory, "  \n")
 
 
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_long_message_of_a_user_finds_something_too(session, shared):
+    """ADK looks up the whole of what a user wrote, be it a file that was pasted."""
+    memory = AdkMemoryService(session, shared=shared, min_relevance=0.0)
+    await memory.add_session_to_memory(conversation(event("e1", "Green tea at four")))
+
+    assert ["Green tea at four"] == await found(memory, "Green tea? " * 5_000)
+
+
 async def test_shared_service_finds_what_others_saved_but_no_other_user(session):
     """With ``shared=True`` decisions and other hosts' records are found, what other users of ADK said is not."""
     memory = AdkMemoryService(session, shared=True, min_relevance=0.0)
