@@ -95,9 +95,12 @@ class MemoryFiles:
         begin = len(self.labels) + len(old)
         moves = [(one, self._place((*new, *(*one[0], one[1])[begin:]))) for one in files]
         try:
-            await self.session.records.move(moves)
+            moved = await self.session.records.move(moves)
         except VersionConflict as error:
             raise taken from error
+        if not moved:
+            # Deleted by somebody else meanwhile.
+            raise _missing(old_path)
         return f"Successfully renamed {old_path} to {new_path}"
 
     def _place(self, names: tuple[str, ...]) -> Place:

@@ -185,6 +185,21 @@ async def test_what_is_always_changed_meanwhile_is_said_to_be(session, monkeypat
     assert "1" == (await session.records.get(LABELS, "notes.txt")).value
 
 
+async def test_a_file_that_is_deleted_while_it_is_renamed_is_said_to_be_missing(session, monkeypatch):
+    """The model is told of no success where nothing was moved."""
+    tool, move = anthropic_memory.memory_tool(session), session.records.move
+    await answer(tool, command("create", file_text="a"))
+
+    async def overtaken(moves):
+        await answer(tool, command("delete"))
+        return await move(moves)
+
+    monkeypatch.setattr(session.records, "move", overtaken)
+    told = await answer(tool, {"command": "rename", "old_path": NOTES, "new_path": "/memories/new.txt"})
+
+    assert f"error: The path {NOTES} does not exist. Please provide a valid path." == told
+
+
 async def test_a_file_is_found_as_memories_are(session):
     """What Claude writes into a file is recalled for its user's message, and no more once it was deleted."""
     tool = anthropic_memory.memory_tool(session)
