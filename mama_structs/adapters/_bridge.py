@@ -42,7 +42,7 @@ class Bridge:
             ) from error
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do *work* from any thread but the session's own, and wait for it; interrupted, it is undone."""
+        """Do *work* from any thread but the session's own, and wait for it; interrupted, it is cancelled."""
         if _running() is self._loop:
             raise BlockedLoop(
                 "a call that blocks would wait for the event loop that it blocks",
@@ -57,7 +57,7 @@ class Bridge:
             raise
 
     async def arun(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do *work* from any event loop, and await it; cancelled, it is undone."""
+        """Do *work* from any event loop, and await it; cancelled with its caller."""
         if _running() is self._loop:
             return await work()
         return await asyncio.wrap_future(self._begin(work))
