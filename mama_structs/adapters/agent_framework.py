@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from mama_structs._telemetry import raised
+from mama_structs.adapters._agent_framework import repeated
 from mama_structs.adapters.answers import MAX_CHARS, Turns, hear, kept, offered, recall_for
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.media import Media
@@ -39,6 +40,7 @@ except ImportError as _missing:
 
 _log = logging.getLogger("mama_structs")
 _SOURCE: Final = "mama-structs"
+_HISTORY: Final = "mama-structs-history"
 _LABEL: Final = "agent-framework"
 # As the framework's own history calls what has no name.
 _NAMELESS: Final = "default"
@@ -135,7 +137,8 @@ class SessionHistoryProvider(HistoryProvider):
 
     Args:
         session: Where the messages are kept.
-        source_id: The provider's name among those of an agent.
+        source_id: The provider's name among those of an agent. One with another name than this has messages of its own,
+            below a label of that name.
         skip_excluded: Whether messages are passed over that a compaction of the framework marked as excluded.
         options: As for `agent_framework.HistoryProvider`: *load_messages*, *store_inputs*, *store_outputs*,
             *store_context_messages*, *store_context_from*.
@@ -147,7 +150,7 @@ class SessionHistoryProvider(HistoryProvider):
     """
 
     def __init__(
-        self, session: Session, *, source_id: str = f"{_SOURCE}-history", skip_excluded: bool = False, **options: Any
+        self, session: Session, *, source_id: str = _HISTORY, skip_excluded: bool = False, **options: Any
     ) -> None:
         super().__init__(source_id, **options)
         self._session = session
@@ -174,13 +177,17 @@ class SessionHistoryProvider(HistoryProvider):
     ) -> None:
         """Store the messages of a run, without those at their beginning that are kept already."""
         known = await self._kept(session_id, limit=len(messages)) if messages else []
-        if new := messages[_repeated(known, messages) :]:
-            await self._session.records.append((_LABEL, session_id or _NAMELESS), [one.to_dict() for one in new])
+        if new := messages[repeated(known, messages) :]:
+            await self._session.records.append(self._labels(session_id), [one.to_dict() for one in new])
 
     async def _kept(self, session_id: str | None, *, limit: int | None = None) -> list[Message]:
-        labels = (_LABEL, session_id or _NAMELESS)
+        labels = self._labels(session_id)
         found = await self._session.records.list(labels, nested=False, limit=limit, last_first=True)
         return [Message.from_dict(one.value) for one in reversed(found)]
+
+    def _labels(self, session_id: str | None) -> tuple[str, ...]:
+        labels = (_LABEL, session_id or _NAMELESS)
+        return labels if self.source_id == _HISTORY else (*labels, self.source_id)
 
 
 class _Hearing(ChatMiddleware):
@@ -205,26 +212,6 @@ async def _hear(session: Session, messages: Sequence[Message]) -> None:
     for message in messages:
         if message.role == "assistant" and message.text:
             await hear(session, message.text)
-
-
-def _repeated(known: Sequence[Message], messages: Sequence[Message]) -> int:
-    """
-    Count the messages at the beginning of a run that end a conversation already: a host may send it anew.
-
-    Without ids it is known by what somebody adds to it: a user may say the same again, and be answered the same.
-    """
-    before, given = [*map(_identity, known)], [*map(_identity, messages)]
-    same = (count for count in range(min(len(before), len(given)), 0, -1) if before[-count:] == given[:count])
-    return next((count for count in same if _is_sent_anew(messages[:count], messages[count:])), 0)
-
-
-def _is_sent_anew(same: Sequence[Message], new: Sequence[Message]) -> bool:
-    is_continued = bool(new) and new[0].role != "assistant" and (len(same) > 1 or same[0].role != "user")
-    return is_continued or any(one.message_id is not None for one in same)
-
-
-def _identity(message: Message) -> object:
-    return message.message_id or (message.role, [one.to_dict() for one in message.contents])
 
 
 def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:

@@ -310,6 +310,21 @@ async def test_a_user_may_get_the_same_answer_twice(session):
     assert ["next", "done"] * 2 == [one.text for one in await history.get_messages(thread.session_id)]
 
 
+async def test_two_histories_of_an_agent_do_not_mix(session):
+    """One that keeps everything for an audit adds nothing to the one that the model reads."""
+    history = adapter.SessionHistoryProvider(session)
+    audit = adapter.SessionHistoryProvider(session, source_id="audit", load_messages=False)
+    client = ScriptedClient("one", "two")
+    agent = Agent(client=client, context_providers=[history, audit])
+    thread = agent.create_session(session_id="ada")
+    for said in ("a", "b"):
+        await agent.run(said, session=thread)
+
+    assert ["a", "one", "b"] == [one.text for one in client.requests[-1]]
+    for kept in (history, audit):
+        assert ["a", "one", "b", "two"] == [one.text for one in await kept.get_messages("ada")]
+
+
 async def test_a_conversation_without_ids_may_be_sent_anew(session):
     """It is known by what stands behind it, be it what was said before."""
     history = adapter.SessionHistoryProvider(session)
