@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mama_structs.errors import InvalidArgument, shown
 
-Test = Callable[[Mapping[str, Any]], bool]
+Condition = Callable[[Mapping[str, Any]], bool]
 
 _ANY: Final = "*"
 _JOINED: Final[Mapping[str, str]] = {"AND": "AND", "OR": "OR", "NOT": "NOT", "$and": "AND", "$or": "OR", "$not": "NOT"}
@@ -23,19 +23,19 @@ _OPERATORS: Final = ("eq", "ne", "in", "nin", "contains", "icontains", *_RANGES)
 _DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 
 
-def test_of(filters: Mapping[str, Any]) -> Test:
+def condition_of(filters: Mapping[str, Any]) -> Condition:
     """Return what tells whether a payload passes all conditions, or refuse a filter that mem0 would refuse."""
     return _all_of(filters) or (lambda _payload: True)
 
 
-def _all_of(filters: Mapping[str, Any]) -> Test | None:
+def _all_of(filters: Mapping[str, Any]) -> Condition | None:
     """Return the conditions' test, None where nothing is asked: that is no part of what it stands in, as in mem0."""
     several = (_joined(_JOINED[name], one) if name in _JOINED else _field(name, one) for name, one in filters.items())
     tests = [test for test in several if test is not None]
     return (lambda payload: all(test(payload) for test in tests)) if tests else None
 
 
-def _joined(word: str, given: object) -> Test | None:
+def _joined(word: str, given: object) -> Condition | None:
     if not isinstance(given, Sequence) or isinstance(given, str) or not all(isinstance(one, Mapping) for one in given):
         raise InvalidArgument(f"{word} in filters must be a list of conditions, got {shown(given)}")
     if not given:
@@ -49,7 +49,7 @@ def _joined(word: str, given: object) -> Test | None:
     return lambda payload: several(test(payload) for test in tests)
 
 
-def _field(name: str, given: object) -> Test | None:
+def _field(name: str, given: object) -> Condition | None:
     if given == _ANY:
         return None
     conditions = given if isinstance(given, Mapping) else {"in" if isinstance(given, list | tuple) else "eq": given}

@@ -20,10 +20,10 @@ from mama_structs.adapters._mem0_payloads import (
     day_of,
     item_of,
     metadata_of,
+    record_condition_of,
     refuse,
     said_in,
     scope_of,
-    test_of_filters,
 )
 from mama_structs.errors import InvalidArgument, MemoryNotFound, VersionConflict
 from mama_structs.importing.mem0 import HISTORY, LABELS, hash_of
@@ -131,7 +131,7 @@ class AsyncMemory:
 
         """
         refuse(**others)
-        test, most = test_of_filters(filters), _check.whole("top_k", top_k, 0)
+        test, most = record_condition_of(filters), _check.whole("top_k", top_k, 0)
         found = await self._records.list(LABELS, where=test)
         newest = sorted(found, key=lambda record: (record.created_at, record.key), reverse=True)[:most]
         return {"results": [item_of(record) for record in newest]}
@@ -159,7 +159,7 @@ class AsyncMemory:
 
         """
         refuse(**others)
-        test, most = test_of_filters(filters), _check.whole("top_k", top_k, 0)
+        test, most = record_condition_of(filters), _check.whole("top_k", top_k, 0)
         least = _LEAST if threshold is None else _check.share("threshold", threshold)
         asked, detailed = _check.text("query", query).strip(), _check.flag("explain", explain)
         hits = await self._records.search(asked, LABELS, where=test, min_relevance=least, limit=max(most, 1))
@@ -209,7 +209,7 @@ class AsyncMemory:
         self, user_id: str | None = None, agent_id: str | None = None, run_id: str | None = None
     ) -> dict[str, Any]:
         """Delete all memories that have these ids, at least one of them, one by one; their histories stay."""
-        test = test_of_filters(scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True))))
+        test = record_condition_of(scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True))))
         for record in await self._records.list(LABELS, where=test):
             await self._change(record.key, "DELETE", {})
         return {"message": "Memories deleted successfully!"}

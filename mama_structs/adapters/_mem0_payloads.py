@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from mama_structs import _check
-from mama_structs.adapters._mem0_filters import test_of
+from mama_structs.adapters._mem0_filters import condition_of
 from mama_structs.errors import InvalidArgument
 from mama_structs.importing.mem0 import HISTORY, LABELS, expiry_of, hash_of
 from mama_structs.memory.model import ORIGINS, Origin
@@ -189,7 +189,7 @@ def item_of(record: HostRecord, **score: Any) -> dict[str, Any]:
     }
 
 
-def test_of_filters(filters: Mapping[str, Any] | None) -> Callable[[HostRecord], bool]:
+def record_condition_of(filters: Mapping[str, Any] | None) -> Callable[[HostRecord], bool]:
     """Return what tells whether a record passes filters, which must say whose memories are meant."""
     if filters is not None and not isinstance(filters, Mapping):
         raise InvalidArgument(f"filters must be a mapping, got {type(filters).__name__}")
@@ -197,5 +197,5 @@ def test_of_filters(filters: Mapping[str, Any] | None) -> Callable[[HostRecord],
     own: dict[str, Any] = {name: id_of(name, given[name]) for name in IDS if name in given}
     if not own:
         raise InvalidArgument("filters must have one of user_id, agent_id and run_id: filters={'user_id': 'ada'}")
-    test = test_of({**given, **own})
+    test = condition_of({**given, **own})
     return lambda record: test(record.value)
