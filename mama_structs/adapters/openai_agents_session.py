@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 from mama_structs import sync
+from mama_structs._quoting import without_recalled
 from mama_structs.adapters._bridge import Bridge
 from mama_structs.adapters.answers import MAX_CHARS, recall_for, recalled_message
 from mama_structs.errors import InvalidArgument, shown
@@ -100,7 +101,9 @@ def recalling(
     Return what tells a run what is remembered, for ``RunConfig(session_input_callback=...)``.
 
     What the session recalls for the user's message stands behind it, as an item of its own, and stays in the
-    conversation: each fact is told once. A run without a session has no such callback: `openai_agents.hooks` is for it.
+    conversation: each fact is told once, and may be told again where nothing that was recalled is left in what a run is
+    given. Users who talk at the same time need a session each (`Session.fork`): what one is told is known to it.
+    A run without a session has no such callback: `openai_agents.hooks` is for it.
 
     Args:
         session: Whose memories.
@@ -113,7 +116,14 @@ def recalling(
         history: list[TResponseInputItem], new_items: list[TResponseInputItem]
     ) -> list[TResponseInputItem]:
         items = [*history, *new_items]
-        text = await bridge.arun(lambda: recall_for(bridge.session, items, max_chars=max_chars))
+        # Another conversation's history, or one that is cut, has nothing of what the session told before.
+        again = not any(map(_is_recalled, history))
+        text = await bridge.arun(lambda: recall_for(bridge.session, items, max_chars=max_chars, again=again))
         return [*items, cast("TResponseInputItem", recalled_message(text))] if text else items
 
     return combined
+
+
+def _is_recalled(item: TResponseInputItem) -> bool:
+    content = item.get("content")
+    return isinstance(content, str) and without_recalled(content) != content

@@ -196,6 +196,20 @@ async def test_what_is_recalled_stays_in_the_conversation(session):
     assert 5 == len(await kept.get_items())
 
 
+@pytest.mark.parametrize(("name", "limit"), [("ben", None), ("ada", 1)], ids=["another conversation", "a cut one"])
+async def test_what_is_not_in_the_history_is_told_again(session, name, limit):
+    """A run that is given nothing of what was recalled before is told it, whatever the session has told others."""
+    await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
+    config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.recalling(session))
+    model = ScriptedModel("By JWT.", "By JWT.")
+    agent = agents.Agent(name="Ada", model=model.openai_agents())
+    for who, most in (("ada", None), (name, limit)):
+        kept = openai_agents_session.ConversationSession(session, who, session_settings={"limit": most})
+        await agents.Runner.run(agent, "How do we do logins?", session=kept, run_config=config)
+
+    assert [True, True] == ["<recalled>" in str(one.messages[-1]["content"]) for one in model.requests]
+
+
 async def test_nothing_relevant_adds_no_item(session):
     """Where nothing is remembered the input is what it was."""
     combine = openai_agents_session.recalling(session)
