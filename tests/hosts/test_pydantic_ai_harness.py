@@ -520,6 +520,15 @@ async def test_what_a_compaction_took_away_is_told_again(session):
     assert [2, 2] == [sum(REDIS in text for text in texts(one)) for one in (second, third)]
 
 
+async def test_another_conversation_is_told_what_the_session_told_before(session):
+    """A run without that history has nothing of what was recalled, and is told it as the first one was."""
+    await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
+    agent = Agent(ScriptedModel(quiet()).pydantic_ai(), capabilities=[harness.recall(session)])
+    runs = [await agent.run("Where do we keep login sessions?") for _ in range(2)]
+
+    assert [1, 1] == [sum(REDIS in text for text in texts(one)) for one in runs]
+
+
 async def test_what_a_model_marks_is_kept_before_its_calls_run(session):
     """A ref of an answer is there when a call of the same answer runs."""
     seen = []

@@ -85,9 +85,9 @@ def recall(
     Return what tells an agent what is remembered, without any tool, for ``Agent(capabilities=[...])``.
 
     What the session recalls for the user's message stands behind it, as a message of its own, which stays in the
-    history. After a compaction that left nothing of it, everything may be told again. The refs of each answer are
-    stored before its calls run. `mama_structs.adapters.pydantic_ai.capability` has the session's tools as well: take
-    one of the two.
+    history. Where nothing of it is in a run's messages, as in another conversation or after a compaction, it is told
+    again. The refs of each answer are stored before its calls run. `mama_structs.adapters.pydantic_ai.capability` has
+    the session's tools as well: take one of the two.
 
     Args:
         session: Whose memories and refs; it must be open while they are used, on the event loop that opened it.

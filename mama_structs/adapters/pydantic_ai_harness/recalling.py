@@ -26,7 +26,7 @@ class SessionRecall(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Put what is recalled behind what the user wrote."""
-        again = _has_lost_what_was_recalled(ctx.messages)
+        again = not _is_told(ctx.messages)
         text = await recall_for(self._session, ctx.messages, max_chars=self._max_chars, again=again)
         if text:
             ctx.enqueue(UserPromptPart(text))
@@ -44,11 +44,9 @@ class SessionRecall(AbstractCapability[Any]):
         return response
 
 
-def _has_lost_what_was_recalled(messages: list[ModelMessage]) -> bool:
-    """Tell whether a conversation was compacted, and nothing that was recalled is left of it."""
+def _is_told(messages: list[ModelMessage]) -> bool:
+    """Tell whether anything that was recalled is in a conversation, or was left in it by a compaction."""
     left = post_compaction_window(messages)
-    if left == messages:
-        return False
     prompts = (part for one in left if isinstance(one, ModelRequest) for part in one.parts)
     texts = (part.content for part in prompts if isinstance(part, UserPromptPart) and isinstance(part.content, str))
-    return not any(without_recalled(text) != text for text in texts)
+    return any(without_recalled(text) != text for text in texts)
