@@ -164,19 +164,21 @@ def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> dict[HookEvent, li
 
     What the session recalls for the user's prompt stands behind it. When Claude stops, the refs of its last message are
     stored; those of the messages before it are by ``await session.observe(block.text)`` for each `TextBlock` that the
-    SDK yields. After a compaction everything may be told again. Nothing that goes wrong stops Claude: the log says
-    what it was; only `SessionClosed` and `WrongLoop` are raised.
+    SDK yields. After a compaction, and in another session of Claude Code, everything may be told again. Nothing that
+    goes wrong stops Claude: the log says what it was; only `SessionClosed` and `WrongLoop` are raised.
 
     Args:
         session: Whose memories and refs; it must be open while they are used, on the event loop that opened it.
         max_chars: Characters of what is recalled at the most, 300 or more.
 
     """
-    has_lost = False
+    # Whether what was told to a session of Claude Code is lost to it, by its id.
+    has_lost: dict[str | None, bool] = {}
 
     async def recall(given: HookInput, _tool: str | None, _context: HookContext) -> HookJSONOutput:
-        nonlocal has_lost
-        again, has_lost = has_lost, False
+        own_id = given.get("session_id")
+        # One behind others has nothing of what they were told; the first one may be resumed, and have it.
+        again, has_lost[own_id] = has_lost.get(own_id, bool(has_lost)), False
         text = await recall_for(session, given.get("prompt"), max_chars=max_chars, again=again)
         if not text:
             return {}
@@ -187,9 +189,8 @@ def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> dict[HookEvent, li
             await hear(session, said)
         return {}
 
-    async def lose(_given: HookInput, _tool: str | None, _context: HookContext) -> HookJSONOutput:
-        nonlocal has_lost
-        has_lost = True
+    async def lose(given: HookInput, _tool: str | None, _context: HookContext) -> HookJSONOutput:
+        has_lost[given.get("session_id")] = True
         return {}
 
     return {

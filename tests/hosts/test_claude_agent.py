@@ -344,13 +344,25 @@ async def test_a_fact_is_told_once_and_again_after_a_compaction(session, options
         await run(options, line, asked)
         told.append(len(line.told))
     [compacting] = options.hooks["PreCompact"][0].hooks
-    answered = await compacting({"hook_event_name": "PreCompact", "trigger": "auto"}, None, {"signal": None})
+    answered = await compacting(
+        {"hook_event_name": "PreCompact", "trigger": "auto", "session_id": KEY["session_id"]}, None, {"signal": None}
+    )
     line = ScriptedCommandLine(projects, "In Redis.")
     await run(options, line, asked)
 
     assert [1, 0] == told
     assert {} == answered
     assert 1 == len(line.told)
+
+
+async def test_another_session_of_claude_is_told_what_the_first_one_was(session, options):
+    """Two queries with the same options are two conversations; in each a fact is told once."""
+    await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
+    [prompted] = options.hooks["UserPromptSubmit"][0].hooks
+    asked = {"hook_event_name": "UserPromptSubmit", "prompt": "Where do we keep login sessions?"}
+    told = [await prompted({**asked, "session_id": one}, None, {"signal": None}) for one in ("a", "a", "b", "b")]
+
+    assert [True, False, True, False] == [bool(one) for one in told]
 
 
 async def test_where_nothing_is_remembered_nothing_is_said(session, options, tmp_path):
