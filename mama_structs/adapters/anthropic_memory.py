@@ -27,6 +27,7 @@ except ImportError as _missing:
     ) from _missing
 
 _LABELS: Final = ("anthropic",)
+_FILES: Final = "memories"
 
 
 @overload
@@ -63,15 +64,18 @@ def memory_tool(
         cache_control: Up to which tool the provider caches the prompt.
 
     Raises:
-        InvalidArgument: *labels* is a text, or empty.
+        InvalidArgument: *labels* is a text, or empty, or one of them is ``memories``.
 
     """
     if isinstance(labels, str) or not labels:
         raise InvalidArgument("labels must be a tuple of one or more texts", hint=f"such as {(*_LABELS, 'ada')}")
+    if _FILES in labels:
+        # Below others without it, it would be a folder of their files.
+        raise InvalidArgument(f"labels must not have {_FILES!r} among them: it follows them")
     bridge = Bridge(session)
     kind = _MemoryTool if bridge.session is session else _SyncMemoryTool
     tool = kind(cache_control=cache_control)
-    tool.bridge, tool.files = bridge, MemoryFiles(bridge.session, (*labels, "memories"))
+    tool.bridge, tool.files = bridge, MemoryFiles(bridge.session, (*labels, _FILES))
     return tool
 
 

@@ -280,6 +280,12 @@ async def test_a_closed_session_is_no_error_of_the_model(session):
         await tool.call(command("view", "/memories"))
 
 
+async def test_labels_of_one_user_are_no_folder_of_another_one(session):
+    """Below the default labels a user called memories would be the folder memories of everybody."""
+    with pytest.raises(InvalidArgument, match="must not have 'memories'"):
+        anthropic_memory.memory_tool(session, labels=("anthropic", "memories"))
+
+
 @pytest.mark.parametrize("labels", ["memories", ()])
 async def test_labels_are_checked_at_the_door(session, labels):
     """A text in place of labels would put each letter on a level of its own."""
