@@ -36,7 +36,7 @@ from mama_structs.memory.search import SearchRequest
 
 _NUMBER: Final = 12
 _PAGE: Final = 256
-_MORE: Final = 2
+_MORE: Final = 4
 _RECORDS: Final = frozenset({MemoryType.RECORD})
 
 

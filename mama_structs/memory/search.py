@@ -43,6 +43,8 @@ from mama_structs.memory.time_words import Period, period_in
 _FOUND: Final = 96
 _FOLLOWED: Final = 48
 _BROUGHT: Final = 128
+# Each is compared with what is beside all others: of twenty thousand that would be gigabytes.
+_TELLING: Final = 512
 # Memories with which a missing word counts half.
 _FEW: Final = 10
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -126,8 +128,11 @@ def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence 
             own = [saving.as_of(memory, request.as_of) for memory in own]
         shown = folded(own, _replacements(reader, best, memories), _likeness(reader, best, request.calibration))
         places = [place for place, first in enumerate(shown) if place == first][: request.limit]
-        copies = {place: tuple([own[at].id for at, one in enumerate(shown) if one == place != at]) for place in places}
-        found = [(best[place], own[place], copies[place]) for place in places]
+        copies: dict[int, list[str]] = {place: [] for place in places}
+        for at, first in enumerate(shown):
+            if first != at and first in copies:
+                copies[first].append(own[at].id)
+        found = [(best[place], own[place], tuple(copies[place])) for place in places]
         precedence = whole.among(relevant[places])
         if len(found) == request.limit or len(best) < len(results):
             break
@@ -257,7 +262,7 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
         table=table,
         chains=chains,
         sittings=sittings,
-        kinship=sittings.kinship(reader, chosen),
+        kinship=sittings.kinship(reader, chosen[:_TELLING]),
     )
 
 

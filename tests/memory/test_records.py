@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, is_on_server
 
-from mama_structs.errors import InvalidArgument, VersionConflict
+from mama_structs import HashEmbedder
+from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
+from mama_structs.memory import search
 from mama_structs.memory.model import MemoryType, from_milliseconds
 from mama_structs.memory.records import MAX_VALUE, memory_id_of, name_of
 from mama_structs.records import NewRecord
@@ -345,6 +347,23 @@ async def test_searches_below_labels_find_all_there_and_nothing_else(store):
         hit.record.key for page in pages for hit in page
     ]
     assert all(one.cosine >= other.cosine for one, other in itertools.pairwise(near))
+
+
+async def test_a_condition_that_hardly_any_record_meets_compares_few_of_them(records, monkeypatch):
+    """However many hits a search is asked for, only the best are compared with what is beside all others."""
+    await records.put_many([NewRecord(ALICE, f"{n}", n, text=f"ducks {n}") for n in range(1_500)])
+    asked, kinship = [], search._kinship
+
+    def counted(reader, nodes, before, after):
+        asked.append(len(nodes))
+        return kinship(reader, nodes, before, after)
+
+    monkeypatch.setattr(search, "_kinship", counted)
+    (hit,) = await records.search("ducks", where=lambda one: one.value == 700)
+
+    assert 700 == hit.record.value
+    assert max(asked) <= 512
+    assert len(asked) <= 6
 
 
 async def test_records_that_say_the_same_are_two_hits(records):
