@@ -353,6 +353,24 @@ def of_memory(memory: Memory) -> StoredRecord:
     return StoredRecord(record, own.history, own.created_by, memory)
 
 
+def check_kept(memory: Memory, path: str) -> None:
+    """Refuse a memory from elsewhere that is a record which no call would find, or none that was ever put."""
+    own = memory.metadata
+    if not isinstance(own, RecordMetadata):
+        return
+    try:
+        place = check_labels(own.labels), check_key(own.key)
+    except InvalidArgument as error:
+        raise ValueError(f"`{path}.metadata` has labels or a key as no record has") from error
+    if memory.id != memory_id_of(place):
+        raise ValueError(f"`{path}.id` must follow from the record's labels and key")
+    if own.version < 1:
+        raise ValueError(f"`{path}.metadata.version` must be at least 1")
+    whole = sum(own.lengths) + len(BETWEEN_TEXTS) * (len(own.lengths) - 1)
+    if own.lengths and (min(own.lengths) < 1 or whole != len(memory.content)):
+        raise ValueError(f"`{path}.metadata.lengths` must be those of the texts in its content")
+
+
 def of_note(text: str) -> StoredRecord:
     """Return the record that a note is."""
     try:

@@ -45,10 +45,12 @@ from mama_structs.memory.model import (
     Link,
     LinkMetadata,
     Memory,
+    MemoryType,
     OutcomeChange,
     digest_of,
     digests_in,
 )
+from mama_structs.memory.records import check_kept, name_of, of_memory
 from mama_structs.memory.requests import check_id
 from mama_structs.memory.results import Imported
 from mama_structs.storage.files import DraftFile
@@ -467,9 +469,16 @@ class _Import:
         own = dict(zip(known, reader.links_of_many(nodes, "out"), strict=True))
         asked = [link.id for one in chunk for link in one.links] if links_too else []
         taken = {link.id for link in reader.find_links(asked) if link is not None}
+        places = {name_of(of_memory(one.memory).place) for one in chunk if one.memory.type is MemoryType.RECORD}
+        kept = reader.notes_named(sorted(places)) if places else {}
         missing = {}
         for one in chunk:
             memory, links = one.memory, one.links
+            if kept and memory.type is MemoryType.RECORD and name_of(of_memory(memory).place) in kept:
+                raise InvalidArgument(
+                    f"line {one.number}: a record without text is at the place of {memory.id!r:.200}",
+                    hint="import into another namespace, or delete that record first",
+                )
             if memory.id in known:
                 if stored[memory.id] != self._own(memory):
                     raise InvalidArgument(
@@ -620,7 +629,9 @@ def _read_memory(line: bytes, header: ExportHeader, number: int) -> ExportedMemo
 def _memory(raw: MemoryRecord[msgspec.Raw]) -> Memory:
     path = "$.memory.metadata"
     _check_known(raw.metadata, METADATA[raw.type], path)
-    return _checked(memory_of(raw, lambda decoder, data: _read(decoder, data, path)), "$.memory")
+    memory = _checked(memory_of(raw, lambda decoder, data: _read(decoder, data, path)), "$.memory")
+    check_kept(memory, "$.memory")
+    return memory
 
 
 def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:

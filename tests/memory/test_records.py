@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import string
 from datetime import timedelta
 
@@ -451,6 +452,47 @@ async def test_an_export_carries_records_with_text_and_a_second_store_has_them_a
     await other.close()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "b"},
+        {"key": ""},
+        {"labels": ["users"]},
+        {"labels": ["x" * 513]},
+        {"version": 0},
+        {"lengths": [5, 5]},
+        {"lengths": [-3, 6]},
+    ],
+)
+async def test_an_export_whose_record_no_call_would_find_is_refused(place, tmp_path, change):
+    """A record whose id is not that of its labels and key, or that was never put so, is not imported."""
+    _, store, _ = place
+    put = await store.records.put(ALICE, "a", 1, text="ducks")
+    path = tmp_path / "export.jsonl"
+    await store.export_jsonl(path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["memory"]["metadata"] |= change
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    await store.delete(put.memory_id)
+
+    with pytest.raises(InvalidArgument, match="line 2"):
+        await store.import_jsonl(path)
+    assert [] == await store.records.list()
+
+
+async def test_a_record_is_not_imported_beside_one_without_text(place, tmp_path):
+    """A place has one record: what is there stays, and the import says so."""
+    _, store, _ = place
+    await store.records.put(ALICE, "a", 1, text="ducks")
+    await store.export_jsonl(tmp_path / "export.jsonl")
+    await store.records.put(ALICE, "a", 2)
+
+    with pytest.raises(InvalidArgument, match="line 2"):
+        await store.import_jsonl(tmp_path / "export.jsonl")
+    assert [2] == [one.value for one in await store.records.list()]
+
+
+# What is refused
 # What is refused
 
 
