@@ -10,7 +10,17 @@ from mama_structs import _check
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import saving
 from mama_structs.memory.engine import Reader, Vectors, Writer
-from mama_structs.memory.model import ORIGINS, FormerText, Memory, Origin, least_trusted, reasoning_of, said_otherwise
+from mama_structs.memory.model import (
+    ORIGINS,
+    FormerText,
+    FormerValue,
+    Memory,
+    Origin,
+    RecordMetadata,
+    least_trusted,
+    reasoning_of,
+    said_otherwise,
+)
 from mama_structs.memory.requests import check_id
 from mama_structs.memory.text import embedded_text
 
@@ -64,6 +74,11 @@ class Correction:
         at = max([self.at, memory.created_at, *(one.until for one in memory.former)])
         former = FormerText(content=memory.content, reasoning=before or "", until=at, reason=self.reason)
         changed = said_otherwise(memory, content=content, reasoning=reasoning or "")
+        if isinstance(own := memory.metadata, RecordMetadata):
+            # Its host holds an older version now, and the past has what it was.
+            was = FormerValue(value=own.value, version=own.version, at=memory.updated_at, text=memory.content)
+            own = attrs.evolve(own, version=own.version + 1, lengths=(), history=(*own.history, was))
+            changed = attrs.evolve(changed, metadata=own)
         return attrs.evolve(
             changed,
             former=(*memory.former, former),

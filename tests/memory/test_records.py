@@ -426,6 +426,24 @@ async def test_forgetting_a_record_takes_it_from_its_place(store):
     assert 1 == (await store.records.put(ALICE, "a", 2, text="ducks")).version
 
 
+async def test_a_correction_is_a_version(place):
+    """Who read the record before conflicts, its history and the past have what it said, and it has one text again."""
+    _, store, clock = place
+    put = await store.records.put(ALICE, "a", {"n": 1}, text=["ducks swim", "geese fly"])
+    clock.advance(10)
+    then = from_milliseconds((START + 5) * 1000)
+    await store.correct(put.memory_id, content="ducks dive")
+    with pytest.raises(VersionConflict):
+        await store.records.put(ALICE, "a", {"n": 2}, text="ducks", if_version=put.version)
+    history = await store.records.history(ALICE, "a")
+
+    assert [(2, "ducks dive"), (1, "ducks swim\n\ngeese fly")] == [(one.version, one.text) for one in history]
+    (hit,) = await store.search("ducks", as_of=then)
+    assert "ducks swim\n\ngeese fly" == hit.memory.content
+    await store.reembed(HashEmbedder(dimensions=64))
+    assert 1 == len(await store.records.nearest("ducks dive"))
+
+
 async def test_a_record_makes_no_links_and_is_judged_a_copy_of_nothing(store):
     """Saving it links nothing; a decision of the same words may link to it, and stands by itself."""
     await store.save_decision("ducks", "feed the ducks at noon", "")
