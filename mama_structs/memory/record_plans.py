@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.errors import VersionConflict
+from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory import search
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engine import KEY, Filter, NewMemory, Reader, Vectors, Writer, place_of
@@ -258,6 +258,10 @@ def _numbered(reader: Reader, asked: Sequence[PreparedRecord]) -> Iterator[Prepa
         if one.labels not in last:
             last[one.labels] = _last_number(reader, one.labels)
         last[one.labels] += 1
+        if last[one.labels] >= 10**_NUMBER:
+            raise InvalidArgument(
+                "there is no number behind the last key under these labels", hint="delete it, or append elsewhere"
+            )
         yield attrs.evolve(one, key=f"{last[one.labels]:0{_NUMBER}d}")
 
 

@@ -258,6 +258,15 @@ async def test_appended_values_have_numbers_and_the_last_is_popped_once(records)
 # Moving
 
 
+async def test_nothing_is_appended_behind_the_last_number(records):
+    """A key of a host's own that is the last number is not gone beyond: the next key would be taken twice."""
+    await records.put(ALICE, "9" * 12, "last")
+    with pytest.raises(InvalidArgument, match="no number"):
+        await records.append(ALICE, ["lost"])
+
+    assert ["last"] == [one.value for one in await records.list(ALICE)]
+
+
 async def test_what_is_moved_keeps_its_history_and_its_links(store):
     """Under its new key it is the same: versions, times, and who links to it."""
     records = store.records
