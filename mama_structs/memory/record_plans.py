@@ -25,6 +25,7 @@ from mama_structs.memory.records import (
     StoredRecord,
     Where,
     as_note,
+    is_whole,
     labels_in,
     memory_id_of,
     name_of,
@@ -102,23 +103,34 @@ class RecordListing:
     last_first: bool = False
     where: Where | None = None
 
-    def names(self, known: Iterable[str]) -> list[str]:
-        """Return those of some names that are listed, in their order, however many there are."""
-        found = sorted(known, reverse=self.last_first)
+    def names(self, places: Mapping[str, str]) -> list[str]:
+        """Return those of some names that are listed, in the order of the places by them, however many there are."""
+        found = sorted(places, key=lambda name: _parts(places[name]), reverse=self.last_first)
         if self.prefix:
-            begin = name_of((self.labels, self.prefix))
-            found = [name for name in found if name.startswith(begin)]
+            begin = place_of(self.labels, self.prefix)
+            found = [name for name in found if places[name].startswith(begin)]
         if self.after is not None:
-            bound = name_of((self.labels, self.after))
-            found = [name for name in found if (name < bound if self.last_first else name > bound)]
+            bound = place_of(self.labels, self.after)
+            found = [name for name in found if (places[name] < bound if self.last_first else places[name] > bound)]
         return found
+
+
+def _parts(place: str) -> tuple[list[str], str]:
+    """Return what orders places: label by label, for a sign in one label may stand before what parts labels."""
+    above, _, key = place.rpartition("/")
+    return above.split("/") if above else [], key
 
 
 def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[StoredRecord]:
     """Return records in the order of their places."""
     where = _below(asked.labels, nested=asked.nested, now=now)
     known = {name_of(one.place): one for one in map(of_memory, _memories_below(reader, where))}
-    names = asked.names([*known, *_names_below(reader, asked.labels, nested=asked.nested)])
+    names = _names_below(reader, asked.labels, nested=asked.nested)
+    long = [name for name in names if not is_whole(name)]
+    known |= dict(zip(long, _each(reader, long, {}, None), strict=True))
+    places = {name: name.removeprefix(NOTES) for name in names}
+    places |= {name: place_of(*one.place) for name, one in known.items()}
+    names = asked.names(places)
     passing = (
         one
         for one in _each(reader, names, known, asked.limit)

@@ -293,10 +293,15 @@ def labels_in(name: str) -> tuple[str, ...]:
     return tuple(map(unquote, above.split("/"))) if above else ()
 
 
+def is_whole(name: str) -> bool:
+    """Tell whether all of the key stands in the name of a note: one that is too long does not."""
+    return _SHORTENED not in name
+
+
 def place_in(name: str) -> Place | None:
     """Return the place in the name of a note, None where its key is too long to stand there."""
     key = name.rpartition("/")[2].removeprefix(KEY)
-    return None if _SHORTENED in key else (labels_in(name), unquote(key))
+    return (labels_in(name), unquote(key)) if is_whole(name) else None
 
 
 class _KeptRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

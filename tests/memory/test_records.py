@@ -7,6 +7,7 @@ import itertools
 import json
 import string
 from datetime import timedelta
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -325,6 +326,31 @@ async def test_lists_have_the_order_of_keys_and_end_where_they_are_told(records)
     assert [(*ALICE, "more")] == await records.labels((*ALICE, "more"))
     assert 7 == await records.delete_all(ALICE)
     assert [("users",)] == await records.labels()
+
+
+async def test_a_key_that_is_too_long_for_a_name_is_listed_where_it_belongs(records):
+    """A long key has its place in the order, is found by all that it begins with, and is what a page goes on from."""
+    keys = ["a" * 300, "a" * 300 + "b", "a" * 130 + "c" * 200]
+    for position, key in enumerate(keys):
+        await records.put(ALICE, key, position, text="ducks" if position == 1 else None)
+
+    def found(**asked):
+        return records.list(ALICE, nested=False, **asked)
+
+    assert keys == [one.key for one in await found()]
+    assert keys[:2] == [one.key for one in await found(prefix="a" * 200)]
+    assert keys[1:] == [one.key for one in await found(after=keys[0])]
+    assert [keys[0]] == [one.key for one in await found(after=keys[1], last_first=True)]
+
+
+async def test_lists_go_label_by_label_whatever_signs_these_have(records):
+    """Labels come before those below them, and a label before a longer one that begins so."""
+    labels = [(), ("a",), ("a", "1"), ("a", "b"), ("a-b",), ("a.b",)]
+    for position, one in enumerate(reversed(labels)):
+        await records.put(one, "k", 1, text="ducks" if position % 2 else None)
+
+    assert labels == [one.labels for one in await records.list()] == await records.labels()
+    assert labels[::-1] == [one.labels for one in await records.list(last_first=True)]
 
 
 async def test_labels_are_told_apart_whatever_is_in_them(records):
@@ -647,6 +673,11 @@ STEPS = st.one_of(
 )
 
 
+def quoted(place):
+    """Labels and key as they are compared."""
+    return [quote(label, safe="") for label in place[0]], quote(place[1], safe="")
+
+
 class Model:
     """Records as a dict has them: value, version, text, end, and the values before."""
 
@@ -794,9 +825,7 @@ def test_records_are_a_dict_with_versions(tmp_path):
                 assert {place: (one["value"], one["version"], one["text"]) for place, one in live.items()} == {
                     (one.labels, one.key): (one.value, one.version, one.text) for one in listed
                 }
-                assert sorted(name_of((one.labels, one.key)) for one in listed) == [
-                    name_of((one.labels, one.key)) for one in listed
-                ]
+                assert sorted(live, key=quoted) == [(one.labels, one.key) for one in listed]
             for place, one in model.live().items():
                 values = [former.value for former in await store.records.history(*place)]
                 assert [one["value"], *one["former"]] == values
