@@ -408,21 +408,47 @@ def _remove(writer: Writer, several: Iterable[StoredRecord]) -> None:
 
 def delete(writer: Writer, place: Place, *, if_version: int | None, now: datetime) -> bool:
     """Delete a record, and tell whether it was there."""
-    stored = look(writer, [place]).get(place)
+    found, lost = (look(writer, [place]), 0) if if_version is not None else _readable(writer, [place])
+    stored = found.get(place)
     present = None if stored is None or stored.is_over(now) else stored
     check_version(place, present, if_version)
     if stored is not None:
         _remove(writer, [stored])
-    return present is not None
+    return present is not None or lost > 0
 
 
-def delete_many(writer: Writer, places: Iterable[Place], *, forget: bool) -> int:
-    """Delete records, and return how many of them there were; *forget* has nothing of them stay on the disk."""
+def delete_many(writer: Writer, places: Sequence[Place], *, forget: bool, ended: datetime | None) -> int:
+    """
+    Delete records, of them only those that have ended where it is said by when, and return how many there were.
+
+    *forget* has nothing of them stay on the disk.
+    """
     if forget:
         writer.leave_no_trace()
-    found = look(writer, places)
-    _remove(writer, found.values())
-    return len(found)
+    there, lost = (look(writer, places), 0) if ended is not None else _readable(writer, places)
+    # A place that was read to have ended may have been put anew since.
+    found = [one for one in there.values() if ended is None or one.is_over(ended)]
+    _remove(writer, found)
+    return len(found) + lost
+
+
+def _readable(writer: Writer, places: Sequence[Place]) -> tuple[dict[Place, StoredRecord], int]:
+    """Return those of some records that are there, and how many without text were deleted as they cannot be read."""
+    try:
+        return look(writer, places), 0
+    except StoreDamaged:
+        lost = [place for place in places if _is_unreadable(writer, place)]
+        writer.set_notes({name_of(place): None for place in lost})
+        return look(writer, places), len(lost)
+
+
+def _is_unreadable(reader: Reader, place: Place) -> bool:
+    try:
+        look(reader, [place])
+    except StoreDamaged:
+        # A memory is mended by `MemoryStore.rebuild`.
+        return reader.find(memory_id_of(place)) is None
+    return False
 
 
 def pop(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:

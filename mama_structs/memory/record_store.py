@@ -181,7 +181,8 @@ class RecordStore:
         self, asked: Sequence[PreparedRecord], gone: Sequence[tuple[Place, int | None]]
     ) -> Sequence[HostRecord]:
         self._shared.check()
-        made_by, now = self._shared.record, self._shared.now
+        made_by = self._shared.record if any(one.texts for one in asked) else None
+        now = self._shared.now
         with self._observed("update_memory", len(asked)):
             prepared = await self._prepared(asked)
             plan = partial(record_plans.put, asked=prepared, gone=gone, namespace=self.namespace, now=now)
@@ -236,10 +237,11 @@ class RecordStore:
             places = await self._shared.read(lambda reader: record_plans.places_below(reader, found, nested=below))
             return await self._delete(places, forget=erased)
 
-    async def _delete(self, places: Sequence[Place], *, forget: bool) -> int:
+    async def _delete(self, places: Sequence[Place], *, forget: bool = False, ended: datetime | None = None) -> int:
         count = 0
         pages = [places[start : start + _PAGE] for start in range(0, len(places), _PAGE)]
-        async for some in in_turns(self._shared.write, pages, partial(record_plans.delete_many, forget=forget), most=1):
+        plan = partial(record_plans.delete_many, forget=forget, ended=ended)
+        async for some in in_turns(self._shared.write, pages, plan, most=1):
             count += sum(some)
         if forget:
             await self._shared.engine.erase(wait=WAIT)
@@ -310,7 +312,7 @@ class RecordStore:
         now = self._shared.now
         with self._observed("delete_memory"):
             return await self._delete(
-                await self._shared.read(lambda reader: record_plans.ended(reader, now=now)), forget=False
+                await self._shared.read(lambda reader: record_plans.ended(reader, now=now)), ended=now
             )
 
     # Reading

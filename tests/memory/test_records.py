@@ -20,7 +20,7 @@ from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory import search
 from mama_structs.memory.model import MemoryType, from_milliseconds
 from mama_structs.memory.records import MAX_VALUE, memory_id_of, name_of
-from mama_structs.records import NewRecord
+from mama_structs.records import NewRecord, RecordStore
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
 
@@ -185,6 +185,23 @@ async def test_an_expiry_is_moved_at_a_version_only(place, text):
     assert 1 == await store.records.expire([(ALICE, "tea", put.version + 1)], NOON + timedelta(seconds=20))
     clock.advance(15)
     assert 2 == (await store.records.get(ALICE, "tea")).value
+
+
+@pytest.mark.parametrize("text", ["tea at four", None])
+async def test_what_is_put_while_a_sweep_looks_is_not_swept(place, monkeypatch, text):
+    """A place that was over when the sweep read it, and is put anew before it deletes, keeps the new record."""
+    records = place[1].records
+    await records.put(ALICE, "tea", 1, text=text, expires_at=NOON)
+    delete = RecordStore._delete
+
+    async def late(self, places, **how):
+        await records.put(ALICE, "tea", 2, text=text)
+        return await delete(self, places, **how)
+
+    monkeypatch.setattr(RecordStore, "_delete", late)
+
+    assert 0 == await records.sweep()
+    assert 2 == (await records.get(ALICE, "tea")).value
 
 
 # Compare and set, batches
@@ -649,6 +666,21 @@ async def test_records_are_deleted_whatever_their_keys_are(records, key):
     assert [ALICE, (*ALICE, "more"), BOB] == await records.labels()
     assert 2 == await records.delete_all(ALICE)
     assert [3] == [one.value for one in await records.list()]
+
+
+@pytest.mark.parametrize("delete", ["delete", "delete_all"])
+async def test_what_cannot_be_read_any_more_is_deleted_all_the_same(store, delete):
+    """A damaged record is an error to who reads it, and goes as the error's hint says."""
+    await store.records.put(ALICE, "a", 1)
+    await store._shared.engine.write(lambda writer: writer.set_note(name_of((ALICE, "a")), '{"a": "secret'))
+    with pytest.raises(StoreDamaged) as damaged:
+        await store.records.get(ALICE, "a")
+    with pytest.raises(StoreDamaged):
+        await store.records.delete(ALICE, "a", if_version=1)
+
+    assert "secret" not in f"{damaged.value!r} {damaged.value}"
+    assert await (store.records.delete(ALICE, "a") if delete == "delete" else store.records.delete_all(ALICE))
+    assert [] == await store.records.list()
 
 
 # Against a dict
