@@ -45,6 +45,7 @@ from mama_structs.memory.model import (
     digest_of,
     digests_in,
 )
+from mama_structs.memory.records import memory_id_of
 from mama_structs.memory.results import Imported
 from mama_structs.memory.transfer import export_jsonl, import_jsonl
 from mama_structs.session import Session
@@ -160,6 +161,7 @@ def changed(path, number, change):
 # What is exported is what comes back
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+names = texts.filter(bool)
 times = st.datetimes(datetime(1970, 1, 1), datetime(8999, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | texts,
@@ -192,8 +194,8 @@ metadata_of = {
     MemoryType.CONTEXT: st.builds(ContextMetadata, source=st.none() | texts, created_by=creators, extra=extras),
     MemoryType.RECORD: st.builds(
         RecordMetadata,
-        labels=several,
-        key=texts,
+        labels=st.lists(names, max_size=2).map(tuple),
+        key=names,
         value=values,
         version=st.integers(1, 99),
         history=st.lists(
@@ -212,12 +214,17 @@ formers = st.builds(FormerText, content=texts, reasoning=texts, until=times, rea
 @st.composite
 def memories(draw, number):
     kind = draw(st.sampled_from(MemoryType))
+    metadata = draw(metadata_of[kind])
+    memory_id = f"{kind.value}_기억_{number}"
+    if isinstance(metadata, RecordMetadata):
+        metadata = attrs.evolve(metadata, key=f"{metadata.key}{number}")
+        memory_id = memory_id_of((metadata.labels, metadata.key))
     return Memory(
-        id=f"{kind.value}_기억_{number}",
+        id=memory_id,
         type=kind,
         content=draw(texts),
         topic=draw(st.none() | texts),
-        metadata=draw(metadata_of[kind]),
+        metadata=metadata,
         mentions=draw(several),
         evidence=draw(several),
         created_at=draw(times),
