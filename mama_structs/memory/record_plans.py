@@ -78,8 +78,10 @@ def history(reader: Reader, place: Place, *, now: datetime) -> list[HostRecord]:
     ]
 
 
-def _below(labels: tuple[str, ...], *, nested: bool, now: datetime | None) -> Filter:
-    return Filter(types=_RECORDS, labels=labels, nested=nested, valid_at=now)
+def below(labels: tuple[str, ...], *, nested: bool, now: datetime | None = None) -> Filter:
+    """Return what lets the records with text below labels pass that have not ended."""
+    # Below no labels are all, without a look at what each one names.
+    return Filter(types=_RECORDS, labels=labels if labels or not nested else None, nested=nested, valid_at=now)
 
 
 def _names_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[str]:
@@ -123,7 +125,7 @@ def _parts(place: str) -> tuple[list[str], str]:
 
 def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[StoredRecord]:
     """Return records in the order of their places."""
-    where = _below(asked.labels, nested=asked.nested, now=now)
+    where = below(asked.labels, nested=asked.nested, now=now)
     known = {name_of(one.place): one for one in map(of_memory, _memories_below(reader, where))}
     names = _names_below(reader, asked.labels, nested=asked.nested)
     long = [name for name in names if not is_whole(name)]
@@ -154,13 +156,13 @@ def _each(
 def labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
     """Return all labels in use that begin with some, sorted."""
     found = {labels_in(name) for name in _names_below(reader, labels, nested=True)}
-    memories = _memories_below(reader, _below(labels, nested=True, now=now))
+    memories = _memories_below(reader, below(labels, nested=True, now=now))
     return sorted(found.union(of_memory(one).record.labels for one in memories))
 
 
 def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[Place]:
     """Return the places of all records below labels, ended ones too."""
-    memories = _memories_below(reader, _below(labels, nested=nested, now=None))
+    memories = _memories_below(reader, below(labels, nested=nested, now=None))
     places = [of_memory(one).place for one in memories]
     names = _names_below(reader, labels, nested=nested)
     places += [place for name in names if (place := place_in(name)) is not None]
@@ -201,7 +203,7 @@ def nearest(
     limit: int,
 ) -> list[RecordHit]:
     """Return the records whose best text is nearest to a vector, by cosine alone."""
-    where = _below(asked.labels, nested=asked.nested, now=now)
+    where = below(asked.labels, nested=asked.nested, now=now)
 
     def ask(most: int) -> list[RecordHit]:
         matches = reader.nearest(vector, most, where)
@@ -280,7 +282,7 @@ def _numbered(reader: Reader, asked: Sequence[PreparedRecord]) -> Iterator[Prepa
 def _last_number(reader: Reader, labels: tuple[str, ...]) -> int:
     names = _names_below(reader, labels, nested=False)
     keys = [name.rpartition(f"/{KEY}")[2] for name in names]
-    keys += [of_memory(one).record.key for one in _memories_below(reader, _below(labels, nested=False, now=None))]
+    keys += [of_memory(one).record.key for one in _memories_below(reader, below(labels, nested=False, now=None))]
     return max((int(key) for key in keys if len(key) == _NUMBER and key.isdecimal() and key.isascii()), default=0)
 
 

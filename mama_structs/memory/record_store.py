@@ -16,9 +16,9 @@ from mama_structs import _check
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import record_plans
-from mama_structs.memory.engine import Filter, Vectors, in_turns
+from mama_structs.memory.engine import Vectors, in_turns
 from mama_structs.memory.forgetting import WAIT
-from mama_structs.memory.model import CreatedBy, MemoryType, Origin
+from mama_structs.memory.model import CreatedBy, Origin
 from mama_structs.memory.record_plans import RecordListing
 from mama_structs.memory.records import (
     MAX_KEY,
@@ -437,9 +437,7 @@ class RecordStore:
         self._shared.check()
         text = _check.text("query", query, most=_MAX_QUERY)
         counts, skipped = _check_where(where), _check.whole("offset", offset)
-        below = Filter(
-            types=frozenset({MemoryType.RECORD}), labels=check_labels(labels), nested=_check.flag("nested", nested)
-        )
+        below = record_plans.below(check_labels(labels), nested=_check.flag("nested", nested))
         least = 0.0 if min_relevance is None else _check.share("min_relevance", min_relevance)
         most, made_by = check_limit(limit), self._shared.record
         with self._observed("search_memory") as told:

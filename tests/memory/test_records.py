@@ -17,7 +17,7 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, is_on_server
 
 from mama_structs import HashEmbedder
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
-from mama_structs.memory import search
+from mama_structs.memory import record_plans, search
 from mama_structs.memory.model import MemoryType, from_milliseconds
 from mama_structs.memory.records import MAX_VALUE, memory_id_of, name_of
 from mama_structs.records import NewRecord, RecordStore
@@ -417,6 +417,24 @@ async def test_a_condition_that_hardly_any_record_meets_compares_few_of_them(rec
     assert 700 == hit.record.value
     assert max(asked) <= 512
     assert len(asked) <= 6
+
+
+async def test_a_condition_that_is_async_is_refused(records):
+    """What it gives would be true of every record."""
+    await records.put(ALICE, "a", 1, text="ducks")
+
+    async def none(_one):
+        return False
+
+    for call in (records.list(where=none), records.search("ducks", where=none), records.nearest("ducks", where=none)):
+        with pytest.raises(InvalidArgument, match="async"):
+            await call
+
+
+def test_below_no_labels_nothing_is_asked_of_what_records_name():
+    """All records are below none: on a server, asking each one for its labels took a hundred times as long."""
+    assert [] == record_plans.below((), nested=True).names
+    assert 1 == len(record_plans.below((), nested=False).names)
 
 
 async def test_records_that_say_the_same_are_two_hits(records):
