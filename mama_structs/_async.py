@@ -101,6 +101,23 @@ def done_at_once(work: Callable[[G], T], given: G) -> T:
     return result
 
 
+_asked = threading.local()
+
+
+def asked_in_plan(function: Callable[[G], T], given: G) -> T:
+    """Call a function of the host's inside of a plan: what it asks of the same store would wait for its own end."""
+    _asked.now = True
+    try:
+        return done_at_once(function, given)
+    finally:
+        _asked.now = False
+
+
+def is_asked_in_plan() -> bool:
+    """Tell whether a plan waits for what runs in this thread."""
+    return getattr(_asked, "now", False)
+
+
 async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
     """
     Run *work*, which may block for long, in a thread and a context copy of its own; the interpreter's end waits for it.

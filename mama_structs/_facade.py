@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from mama_structs._async import is_asked_in_plan
 from mama_structs.errors import SessionClosed, WrongLoop
 
 _FORWARDED: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
@@ -77,6 +78,11 @@ class LoopThread:
     def _check(self) -> None:
         if os.getpid() != self._pid:
             raise WrongLoop("the object belongs to the process that made it", hint="open another session here")
+        if is_asked_in_plan():
+            raise WrongLoop(
+                "a condition on records was about to ask the store that waits for its answer",
+                hint="read what it needs before, and look that up in it",
+            )
         if _is_in_loop() and not _is_in_cell():
             raise WrongLoop(
                 "mama_structs.sync would block the event loop that runs in this thread",

@@ -57,6 +57,16 @@ def test_every_public_method_is_there_and_is_not_async(facade):
             assert function.__doc__ == own.__doc__
 
 
+def test_a_condition_that_asks_the_store_is_refused_and_does_not_hang(session):
+    """The store waits for a condition's answer: one that asks it in turn is an error, and the session goes on."""
+    session.records.put(("a",), "k", 1, text="ducks")
+    for ask in (session.records.list, lambda where: session.records.search("ducks", where=where)):
+        with pytest.raises(WrongLoop, match="condition"):
+            ask(where=lambda one: session.records.get(one.labels, one.key) is not None)
+
+    assert 1 == session.records.get(("a",), "k").value
+
+
 @pytest.mark.parametrize("kind", [mem0.AsyncMemory, mem0.Memory, sync.Session])
 def test_a_class_is_named_by_its_door(kind):
     """Pickles and `help` name a class where its users import it from, wherever it is written."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs import _check
+from mama_structs._async import asked_in_plan
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import record_plans
@@ -376,7 +377,8 @@ class RecordStore:
             after: Only those behind this key, or before it where *last_first* (only where *nested* is False).
             limit: Records at the most; None for all.
             last_first: Whether the last one comes first.
-            where: Tells of a record whether it counts; asked before *limit* is, and not in the loop's thread.
+            where: Tells of a record whether it counts; asked before *limit* is, not in the loop's thread, and
+                not free to ask the store, which waits for it.
 
         """
         below = _check.flag("nested", nested)
@@ -428,7 +430,8 @@ class RecordStore:
             query: The question, in any words.
             labels: What their labels begin with.
             nested: Whether those below further labels are meant, too.
-            where: Tells of a record whether it counts; asked before *limit* is, and not in the loop's thread.
+            where: Tells of a record whether it counts; asked before *limit* is, not in the loop's thread, and
+                not free to ask the store, which waits for it.
             min_relevance: Only hits of so much relevance or more, 0 to 1; None for all.
             limit: Hits at the most.
             offset: How many of the best are left out.
@@ -546,4 +549,4 @@ def _versioned(name: str, value: object) -> list[tuple[Place, int | None]]:
 def _check_where(where: object) -> Where | None:
     if where is not None and not callable(where):
         raise InvalidArgument(f"where must be a function of a record, got {type(where).__name__}")
-    return where
+    return None if where is None else partial(asked_in_plan, where)
