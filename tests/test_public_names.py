@@ -365,7 +365,7 @@ ALLOWED = {
     "_telemetry": {"errors"},
     "_quoting": set(),
     "_showing": set(),
-    "_facade": {"errors"},
+    "_facade": {"_async", "errors"},
     "_home": {*BASE, "storage", "descriptors", "memory"},
     "composition": {*BASE, "storage", "references", "descriptors", "memory", "tools", "structs"},
 }
