@@ -36,6 +36,8 @@ Nearest = Callable[[NDArray[np.float32], int, Filter | None], Matches]
 _NEAR: Final = 32
 _WORDS: Final = 24
 _RECENT: Final = 32
+# That a host kept a record just then says nothing, and there may be hundreds: no memory would be found beside another.
+_SAID: Final = frozenset(MemoryType) - {MemoryType.RECORD}
 _TOPIC: Final = 16
 # Of a topic with more memories than this no more is asked: it tells nothing.
 _BROAD: Final = 64
@@ -349,7 +351,7 @@ class _Sought:
             rare=rare,
             weights={term: rare[term] / found for term, found in known.items()},
             words=said.asked(_rare_words(said, rare, having)),
-            recent=Filter(since=memory.created_at - _HOUR, until=until),
+            recent=Filter(types=_SAID, since=memory.created_at - _HOUR, until=until),
             topic=None if memory.topic is None else Filter(topic=memory.topic, until=until),
             decided=decided,
             mentions=[Filter(mentions=frozenset({one}), until=until) for one in memory.mentions[:_MENTIONS]],
@@ -801,6 +803,7 @@ def _shortly(asked: Unlinked, policy: LinkingPolicy) -> tuple[Filter, int] | Non
     if not policy.max_temporal or not policy.temporal_window or (same_topic and memory.topic is None):
         return None
     where = Filter(
+        types=_SAID,
         topic=memory.topic if same_topic else None,
         since=memory.created_at - timedelta(seconds=policy.temporal_window),
         until=memory.created_at + _MILLISECOND,

@@ -496,6 +496,15 @@ async def test_forgetting_a_record_takes_it_from_its_place(store):
     assert 1 == (await store.records.put(ALICE, "a", 2, text="ducks")).version
 
 
+async def test_records_do_not_stand_between_memories_of_one_hour(store):
+    """What was decided shortly before is linked in time, however many records a host has put since."""
+    before = await store.save_decision("shield", "Raise the shield", "raids doubled")
+    await store.records.put_many([NewRecord(ALICE, f"{n}", n, text=f"message {n}") for n in range(60)])
+    after = await store.save_decision("reactor", "Feed it with ore", "power is short")
+
+    assert [before.id] == [link.to_id for link in await store.links_of(after.id)]
+
+
 async def test_a_correction_is_a_version(place):
     """Who read the record before conflicts, its history and the past have what it said, and it has one text again."""
     _, store, clock = place
