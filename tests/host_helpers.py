@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -230,3 +232,17 @@ DRIVES: list[Drive] = [
 
 def named(drive: Drive) -> str:
     return drive.__name__.removeprefix("in_")
+
+
+FRAMEWORKS = {
+    "agent_framework", "agents", "anthropic", "claude_agent_sdk", "deepagents", "google.adk", "haystack", "langchain_core",
+    "langgraph", "mcp", "mem0", "openai", "pydantic_ai", "pydantic_ai_harness", "qdrant_client",
+}  # fmt: skip
+
+
+def frameworks_loaded_by(*adapters: str) -> set[str]:
+    """Return which frameworks a process of its own has loaded that imports adapters."""
+    modules = ", ".join(f"mama_structs.adapters.{one}" for one in adapters)
+    code = f"import sys, {modules}; print(*{FRAMEWORKS!r}.intersection(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return {*done.stdout.split()}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import uuid
 from datetime import UTC, date, datetime
 
 import pytest
+from host_helpers import frameworks_loaded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from importing_helpers import mem0_home
@@ -299,13 +298,7 @@ def test_the_sync_class_does_the_same(tmp_path):
 
 def test_no_framework_is_imported():
     """The adapter needs neither mem0 nor any other framework."""
-    code = (
-        "import sys, mama_structs.adapters.mem0; "
-        "print(sorted({'mem0', 'qdrant_client', 'langchain_core', 'pydantic', 'openai', 'anthropic', 'mcp'} & {*sys.modules}))"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-    assert "[]" == said.strip()
+    assert set() == frameworks_loaded_by("mem0")
 
 
 async def test_what_mem0_had_is_found_under_its_method_names(memory, session, tmp_path):
