@@ -169,6 +169,12 @@ def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> li
     return [*places, *(one.place for one in _each(reader, [one for one in names if place_in(one) is None], {}, None))]
 
 
+def ids_of(reader: Reader, places: Sequence[Place]) -> list[str]:
+    """Return the ids of those records at some places that have a text."""
+    ids = [memory_id_of(place) for place in places]
+    return [one for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None]
+
+
 def ended(reader: Reader, *, now: datetime) -> list[Place]:
     """Return the places of all records that have ended."""
     every, holding = (reader.window(Filter(types=_RECORDS, valid_at=at)) for at in (None, now))

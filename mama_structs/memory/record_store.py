@@ -18,8 +18,8 @@ from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import record_plans
 from mama_structs.memory.engine import Vectors, in_turns
-from mama_structs.memory.forgetting import WAIT
-from mama_structs.memory.model import CreatedBy, Origin
+from mama_structs.memory.forgetting import WAIT, ForgetRequest, forget
+from mama_structs.memory.model import CreatedBy, MemoryType, Origin
 from mama_structs.memory.record_plans import RecordListing
 from mama_structs.memory.records import (
     MAX_KEY,
@@ -236,7 +236,15 @@ class RecordStore:
         erased = _check.flag("forget", forget)
         with self._observed("delete_memory"):
             places = await self._shared.read(lambda reader: record_plans.places_below(reader, found, nested=below))
-            return await self._delete(places, forget=erased)
+            count = await self._forget(places) if erased else 0
+            return count + await self._delete(places, forget=erased)
+
+    async def _forget(self, places: Sequence[Place]) -> int:
+        """Forget the memories that records are, and where others name them, and return how many these were."""
+        ids = await self._shared.read(lambda reader: record_plans.ids_of(reader, places))
+        request = ForgetRequest(ids=tuple(ids), about=None, source=None, before=None)
+        done = await forget(self._shared.engine, request, ids, self._shared.erase_texts, dry_run=False, progress=None)
+        return done.memories.get(MemoryType.RECORD.value, 0)
 
     async def _delete(self, places: Sequence[Place], *, forget: bool = False, ended: datetime | None = None) -> int:
         count = 0

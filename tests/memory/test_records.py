@@ -496,6 +496,17 @@ async def test_forgetting_a_record_takes_it_from_its_place(store):
     assert 1 == (await store.records.put(ALICE, "a", 2, text="ducks")).version
 
 
+async def test_forgetting_all_below_labels_leaves_no_id_of_them_with_others(store):
+    """As with `MemoryStore.forget`: an id has words of the key, and goes from what named it as evidence."""
+    put = await store.records.put(ALICE, "a secret key", 1, text="ducks")
+    await store.records.put(ALICE, "kept", 1)
+    decision = await store.save_decision("ponds", "Dig one", "ducks", evidence=[put.memory_id])
+
+    assert 2 == await store.records.delete_all(ALICE, forget=True)
+    assert () == (await store.get(decision.id)).evidence
+    assert [] == await store.records.list()
+
+
 async def test_records_do_not_stand_between_memories_of_one_hour(store):
     """What was decided shortly before is linked in time, however many records a host has put since."""
     before = await store.save_decision("shield", "Raise the shield", "raids doubled")
