@@ -14,7 +14,7 @@ import attrs
 import msgspec
 
 from mama_structs import _check
-from mama_structs._showing import Seen, Showing
+from mama_structs._showing import Seen, Showing, briefly
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.memory.engine import KEY, Vectors, place_of
 from mama_structs.memory.model import (
@@ -120,7 +120,7 @@ class RecordHit(Showing):
         return self.record._record() | own  # noqa: SLF001 - one of ours
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=briefly)
 class NewRecord:
     """
     A record as it is to be put.

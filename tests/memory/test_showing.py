@@ -27,6 +27,7 @@ from mama_structs.memory.model import (
     ContextMetadata,
     DecisionMetadata,
     FormerText,
+    FormerValue,
     InsightMetadata,
     LinkMetadata,
     MemoryType,
@@ -34,6 +35,7 @@ from mama_structs.memory.model import (
     NoticedMemory,
     Outcome,
     OutcomeChange,
+    RecordMetadata,
     with_texts,
 )
 from mama_structs.memory.results import (
@@ -47,6 +49,7 @@ from mama_structs.memory.results import (
     Surroundings,
 )
 from mama_structs.recall import Conflict, Recall
+from mama_structs.records import HostRecord, NewRecord, RecordHit
 from mama_structs.testing.strategies import ref_documents
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -256,7 +259,16 @@ def told_things(draw):
         CheckpointMetadata(open_files=(said,) * many, next_steps=(said,) * many),
         InsightMetadata(category=said, tags=(said,) * many, source=said),
         ContextMetadata(source=said),
+        RecordMetadata(
+            labels=(said,) * many,
+            key=said,
+            value={said: [said] * many},
+            history=(FormerValue(value=said, version=1, at=START, text=said),) * many,
+        ),
     ]
+    record = HostRecord(
+        labels=(said,) * many, key=said, value=[said] * many, version=1, created_at=START, updated_at=START
+    )
     former = FormerText(content=said, reasoning=said, until=START, reason=said)
     about = Noticed(copy_of=(NoticedMemory("context_x_1", 1.0),) * many, note=said)
     whole = [
@@ -278,6 +290,10 @@ def told_things(draw):
     return [
         *whole,
         *kept,
+        record,
+        attrs.evolve(record, text=said),
+        RecordHit(record=record, score=1.0, relevance=1.0),
+        NewRecord((said,) * many, said, [said] * many, text=(said,) * many),
         former,
         about,
         LinkMetadata(original_relationship=said, reason=said, tags=(said,) * many),

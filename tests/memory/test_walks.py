@@ -8,8 +8,8 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-# What is said of older memories at a save is two modules of the 35, and watching it one.
-MOST_IN_THE_LOOP, MOST = 15, 35
+# What is said of older memories at a save is two modules of the 36, watching it one, and what records share another.
+MOST_IN_THE_LOOP, MOST = 16, 36
 PACKAGE = Path(mama_structs.__file__).parent
 
 
