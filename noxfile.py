@@ -133,6 +133,17 @@ FAULTS = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.
 KILLED = ["tests/testing/test_crash.py", "tests/testing/test_memory_suite.py"]
 ONCE = ["tests/benchmarks", *KILLED, *FAULTS]
 ONLY_ONCE = _without(*ONCE, *QUALITY)
+# What takes longest of the rest, for it cuts texts everywhere, waits for processes or makes every write fail: the
+# newest interpreter shows it.
+LONG = _without(
+    *(
+        "tests/descriptors/test_parser_steps.py",
+        "tests/descriptors/test_export_faults.py",
+        "tests/storage/test_faults.py",
+    ),
+    *("tests/memory/test_vectors_graph.py", "tests/adapters/test_mcp_processes.py", "tests/test_copying.py"),
+    *(f"tests/test_{name}.py" for name in ("conversations", "conversation_namespaces", "session_refs")),
+)
 # Much work that ends alike on each interpreter: lengths, scores and counts for large or many memories.
 ONLY_HERE = _without(
     *("tests/memory/test_month.py", "tests/memory/test_namespaces.py", "tests/references/test_hostile.py"),
@@ -144,7 +155,7 @@ ONLY_HERE = _without(
 def tests(session: nox.Session) -> None:
     """The tests that need no server and no minutes, those of the docs included, against the built package, here."""
     _install(session)
-    elsewhere = [] if os.environ.get("CI") and not PRESENT else ONLY_ONCE
+    elsewhere = [] if os.environ.get("CI") and not PRESENT else [*ONLY_ONCE, *LONG]
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
 
 
@@ -182,7 +193,7 @@ def others(session: nox.Session) -> None:
         names = ("adapters", "cli", "docs", "hosts", "importing", "v1", "test_copying.py", "test_cli_import_from.py")
         globs = ("tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py", "tests/memory/test_[!m]*.py")
         left_out = [*_without(*map("tests/{}".format, names)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
-        session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, env=QUICKLY)
+        session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, *LONG, env=QUICKLY)
         if is_last:
             session.run("pytest", *ON_ALL_CORES, *ONCE, env=QUICKLY)
     if is_last:
