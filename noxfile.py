@@ -188,10 +188,9 @@ def others(session: nox.Session) -> None:
         session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, *left_out, env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
     else:
-        # Nor what processes that share a directory leave, other people's frameworks and files, what a command does, and
-        # of memories more than the store as a whole: the oldest and the newest interpreter run all of that.
-        names = ("adapters", "cli", "docs", "hosts", "importing", "v1", "test_copying.py", "test_cli_import_from.py")
-        globs = ("tests/*/test_*_processes.py", "tests/testing/test_[!c]*.py", "tests/memory/test_[!m]*.py")
+        # The oldest and the newest interpreter run everything: here is what a session, its tools and its store are.
+        names = "adapters cli descriptors docs hosts importing references structs testing v1".split()
+        globs = ("tests/*/test_*_processes.py", "tests/memory/test_[!m]*.py", "tests/test_cli_*.py")
         left_out = [*_without(*map("tests/{}".format, names)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
         session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, *LONG, env=QUICKLY)
         if is_last:
