@@ -131,19 +131,14 @@ WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
 FAULTS = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py", "tests/storage/test_wal.py"]
 KILLED = ["tests/testing/test_crash.py", "tests/testing/test_memory_suite.py"]
-ONCE = ["tests/benchmarks", *KILLED, *FAULTS]
+# These take longest of the rest: they cut texts everywhere, wait for processes or make every write fail.
+LONG = [
+    *(f"tests/descriptors/test_{name}.py" for name in ("parser_steps", "export_faults")),
+    *("tests/storage/test_faults.py", "tests/memory/test_vectors_graph.py", "tests/adapters/test_mcp_processes.py"),
+    *(f"tests/test_{name}.py" for name in ("conversations", "conversation_namespaces", "copying", "session_refs")),
+]
+ONCE = ["tests/benchmarks", *KILLED, *FAULTS, *LONG]
 ONLY_ONCE = _without(*ONCE, *QUALITY)
-# What takes longest of the rest, for it cuts texts everywhere, waits for processes or makes every write fail: the
-# newest interpreter shows it.
-LONG = _without(
-    *(
-        "tests/descriptors/test_parser_steps.py",
-        "tests/descriptors/test_export_faults.py",
-        "tests/storage/test_faults.py",
-    ),
-    *("tests/memory/test_vectors_graph.py", "tests/adapters/test_mcp_processes.py", "tests/test_copying.py"),
-    *(f"tests/test_{name}.py" for name in ("conversations", "conversation_namespaces", "session_refs")),
-)
 # Much work that ends alike on each interpreter: lengths, scores and counts for large or many memories.
 ONLY_HERE = _without(
     *("tests/memory/test_month.py", "tests/memory/test_namespaces.py", "tests/references/test_hostile.py"),
@@ -155,7 +150,7 @@ ONLY_HERE = _without(
 def tests(session: nox.Session) -> None:
     """The tests that need no server and no minutes, those of the docs included, against the built package, here."""
     _install(session)
-    elsewhere = [] if os.environ.get("CI") and not PRESENT else [*ONLY_ONCE, *LONG]
+    elsewhere = [] if os.environ.get("CI") and not PRESENT else ONLY_ONCE
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
 
 
@@ -204,8 +199,8 @@ def others(session: nox.Session) -> None:
             "v1",
         ]
         globs = ("tests/*/test_*_processes.py", "tests/memory/test_[!m]*.py", "tests/test_cli_*.py")
-        left_out = [*_without(*map("tests/{}".format, names)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
-        session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, *LONG, env=QUICKLY)
+        left_out = [*_without(*map("tests/{}".format, left)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
+        session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, env=QUICKLY)
         if is_last:
             session.run("pytest", *ON_ALL_CORES, *ONCE, env=QUICKLY)
     if is_last:
