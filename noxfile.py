@@ -186,7 +186,7 @@ def others(session: nox.Session) -> None:
         session.run("coverage", "report", "--fail-under=95")
     else:
         # The oldest and the newest interpreter run everything: here is what a session, its tools and its store are.
-        names = [
+        left = (
             "adapters",
             "cli",
             "descriptors",
@@ -197,7 +197,7 @@ def others(session: nox.Session) -> None:
             "structs",
             "testing",
             "v1",
-        ]
+        )
         globs = ("tests/*/test_*_processes.py", "tests/memory/test_[!m]*.py", "tests/test_cli_*.py")
         left_out = [*_without(*map("tests/{}".format, left)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
         session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, env=QUICKLY)
