@@ -126,7 +126,7 @@ def _runs(version: str) -> bool:
 PRESENT = [version for version in OTHERS if _runs(version)]
 
 # What starts servers has a session of its own. What takes minutes is shown by one interpreter: that killed processes
-# and failing statements lose nothing, that the benchmarks run, and how well texts are found.
+# and failing statements lose nothing, and how well texts are found. That the benchmarks run, `nightly` shows.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
 FAULTS = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py", "tests/storage/test_wal.py"]
@@ -137,8 +137,10 @@ LONG = [
     *("tests/storage/test_faults.py", "tests/memory/test_vectors_graph.py", "tests/adapters/test_mcp_processes.py"),
     *(f"tests/test_{name}.py" for name in ("conversations", "conversation_namespaces", "copying", "session_refs")),
 ]
-ONCE = ["tests/benchmarks", *KILLED, *FAULTS, *LONG]
-ONLY_ONCE = _without(*ONCE, *QUALITY)
+ONCE = [*KILLED, *FAULTS, *LONG]
+# Records have tests of their own in all that the kit asks of a store.
+KIT_OF_RECORDS = "--deselect=tests/testing/test_memory_suite.py::TestRecords"
+ONLY_ONCE = _without("tests/benchmarks", *ONCE, *QUALITY)
 # Much work that ends alike on each interpreter: lengths, scores and counts for large or many memories.
 ONLY_HERE = _without(
     *("tests/memory/test_month.py", "tests/memory/test_namespaces.py", "tests/references/test_hostile.py"),
@@ -169,9 +171,7 @@ def postgres(session: nox.Session) -> None:
     on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
     # Those of the server itself count for how much of the package is reached, and are run where that is counted.
     of_servers = "tests/postgres/test_same_memories.py" if os.environ.get("CI") and PRESENT else "tests/postgres"
-    # Records are shown to be a dict there by tests of their own.
-    once = "--deselect=tests/testing/test_memory_suite.py::TestRecords"
-    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, of_servers, *opening, once]), env=on_server)
+    session.run("pytest", *(session.posargs or [*ON_ALL_CORES, of_servers, *opening, KIT_OF_RECORDS]), env=on_server)
 
 
 @nox.session(python=OTHERS, default=False, allow_parallel=True)
@@ -204,7 +204,7 @@ def others(session: nox.Session) -> None:
         left_out = [*_without(*map("tests/{}".format, left)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
         session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, env=QUICKLY)
         if is_last:
-            session.run("pytest", *ON_ALL_CORES, *ONCE, env=QUICKLY)
+            session.run("pytest", *ON_ALL_CORES, *ONCE, KIT_OF_RECORDS, env=QUICKLY)
     if is_last:
         # By one process: each worker would make the samples anew.
         session.run("pytest", *QUALITY, env=QUICKLY)

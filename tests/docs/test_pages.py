@@ -484,7 +484,7 @@ def test_second_command_is_what_ci_runs(docs):
 
 
 def test_second_command_runs_the_docs_and_the_tests(docs):
-    """Plain `nox` runs these tests and others, and `.ci/run` those that start servers, kill processes and benchmark."""
+    """Plain `nox` runs these tests and others, and `.ci/run` those that start servers and kill processes."""
     noxfile = (docs.root / "noxfile.py").read_text(encoding="utf-8")
     default = re.search(r"nox\.options\.sessions = \[(.*?)\]", noxfile, re.DOTALL)
 
