@@ -187,7 +187,7 @@ def others(session: nox.Session) -> None:
         session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, *left_out, env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
     else:
-        # The oldest and the newest interpreter run everything: here is what a session, its tools and its store are.
+        # Here is what a session, its tools and its store are: the oldest and the newest interpreter run the others.
         left = (
             "adapters",
             "cli",

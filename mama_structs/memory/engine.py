@@ -149,7 +149,7 @@ def place_of(labels: Sequence[str], key: str | None = None) -> str:
     """
     Return the place of labels, or of a key under them, in ASCII.
 
-    Those of all labels that begin with some begin with the place of these, and have the order of their code points.
+    Those of all labels that begin with some begin with the place of these.
     """
     place = "".join(f"{quote(label, safe='')}/" for label in labels)
     return place if key is None else f"{place}{KEY}{quote(key, safe='')}"
