@@ -305,6 +305,11 @@ def copy_plain(value: Any) -> Any:
     return value
 
 
+def is_same_json(value: object, other: object) -> bool:
+    """Tell whether two plain values are equal as JSON has them, in which true is no 1."""
+    return bool(value == other) and isinstance(value, bool) is isinstance(other, bool)
+
+
 def json_text(data: object) -> str:
     """Return data as the JSON that a model reads: compact, and every sign as it is."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from mama_structs._plain import is_same_json
 from mama_structs.errors import InvalidArgument, shown
 
 _COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -38,7 +39,7 @@ def matches_filter(value: Any, condition: Any) -> bool:
     if isinstance(condition, list | tuple):
         same = isinstance(value, list) and len(value) == len(condition)
         return same and all(matches_filter(one, wanted) for one, wanted in zip(value, condition, strict=True))
-    return _is_same(value, condition)
+    return is_same_json(value, condition)
 
 
 def _at(value: dict[str, Any], name: str) -> Any:
@@ -50,15 +51,10 @@ def _at(value: dict[str, Any], name: str) -> Any:
 
 def _compares(value: Any, operator: str, bound: Any) -> bool:
     if operator in ("$eq", "$ne"):
-        return _is_same(value, bound) is (operator == "$eq")
+        return is_same_json(value, bound) is (operator == "$eq")
     compared = _COMPARED[operator]
     try:
         return compared(float(value), float(bound))
     except (TypeError, ValueError, OverflowError):
         # Dates and other texts, in the order of their letters; what cannot be compared does not match.
         return isinstance(value, str) and isinstance(bound, str) and compared(value, bound)
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Compare as JSON does, in which true is no 1."""
-    return bool(value == other) and isinstance(value, bool) is isinstance(other, bool)

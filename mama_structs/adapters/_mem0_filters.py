@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from mama_structs._plain import is_same_json
 from mama_structs.errors import InvalidArgument, shown
 
 Condition = Callable[[Mapping[str, Any]], bool]
@@ -84,12 +85,7 @@ def _holds(value: Any, operator: str, bound: Any) -> bool:
         whole, part = map(str.casefold, texts) if operator == "icontains" else texts
         return isinstance(value, str) and part in whole
     several = bound if operator in ("in", "nin") else (bound,)
-    return any(_is_same(value, one) for one in several) is (operator in ("eq", "in"))
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Compare as JSON does, in which true is no 1."""
-    return bool(value == other) and isinstance(value, bool) is isinstance(other, bool)
+    return any(is_same_json(value, one) for one in several) is (operator in ("eq", "in"))
 
 
 def _compares(value: Any, operator: str, bound: Any) -> bool:

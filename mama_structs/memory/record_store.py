@@ -16,7 +16,7 @@ from mama_structs import _check
 from mama_structs._async import asked_in_plan
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory import record_plans
+from mama_structs.memory import record_plans, saving
 from mama_structs.memory.engine import Vectors, in_turns
 from mama_structs.memory.forgetting import WAIT, ForgetRequest, forget
 from mama_structs.memory.model import CreatedBy, MemoryType, Origin
@@ -38,6 +38,7 @@ from mama_structs.memory.requests import check_limit
 from mama_structs.memory.results import Results
 from mama_structs.memory.search import SearchRequest
 from mama_structs.memory.shared import Shared
+from mama_structs.memory.text import MAX_EMBEDDED
 
 _MAX_QUERY = 10_000
 _PAGE = 256
@@ -194,13 +195,10 @@ class RecordStore:
 
     async def _prepared(self, asked: Sequence[PreparedRecord]) -> Sequence[PreparedRecord]:
         """Embed the texts of records, and find what they mention."""
-        pieces = iter(await self.embed([text for one in asked for text in one.texts]))
+        texts = [[text[:MAX_EMBEDDED] for text in one.texts] for one in asked if one.texts]
+        vectors = iter(await saving.together(self._shared.embedding, texts) if texts else ())
         return [
-            attrs.evolve(
-                one,
-                vectors=np.concatenate([next(pieces) for _ in one.texts]),
-                mentions=tuple(self._shared.find_mentions(one.text or "")),
-            )
+            attrs.evolve(one, vectors=next(vectors), mentions=tuple(self._shared.find_mentions(one.text or "")))
             if one.texts
             else one
             for one in asked

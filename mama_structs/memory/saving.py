@@ -156,7 +156,11 @@ async def prepare(
 
 async def documents(embedding: EmbeddingService, memories: Sequence[Memory]) -> list[Vectors]:
     """Return the vectors of memories, of shape (pieces, dimensions) each."""
-    texts = [embedded_texts(memory) for memory in memories]
+    return await together(embedding, [embedded_texts(memory) for memory in memories])
+
+
+async def together(embedding: EmbeddingService, texts: Sequence[Sequence[str]]) -> list[Vectors]:
+    """Return the vectors of what has one text or several, of shape (pieces, dimensions) each."""
     pieces = iter(await embedding.documents([text for own in texts for text in own]))
     return [np.concatenate([next(pieces) for _ in own]) for own in texts]
 

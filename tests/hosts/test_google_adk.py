@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import socket
 import sys
 import threading
 from datetime import UTC, datetime
@@ -39,17 +38,7 @@ BOB = {"app_name": "app", "user_id": "bob"}
 REPORT = {**ADA, "session_id": "s1", "filename": "report.txt"}
 
 
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch):
-    """Nothing here may talk to anybody, telemetry included, but for a database of the tests."""
-    connect = socket.socket.connect
-
-    def refuse(of: socket.socket, address: object) -> None:
-        if isinstance(address, tuple) and address[0] != "127.0.0.1":
-            raise AssertionError(f"connects to {address}")
-        connect(of, address)
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+pytestmark = pytest.mark.usefixtures("no_network")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import json
 import os
-import socket
 import sys
 from contextlib import AsyncExitStack
 from typing import Any
@@ -38,18 +37,7 @@ from mama_structs.adapters.haystack_components import HaystackRetriever, Haystac
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, WrongLoop
 from mama_structs.settings import MemorySettings
 
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch):
-    """Nothing here may talk to anybody, telemetry included, but for a database of the tests."""
-    connect = socket.socket.connect
-
-    def refuse(of: socket.socket, address: object) -> None:
-        if isinstance(address, tuple) and address[0] != "127.0.0.1":
-            raise AssertionError(f"connects to {address}")
-        connect(of, address)
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+pytestmark = pytest.mark.usefixtures("no_network")
 
 
 @pytest.fixture

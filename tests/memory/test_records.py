@@ -20,6 +20,7 @@ from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory import record_plans, search
 from mama_structs.memory.model import MemoryType, from_milliseconds
 from mama_structs.memory.records import MAX_VALUE, memory_id_of, name_of
+from mama_structs.memory.saving import documents
 from mama_structs.records import NewRecord, RecordStore
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
@@ -138,6 +139,16 @@ async def test_several_texts_are_embedded_each_by_itself(records):
     assert "both" == best.record.key
     assert best.cosine == pytest.approx(1.0, abs=1e-5)
     assert other.cosine < 0.9
+
+
+@pytest.mark.parametrize("text", ["x y " * 20_000, ["short", "x y " * 20_000]], ids=["one", "several"])
+async def test_a_record_is_embedded_as_it_would_be_anew(store, text):
+    """What is compared of texts, long ones too, is the same after `reembed` as after `put`."""
+    record = await store.records.put(ALICE, "long", 1, text=text)
+    memory = await store.get(record.memory_id)
+    (anew,) = await documents(store._shared.embedding, [memory])
+
+    assert np.array_equal(anew, await store._vectors_of(memory.id))
 
 
 # Expiry
