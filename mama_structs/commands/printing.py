@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 from unicodedata import combining, east_asian_width
 
 from mama_structs._showing import short
@@ -45,18 +45,24 @@ def answer(given: argparse.Namespace, figures: Any, text: str) -> None:
     say(json.dumps(figures) if given.json else text)
 
 
-def drop_output() -> None:
-    """Send what is still to be written nowhere: the interpreter flushes again at its end, and must not complain."""
+def drop_output(stream: TextIO | None = None) -> None:
+    """
+    Send what is still to be written nowhere, of stdout where no other stream is named.
+
+    The interpreter flushes again at its end, and must not complain.
+    """
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stdout if stream is None else stream).fileno())
 
 
 def tell_stderr(text: str) -> None:
     """Write to stderr, which is not there where it was closed before the start (`2>&-`)."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             sys.stderr.write(without_passwords(text))
             sys.stderr.flush()
+        except (OSError, ValueError):
+            drop_output(sys.stderr)
 
 
 def without_passwords(text: str) -> str:
