@@ -305,6 +305,25 @@ async def test_clients_that_only_listen_do_not_hold_up_the_end(forced, caplog):
     assert [] == [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")]
 
 
+async def test_a_connection_stays_open_for_longer_than_clients_keep_theirs(session, era, monkeypatch):
+    """A request that comes after a pause is answered: the server does not close what a client is just using."""
+    question, more = RAW[era]
+    headers = {"Accept": "application/json, text/event-stream", **more}
+    limits = httpx2.Limits(keepalive_expiry=None)
+    loop, now = asyncio.get_running_loop(), asyncio.get_running_loop().time
+    ports = []
+    async with served(session) as url, httpx2.AsyncClient(limits=limits) as client:
+        for pause in (0, 100):
+            # All timers of the pause come to their end at once.
+            monkeypatch.setattr(loop, "time", lambda pause=pause: now() + pause)
+            await asyncio.sleep(0.01)
+            answer = await client.post(url, json=question, headers=headers)
+            assert 200 == answer.status_code
+            ports.append(answer.extensions["network_stream"].get_extra_info("client_addr"))
+
+    assert ports[0] == ports[1]
+
+
 # Who is kept out
 
 

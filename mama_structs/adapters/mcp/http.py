@@ -30,6 +30,9 @@ DEFAULT_PORT: Final = 8317
 PATH: Final = "/mcp"
 # Seconds that requests have to end in when the server stops.
 _GRACE: Final = 2
+# Seconds that a connection stays open without a request: longer than pools of clients (httpx 5, aiohttp 15, Go 90) and
+# proxies (nginx 60) keep theirs. Where the server is first, a request that is on its way just then is lost.
+_IDLE: Final = 120
 _MAX_PORT: Final = 65_535
 _DEFAULT_PORTS: Final = (80, 443)
 # One that could be guessed is none.
@@ -86,6 +89,7 @@ async def serve_http(
             server_header=False,
             proxy_headers=False,
             ws="none",
+            timeout_keep_alive=_IDLE,
             timeout_graceful_shutdown=_GRACE,
         )
         running = _Running(config)
