@@ -46,19 +46,22 @@ HNSWLIB = "hnswlib>=0.8"
 COMPILED_FIRST = ["tests/adapters", "tests/test_end_to_end.py", "tests/tools", "tests/v1"]
 
 
-def _install(session: nox.Session) -> None:
-    """Install the package, what its tests need, and hnswlib where it can be built."""
+def _install(session: nox.Session, *paths: str) -> None:
+    """Install the package and what its tests need, those of some *paths* or all."""
     session.install("--no-compile", ".[test]")
-    # It has no wheels, and only large memories use it. CI demands it, so that they are tested somewhere for certain.
-    accepted = [0] if os.environ.get("CI") else [0, 1]
-    pip = ["python", "-m", "pip", "install", "-q", "--no-compile", HNSWLIB]
+    parts = [list(paths)] if paths else [COMPILED_FIRST, ["tests", *_without(*COMPILED_FIRST)]]
+    # Bytecode is written here once. The workers collect all at once: each would compile everything again.
     with ThreadPoolExecutor() as pool:
-        built = pool.submit(session.run, *pip, silent=True, success_codes=accepted)
-        # Bytecode is written here once. The workers collect all at once: each would compile everything again.
-        for paths in [] if session.posargs else (COMPILED_FIRST, ["tests", *map("--ignore={}".format, COMPILED_FIRST)]):
-            collecting = ["pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", *paths]
+        for part in [] if session.posargs else parts:
+            collecting = ["pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", *part]
             pool.submit(session.run, *collecting, silent=True, success_codes=range(6))
-    built.result()
+
+
+def _install_hnswlib(session: nox.Session) -> None:
+    """Install what only large memories use, where it can be built: it has no wheels."""
+    # CI demands it, so that they are tested somewhere for certain.
+    accepted = [0] if os.environ.get("CI") else [0, 1]
+    session.run("python", "-m", "pip", "install", "-q", "--no-compile", HNSWLIB, silent=True, success_codes=accepted)
     found = "import importlib.util; print(importlib.util.find_spec('hnswlib'))"
     if "None" in str(session.run("python", "-c", found, silent=True)):
         session.warn("hnswlib could not be built here (is there a C++ compiler?): tests of large memories are skipped")
@@ -111,8 +114,8 @@ QUICKLY = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-# Many tests wait, for a process or for a lock: with a worker for each core a third of the time is spent on nothing.
-ON_ALL_CORES = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
+# Each worker collects all tests. While those of one wait, for a process or for a lock, another session goes on.
+ON_ALL_CORES = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
 # The one that takes longest begins first.
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
 
@@ -125,34 +128,42 @@ def _runs(version: str) -> bool:
 
 PRESENT = [version for version in OTHERS if _runs(version)]
 
-# What starts servers has a session of its own. What takes minutes is shown by one interpreter: that killed processes
-# and failing statements lose nothing, and how well texts are found. That the benchmarks run, `nightly` shows.
+# What starts servers has a session of its own. The rest of what takes minutes is shown by one interpreter; that the
+# benchmarks run, `nightly` shows.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
-FAULTS = ["tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py", "tests/storage/test_wal.py"]
-KILLED = ["tests/testing/test_crash.py", "tests/testing/test_memory_suite.py"]
-# These take longest of the rest: they cut texts everywhere, wait for processes or make every write fail.
-LONG = [
-    *(f"tests/descriptors/test_{name}.py" for name in ("parser_steps", "export_faults")),
-    *("tests/storage/test_faults.py", "tests/memory/test_vectors_graph.py", "tests/adapters/test_mcp_processes.py"),
+ONCE = [
+    # Killed processes and failing statements lose nothing.
+    *("tests/testing/test_crash.py", "tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py"),
+    *("tests/storage/test_wal.py", "tests/storage/test_faults.py"),
+    *("tests/descriptors/test_parser_steps.py", "tests/descriptors/test_export_faults.py"),
+    # Interpreters that are started, and texts that are cut everywhere.
+    *("tests/adapters/test_mcp_processes.py", "tests/memory/test_engine_processes.py", "tests/testing/test_plugin.py"),
+    "tests/cli/test_cli.py",
     *(f"tests/test_{name}.py" for name in ("conversations", "conversation_namespaces", "copying", "session_refs")),
+    # Large memories, for which there is hnswlib.
+    *(f"tests/memory/test_{name}.py" for name in ("hnsw", "vectors", "vectors_graph")),
+    # Lengths, scores and counts for many memories.
+    *(f"tests/memory/test_{name}.py" for name in ("month", "namespaces")),
+    *(f"tests/{name}.py" for name in ("references/test_hostile", "tools/test_budget_of_answers", "tools/test_tokens")),
+    "tests/test_answers.py",
 ]
-ONCE = [*KILLED, *FAULTS, *LONG]
+# These are the same, and all that reaches some modules: they run where that is counted.
+COUNTED = ["tests/testing/test_memory_suite.py", "tests/cli/test_demo.py"]
 # Records have tests of their own in all that the kit asks of a store.
 KIT_OF_RECORDS = "--deselect=tests/testing/test_memory_suite.py::TestRecords"
 ONLY_ONCE = _without("tests/benchmarks", *ONCE, *QUALITY)
-# Much work that ends alike on each interpreter: lengths, scores and counts for large or many memories.
-ONLY_HERE = _without(
-    *("tests/memory/test_month.py", "tests/memory/test_namespaces.py", "tests/references/test_hostile.py"),
-    *(f"tests/{name}.py" for name in ("test_answers", "tools/test_budget_of_answers", "tools/test_tokens")),
-)
+# What a session is, on each interpreter.
+OF_SESSIONS = sorted({str(path) for path in Path("tests").glob("test_*.py")} - {*ONCE})
 
 
 @nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
     """The tests that need no server and no minutes, those of the docs included, against the built package, here."""
     _install(session)
-    elsewhere = [] if os.environ.get("CI") and not PRESENT else ONLY_ONCE
+    elsewhere = [] if os.environ.get("CI") and not PRESENT else [*ONLY_ONCE, *_without(*COUNTED)]
+    if session.posargs or not elsewhere:
+        _install_hnswlib(session)
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
 
 
@@ -177,34 +188,20 @@ def postgres(session: nox.Session) -> None:
 @nox.session(python=OTHERS, default=False, allow_parallel=True)
 def others(session: nox.Session) -> None:
     """The tests on the other interpreters: on the first one how much of the package they reach, too."""
-    _install(session)
-    is_last = session.python in PRESENT[-1:]
-    if session.python in PRESENT[:1]:
+    is_first, is_last = session.python in PRESENT[:1], session.python in PRESENT[-1:]
+    once = ONCE if is_last else []
+    _install(session, *([] if is_first else [*OF_SESSIONS, *once]))
+    if is_last:
+        _install_hnswlib(session)
+    if is_first:
         session.run("coverage", "erase")
-        # The samples on a server are for the session of servers.
-        once = _without(*QUALITY) if is_last else ONLY_ONCE
-        left_out = [*_without("tests/docs", "tests/postgres/test_same_memories.py"), *ONLY_HERE, *once]
-        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, *left_out, env=QUICKLY)
+        # The samples on a server are for the session of servers; names and docs are the same everywhere.
+        same = _without("tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py")
+        left_out = [*same, *(_without("tests/benchmarks", *QUALITY) if is_last else ONLY_ONCE), KIT_OF_RECORDS]
+        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "-m", "not once", *left_out, env=QUICKLY)
         session.run("coverage", "report", "--fail-under=95")
     else:
-        # Here is what a session, its tools and its store are: the oldest and the newest interpreter run the others.
-        left = (
-            "adapters",
-            "cli",
-            "descriptors",
-            "docs",
-            "hosts",
-            "importing",
-            "references",
-            "structs",
-            "testing",
-            "v1",
-        )
-        globs = ("tests/*/test_*_processes.py", "tests/memory/test_[!m]*.py", "tests/test_cli_*.py")
-        left_out = [*_without(*map("tests/{}".format, left)), *map("--ignore-glob={}".format, globs), *ONLY_HERE]
-        session.run("pytest", *ON_ALL_CORES, *left_out, WITHOUT_SERVERS, *ONLY_ONCE, env=QUICKLY)
-        if is_last:
-            session.run("pytest", *ON_ALL_CORES, *ONCE, KIT_OF_RECORDS, env=QUICKLY)
+        session.run("pytest", *ON_ALL_CORES, "-m", "not once", *OF_SESSIONS, *once, env=QUICKLY)
     if is_last:
         # By one process: each worker would make the samples anew.
         session.run("pytest", *QUALITY, env=QUICKLY)
@@ -214,6 +211,7 @@ def others(session: nox.Session) -> None:
 def nightly(session: nox.Session) -> None:
     """The property tests with 10,000 examples each."""
     _install(session)
+    _install_hnswlib(session)
     paths = session.posargs or ["tests", "--ignore=tests/docs"]
     session.run("pytest", *paths, env={"HYPOTHESIS_PROFILE": "nightly"})
 
@@ -222,6 +220,7 @@ def nightly(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """All benchmarks: figures and ratios, never pass or fail; each prints a table and writes benchmarks/results."""
     _install(session)
+    _install_hnswlib(session)
     # Other people's packages have a session of their own.
     own = (path for path in Path("benchmarks").glob("[!_]*.py") if path.stem not in ("peers", "stores"))
     scripts = session.posargs or sorted(str(path) for path in own)

@@ -485,6 +485,7 @@ async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch)
         assert "shared text" == again.refs.get("again").text
 
 
+@pytest.mark.once
 async def test_a_long_line_of_forks_can_be_reclaimed(place):
     """Each deleted what it had from the one before."""
     sessions = [await Session.open(place)]

@@ -585,8 +585,8 @@ class Server:
             f"SET LOCAL statement_timeout = {milliseconds}",
             # 0 would be without end.
             f"SET LOCAL lock_timeout = {max(1, int(how.wait * 1000))}",
-            # A host that vanishes holds its locks no longer than this.
-            f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}",
+            # A host that vanishes holds its locks no longer than this; one that only is slow is given a while more.
+            f"SET LOCAL idle_in_transaction_session_timeout = {int(self._patience * 1000)}",
             *(f"SELECT set_config({_quoted(name)}, {_quoted(value)}, true)" for name, value in settings.items()),
         ]
         if how.write and how.namespace is not None:

@@ -280,6 +280,7 @@ def test_one_character_at_a_time_changes_nothing(text):
     assert joined(parse([text])) == joined(parse(text))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("first", ["```", "~~~", "\n", " ", "`", '<ref id="a">', "</ref>", "x"])
 def test_every_short_text_of_code_is_read_by_the_rules(first):
     """No order of fences, spans, spaces, line breaks and tags was forgotten."""

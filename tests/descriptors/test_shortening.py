@@ -277,6 +277,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("what", HOSTILE)
 @pytest.mark.parametrize("limit", [100, 8_000])
 def test_hostile_data_is_within_the_budget(what, limit):

@@ -214,6 +214,7 @@ def test_marking_what_is_suggested_leaves_nothing_to_suggest(text):
     assert [] == suggest(marked)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "piece",
     [

@@ -89,6 +89,7 @@ def test_other_instructions_are_refused(instruction):
         read_pickle(b"(N" + code.encode("latin-1") + data + b".")
 
 
+@pytest.mark.once
 def test_a_small_pickle_that_says_much_is_refused():
     """A pickle that names one part again and again is not written out."""
     value = ["x" * 10]

@@ -78,6 +78,7 @@ def interrupted(monkeypatch):
     return monkeypatch
 
 
+@pytest.mark.once
 @BY_PARTS
 async def test_a_memory_with_many_links_is_deleted_by_parts_between_which_others_read(tmp_path, monkeypatch):
     """No transaction writes more rows than a part has, and a read that comes meanwhile is not kept to the end."""
@@ -274,6 +275,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
+@pytest.mark.once
 @BY_PARTS
 @pytest.mark.parametrize("parts", [0, 1, 3])
 async def test_a_memory_whose_deletion_was_killed_is_gone_with_all_its_links(tmp_path, parts):

@@ -303,6 +303,7 @@ def test_the_words_of_a_topic_are_no_words_of_the_text():
     assert 0 == words_shared(reader, plain_memory("new", "Fuel ran out.", topic="raid_kestrel", at=90), "old")
 
 
+@pytest.mark.once
 def test_two_thousand_identical_memories_break_nothing():
     """Each links the newest that still take links, and none gets more than its share."""
     reader = PlainReader()

@@ -88,6 +88,7 @@ def test_limits_hold_for_memories_that_are_saved_together(memories, sizes, thres
     assert all(most >= incoming.count(target) for target in incoming)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("together", [2, 7, 32])
 def test_memories_that_are_saved_together_are_linked_as_one_after_the_other(together):
     """What is linked hardly depends on how many are saved at once, also within them."""

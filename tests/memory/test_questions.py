@@ -76,6 +76,7 @@ async def asked(path, name, count):
     return counts
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", READS)
 async def test_no_answer_asks_the_engine_once_for_each_result(tmp_path, name):
     """Fifty results take as many questions as five, or hardly more: one for each level of a walk at the most."""

@@ -415,6 +415,7 @@ async def test_searches_below_labels_find_all_there_and_nothing_else(store):
     assert all(one.cosine >= other.cosine for one, other in itertools.pairwise(near))
 
 
+@pytest.mark.once
 async def test_a_condition_that_hardly_any_record_meets_compares_few_of_them(records, monkeypatch):
     """However many hits a search is asked for, only the best are compared with what is beside all others."""
     await records.put_many([NewRecord(ALICE, f"{n}", n, text=f"ducks {n}") for n in range(1_500)])

@@ -81,6 +81,7 @@ async def test_filters_and_limits_are_exact_whether_memories_are_in_one_namespac
     await both.close()
 
 
+@pytest.mark.once
 async def test_what_one_namespace_finds_is_found_where_it_lies_in_two():
     """The month, in one namespace and split in two: of each half's answers at least 95 of 100 are among the ten best."""
     saves = [json.loads(line) for line in (MONTH / "saves.jsonl").read_text().splitlines()]

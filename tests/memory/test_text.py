@@ -239,6 +239,7 @@ def test_known_words_are_not_analysed_again(steps):
     assert steps(weighted_terms, text) <= 3 * len(text.split())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "piece",
     [

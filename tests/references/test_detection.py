@@ -811,6 +811,7 @@ def test_a_bomb_of_shared_lists_ends_in_bounded_time(steps, few_containers):
     assert "2-1" == result.found[0].id
 
 
+@pytest.mark.once
 def test_two_hundred_thousand_keys_are_walked():
     """Size alone is no danger: each field is read, and no more names and ids are remembered than there is room for."""
     result = scan({f"k{number}": f"1-{number}" for number in range(200_001)})

@@ -708,6 +708,7 @@ async def test_embedded_json_that_is_too_long_is_said_not_to_be_searched(resolve
     assert "in part" in enriched["references_meta"]["searched"]
 
 
+@pytest.mark.once
 async def test_an_answer_that_shares_its_parts_level_by_level_ends(make_resolver):
     value = ["x"]
     for _ in range(40):

@@ -417,6 +417,7 @@ def payloads(model):
     return st.builds(lambda one, other: {**other, **one}, known, unknown)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
 def test_nothing_is_lost_from_any_payload(model):
     """Written again, whatever was read is what it was, and the payload was left alone."""

@@ -97,6 +97,7 @@ FEATURES = {
 }  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", FEATURES)
 def test_each_kind_of_document_occurs(name):
     """What makes a parser stumble is drawn, and not only once in a million."""

@@ -45,6 +45,7 @@ def story():
     yield f"{old['content']} {old['outcome']}: {old['outcome_reason']}. Now: {old['in_its_place']}"
 
 
+@pytest.mark.once
 @EVERYWHERE
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_an_agent_answers_from_memory_why_jwt_was_left(session, drive, streamed):
@@ -101,6 +102,7 @@ async def test_a_ref_that_arrives_in_pieces_is_shown_stored_and_used(session, dr
 @EVERYWHERE
 @settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
 # Frameworks ask again where a model said nothing.
+@pytest.mark.once
 @given(document=ref_documents(max_size=4).filter(lambda document: document.text.strip()), data=st.data())
 async def test_however_an_answer_is_cut_its_refs_are_the_same(drive, document, data):
     """What a model marks is stored exactly, wherever a provider cuts its text."""

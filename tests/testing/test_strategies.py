@@ -103,6 +103,7 @@ def test_list_payloads_are_the_chains_lists(planted):
     assert not set(planted.ids) & {row["id"] for row in rows}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "wanted",
     [

@@ -197,6 +197,7 @@ def test_the_same_seed_gives_the_same_world_in_any_order_of_making():
     assert first != other
 
 
+@pytest.mark.once
 def test_a_world_may_have_ten_thousand_players():
     """Size is no reason to test with toys."""
     world = World.generate(players=10_000)

@@ -49,6 +49,7 @@ def kind_of(text):
 # The labelled lists
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("which", "abcdegijklmtuv")
 def test_the_context_is_right_for_nine_messages_of_ten(which):
     """On every list of labelled messages at least 90 % of the kinds are right, None included."""

@@ -181,6 +181,7 @@ async def test_ten_megabytes_are_not_an_answer():
     assert str(800_000 * 13 - len(answer.text)) == answer.get("remaining_chars")
 
 
+@pytest.mark.once
 async def test_ten_thousand_refs_are_listed_in_parts():
     """The newest first, with their number, and every one is listed once by going on."""
     desk = Desk()
@@ -199,6 +200,7 @@ async def test_ten_thousand_refs_are_listed_in_parts():
     assert "r5" == answer_in(listed.text.split("\n")[1]).get("id")
 
 
+@pytest.mark.once
 async def test_a_search_that_finds_too_much_says_where_it_goes_on():
     """However many matches and lines are asked for; going on finds each match once."""
     desk = Desk()
