@@ -34,9 +34,10 @@ def _show_pyenv_interpreters() -> None:
 _show_pyenv_interpreters()
 # Hundreds of tests start an interpreter: without bytecode each compiles again all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Side by side, for most of them wait for one core or for what they install; the longest one begins first.
+# Side by side, and one more than there are cores: they wait for what they install, and for processes and locks.
+# The longest one begins first.
 nox.options.sessions = ["tests", "lint", "types", "docs"]
-nox.options.parallel = "auto"
+nox.options.parallel = str((os.cpu_count() or 1) + 1)
 nox.options.error_on_missing_interpreters = False
 nox.options.default_venv_backend = "venv"
 nox.needs_version = ">=2026.8.10"
@@ -141,15 +142,16 @@ ONCE = [
     *("tests/adapters/test_mcp_processes.py", "tests/memory/test_engine_processes.py", "tests/testing/test_plugin.py"),
     "tests/cli/test_cli.py",
     *(f"tests/test_{name}.py" for name in ("conversations", "conversation_namespaces", "copying", "session_refs")),
-    # Large memories, for which there is hnswlib.
-    *(f"tests/memory/test_{name}.py" for name in ("hnsw", "vectors", "vectors_graph")),
     # Lengths, scores and counts for many memories.
     *(f"tests/memory/test_{name}.py" for name in ("month", "namespaces")),
     *(f"tests/{name}.py" for name in ("references/test_hostile", "tools/test_budget_of_answers", "tools/test_tokens")),
     "tests/test_answers.py",
 ]
-# These are the same, and all that reaches some modules: they run where that is counted.
-COUNTED = ["tests/testing/test_memory_suite.py", "tests/cli/test_demo.py"]
+# These are the same, and all that reaches some modules: they run where that is counted. The last three need hnswlib.
+COUNTED = [
+    *("tests/testing/test_memory_suite.py", "tests/cli/test_demo.py"),
+    *(f"tests/memory/test_{name}.py" for name in ("hnsw", "vectors", "vectors_graph")),
+]
 # Records have tests of their own in all that the kit asks of a store.
 KIT_OF_RECORDS = "--deselect=tests/testing/test_memory_suite.py::TestRecords"
 ONLY_ONCE = _without("tests/benchmarks", *ONCE, *QUALITY)
@@ -191,9 +193,8 @@ def others(session: nox.Session) -> None:
     is_first, is_last = session.python in PRESENT[:1], session.python in PRESENT[-1:]
     once = ONCE if is_last else []
     _install(session, *([] if is_first else [*OF_SESSIONS, *once]))
-    if is_last:
-        _install_hnswlib(session)
     if is_first:
+        _install_hnswlib(session)
         session.run("coverage", "erase")
         # The samples on a server are for the session of servers; names and docs are the same everywhere.
         same = _without("tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py")

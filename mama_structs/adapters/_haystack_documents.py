@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mama_structs.adapters._haystack import HOST, Connected, Where
-from mama_structs.errors import VersionConflict
+from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.memory.records import check_labels
 from mama_structs.records import HostRecord, NewRecord
 
@@ -99,7 +100,7 @@ def told_of(document: Document) -> dict[str, Any]:
     """Return a document as JSON, its numbers and bytes packed."""
     told = {name: value for name, value in document.to_dict(flatten=False).items() if value is not None}
     if document.embedding is not None:
-        told["embedding"] = _packed(np.asarray(document.embedding, dtype="<f8").tobytes())
+        told["embedding"] = _packed(_vector(document.embedding).tobytes())
     if document.blob is not None:
         told["blob"]["data"] = _packed(document.blob.data)
     return told
@@ -113,6 +114,16 @@ def document_of(record: HostRecord, **changes: Any) -> Document:
     if "blob" in told:
         told["blob"] = {**told["blob"], "data": base64.b64decode(told["blob"]["data"])}
     return Document.from_dict(told)
+
+
+def _vector(embedding: object) -> NDArray[np.float64]:
+    try:
+        vector = np.asarray(embedding, dtype="<f8")
+    except (TypeError, ValueError):
+        vector = np.full(1, np.nan)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        raise InvalidArgument("the embedding of a document must be a list of finite numbers")
+    return vector
 
 
 def _packed(data: bytes) -> str:

@@ -31,6 +31,8 @@ def condition_of(filters: Mapping[str, Any]) -> Condition:
 
 def _all_of(filters: Mapping[str, Any]) -> Condition | None:
     """Return the conditions' test, None where nothing is asked: that is no part of what it stands in, as in mem0."""
+    if unnamed := [one for one in filters if not isinstance(one, str)]:
+        raise InvalidArgument(f"a name in filters must be text, got {shown(unnamed[0])}")
     several = (_joined(_JOINED[name], one) if name in _JOINED else _field(name, one) for name, one in filters.items())
     tests = [test for test in several if test is not None]
     return (lambda payload: all(test(payload) for test in tests)) if tests else None

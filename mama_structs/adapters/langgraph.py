@@ -175,6 +175,8 @@ def _checked(ops: Iterable[Op]) -> list[Op]:
             if op.ttl is not None and not 0 < op.ttl <= _LONGEST:
                 raise InvalidArgument(f"ttl must be above 0 and at most {_LONGEST:,} minutes, got {op.ttl}")
         if isinstance(op, SearchOp):
+            if not isinstance(op.query, str | None):
+                raise InvalidArgument(f"query must be text, got {type(op.query).__name__}")
             check_filter(op.filter)
     return checked
 

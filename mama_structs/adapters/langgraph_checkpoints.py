@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from mama_structs import sync
 from mama_structs.adapters._bridge import Bridge, awaited
+from mama_structs.adapters._langgraph_serde import check_serde
 from mama_structs.adapters._langgraph_threads import Blob, SavedCheckpoint, Threads, Write
 from mama_structs.errors import InvalidArgument
 from mama_structs.session import Session
@@ -61,8 +62,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
     def __init__(
         self, session: Session | sync.Session, *, allow: Iterable[type] = (), serde: SerializerProtocol | None = None
     ) -> None:
-        if any(getattr(one, "pickle_fallback", False) for one in (serde, getattr(serde, "serde", None))):
-            raise InvalidArgument("serde must not unpickle", hint="JsonPlusSerializer(pickle_fallback=False)")
+        check_serde(serde)
         # By default it calls what a record names.
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
         self._bridge = Bridge(session)

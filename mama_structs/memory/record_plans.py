@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -34,7 +36,9 @@ from mama_structs.memory.records import (
     place_in,
 )
 from mama_structs.memory.search import SearchRequest
+from mama_structs.storage.failures import Finding
 
+_log = logging.getLogger(__name__)
 _NUMBER: Final = 12
 _PAGE: Final = 256
 _MORE: Final = 4
@@ -129,13 +133,13 @@ def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[Store
     known = {name_of(one.place): one for one in map(of_memory, _memories_below(reader, where))}
     names = _names_below(reader, asked.labels, nested=asked.nested)
     long = [name for name in names if not is_whole(name)]
-    known |= dict(zip(long, _each(reader, long, {}, None), strict=True))
-    places = {name: name.removeprefix(NOTES) for name in names}
+    known |= dict(_each(reader, long, {}, None))
+    places = {name: name.removeprefix(NOTES) for name in names if is_whole(name)}
     places |= {name: place_of(*one.place) for name, one in known.items()}
     names = asked.names(places)
     passing = (
         one
-        for one in _each(reader, names, known, asked.limit)
+        for _, one in _each(reader, names, known, asked.limit)
         if not one.is_over(now) and (asked.where is None or asked.where(one.record))
     )
     return list(itertools.islice(passing, asked.limit))
@@ -143,14 +147,32 @@ def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[Store
 
 def _each(
     reader: Reader, names: Sequence[str], known: Mapping[str, StoredRecord], limit: int | None
-) -> Iterator[StoredRecord]:
-    """Give records of some names, reading notes as they are wanted."""
+) -> Iterator[tuple[str, StoredRecord]]:
+    """Give records by some names, reading notes as they are wanted, without those that cannot be read."""
     size = _PAGE if limit is None else min(max(limit, 1), _PAGE)
     for start in range(0, len(names), size):
         page = names[start : start + size]
-        notes = reader.notes_named([name for name in page if name not in known])
-        for name in page:
-            yield known[name] if name in known else of_note(notes[name])
+        notes = _of_notes(reader, [name for name in page if name not in known])
+        yield from ((name, one) for name in page if (one := known.get(name) or notes.get(name)) is not None)
+
+
+def _of_notes(reader: Reader, names: Sequence[str]) -> dict[str, StoredRecord]:
+    found = {}
+    for name, text in _whole_notes(reader, names).items():
+        with contextlib.suppress(StoreDamaged):
+            found[name] = of_note(text)
+    if len(found) < len(names):
+        _log.warning("a record that cannot be read is left out: see check()")
+    return found
+
+
+def _whole_notes(reader: Reader, names: Sequence[str]) -> dict[str, str]:
+    try:
+        return reader.notes_named(names)
+    except StoreDamaged:
+        return (
+            {} if len(names) == 1 else {key: text for one in names for key, text in _whole_notes(reader, [one]).items()}
+        )
 
 
 def labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
@@ -160,13 +182,15 @@ def labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> l
     return sorted(found.union(of_memory(one).record.labels for one in memories))
 
 
-def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[Place]:
-    """Return the places of all records below labels, ended ones too."""
+def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> tuple[list[Place], list[str]]:
+    """Return the places of all records below labels, ended ones too, and the names of those that nobody can read."""
     memories = _memories_below(reader, below(labels, nested=nested, now=None))
     places = [of_memory(one).place for one in memories]
     names = _names_below(reader, labels, nested=nested)
     places += [place for name in names if (place := place_in(name)) is not None]
-    return [*places, *(one.place for one in _each(reader, [one for one in names if place_in(one) is None], {}, None))]
+    cut = [name for name in names if place_in(name) is None]
+    read = dict(_each(reader, cut, {}, None))
+    return [*places, *(one.place for one in read.values())], [name for name in cut if name not in read]
 
 
 def ids_of(reader: Reader, places: Sequence[Place]) -> list[str]:
@@ -180,8 +204,21 @@ def ended(reader: Reader, *, now: datetime) -> list[Place]:
     every, holding = (reader.window(Filter(types=_RECORDS, valid_at=at)) for at in (None, now))
     over = np.setdiff1d(every, holding)
     memories = map(of_memory, reader.get(over) if len(over) else [])
-    notes = _each(reader, _names_below(reader, (), nested=True), {}, None)
+    notes = (one for _, one in _each(reader, _names_below(reader, (), nested=True), {}, None))
     return [one.place for one in itertools.chain(memories, notes) if one.is_over(now)]
+
+
+def unreadable(reader: Reader) -> list[Finding]:
+    """Return what is wrong with records without text, beside what an engine finds of its rows."""
+    names = _names_below(reader, (), nested=True)
+    findings = []
+    for start in range(0, len(names), _PAGE):
+        for name, text in _whole_notes(reader, names[start : start + _PAGE]).items():
+            try:
+                of_note(text)
+            except StoreDamaged as error:
+                findings.append(Finding("error", "damaged", error.findings[0], name))
+    return findings
 
 
 # What is found
@@ -457,6 +494,17 @@ def _is_unreadable(reader: Reader, place: Place) -> bool:
         # A memory is mended by `MemoryStore.rebuild`.
         return reader.find(memory_id_of(place)) is None
     return False
+
+
+def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> int:
+    """Delete those of some notes that are no record which anybody can read, and return how many there were."""
+    if forget:
+        writer.leave_no_trace()
+    read = dict(_each(writer, names, {}, None))
+    # One that was read to be damaged may have been put anew since, or deleted.
+    lost = [name for name in names if name not in read and name in writer.note_names(name)]
+    writer.set_notes(dict.fromkeys(lost))
+    return len(lost)
 
 
 def pop(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:

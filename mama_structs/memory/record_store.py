@@ -233,8 +233,13 @@ class RecordStore:
         found, below = check_labels(labels), _check.flag("nested", nested)
         erased = _check.flag("forget", forget)
         with self._observed("delete_memory"):
-            places = await self._shared.read(lambda reader: record_plans.places_below(reader, found, nested=below))
+            places, lost = await self._shared.read(
+                lambda reader: record_plans.places_below(reader, found, nested=below)
+            )
             count = await self._forget(places) if erased else 0
+            if lost:
+                drop = partial(record_plans.delete_unreadable, names=lost, forget=erased)
+                count += await self._shared.write(drop)
             return count + await self._delete(places, forget=erased)
 
     async def _forget(self, places: Sequence[Place]) -> int:

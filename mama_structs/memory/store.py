@@ -19,7 +19,17 @@ from mama_structs import _check
 from mama_structs._showing import Figures
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError
-from mama_structs.memory import forgetting, graph, maintenance, requests, results, saving, search, transfer
+from mama_structs.memory import (
+    forgetting,
+    graph,
+    maintenance,
+    record_plans,
+    requests,
+    results,
+    saving,
+    search,
+    transfer,
+)
 from mama_structs.memory.correcting import Correction
 from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
 from mama_structs.memory.embedding.service import EmbeddingService
@@ -1214,7 +1224,7 @@ class MemoryStore:
 
         """
         self._shared.check()
-        return await self._engine.check(progress)
+        return [*await self._engine.check(progress), *await self._shared.read(record_plans.unreadable)]
 
     async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
         """

@@ -76,7 +76,7 @@ DOCUMENTS = st.builds(
     blob=st.none() | st.builds(ByteStream, data=st.binary(), mime_type=st.none() | st.just("image/png")),
     meta=st.dictionaries(st.text(), JSON, max_size=3),
     score=st.none() | st.floats(allow_nan=False, allow_infinity=False),
-    embedding=st.none() | st.lists(st.floats(width=64, allow_nan=False), min_size=1, max_size=4),
+    embedding=st.none() | st.lists(st.floats(width=64, allow_nan=False, allow_infinity=False), min_size=1, max_size=4),
     sparse_embedding=st.none() | st.just(SparseEmbedding(indices=[1, 5], values=[0.5, -1.0])),
 )
 
@@ -158,6 +158,15 @@ def test_metadata_that_are_no_json_are_refused(store, meta):
     """What a record could not hold is an error, and nothing is written."""
     with pytest.raises(InvalidArgument):
         store.write_documents([TEXTS[0], Document(content="x", meta=meta)])
+
+    assert 0 == store.count_documents()
+
+
+@pytest.mark.parametrize("embedding", [[1.0, float("nan")], [[1.0], [2.0]], ["x"]], ids=["no number", "deep", "text"])
+def test_embeddings_that_nothing_can_be_compared_with_are_refused(store, embedding):
+    """An embedding is a list of finite numbers, and nothing is written where one is not."""
+    with pytest.raises(InvalidArgument, match="finite"):
+        store.write_documents([TEXTS[0], Document(content="x", embedding=embedding)])
 
     assert 0 == store.count_documents()
 

@@ -124,6 +124,7 @@ async def test_no_namespace_is_listed_whose_items_are_gone(session):
         PutOp(("a",), "k", [1]),
         SearchOp((), {"n": {"$near": 1}}),
         SearchOp((), {"deep": {"n": {"$like": "x"}}}),
+        SearchOp((), query=5),
         PutOp(("a",), "k", {"n": 1}, None, 0),
         PutOp(("a",), "k", {"n": 1}, None, float("inf")),
         "get",
@@ -418,7 +419,16 @@ async def test_serializer_that_unpickles_is_refused(session):
     class Sealed:
         serde = JsonPlusSerializer(pickle_fallback=True)
 
-    for serde in (JsonPlusSerializer(pickle_fallback=True), Sealed()):
+    class Twice:
+        serde = Sealed()
+
+    class Round:
+        @property
+        def serde(self):
+            return self
+
+    LangGraphCheckpointer(session, serde=Round())
+    for serde in (JsonPlusSerializer(pickle_fallback=True), Sealed(), Twice()):
         with pytest.raises(InvalidArgument, match="unpickle"):
             LangGraphCheckpointer(session, serde=serde)
 

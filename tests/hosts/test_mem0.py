@@ -249,6 +249,7 @@ async def test_ids_are_texts_without_blanks(memory):
         ("search", ["x"], {"filters": ADA, "reference_date": "2026-01-01"}),
         ("search", ["x"], {"filters": {**ADA, "n": {"near": 1}}}),
         ("search", ["x"], {"filters": {**ADA, "n": {}}}),
+        ("search", ["x"], {"filters": {**ADA, 7: "x"}}),
         ("search", ["x"], {"filters": {**ADA, "n": {"in": 1}}}),
         ("search", ["x"], {"filters": {**ADA, "OR": []}}),
         ("search", ["x"], {"filters": {**ADA, "NOT": {"n": 1}}}),

@@ -735,6 +735,28 @@ async def test_what_cannot_be_read_any_more_is_deleted_all_the_same(store, delet
     assert [] == await store.records.list()
 
 
+async def test_what_cannot_be_read_hides_nothing_beside_it(store, caplog):
+    """Lists, labels and sweeps leave a damaged record out and say so; `check` names it."""
+    records = store.records
+    long = "x" * 1000
+    for key in ("a", "b", long):
+        await records.put(ALICE, key, 1)
+    for key in ("a", long):
+        await store._shared.engine.write(
+            lambda writer, key=key: writer.set_note(name_of((ALICE, key)), '{"a": "secret')
+        )
+
+    assert ["b"] == [one.key for one in await records.list(ALICE)]
+    assert "left out" in caplog.text
+    assert "secret" not in caplog.text
+    assert [ALICE] == await records.labels()
+    assert 0 == await records.sweep()
+    assert {name_of((ALICE, "a")), name_of((ALICE, long))} == {one.key for one in await store.check()}
+    assert 3 == await records.delete_all(ALICE)
+    assert [] == await store.check()
+    assert [] == await records.labels()
+
+
 # Against a dict
 
 KEYS = st.sampled_from(["a", "b", "c/d", "=", "키"])
