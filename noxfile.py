@@ -147,7 +147,7 @@ ONCE = [
     *(f"tests/{name}.py" for name in ("references/test_hostile", "tools/test_budget_of_answers", "tools/test_tokens")),
     "tests/test_answers.py",
 ]
-# These are the same, and all that reaches some modules: they run where that is counted. The last three need hnswlib.
+# These are the same, and all that reaches some modules: they run where that is counted.
 COUNTED = [
     *("tests/testing/test_memory_suite.py", "tests/cli/test_demo.py"),
     *(f"tests/memory/test_{name}.py" for name in ("hnsw", "vectors", "vectors_graph")),
@@ -161,7 +161,11 @@ OF_SESSIONS = sorted({str(path) for path in Path("tests").glob("test_*.py")} - {
 
 @nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
-    """The tests that need no server and no minutes, those of the docs included, against the built package, here."""
+    """
+    The tests that need no server and no minutes, those of the docs included, against the built package, here.
+
+    Large memories are searched exactly in them: hnswlib is built by `others`, where tests ask for it.
+    """
     _install(session)
     elsewhere = [] if os.environ.get("CI") and not PRESENT else [*ONLY_ONCE, *_without(*COUNTED)]
     if session.posargs or not elsewhere:
@@ -193,8 +197,9 @@ def others(session: nox.Session) -> None:
     is_first, is_last = session.python in PRESENT[:1], session.python in PRESENT[-1:]
     once = ONCE if is_last else []
     _install(session, *([] if is_first else [*OF_SESSIONS, *once]))
-    if is_first:
+    if is_first or is_last:
         _install_hnswlib(session)
+    if is_first:
         session.run("coverage", "erase")
         # The samples on a server are for the session of servers; names and docs are the same everywhere.
         same = _without("tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py")

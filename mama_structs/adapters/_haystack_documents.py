@@ -119,7 +119,7 @@ def document_of(record: HostRecord, **changes: Any) -> Document:
 def _vector(embedding: object) -> NDArray[np.float64]:
     try:
         vector = np.asarray(embedding, dtype="<f8")
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         vector = np.full(1, np.nan)
     if vector.ndim != 1 or not np.isfinite(vector).all():
         raise InvalidArgument("the embedding of a document must be a list of finite numbers")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -34,11 +32,11 @@ from mama_structs.memory.records import (
     of_memory,
     of_note,
     place_in,
+    unlike_what_was_written,
 )
 from mama_structs.memory.search import SearchRequest
 from mama_structs.storage.failures import Finding
 
-_log = logging.getLogger(__name__)
 _NUMBER: Final = 12
 _PAGE: Final = 256
 _MORE: Final = 4
@@ -133,13 +131,13 @@ def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[Store
     known = {name_of(one.place): one for one in map(of_memory, _memories_below(reader, where))}
     names = _names_below(reader, asked.labels, nested=asked.nested)
     long = [name for name in names if not is_whole(name)]
-    known |= dict(_each(reader, long, {}, None))
-    places = {name: name.removeprefix(NOTES) for name in names if is_whole(name)}
+    known |= dict(zip(long, _each(reader, long, {}, None), strict=True))
+    places = {name: name.removeprefix(NOTES) for name in names}
     places |= {name: place_of(*one.place) for name, one in known.items()}
     names = asked.names(places)
     passing = (
         one
-        for _, one in _each(reader, names, known, asked.limit)
+        for one in _each(reader, names, known, asked.limit)
         if not one.is_over(now) and (asked.where is None or asked.where(one.record))
     )
     return list(itertools.islice(passing, asked.limit))
@@ -147,32 +145,35 @@ def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[Store
 
 def _each(
     reader: Reader, names: Sequence[str], known: Mapping[str, StoredRecord], limit: int | None
-) -> Iterator[tuple[str, StoredRecord]]:
-    """Give records by some names, reading notes as they are wanted, without those that cannot be read."""
+) -> Iterator[StoredRecord]:
+    """Give records of some names, reading notes as they are wanted."""
     size = _PAGE if limit is None else min(max(limit, 1), _PAGE)
     for start in range(0, len(names), size):
         page = names[start : start + size]
-        notes = _of_notes(reader, [name for name in page if name not in known])
-        yield from ((name, one) for name in page if (one := known.get(name) or notes.get(name)) is not None)
+        notes = reader.notes_named([name for name in page if name not in known])
+        for name in page:
+            yield known[name] if name in known else of_note(notes[name])
 
 
-def _of_notes(reader: Reader, names: Sequence[str]) -> dict[str, StoredRecord]:
-    found = {}
-    for name, text in _whole_notes(reader, names).items():
-        with contextlib.suppress(StoreDamaged):
-            found[name] = of_note(text)
-    if len(found) < len(names):
-        _log.warning("a record that cannot be read is left out: see check()")
-    return found
-
-
-def _whole_notes(reader: Reader, names: Sequence[str]) -> dict[str, str]:
-    try:
-        return reader.notes_named(names)
-    except StoreDamaged:
-        return (
-            {} if len(names) == 1 else {key: text for one in names for key, text in _whole_notes(reader, [one]).items()}
-        )
+def _tried(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, StoredRecord | StoreDamaged]]:
+    """Give the records of some notes by their names, and in place of those that nobody can read why not."""
+    for start in range(0, len(names), _PAGE):
+        page = names[start : start + _PAGE]
+        try:
+            notes = reader.notes_named(page)
+        except StoreDamaged as error:
+            notes = {}
+            if len(page) == 1:
+                yield page[0], error
+            else:
+                for name in page:
+                    yield from _tried(reader, [name])
+        for name, text in notes.items():
+            try:
+                stored = of_note(text)
+                yield name, stored if name_of(stored.place) == name else unlike_what_was_written()
+            except StoreDamaged as error:
+                yield name, error
 
 
 def labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
@@ -188,9 +189,13 @@ def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> tu
     places = [of_memory(one).place for one in memories]
     names = _names_below(reader, labels, nested=nested)
     places += [place for name in names if (place := place_in(name)) is not None]
-    cut = [name for name in names if place_in(name) is None]
-    read = dict(_each(reader, cut, {}, None))
-    return [*places, *(one.place for one in read.values())], [name for name in cut if name not in read]
+    lost = []
+    for name, one in _tried(reader, [name for name in names if place_in(name) is None]):
+        if isinstance(one, StoredRecord):
+            places.append(one.place)
+        else:
+            lost.append(name)
+    return places, lost
 
 
 def ids_of(reader: Reader, places: Sequence[Place]) -> list[str]:
@@ -204,21 +209,18 @@ def ended(reader: Reader, *, now: datetime) -> list[Place]:
     every, holding = (reader.window(Filter(types=_RECORDS, valid_at=at)) for at in (None, now))
     over = np.setdiff1d(every, holding)
     memories = map(of_memory, reader.get(over) if len(over) else [])
-    notes = (one for _, one in _each(reader, _names_below(reader, (), nested=True), {}, None))
+    tried = _tried(reader, _names_below(reader, (), nested=True))
+    notes = (one for _, one in tried if isinstance(one, StoredRecord))
     return [one.place for one in itertools.chain(memories, notes) if one.is_over(now)]
 
 
 def unreadable(reader: Reader) -> list[Finding]:
-    """Return what is wrong with records without text, beside what an engine finds of its rows."""
-    names = _names_below(reader, (), nested=True)
-    findings = []
-    for start in range(0, len(names), _PAGE):
-        for name, text in _whole_notes(reader, names[start : start + _PAGE]).items():
-            try:
-                of_note(text)
-            except StoreDamaged as error:
-                findings.append(Finding("error", "damaged", error.findings[0], name))
-    return findings
+    """Return which records without text are not what was written; a row that is damaged itself is the engine's."""
+    return [
+        Finding("error", "damaged", f"{name}: {one.findings[0]}", name)
+        for name, one in _tried(reader, _names_below(reader, (), nested=True))
+        if isinstance(one, StoreDamaged) and not one.file
+    ]
 
 
 # What is found
@@ -500,9 +502,8 @@ def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> 
     """Delete those of some notes that are no record which anybody can read, and return how many there were."""
     if forget:
         writer.leave_no_trace()
-    read = dict(_each(writer, names, {}, None))
     # One that was read to be damaged may have been put anew since, or deleted.
-    lost = [name for name in names if name not in read and name in writer.note_names(name)]
+    lost = [name for name, one in _tried(writer, names) if isinstance(one, StoreDamaged)]
     writer.set_notes(dict.fromkeys(lost))
     return len(lost)
 

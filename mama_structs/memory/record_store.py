@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -17,7 +17,7 @@ from mama_structs._async import asked_in_plan
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import record_plans, saving
-from mama_structs.memory.engine import Vectors, in_turns
+from mama_structs.memory.engine import Vectors, Writer, in_turns
 from mama_structs.memory.forgetting import WAIT, ForgetRequest, forget
 from mama_structs.memory.model import CreatedBy, MemoryType, Origin
 from mama_structs.memory.record_plans import RecordListing
@@ -39,6 +39,8 @@ from mama_structs.memory.results import Results
 from mama_structs.memory.search import SearchRequest
 from mama_structs.memory.shared import Shared
 from mama_structs.memory.text import MAX_EMBEDDED
+
+T = TypeVar("T")
 
 _MAX_QUERY = 10_000
 _PAGE = 256
@@ -237,9 +239,7 @@ class RecordStore:
                 lambda reader: record_plans.places_below(reader, found, nested=below)
             )
             count = await self._forget(places) if erased else 0
-            if lost:
-                drop = partial(record_plans.delete_unreadable, names=lost, forget=erased)
-                count += await self._shared.write(drop)
+            count += await self._in_pages(lost, partial(record_plans.delete_unreadable, forget=erased))
             return count + await self._delete(places, forget=erased)
 
     async def _forget(self, places: Sequence[Place]) -> int:
@@ -250,14 +250,14 @@ class RecordStore:
         return done.memories.get(MemoryType.RECORD.value, 0)
 
     async def _delete(self, places: Sequence[Place], *, forget: bool = False, ended: datetime | None = None) -> int:
-        count = 0
-        pages = [places[start : start + _PAGE] for start in range(0, len(places), _PAGE)]
-        plan = partial(record_plans.delete_many, forget=forget, ended=ended)
-        async for some in in_turns(self._shared.write, pages, plan, most=1):
-            count += sum(some)
+        count = await self._in_pages(places, partial(record_plans.delete_many, forget=forget, ended=ended))
         if forget:
             await self._shared.engine.erase(wait=WAIT)
         return count
+
+    async def _in_pages(self, given: Sequence[T], plan: Callable[[Writer, Sequence[T]], int]) -> int:
+        pages = [given[start : start + _PAGE] for start in range(0, len(given), _PAGE)]
+        return sum([sum(some) async for some in in_turns(self._shared.write, pages, plan, most=1)])
 
     async def pop(self, labels: Sequence[str]) -> HostRecord | None:
         """

@@ -381,10 +381,15 @@ def of_note(text: str) -> StoredRecord:
     try:
         kept = msgspec.json.decode(text, type=_KeptRecord)
     except (msgspec.MsgspecError, ValueError) as error:
-        what = "a record that a host keeps is not what was written"
-        raise StoreDamaged(what, file="", findings=(what,), hint="restore a backup, or delete the record") from error
+        raise unlike_what_was_written() from error
     own = {field.name: getattr(kept, field.name) for field in attrs.fields(HostRecord) if hasattr(kept, field.name)}
     return StoredRecord(HostRecord(**own), kept.history, kept.created_by)
+
+
+def unlike_what_was_written() -> StoreDamaged:
+    """Return the error for a record without text that nobody can read."""
+    what = "a record that a host keeps is not what was written"
+    return StoreDamaged(what, file="", findings=(what,), hint="restore a backup, or delete the record")
 
 
 def as_note(stored: StoredRecord) -> str:

@@ -1224,7 +1224,7 @@ class MemoryStore:
 
         """
         self._shared.check()
-        return [*await self._engine.check(progress), *await self._shared.read(record_plans.unreadable)]
+        return [*await self._engine.check(progress), *await self._engine.read(record_plans.unreadable)]
 
     async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
         """

@@ -162,7 +162,9 @@ def test_metadata_that_are_no_json_are_refused(store, meta):
     assert 0 == store.count_documents()
 
 
-@pytest.mark.parametrize("embedding", [[1.0, float("nan")], [[1.0], [2.0]], ["x"]], ids=["no number", "deep", "text"])
+@pytest.mark.parametrize(
+    "embedding", [[1.0, float("nan")], [[1.0], [2.0]], ["x"], [10**400]], ids=["nan", "deep", "text", "too large"]
+)
 def test_embeddings_that_nothing_can_be_compared_with_are_refused(store, embedding):
     """An embedding is a list of finite numbers, and nothing is written where one is not."""
     with pytest.raises(InvalidArgument, match="finite"):

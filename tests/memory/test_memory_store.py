@@ -470,7 +470,6 @@ async def test_filters_are_exact(exact_up_to):
         await place.close()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("exact_up_to", [20_000, 0])
 async def test_two_thousand_equal_memories_do_not_hide_others(tmp_path, exact_up_to):
     """Each of the others is found by its own words, and by what it is like, also with filters."""
