@@ -324,7 +324,8 @@ def main() -> int:
     now = {"python": sys.version.split()[0], "suites": found}
     print("\n".join(table(now)))
     if asked.newest and FIGURES.exists():
-        print("\n".join(["", "Changed:", *changed(json.loads(FIGURES.read_text(encoding="utf-8")), now)]))
+        lines = changed(json.loads(FIGURES.read_text(encoding="utf-8")), now)
+        print("\n".join(["", "Changed:", *(lines or ["nothing"])]))
     if asked.write:
         known = json.loads(FIGURES.read_text(encoding="utf-8"))["suites"] if FIGURES.exists() else []
         now["suites"] = merged(known, found)
