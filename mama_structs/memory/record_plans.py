@@ -484,18 +484,10 @@ def _readable(writer: Writer, places: Sequence[Place]) -> tuple[dict[Place, Stor
     try:
         return look(writer, places), 0
     except StoreDamaged:
-        lost = [place for place in places if _is_unreadable(writer, place)]
-        writer.set_notes({name_of(place): None for place in lost})
-        return look(writer, places), len(lost)
-
-
-def _is_unreadable(reader: Reader, place: Place) -> bool:
-    try:
-        look(reader, [place])
-    except StoreDamaged:
         # A memory is mended by `MemoryStore.rebuild`.
-        return reader.find(memory_id_of(place)) is None
-    return False
+        kept = zip(places, writer.find_many([memory_id_of(place) for place in places]), strict=True)
+        lost = delete_unreadable(writer, [name_of(place) for place, node in kept if node is None], forget=False)
+        return look(writer, places), lost
 
 
 def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> int:
