@@ -45,7 +45,7 @@ BEGIN
 END $$
 """
 # Written for machines that lose power, which tests do not.
-_FAST = ["fsync=off", "synchronous_commit=on", "full_page_writes=off", "shared_buffers=32MB", "max_connections=150"]
+_FAST = ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=32MB", "max_connections=150"]
 
 
 def binaries():

@@ -27,7 +27,7 @@ from mama_structs.errors import StoreError
 from mama_structs.storage.failures import Finding, damaged, is_busy, store_error
 from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory
 from mama_structs.storage.locks import LockFile, unwatch
-from mama_structs.storage.opening import check_schema, open_database
+from mama_structs.storage.opening import check_format, check_schema, open_database
 from mama_structs.storage.wal import others
 
 # How long a fork waits for what is going on, in seconds.
@@ -140,6 +140,7 @@ class Database:
         self._directory = directory
         # As texts: they are looked at before every transaction.
         self._paths = [os.fspath(directory / name) for name in (DATABASE, _WAL, _INDEX)]
+        self._mark_path = os.fspath(directory / MARK_FILE)
         self._busy = threading.Lock()
         self._temporary = temporary
         self._pid = os.getpid()
@@ -185,17 +186,33 @@ class Database:
             raise self._moved()
 
     def begin(self, kind: str) -> None:
-        """Begin a transaction; the rollback of the one before may have failed."""
+        """Begin a transaction. A write transaction begins only on the format and schema of this version."""
         connection = self.connection
+        # The rollback of the previous transaction may have failed.
         self.leave_transaction()
         connection.execute(f"BEGIN {kind}")
-        # A trigger that somebody planted since would run.
-        if kind == "IMMEDIATE" and connection.execute("PRAGMA schema_version").fetchone()[0] != self._schema_version:
-            try:
+        if kind != "IMMEDIATE":
+            return
+        try:
+            # With the write lock held: a newer version may have upgraded the store since it was opened here.
+            check_format(self._directory, fd=self._mark())
+            # A trigger that was planted since then would run.
+            if connection.execute("PRAGMA schema_version").fetchone()[0] != self._schema_version:
                 self._schema_version = check_schema(connection, self._directory)
-            except BaseException:
-                self.leave_transaction()
-                raise
+        except OSError as error:
+            self.leave_transaction()
+            raise store_error(error, self._directory) from error
+        except BaseException:
+            self.leave_transaction()
+            raise
+
+    def _mark(self) -> int | None:
+        """Return the mark file's descriptor if the file under that name is still the one that is open."""
+        if self._turn is None or not hasattr(os, "pread"):
+            return None
+        opened = os.fstat(self._turn.fd)
+        found, _ = _look(self._mark_path)
+        return self._turn.fd if found == (opened.st_dev, opened.st_ino) else None
 
     def leave_transaction(self) -> None:
         """Roll back what a failed commit leaves open: the next transaction could not begin."""
@@ -206,11 +223,9 @@ class Database:
     def queue(self) -> bool:
         """Be the next to write, which one process at a time is; False where another one is."""
         if not self._is_next:
-            # A file system without locks: whoever comes first writes first.
+            # A file system without locks: the first to come is the first to write.
             with contextlib.suppress(OSError):
-                if self._turn is None:
-                    self._turn = LockFile.open(self._directory / MARK_FILE, create=False)
-                if not self._turn.try_lock(_TURN):
+                if self._turn is not None and not self._turn.try_lock(_TURN):
                     return False
             self._is_next = True
         return True
@@ -244,6 +259,9 @@ class Database:
         try:
             opened = open_database(self._directory)
             seat.connection = opened.connection
+            # Now, because a write must not need a further descriptor.
+            with contextlib.suppress(OSError):
+                self._turn = LockFile.open(self._mark_path, create=False)
         except BaseException:
             _forks.leave(seat)
             raise

@@ -29,6 +29,8 @@ from mama_structs.storage.rows import Damaged, foreign_value, is_own_key, unseal
 from mama_structs.storage.wal import crashed
 
 _MARK: Final = b"mama-structs journal 1\n"
+# One byte more than our mark has, so that a longer one differs.
+_MARK_BYTES: Final = len(_MARK) + 1
 # In the file's header: says whose it is before a single statement changes it.
 _APPLICATION: Final = 0x6D616D61
 _TABLES: Final = frozenset({"Settings", "Cache"})
@@ -92,7 +94,7 @@ def open_database(directory: Path) -> Opened:
     """Open the database in the calling thread, made where there is none; at "locked" it can be called again."""
     make_directory(directory)
     _check_kinds(directory)
-    marked = _read_mark(directory)
+    marked = check_format(directory)
     _make_file(directory, marked=marked)
     with contextlib.ExitStack() as stack:
         with crashed(directory) as crash:
@@ -258,15 +260,31 @@ def _check_kinds(directory: Path) -> None:
                 raise damaged_file(path, message, f"{name} {message}", hint=hint)
 
 
-def _read_mark(directory: Path) -> bool:
-    """Tell whether a store was completed here once."""
+def check_format(directory: Path, *, fd: int | None = None) -> bool:
+    """
+    Return True if the store was completed once; raise `StoreError` if its format is not known.
+
+    A version that changes the format must write the new mark while it holds SQLite's write lock, before it commits.
+    Every write transaction of an older version that is still open then reads the new mark, or came before the change.
+
+    Args:
+        directory: Of the database.
+        fd: The mark's descriptor, if it is open. Reading through it needs no further descriptor.
+
+    """
     try:
-        mark = (directory / MARK_FILE).read_bytes()
+        if fd is not None:
+            mark = os.pread(fd, _MARK_BYTES, 0)
+        else:
+            with (directory / MARK_FILE).open("rb") as file:
+                mark = file.read(_MARK_BYTES)
     except FileNotFoundError:
         return False
     if mark != _MARK and not _MARK.startswith(mark):
         raise StoreError(
-            f"{directory} was written by a version that this one does not know", hint="upgrade mama-structs"
+            f"{directory} was written by a newer version of this package: its file {MARK_FILE} names a format that this "
+            "version does not know",
+            hint="upgrade mama-structs on this host (pip install -U mama-structs), then open a new session",
         )
     return mark == _MARK
 

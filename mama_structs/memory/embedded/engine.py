@@ -603,6 +603,8 @@ class EmbeddedEngine:
             group.lags += 1
             return False
         started = time.monotonic()
+        # A newer version may have raised the format of the namespace without a change of its own.
+        self._read_head(rows)
         views = self._catch_up(rows)
         group.before = self._change
         group.plans = self._take(1 if self._queue[0].alone else _LARGEST_GROUP)
