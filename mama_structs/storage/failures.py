@@ -29,7 +29,8 @@ class Finding:
 
     Args:
         severity: ``"error"`` where data is lost or in danger, else ``"warning"``.
-        kind: A word for programs: integrity, damaged, foreign, lost, settings, files, pending or sqlite.
+        kind: A word for programs: integrity, damaged, foreign, lost, settings, files, pending,
+            sqlite or server.
         message: For people; without content.
         key: The row's key, where it is about one.
 

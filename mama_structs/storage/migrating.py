@@ -18,7 +18,8 @@ from mama_structs.storage.server import SCHEMA
 OLDEST_SERVER: Final = 15
 OLDEST_VECTOR: Final = (0, 8, 4)
 # Any number that no other program is likely to lock: "mama" in ASCII.
-_LOCK: Final = 0x6D616D61
+MIGRATION_LOCK: Final = 0x6D616D61
+"""The advisory lock that a migration holds alone, and each write transaction shares: neither runs during the other."""
 
 # A migration may rewrite large tables: so many seconds for each.
 _LONGEST: Final = 600.0
@@ -43,10 +44,11 @@ CREATE TABLE IF NOT EXISTS mama_structs.migrations (
 
 @attrs.frozen
 class Prepared:
-    """What a server's database is: whether it can only be read, and the search path on which everything is found."""
+    """A database of this version: whether it is read-only, the schema of pgvector, and the schema version."""
 
     is_read_only: bool
     vector_schema: str
+    version: int
 
     @property
     def path(self) -> str:
@@ -90,7 +92,7 @@ async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
         raise StoreError(f"{where} is {what}", hint=f"PostgreSQL {OLDEST_SERVER} or newer, in UTF8, is needed")
     has_vector = check_vector(found["vector"], found["available"], where)
     version = await _version(connection) if found["is_begun"] else 0
-    _check_version(version, newest, where)
+    check_version(version, newest, where)
     if found["is_read_only"]:
         if version < newest:
             raise StoreReadOnly(
@@ -101,14 +103,25 @@ async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
         await _migrate(connection, files, where, wait=wait, has_vector=has_vector)
     if not has_vector:
         found = await connection.fetchrow(_LOOK)
-    return Prepared(found["is_read_only"], found["vector_schema"])
+    return Prepared(found["is_read_only"], found["vector_schema"], newest)
 
 
-def _check_version(version: int, known: int, where: str) -> None:
+def check_version(version: int, known: int, where: str) -> None:
+    """Raise `StoreError` if the schema version of a database is newer than the one that this package knows."""
     if version > known:
         raise StoreError(
             f"{where} was written by a newer version of this package (its version is {version}, ours {known})",
             hint="update mama-structs on this host: pip install -U mama-structs",
+        )
+
+
+def check_same_version(version: int, known: int, where: str) -> None:
+    """Raise `StoreError` if the schema version of a database is not the one that a session was opened with."""
+    check_version(version, known, where)
+    if version < known:
+        raise StoreError(
+            f"{where} was replaced by a database of an older version (its version is {version}, ours {known})",
+            hint="close all sessions and open a new one: it brings the database to this version",
         )
 
 
@@ -131,15 +144,17 @@ async def _migrate(
 ) -> None:
     async with connection.transaction(isolation="read_committed", readonly=False):
         # Of the transaction and not of the connection, which a pooler may share with others.
-        await connection.execute(f"SET LOCAL lock_timeout = {int(wait * 1000)}; SELECT pg_advisory_xact_lock({_LOCK})")
+        lock = f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"
+        await connection.execute(f"SET LOCAL lock_timeout = {int(wait * 1000)}; {lock}")
         if not has_vector and not await _has_made_vector(connection):
             hint = "have an administrator of the server run in this database: CREATE EXTENSION vector"
             raise StoreError(f"{where} has no pgvector in this database, and its user may not add it", hint=hint)
         await connection.execute(_BEGUN)
-        prepared = Prepared(is_read_only=False, vector_schema=(await connection.fetchrow(_LOOK))["vector_schema"])
+        schema = (await connection.fetchrow(_LOOK))["vector_schema"]
+        prepared = Prepared(is_read_only=False, vector_schema=schema, version=files[-1][0])
         await connection.execute(f"SET LOCAL search_path = {prepared.path}")
         version = await _version(connection)
-        _check_version(version, files[-1][0], where)
+        check_version(version, files[-1][0], where)
         for number, name, sql in (one for one in files if one[0] > version):
             await connection.execute(sql, timeout=_LONGEST)
             await connection.execute(

@@ -282,8 +282,8 @@ def check_format(directory: Path, *, fd: int | None = None) -> bool:
         return False
     if mark != _MARK and not _MARK.startswith(mark):
         raise StoreError(
-            f"{directory} was written by a newer version of this package: its file {MARK_FILE} names a format that this "
-            "version does not know",
+            f"{directory} was written by a newer version of this package: its file {MARK_FILE} names a format that is "
+            "not known here",
             hint="upgrade mama-structs on this host (pip install -U mama-structs), then open a new session",
         )
     return mark == _MARK

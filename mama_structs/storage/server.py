@@ -55,6 +55,15 @@ _PAUSE: Final = 0.05
 # A lock of the transaction, and not a row's, which who shares it would have to write; and the queue for it is in order.
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(current_setting('app.namespace'), 17))"
 _LOCK_SHARED: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_setting('app.namespace'), 17))"
+# A role or database may be set to commit before the server has written the change to its disk. A host that waits for
+# its replicas to apply a change, which is more than "on", keeps that.
+_DURABLE: Final = """
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'
+"""
+# The answer of the last statement counts its rows: none as long as nobody has migrated the database.
+_MIGRATED: Final = "SELECT FROM mama_structs.migrations HAVING max(version) IS DISTINCT FROM {version}"
+_NOT_MIGRATED: Final = "SELECT 0"
+_VERSION: Final = "SELECT coalesce(max(version), 0) FROM mama_structs.migrations"
 # The last changes of a namespace are kept, and the token by which a commit without an answer can be found.
 _COUNT_AND_COMMIT: Final = """
 INSERT INTO namespaces AS known (namespace, change) VALUES (current_setting('app.namespace'), 1)
@@ -542,7 +551,7 @@ class Server:
 
     async def _in_transaction(self, connection: Connection, work: Callable[[Connection], T], how: _How) -> T:
         held = connection._held  # noqa: SLF001 - it is this module's
-        failure = await self._sent(held, self._beginning(how))
+        failure = await self._begun(held, how)
         if failure is not None:
             raise _NotBegun(failure)
         try:
@@ -562,6 +571,18 @@ class Server:
             if await self._is_stored(how if is_counted else None):
                 return result
         raise failure
+
+    async def _begun(self, held: Any, how: _How) -> MamaStructsError | None:
+        """Begin a transaction, and return how that failed. None writes to a database of another version."""
+        started = time.monotonic()
+        try:
+            status = await held.execute(self._beginning(how), timeout=self._patience)
+            if how.write and status != _NOT_MIGRATED:
+                version = await held.fetchval(_VERSION, timeout=self._patience)
+                self._migrating.check_same_version(version, self._database.version, self.location)
+        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+            return self._error(error, started)
+        return None
 
     async def _sent(self, held: Any, sql: str) -> MamaStructsError | None:
         """Send statements in one message, and return how they failed."""
@@ -589,8 +610,12 @@ class Server:
             f"SET LOCAL idle_in_transaction_session_timeout = {int(self._patience * 1000)}",
             *(f"SELECT set_config({_quoted(name)}, {_quoted(value)}, true)" for name, value in settings.items()),
         ]
-        if how.write and how.namespace is not None:
-            lines.append(_LOCK if how.exclusive else _LOCK_SHARED)
+        if how.write:
+            lines += [_DURABLE, f"SELECT pg_advisory_xact_lock_shared({self._migrating.MIGRATION_LOCK})"]
+            if how.namespace is not None:
+                lines.append(_LOCK if how.exclusive else _LOCK_SHARED)
+            # After the lock, which no migration gets before the transaction ends.
+            lines.append(_MIGRATED.format(version=self._database.version))
         return ";".join(lines)
 
     async def _is_stored(self, how: _How | None) -> bool:

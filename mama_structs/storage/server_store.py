@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from mama_structs.errors import StoreBusy, StoreError
+from mama_structs.storage.durability import check_durability
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.leases import Leases
 from mama_structs.storage.rows import (
@@ -261,7 +262,7 @@ class ServerStorage(RowStorage):
         return running.result()
 
     def _inspect(self) -> list[Finding]:
-        findings: list[Finding] = []
+        findings = self._server.run(check_durability, write=False).result()
         after: str | None = ""
         while after is not None:
             page = self.look_here(lambda rows, after=after: _damaged(rows, after))  # type: ignore[misc]  # bound

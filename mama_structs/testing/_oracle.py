@@ -216,8 +216,9 @@ async def compare(store: Store, facts: Known, *, doubtful: frozenset[Key] = froz
 
 
 def note_findings(verdict: Verdict, found: Iterable[Any]) -> None:
-    """Take down what a check found; that SQLite is old is no news."""
-    verdict.findings += [f"{one.severity} {one.kind}: {one.message}" for one in found if one.kind != "sqlite"]
+    """Record the findings of a check, except those about the environment: an old SQLite, the server's settings."""
+    about_store = (one for one in found if one.kind not in {"sqlite", "server"})
+    verdict.findings += [f"{one.severity} {one.kind}: {one.message}" for one in about_store]
 
 
 def compare_refs(session: Session, wanted: dict[str, str], verdict: Verdict) -> None:
