@@ -177,7 +177,7 @@ def _is_complete(connection: sqlite3.Connection, directory: Path, *, marked: boo
 
 
 def _make(connection: sqlite3.Connection, directory: Path) -> None:
-    """Have the library make what is missing, and take settings out that it would obey."""
+    """Let the library make what is missing, after its stored settings were replaced by ours."""
     # It waits a minute for each lock while it opens: whether it can write is found out first.
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -187,6 +187,8 @@ def _make(connection: sqlite3.Connection, directory: Path) -> None:
         if any(name == "Settings" for _, name, _, _ in found):
             marks = ", ".join("?" * len(_KNOWN))
             connection.execute(f"DELETE FROM Settings WHERE key NOT IN ({marks})", tuple(_KNOWN))  # noqa: S608 - marks only
+            # The library puts stored values into PRAGMA statements as they are when it connects.
+            connection.executemany("INSERT OR REPLACE INTO Settings (key, value) VALUES (?, ?)", SETTINGS.items())
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

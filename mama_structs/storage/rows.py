@@ -263,9 +263,9 @@ class SqliteSnapshot(Snapshot):
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `Snapshot`."""
-        found = self._do(
-            "SELECT key, LENGTH(value) FROM Cache WHERE raw = 1 AND key >= ? AND key < ?", range_of(prefix)
-        )
+        # A row that names a file has no value.
+        sql = "SELECT key, COALESCE(LENGTH(value), 0) FROM Cache WHERE raw = 1 AND key >= ? AND key < ?"
+        found = self._do(sql, range_of(prefix))
         return {key: max(size - SEAL_BYTES, 0) for key, size in found if is_own_key(key)}
 
     def end(self) -> None:

@@ -1,0 +1,309 @@
+"""
+Pickles that another process plants in a session's directory: rejected with a typed error, and never unpickled.
+
+This is what SECURITY.md says of CVE-2025-69872 of diskcache, whose own deserializer unpickles such rows.
+"""
+
+import asyncio
+import pickle
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import diskcache
+import pytest
+from memory_helpers import SMALL
+
+from mama_structs import Session
+from mama_structs.cli import main
+from mama_structs.errors import HandleDamaged, MamaStructsError, StoreDamaged, StoreError
+from mama_structs.storage.opening import SETTINGS
+from mama_structs.storage.rows import seal
+
+pytestmark = pytest.mark.of_the_directory("it is about the files of a directory")
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A session's directory with a row of each kind, and the arguments of `READS`."""
+    return tmp_path_factory.mktemp("filled") / "agent.mama"
+
+
+@pytest.fixture
+async def place(tmp_path, filled):
+    """A copy of the directory, made at the first use."""
+    if not filled.exists():
+        async with Session.open(filled, conversation="talk", embedder=SMALL) as session:
+            await session.observe('<ref id="plan">shields, then fleets</ref>')
+            first = await session.memories.save_decision("auth", "Use JWT", "stateless", evidence=["ref:plan"])
+            await session.memories.supersede(first.id, "Use sessions for logins", "can be ended")
+            await session.memories.delete((await session.memories.save_insight("raids doubled")).id)
+            await session.records.put(("raid",), "plan", {"step": 1}, text="shields first")
+            session.refs.add("deleted again")
+            session.refs.delete("fd:1")
+            assert "sessions" in (await session.recall("How do logins work?")).text
+            async with session.fork("child") as child:
+                await child.observe('<ref id="own">fleets</ref>')
+    return shutil.copytree(filled, tmp_path / "agent.mama")
+
+
+def planted_keys(connection, kind):
+    """Return the keys of one kind of row; a key of our form where there is no such row."""
+    found = connection.execute("SELECT key FROM Cache WHERE raw = 1 AND key GLOB ?", (f"{kind}*",)).fetchall()
+    return [key for (key,) in found] or [f"{kind}0000000000000001" if kind.endswith("/") else kind]
+
+
+def plant(place, kind, form, fired):
+    """Replace the rows of a kind by pickles that make a file when they are unpickled, and return their keys."""
+    trap = pickle.dumps(Trap(fired))
+    with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
+        keys = planted_keys(connection, kind)
+        for number, key in enumerate(keys):
+            connection.execute("DELETE FROM Cache WHERE key = ?", (key,))
+            mode, filename, value = diskcache.core.MODE_PICKLE, None, trap
+            if form == "file":
+                filename, value = f"{number}.val", None
+                (place / "journal" / filename).write_bytes(trap)
+            elif form == "raw":
+                mode = diskcache.core.MODE_RAW
+            elif form == "sealed":
+                mode, value = diskcache.core.MODE_RAW, seal(key, trap)
+            sql = "INSERT INTO Cache (key, raw, mode, filename, value) VALUES (?, 1, ?, ?, ?)"
+            connection.execute(sql, (key, mode, filename, value))
+    return set(keys)
+
+
+async def each(found):
+    """Read what an asynchronous iterator gives."""
+    return [one async for one in found]
+
+
+async def ids_of(session):
+    """Return the ids of all memories that can be listed."""
+    return [memory.id for memory in await session.memories.recent(limit=50)]
+
+
+async def get_all(session):
+    """Read each memory that can be listed by its id."""
+    return [await session.memories.get(one) for one in await ids_of(session)]
+
+
+async def around_all(session):
+    """Read what is linked to each memory."""
+    return [
+        await call(one)
+        for one in await ids_of(session)
+        for call in (session.memories.links_of, session.memories.evolution, session.memories.evidence_of)
+    ] + [await session.memories.load_context(one) for one in await ids_of(session)]
+
+
+async def ref_texts(session):
+    """Read each ref."""
+    return [session.refs.get(handle).text for handle in ("ref:plan", "ref:plan@1")]
+
+
+async def copied(session):
+    """Back the store up, and copy the namespace."""
+    target = Path(session.location).with_name("copies")
+    await session.backup(target / "backup")
+    return await Session.copy(session.location, target / "copy")
+
+
+# The public ways to read a store that is open.
+READS = {
+    "recent": ids_of,
+    "get": get_all,
+    "around": around_all,
+    "all": lambda session: each(session.memories.all()),
+    "links": lambda session: each(session.memories.links()),
+    "search": lambda session: session.memories.search("how do logins work?"),
+    "search as_of": lambda session: session.memories.search("auth", topic="auth"),
+    "similar": lambda session: session.memories.similar("use sessions"),
+    "by_topic": lambda session: session.memories.by_topic("auth"),
+    "about": lambda session: session.memories.about("1-11"),
+    "stats": lambda session: session.memories.stats(),
+    "export": lambda session: session.memories.export_jsonl(Path(session.location).with_name("export.jsonl")),
+    "records.get": lambda session: session.records.get(("raid",), "plan"),
+    "records.list": lambda session: session.records.list(("raid",)),
+    "records.history": lambda session: session.records.history(("raid",), "plan"),
+    "records.search": lambda session: session.records.search("shields"),
+    "refs": ref_texts,
+    "recall": lambda session: session.recall("how do logins work?", again=True),
+    "search tool": lambda session: session.call("search/by_topic", {"topic": "auth"}),
+    "read_fd": lambda session: session.call("read_fd", {"fd": "ref:plan"}),
+    "copies": copied,
+    "maintain": lambda session: session.maintain(),
+    "rebuild": lambda session: session.memories.rebuild(),
+}
+
+
+async def read_all(session, ways):
+    """Read an open store, and return the typed errors by the names of the ways."""
+    errors = {}
+    for name in ways:
+        try:
+            await READS[name](session)
+        except MamaStructsError as error:
+            errors[name] = type(error)
+    return errors
+
+
+async def read_again(place):
+    """Open a store again and read it, and return typed errors as `read_all` does, and the keys of findings."""
+    errors, keys = {}, set()
+    looks = {"conversations": Session.conversations, "namespaces": Session.namespaces}
+    for name, look in looks.items():
+        try:
+            await look(place)
+        except MamaStructsError as error:
+            errors[name] = type(error)
+    for conversation in ("talk", "child"):
+        try:
+            async with Session.open(place, conversation=conversation, embedder=SMALL) as session:
+                errors |= await read_all(session, ["refs"] if conversation == "talk" else ["recent", "search"])
+                keys |= {finding.key for finding in (await session.check()).findings if finding.severity == "error"}
+        except MamaStructsError as error:
+            errors[f"open {conversation}"] = type(error)
+    return errors, keys
+
+
+# A way that reads the row itself, and its error. Answers lack nothing without the other rows.
+DIRECT = {
+    "memories/default/head": ("open talk", StoreDamaged),
+    "memories/default/m/": ("get", StoreDamaged),
+    "memories/default/e/": ("around", StoreDamaged),
+    "conversations/": ("open talk", StoreDamaged),
+    "refs/talk/": ("refs", HandleDamaged),
+    "texts/": ("refs", HandleDamaged),
+}
+# Of these the next writer makes another row, or deletes it.
+REPLACED = ("deleted", "erasing/")
+OTHERS = (*(f"memories/default/{kind}/" for kind in "vucdn"), "used/", "told/", *REPLACED)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("form", ["pickled", "sealed"])
+@pytest.mark.parametrize("kind", [*DIRECT, *OTHERS])
+async def test_planted_pickle_is_rejected_and_never_unpickled(place, kind, form):
+    """A pickle in any kind of row is never unpickled, and reading the row raises a typed error."""
+    fired = place.parent / "fired"
+    async with Session.open(place, conversation="talk", embedder=SMALL) as session:
+        await session.memories.recent()
+        keys = plant(place, kind, form, fired)
+        errors = await read_all(session, READS)
+    again, found = await read_again(place)
+
+    assert not fired.exists()
+    if kind in DIRECT:
+        way, error = DIRECT[kind]
+        assert error is (errors | again)[way]
+    else:
+        assert {} == errors | again
+        # A sealed row is not what another part of the store says of it, which not every check can tell.
+        assert keys & found or kind in REPLACED or form == "sealed"
+
+
+def test_the_trap_fires_when_it_is_unpickled(tmp_path):
+    """What the other tests plant does what they look for."""
+    pickle.loads(pickle.dumps(Trap(tmp_path / "fired")))
+
+    assert (tmp_path / "fired").exists()
+
+
+async def test_kinds_of_rows_are_all_planted(place):
+    """Each row of a filled store is of a kind that the tests plant."""
+    async with Session.open(place, embedder=SMALL) as session:
+        keys = await session._common.home.storage.keys()
+
+    kinds = (*DIRECT, *OTHERS, "refs/child/")
+    assert [] == [key for key in keys if not key.startswith(kinds)]
+
+
+@pytest.mark.parametrize("form", ["pickled", "file", "raw", "sealed"])
+async def test_commands_never_unpickle(place, form, capsys):
+    """No command unpickles a row, and each ends with a message."""
+    fired = place.parent / "fired"
+    plant(place, "[^c]", form, fired)
+    commands = (
+        ["list", place], ["search", place, "logins"], ["stats", place], ["conversations", "list", place], ["check", place],
+        ["export", place, place.parent / "out.jsonl"], ["backup", place, place.parent / "copy"],
+    )  # fmt: skip
+    codes = [await asyncio.to_thread(main, [*map(str, command)]) for command in commands]
+    said = capsys.readouterr()
+
+    assert not fired.exists()
+    assert 1 in codes
+    assert "Traceback" not in said.out + said.err
+
+
+async def test_planted_settings_of_diskcache_are_replaced_and_never_unpickled(place):
+    """Pickles in the library's table of settings are reported while a store is open, and replaced when it opens."""
+    fired = place.parent / "fired"
+    trap = pickle.dumps(Trap(fired))
+    database = place / "journal" / "cache.db"
+    async with Session.open(place, conversation="talk", embedder=SMALL) as session:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("UPDATE Settings SET value = ?", (trap,))
+            connection.executemany("INSERT INTO Settings VALUES (?, ?)", [("disk_trap", trap), (trap, trap)])
+        assert {} == await read_all(session, READS)
+        kinds = {finding.kind for finding in (await session.check()).findings if finding.severity == "error"}
+    errors, _ = await read_again(place)
+    with closing(sqlite3.connect(database)) as connection:
+        stored = dict(connection.execute("SELECT key, value FROM Settings"))
+
+    assert not fired.exists()
+    assert {"settings"} == kinds
+    assert {} == errors
+    assert SETTINGS == {key: stored[key] for key in SETTINGS}
+    assert set(SETTINGS) | set(diskcache.core.METADATA) == set(stored)
+
+
+async def test_planted_tables_and_keys_are_rejected_and_never_unpickled(place):
+    """A table with pickles is rejected when a store opens, and a pickled key is reported."""
+    fired = place.parent / "fired"
+    trap = pickle.dumps(Trap(fired))
+    with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
+        connection.execute("INSERT INTO Cache (key, raw, mode, value) VALUES (?, 0, 4, ?)", (trap, trap))
+    errors, _ = await read_again(place)
+    async with Session.open(place, embedder=SMALL) as session:
+        kinds = {finding.kind for finding in (await session.check()).findings if finding.severity == "error"}
+    with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
+        connection.execute("CREATE TABLE Planted (value)")
+        connection.execute("INSERT INTO Planted VALUES (?)", (trap,))
+
+    assert {} == errors
+    assert {"foreign"} == kinds
+    with pytest.raises(StoreDamaged, match="was not made by this package"):
+        await Session.open(place, embedder=SMALL)
+    assert not fired.exists()
+
+
+async def test_planted_files_are_rejected_and_never_unpickled(place):
+    """A pickle in the place of a view is replaced by the view, and one in the place of the mark is rejected."""
+    fired = place.parent / "fired"
+    trap = pickle.dumps(Trap(fired))
+    async with Session.open(place, conversation="talk", embedder=SMALL) as session:
+        assert await session.memories._engine.snapshot()
+    files = [path for path in (place / "views").rglob("*") if path.is_file()]
+    for path in files:
+        path.write_bytes(trap)
+    (place / "locks").write_bytes(trap)
+    async with Session.open(place, conversation="talk", embedder=SMALL) as session:
+        assert {} == await read_all(session, READS)
+    (place / "journal" / "FORMAT").write_bytes(trap)
+
+    assert len(files) > 3
+    with pytest.raises(StoreError, match="newer version"):
+        await Session.open(place, embedder=SMALL)
+    assert not fired.exists()
