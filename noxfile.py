@@ -172,22 +172,34 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
 
 
-@nox.session(python=HERE, default=False, allow_parallel=True)
-def postgres(session: nox.Session) -> None:
-    """The tests of a PostgreSQL server, and those of memories on one, from the same files as in a directory."""
-    # Nothing more than what they need: a host's frameworks take longer to install than these tests.
-    session.install("--no-compile", ".[test-server]")
+# About a minute of the suites that also run as a role with policies, while a second role deletes in its namespace.
+ROLES_BRIEFLY = ["tests/memory/test_forgetting.py", "tests/test_ref_machine.py", "tests/test_story.py"]
+AS_ROLES = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres-roles"}
+
+
+def _suites_on_server() -> list[str]:
+    """Return the files of engine and session suites that can run on a server as well."""
     texts = {str(file): file.read_text(encoding="utf-8") for file in sorted(Path("tests/memory").glob("test_*.py"))}
     shown = re.compile("matplotlib|networkx")
     opening = [file for file, text in texts.items() if "OpenedDirectory" in text and not shown.search(text)]
     opening += [f"tests/{name}.py" for name in ("test_meeting", "test_recall", "test_session", "test_story")]
     opening += [f"tests/tools/{name}.py" for name in ("test_memory_tools", "test_untold")]
     opening += [f"tests/{name}.py" for name in ("testing/test_memory_suite", "importing/test_import_from")]
-    opening += ["tests/hosts/test_mem0.py"]
+    return opening
+
+
+@nox.session(python=HERE, default=False, allow_parallel=True)
+def postgres(session: nox.Session) -> None:
+    """The tests of a PostgreSQL server, the engine suites on one, and about a minute of these as two roles."""
+    # Nothing more than what they need: a host's frameworks take longer to install than these tests.
+    session.install("--no-compile", ".[test-server]")
+    opening = [*_suites_on_server(), "tests/hosts/test_mem0.py"]
     on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
     # Those of the server itself count for how much of the package is reached, and are run where that is counted.
     of_servers = "tests/postgres/test_same_memories.py" if os.environ.get("CI") and PRESENT else "tests/postgres"
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, of_servers, *opening, KIT_OF_RECORDS]), env=on_server)
+    if not session.posargs:
+        session.run("pytest", *ON_ALL_CORES, *ROLES_BRIEFLY, env=AS_ROLES)
 
 
 @nox.session(python=OTHERS, default=False, allow_parallel=True)
@@ -214,11 +226,13 @@ def others(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
-    """The property tests with 10,000 examples each."""
+    """The property tests with 10,000 examples each, and all engine and refs suites as two roles on a server."""
     _install(session)
     _install_hnswlib(session)
     paths = session.posargs or ["tests", "--ignore=tests/docs"]
     session.run("pytest", *paths, env={"HYPOTHESIS_PROFILE": "nightly"})
+    if not session.posargs:
+        session.run("pytest", *ON_ALL_CORES, *_suites_on_server(), "tests/test_ref_machine.py", env=AS_ROLES)
 
 
 @nox.session(default=False)

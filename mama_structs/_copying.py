@@ -10,6 +10,7 @@ A directory is read as of one moment, out of a backup that is removed in the end
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -178,35 +179,45 @@ def _refuse_others(there: CarriedRows, wanted: CarriedRows) -> None:
             refuse(there.spaces[key], "has other conversations, or other things in them, than the source", [key])
 
 
-async def _put_texts(source: RowStorage, target: RowStorage, rows: CarriedRows, steps: _Steps) -> Mapping[str, str]:
-    """Copy the texts that conversations hold, and say what is wrong with those that cannot be read."""
-    lost: dict[str, str] = {}
-    for keys in _pages(rows.texts):
-        found = await source.look(lambda rows: rows.get_many(keys))  # noqa: B023 - awaited
-        lost |= {key: f"{key}: {row.reason}" for key, row in found.items() if isinstance(row, Damaged)}
+async def _put_texts(
+    source: RowStorage, target: RowStorage, rows: CarriedRows, steps: _Steps
+) -> Mapping[tuple[str, str], str]:
+    """Copy the texts that conversations hold, and return a line for each unreadable one by namespace and key."""
+    lost: dict[tuple[str, str], str] = {}
+    for name, keys in _pages(rows.texts):
+        found = await source.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023 - awaited
+        lost |= {(name, key): f"{key}: {row.reason}" for key, row in found.items() if isinstance(row, Damaged)}
         texts = [(key, row) for key, row in found.items() if isinstance(row, bytes)]
-        await target.transact(lambda rows: [rows.put_new(*text) for text in texts])  # noqa: B023 - awaited
+        put = functools.partial(_put_new, texts=texts)
+        await target.transact(put, namespaces=[name])
         steps.tell(len(keys))
     return lost
 
 
-def _pages(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Give keys, so many at a time that what they hold is not too much at once."""
+def _put_new(rows: Rows, texts: Sequence[tuple[str, bytes]]) -> None:
+    for text in texts:
+        rows.put_new(*text)
+
+
+def _pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, list[str]]]:
+    """Yield a namespace and keys of it, with a bounded number of keys and bytes at a time."""
     page: list[str] = []
-    size = 0
-    for key, length in sizes.items():
-        if page and (size + length > _BYTES or len(page) == _ROWS):
-            yield page
+    size, namespace = 0, ""
+    for (name, key), length in sizes.items():
+        if page and (name != namespace or size + length > _BYTES or len(page) == _ROWS):
+            yield namespace, page
             page, size = [], 0
         page.append(key)
-        size += length
+        size, namespace = size + length, name
     if page:
-        yield page
+        yield namespace, page
 
 
 async def _put_rows(target: RowStorage, wanted: CarriedRows) -> None:
-    """Copy the other rows."""
-    items = list(wanted.rows.items())
+    """Copy the other rows, those of each namespace in their order."""
+    by_namespace: dict[str, list[tuple[str, bytes]]] = {}
+    for key, row in wanted.rows.items():
+        by_namespace.setdefault(wanted.spaces[key], []).append((key, row))
 
     def put(rows: Rows, some: Sequence[tuple[str, bytes]]) -> None:
         there = rows.get_many([key for key, _ in some])
@@ -217,25 +228,32 @@ async def _put_rows(target: RowStorage, wanted: CarriedRows) -> None:
             elif have != row and not key.startswith(LAX):
                 refuse(wanted.spaces[key], "has other conversations than the source", [key])
 
-    for start in range(0, len(items), _ROWS):
-        await target.transact(lambda rows, some=items[start : start + _ROWS]: put(rows, some))  # type: ignore[misc]  # bound
+    for name, items in by_namespace.items():
+        for start in range(0, len(items), _ROWS):
+            some = functools.partial(put, some=items[start : start + _ROWS])
+            await target.transact(some, namespaces=[name])
 
 
 async def _compare(
-    target: RowStorage, wanted: CarriedRows, lost: Mapping[str, str], tallies: Mapping[str, KindTally], steps: _Steps
+    target: RowStorage,
+    wanted: CarriedRows,
+    lost: Mapping[tuple[str, str], str],
+    tallies: Mapping[str, KindTally],
+    steps: _Steps,
 ) -> None:
     """Compare the conversations that are there with the source."""
     there = await target.look(lambda rows: carried(rows, list(tallies), strays=False))
     _refuse_others(there, wanted)
-    names = [*wanted.rows, *(key for key in wanted.texts if key not in lost)]
-    if missing := [key for key in names if key not in there.rows and key not in there.texts]:
-        refuse(wanted.spaces[missing[0]], "lacks what conversations hold", missing)
-    for keys in _pages(there.texts):
-        found = await target.look(lambda rows: rows.get_many(keys))  # noqa: B023 - awaited
+    missing = [(wanted.spaces[key], key) for key in wanted.rows if key not in there.rows]
+    missing += [text for text in wanted.texts if text not in lost and text not in there.texts]
+    if missing:
+        refuse(missing[0][0], "lacks what conversations hold", [key for _, key in missing])
+    for name, keys in _pages(there.texts):
+        found = await target.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023 - awaited
         for key, row in found.items():
             if isinstance(row, Damaged):
-                refuse(there.spaces[key], "has damaged texts of conversations", [key])
-            tallies[there.spaces[key]].add("conversations' texts", key.encode())
+                refuse(name, "has damaged texts of conversations", [key])
+            tallies[name].add("conversations' texts", key.encode())
         steps.tell(len(keys))
     for key, row in sorted(there.rows.items()):
         if not key.startswith(LAX):

@@ -45,7 +45,6 @@ from mama_structs.descriptors.log import (
     check_conversation,
     load,
     missing_texts,
-    namespace_of,
     part_of,
     reclaim,
     told_rows,
@@ -60,7 +59,7 @@ from mama_structs.settings import DescriptorSettings, ServerSettings
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.leases import Leases
 from mama_structs.storage.locks import DirectoryLocks
-from mama_structs.storage.rows import Change, Rows
+from mama_structs.storage.rows import Change, Damaged, Rows
 from mama_structs.storage.server import Server
 from mama_structs.storage.server_store import ServerStorage
 from mama_structs.storage.store import RowStorage, Storage, outcome
@@ -121,6 +120,8 @@ class Home:
         self._locks = locks
         self._open: dict[ConversationKey, Conversation] = {}
         self._is_unused = False
+        # Namespaces whose unreachable texts are reclaimed at the close. A directory has one for all.
+        self._spaces: set[str] = {""} if isinstance(storage, Storage) else set()
         self._freed: list[Future[object]] = []
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
@@ -180,12 +181,14 @@ class Home:
         if self._key is None or (is_fresh and isinstance(self._locks, Leases) and self._locks.is_read_only):
             return Conversation(key, refs, None, [loop])
         await self._take(key)
+        told: dict[str, bytes | Damaged] = {}
         try:
             if is_fresh:
-                entries, log, told = Entries(refs.settings), ConversationLog(self.storage, key), {}
+                entries, log = Entries(refs.settings), ConversationLog(self.storage, key)
             else:
                 entries, log = await load(self.storage, key, refs.settings)
-                told = await self.storage.look(lambda rows: told_rows(rows, key)) if log.is_started else {}
+                if log.is_started:
+                    told = await self.storage.look(lambda rows: told_rows(rows, key), namespace=key.namespace)
         except BaseException:
             self._release(key)
             raise
@@ -206,7 +209,7 @@ class Home:
             raise _known(key.name)
         self._claim(key, is_fresh=name is None)
         try:
-            if name is not None and self._key is not None and self.storage.has(key.start):
+            if name is not None and self._key is not None and self.storage.has(key.start, namespace=key.namespace):
                 raise _known(key.name)
             refs, log = origin.refs.fork(), None
             if origin.log is not None:
@@ -246,7 +249,7 @@ class Home:
         """Return what conversations a namespace has, the last used first."""
         space = check_namespace(namespace)
         is_open = await self._knows_claims()
-        return await self.storage.look(lambda rows: listed(rows, space, is_open))
+        return await self.storage.look(lambda rows: listed(rows, space, is_open), namespace=space)
 
     async def delete(self, name: str, *, namespace: str) -> None:
         """Delete a conversation that is open nowhere, wholly or not at all; texts that others use stay."""
@@ -256,7 +259,7 @@ class Home:
 
     async def expire(self, namespace: str, before: datetime) -> int:
         """Delete the conversations of a namespace that were used last before a time and open nowhere; count them."""
-        keys = await self.storage.look(lambda rows: unused(rows, namespace, before))
+        keys = await self.storage.look(lambda rows: unused(rows, namespace, before), namespace=namespace)
         return await to_its_end(self._deleted(keys, before=before))
 
     async def _deleted(self, keys: Sequence[ConversationKey], *, before: datetime | None = None) -> int:
@@ -274,7 +277,7 @@ class Home:
                 return (before is None or is_unused(rows, key, before)) and delete(rows, key, self.storage.location)
 
             try:
-                count += await self.storage.transact(work)
+                count += await self.storage.transact(work, namespaces=[key.namespace])
             except StoreDamaged as error:
                 if before is None:
                     raise
@@ -282,8 +285,8 @@ class Home:
             finally:
                 self._release(key)
         await self._settled()
-        if count:
-            await reclaim(self.storage)
+        for space in {key.namespace for key in keys} if count else ():
+            await reclaim(self.storage, space)
         return count
 
     async def erase_texts(self, erasure: Erasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
@@ -291,7 +294,8 @@ class Home:
         count = 0
         held: dict[str, None] = {}
         keys = [key for key in self._open if key.namespace == namespace]
-        for key in dict.fromkeys([*keys, *await self.storage.look(lambda rows: keys_of(rows, namespace))]):
+        stored = await self.storage.look(lambda rows: keys_of(rows, namespace), namespace=namespace)
+        for key in dict.fromkeys([*keys, *stored]):
             try:
                 count += await self._erased(key, erasure, dry_run=dry_run)
             except StoreBusy:
@@ -299,9 +303,10 @@ class Home:
             except StoreDamaged:
                 held[DAMAGED] = None
         if not dry_run:
-            await reclaim(self.storage)
-            # It deletes nothing where it cannot tell what a damaged row needs.
-            held |= dict.fromkeys([DAMAGED] if DEBT in await self.storage.read([DEBT]) else [])
+            await reclaim(self.storage, namespace)
+            # It deletes nothing if a damaged row may refer to the text.
+            owed = await self.storage.read([DEBT], namespace=namespace)
+            held |= dict.fromkeys([DAMAGED] if DEBT in owed else [])
         return count, (*held,)
 
     async def _erased(self, key: ConversationKey, erasure: Erasure, *, dry_run: bool) -> int:
@@ -326,7 +331,9 @@ class Home:
             if not dry_run:
                 await self.storage.flush()
                 hashes = erasure.digests.union(one.content.hash for one in going)
-                await self.storage.transact(lambda rows: strip(rows, key, hashes, erasure.is_read))
+                await self.storage.transact(
+                    lambda rows: strip(rows, key, hashes, erasure.is_read), namespaces=[key.namespace]
+                )
         await self._settled()
         return len(going)
 
@@ -335,7 +342,9 @@ class Home:
         if conversation.log is not None and conversation.log.is_started:
             with contextlib.suppress(MamaStructsError):
                 at = conversation.refs.now()
-                await self.storage.transact(lambda rows: note_use(rows, conversation.key, at), wait=0)
+                await self.storage.transact(
+                    lambda rows: note_use(rows, conversation.key, at), namespaces=[conversation.key.namespace], wait=0
+                )
 
     async def leave(self, conversation: Conversation) -> None:
         """End one session's use; after the last one it takes nothing more, and stays locked until all is on disk."""
@@ -367,11 +376,12 @@ class Home:
             return
         self._is_unused = True
         if self._key is not None:
-            try:
-                await reclaim(self.storage)
-            except StoreError as error:
-                # The next one to close the directory tries again.
-                _log.warning("texts that nothing holds any more stay on disk: %s", error)
+            for space in sorted(self._spaces):
+                try:
+                    await reclaim(self.storage, space)
+                except StoreError as error:
+                    # The next close tries again.
+                    _log.warning("unreachable texts stay stored: %s", error)
         await self.finish()
 
     async def finish(self) -> None:
@@ -429,10 +439,11 @@ class Home:
             raise
 
     def _claim(self, key: ConversationKey, *, is_fresh: bool = False) -> None:
+        self._spaces.add(self.storage.space(key.namespace))
         try:
             if isinstance(self._locks, Leases):
-                # Of a fresh name nobody else knows, and so no server need be waited for.
-                (self._locks.claim_later if is_fresh else self._locks.claim)(key.part)
+                # No other session knows a fresh name, so its claim need not wait for the server.
+                (self._locks.claim_later if is_fresh else self._locks.claim)(key.part, key.namespace)
             elif self._locks is not None:
                 self._locks.claim(key.lock)
         except StoreBusy as error:
@@ -509,11 +520,10 @@ def _join_server(url: str, options: ServerSettings | None) -> Home:
             for server in servers:
                 opened.callback(server.close)
             engines = server_engines(servers[0])
-            leases = Leases(servers[1], namespace_of, seconds=servers[1].options.lease)
+            leases = Leases(servers[1], seconds=servers[1].options.lease)
             storage = ServerStorage(
                 servers[0],
                 part_of=part_of,
-                namespace_of=namespace_of,
                 leases=leases,
                 wait=servers[0].options.wait,
             )

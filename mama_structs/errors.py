@@ -45,7 +45,7 @@ Every error that this package raises on purpose.
     │  ├─ StoreDiffers                       store_differs     .namespace .ids: of what is not the same in a copy
     │  ├─ StoreFull (OSError)                store_full
     │  ├─ StoreDamaged                       store_damaged     .file .findings
-    │  ├─ StoreReadOnly (PermissionError)    read_only
+    │  ├─ StoreReadOnly (PermissionError)    read_only         .namespace .role: where a server denies a role to write
     │  └─ StoreUnreachable (ConnectionError)  store_unreachable  a server that is gone, or gave no answer in time
     ├─ NoSession (RuntimeError)              no_session        a bare decorator found no session to use
     ├─ SessionClosed (RuntimeError)          closed            used after it was closed
@@ -492,9 +492,15 @@ class StoreDamaged(StoreError):
 
 
 class StoreReadOnly(StoreError, PermissionError):
-    """A session's directory, or its server, cannot be written to."""
+    """
+    A session's directory or server cannot be written.
+
+    Where the database denies a write to a role, *namespace* and *role* name them; otherwise they are None.
+    """
 
     type = "read_only"
+    namespace: str | None = None
+    role: str | None = None
 
 
 class StoreUnreachable(StoreError, ConnectionError):

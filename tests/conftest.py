@@ -16,10 +16,12 @@ from hypothesis import settings
 # Modules that several tests share are imported by their names.
 sys.path.append(str(Path(__file__).parent))
 
-from memory_helpers import give_back, is_on_server, sessions_on_server
+from memory_helpers import give_back, has_roles, is_on_server, sessions_on_server, without_vacuum
 
 if is_on_server():
     sessions_on_server()
+if has_roles():
+    without_vacuum()
 
 # A job in the background is started with SIGINT ignored, and so are its children: no test of Ctrl-C could pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

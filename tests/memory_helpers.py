@@ -8,11 +8,13 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 
 import attrs
+import tenant_rival
 
 from mama_structs._async import LoopBound
 from mama_structs._home import Home, embedded_engines, server_engines
@@ -126,8 +128,9 @@ class PlainEngines:
 
 
 ENGINE: Final = "MAMA_STRUCTS_TEST_ENGINE"
-"""``postgres`` there lets all tests with an `OpenedDirectory` keep its memories on a server of their own."""
+"""``postgres`` stores the memories of each `OpenedDirectory` on a server, and ``postgres-roles`` does so as a role."""
 _LENT: Final[dict[Path, str]] = {}
+_RIVALS: Final[dict[Path, str]] = {}
 
 
 def count(store: Path, namespace: str = "default") -> int:
@@ -141,8 +144,13 @@ def count(store: Path, namespace: str = "default") -> int:
 
 
 def is_on_server() -> bool:
-    """Tell whether the memories of an `OpenedDirectory` are on a server."""
-    return os.environ.get(ENGINE) == "postgres"
+    """Return True if the memories of an `OpenedDirectory` are on a server."""
+    return os.environ.get(ENGINE) in {"postgres", "postgres-roles"}
+
+
+def has_roles() -> bool:
+    """Return True if tests use the database as a role with policies while a second role deletes in its namespace."""
+    return os.environ.get(ENGINE) == "postgres-roles"
 
 
 def url_of(path: Path) -> str:
@@ -153,9 +161,27 @@ def url_of(path: Path) -> str:
 
         path.mkdir(parents=True, exist_ok=True)
         give_back(lambda one: not one.exists())
-        _LENT[path] = borrowed()
-        known.write_text(_LENT[path])
+        _LENT[path] = url = borrowed()
+        if has_roles():
+            from postgres_helpers import two_roles  # noqa: PLC0415 - as above
+
+            url, rival = two_roles(url)
+            _RIVALS[path] = rival
+            if len(_RIVALS) == 1:
+                tenant_rival.start(rival)
+        known.write_text(url)
     return known.read_text()
+
+
+def without_vacuum() -> None:
+    """Report every vacuum as done: a role cannot vacuum, and the transactions of the second role would delay it."""
+
+    def vacuum(_self: Server, *_tables: str, wait: float) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    Server.vacuum = vacuum  # type: ignore[method-assign]  # for this process
 
 
 def sessions_on_server() -> None:
@@ -176,6 +202,13 @@ def give_back(is_over: Callable[[Path], bool]) -> None:
         from postgres_helpers import give_back  # noqa: PLC0415 - only where one was lent
 
         path.with_name(f"{path.name}.database").unlink(missing_ok=True)
+        if path in _RIVALS:
+            is_at_work = path == next(iter(_RIVALS))
+            del _RIVALS[path]
+            if is_at_work:
+                tenant_rival.stop()
+                for waiting in [*_RIVALS.values()][:1]:
+                    tenant_rival.start(waiting)
         give_back(_LENT.pop(path))
 
 

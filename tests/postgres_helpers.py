@@ -57,9 +57,9 @@ def binaries():
 
 
 def block(heading):
-    """The statements under a heading of the guide to servers, for an administrator."""
+    """Return the first block of SQL under a heading of the guide to servers."""
     guide = Path(__file__).parents[1].joinpath("docs", "how-to", "server.md").read_text("utf-8")
-    return re.search(rf"^## {heading}$.*?```postgresql\n(.*?)```", guide, re.DOTALL | re.MULTILINE)[1]
+    return re.search(rf"^##+ {heading}$.*?```postgresql\n(.*?)```", guide, re.DOTALL | re.MULTILINE)[1]
 
 
 def administer(url, *statements, script=""):
@@ -96,6 +96,36 @@ def _in_thread(work):
     thread.join()
     if failures:
         raise failures[0]
+
+
+def team_block(role, namespace, *, heading="Give each team its own namespaces"):
+    """Return a block of the guide with another role and namespace."""
+    return block(heading).replace("raiders", role).replace("raids", namespace)
+
+
+@contextlib.contextmanager
+def team(url, namespace):
+    """Create a role with the policies of the guide for one namespace, and yield its URL of the database."""
+    name = urlsplit(url).path[1:]
+    role = f"team_{uuid.uuid4().hex[:12]}"
+    administer(url, script=team_block(role, namespace))
+    try:
+        yield in_database(url, name, user=role)
+    finally:
+        administer(url, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def two_roles(url):
+    """Return the URLs of two roles for a database: one for all namespaces but that of the rival, and one for that."""
+    name = urlsplit(url).path[1:]
+    own, rival = (f"{kind}_{_RUN[:12]}" for kind in ("own", "rival"))
+    with _turn(_home()):
+        for role, namespace in ((own, "<> ''rivals''"), (rival, "= ''rivals''")):
+            script = team_block(role, "rivals").replace("= ''rivals''", namespace)
+            if administer(url, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
+                script = script.replace(f"CREATE ROLE {role} LOGIN;", "")
+            administer(url, script=script)
+    return tuple(in_database(url, name, user=role) for role in (own, rival))
 
 
 def in_database(url, name, *, user=None, password=None):

@@ -19,7 +19,7 @@ from postgres_helpers import database, postgres, prepared
 
 from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings
 from mama_structs.cli import main
-from mama_structs.descriptors.log import namespace_of, part_of
+from mama_structs.descriptors.log import part_of
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged
 from mama_structs.storage.server import Server
 from mama_structs.storage.server_store import ServerStorage
@@ -41,7 +41,7 @@ def place(request, tmp_path):
 def store(place):
     """The rows of a place, beside any session."""
     if isinstance(place, str):
-        return ServerStorage(Server.open(place), part_of=part_of, namespace_of=namespace_of)
+        return ServerStorage(Server.open(place), part_of=part_of)
     return Storage.open(place / "journal")
 
 
@@ -75,7 +75,7 @@ async def names(place, **options):
 async def stored(place):
     """What a store holds, by keys of rows: all but those of memories."""
     storage = store(place)
-    keys = await storage.keys()
+    keys = await storage.look(lambda rows: rows.keys())
     await storage.close()
     return {key for key in keys if key.startswith(("conversations/", "refs/", "texts/", "used/", "deleted"))}
 
@@ -168,7 +168,7 @@ async def test_a_conversation_whose_beginning_is_damaged_is_passed_over(place, c
         async with opened(place, name) as session:
             session.refs.add("x")
     storage = store(place)
-    storage.enqueue([("conversations/a", b"{}")])
+    storage.enqueue([("conversations/a", b"{}")], namespace="default")
     await storage.close()
 
     assert {"b"} == await names(place)
@@ -382,7 +382,7 @@ async def test_what_may_have_been_used_just_now_is_kept(place, clock):
             session.refs.add("x")
         clock[0] += 100 * DAY
     storage = store(place)
-    storage.enqueue([("used/damaged", b"yesterday")])
+    storage.enqueue([("used/damaged", b"yesterday")], namespace="default")
     await storage.close()
     clock[0] -= 150 * DAY
     async with opened(place, settings=living(1)):

@@ -221,7 +221,7 @@ async def test_a_failing_fork_lets_go_of_the_name(place, monkeypatch):
         await old.observe('<ref id="a">1</ref>')
     async with Session.open(place) as session:
 
-        def broken(key):
+        def broken(_key, *, namespace):
             raise StoreError("broken")
 
         with monkeypatch.context() as patched:
@@ -462,8 +462,8 @@ async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch)
     """Another process may use a text again between the search for unreachable ones and their deletion."""
     read = log._KnownChanges.read
 
-    async def read_and_add(storage):
-        known = await read(storage)
+    async def read_and_add(storage, namespace):
+        known = await read(storage, namespace)
         if storage is first_storage and other.is_open and "ref:again@1" not in other.refs:
             await other.observe('<ref id="again">shared text</ref>')
         return known
@@ -477,7 +477,7 @@ async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch)
     session.refs.delete("fd:2")
     await session.flush()
     monkeypatch.setattr(log._KnownChanges, "read", read_and_add)
-    assert 1 == await log.reclaim(first_storage)
+    assert 1 == await log.reclaim(first_storage, "default")
     await session.close()
     assert "shared text" == other.refs.get("again").text
     await other.close()

@@ -32,44 +32,51 @@ class CarriedRows:
     What conversations are made of.
 
     Args:
-        rows: All but their texts, in the order in which they are written: what says that one began comes last.
-        texts: The keys of the texts that they hold, with their bytes.
-        spaces: Of each row, and each text, the namespace to which it belongs.
-        damaged: What is wrong with the rows that are not among these.
+        rows: All rows but texts, in the order in which they are written: the start rows come last.
+        texts: The sizes in bytes of the texts that they hold, by namespace and key.
+        spaces: The namespace of each row.
+        damaged: A line for each unreadable row, which is not among these.
 
     """
 
     rows: Mapping[str, bytes]
-    texts: Mapping[str, int]
+    texts: Mapping[tuple[str, str], int]
     spaces: Mapping[str, str]
     damaged: tuple[str, ...]
 
 
 def carried(rows: Snapshot, namespaces: Collection[str], *, strays: bool) -> CarriedRows:
-    """Return what the conversations of some namespaces are made of; with *strays* what belongs to none is damaged."""
+    """Return the rows of the conversations of some namespaces. With *strays*, rows of none are reported as damaged."""
     taken = _RowsTaken()
     begun = []
     for start in starts_in(rows):
         if start.namespace in namespaces:
-            first = taken.take_all(rows, start, as_it_is=_stays_as_it_is(start, namespaces))
+            own = rows.within(start.namespace)
+            # On a server no conversation can depend on rows of another namespace.
+            stays_fork = start.parent_key is None or start.parent_key.namespace == start.namespace
+            first = taken.take_all(own, start, as_it_is=stays_fork)
             begun.append((start, first))
     for start, first in begun:
         taken.take([(start.key.start, first)], start.namespace)
     if strays:
         taken.damaged += _strays(rows)
-    sizes = rows.sizes(TEXTS)
     texts = {}
-    for text, change in texts_of(taken.rows).items():
-        if text in sizes:
-            texts[text], taken.spaces[text] = sizes[text], taken.spaces[change]
-        else:
-            taken.damaged.append(f"{text}: it is gone, and {change} names it")
+    for name, held in _rows_by_namespace(taken).items():
+        sizes = rows.within(name).sizes(TEXTS)
+        for text, change in texts_of(held).items():
+            if text in sizes:
+                texts[name, text] = sizes[text]
+            else:
+                taken.damaged.append(f"{text}: it is gone, and {change} names it")
     return CarriedRows(taken.rows, texts, taken.spaces, tuple(dict.fromkeys(taken.damaged)))
 
 
-def _stays_as_it_is(start: StartRecord, namespaces: Collection[str]) -> bool:
-    """Tell whether what a conversation is a fork of, if it is one, goes along, too."""
-    return start.parent_key is None or start.parent_key.namespace in namespaces
+def _rows_by_namespace(taken: _RowsTaken) -> dict[str, dict[str, bytes]]:
+    """Return the rows of each namespace: what a conversation of one holds does not depend on another one."""
+    found: dict[str, dict[str, bytes]] = {}
+    for key, row in taken.rows.items():
+        found.setdefault(taken.spaces[key], {})[key] = row
+    return found
 
 
 @attrs.define(eq=False)

@@ -116,16 +116,7 @@ def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
     first, changes = rows.get(key.start), rows.items(key.changes)
     if first is None and not changes:
         return False
-    forks = [start for start in starts_in(rows) if start.parent_key == key]
-    if forks:
-        _refuse_damaged(changes, key, directory, "it has forks that need them, and was not deleted")
-        start = None if first is None else begun(first, key, directory)
-        for fork in forks:
-            for name, row in changes:
-                if 0 < change_of(name, row).number <= fork.parent_at:
-                    rows.put(f"{fork.key.changes}{name.removeprefix(key.changes)}", cast("bytes", row))
-            parent, until = (None, 0) if start is None else (start.parent_key, start.parent_at)
-            rows.put(fork.key.start, ENCODER.encode(fork.moved(fork.key, parent, until=min(fork.parent_at, until))))
+    _detach_forks(rows, key, changes, directory, why="it has forks that need them, and was not deleted")
     for name in (*(name for name, _ in changes), *rows.keys(key.told), key.start, key.used):
         rows.delete(name)
     rows.put(DEBT, b"")
@@ -134,52 +125,90 @@ def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
 
 async def assign(storage: RowStorage, source: ConversationKey, target: ConversationKey) -> int:
     """
-    Move a conversation to another namespace, wholly or not at all, and return how many handles it holds.
+    Move a conversation to another namespace in one transaction, and return how many handles it holds.
 
-    Both places must be locked. Its forks stay where they are and hold what they did, and so does it if it is a fork.
+    Both names must be locked. Its forks stay in their namespace and keep their content, and so does the conversation
+    if it is a fork: no conversation depends on a row or text of another namespace afterwards.
     """
     held, known = await load(storage, source, DescriptorSettings())
     if not known.is_started:
         raise await unknown(storage, source)
 
     def move(rows: Rows) -> None:
-        changes = rows.items(source.changes)
-        if rows.get(target.start) is not None or rows.keys(target.changes):
+        there = rows.within(target.namespace)
+        changes, first = rows.items(source.changes), rows.get(source.start)
+        inherited = [
+            (f"{source.changes}{name.split('/', 2)[2]}", row)
+            for generation, until in lineage(rows, source, storage.location)[1][1:]
+            for name, row in generation
+            if 0 < change_of(name, row).number <= until
+        ]
+        if there.get(target.start) is not None or there.keys(target.changes):
             raise InvalidArgument(
                 f"there is a conversation {target.name!r:.80} in the namespace {target.namespace!r:.80} already",
                 hint="nothing was moved: names are kept, and two conversations are never made one",
             )
-        _refuse_damaged(changes, source, storage.location, "nothing was moved")
-        for name, row in changes:
+        _refuse_damaged([*inherited, *changes], source, storage.location, "nothing was moved")
+        _detach_forks(rows, source, changes, storage.location, why="nothing was moved")
+        for name, row in [*inherited, *changes]:
+            there.put(f"{target.changes}{name.removeprefix(source.changes)}", cast("bytes", row))
+        for name, _ in changes:
             rows.delete(name)
-            rows.put(f"{target.changes}{name.removeprefix(source.changes)}", cast("bytes", row))
-        _move_told(rows, source, target)
-        first, used = rows.get(source.start), rows.get(source.used)
+        _copy_texts(rows, there, {change_of(name, row).hash for name, row in [*inherited, *changes]} - {None})
+        _move_told(rows, there, source, target)
+        used = rows.get(source.used)
         if first is not None:
-            start = begun(first, source, storage.location)
             rows.delete(source.start)
-            rows.put(target.start, ENCODER.encode(start.moved(target, start.parent_key)))
+            start = begun(first, source, storage.location)
+            there.put(target.start, ENCODER.encode(start.moved(target, None, until=0)))
         if rows.delete(source.used) and isinstance(used, bytes):
-            rows.put(target.used, used)
-        for start in starts_in(rows):
-            if start.parent_key == source:
-                rows.put(start.key.start, ENCODER.encode(start.moved(start.key, target)))
+            there.put(target.used, used)
 
-    await storage.transact(move)
+    await storage.transact(move, namespaces=[source.namespace, target.namespace])
     return held.usage.handles
 
 
-def _move_told(rows: Rows, source: ConversationKey, target: ConversationKey) -> None:
+def _detach_forks(
+    rows: Rows, key: ConversationKey, changes: list[tuple[str, bytes | Damaged]], directory: str, *, why: str
+) -> None:
+    """Copy to each fork of a conversation the changes that it inherits, so that the conversation can be removed."""
+    forks = [start for start in starts_in(rows) if start.parent_key == key]
+    if not forks:
+        return
+    _refuse_damaged(changes, key, directory, why)
+    first = rows.get(key.start)
+    start = None if first is None else begun(first, key, directory)
+    for fork in forks:
+        for name, row in changes:
+            if 0 < change_of(name, row).number <= fork.parent_at:
+                rows.put(f"{fork.key.changes}{name.removeprefix(key.changes)}", cast("bytes", row))
+        parent, until = (None, 0) if start is None else (start.parent_key, start.parent_at)
+        rows.put(fork.key.start, ENCODER.encode(fork.moved(fork.key, parent, until=min(fork.parent_at, until))))
+
+
+def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> None:
+    """Copy texts to another namespace, where namespaces do not share them, and have those left behind reclaimed."""
+    if target is rows:
+        return
+    for name, text in rows.get_many([f"{TEXTS}{digest}" for digest in sorted(map(str, hashes))]).items():
+        if isinstance(text, bytes):
+            target.put_new(name, text)
+    rows.put(DEBT, b"")
+
+
+def _move_told(rows: Rows, there: Rows, source: ConversationKey, target: ConversationKey) -> None:
     for name, row in rows.items(source.told):
         rows.delete(name)
-        # What cannot be read is told again.
+        # Facts of unreadable rows are recalled again.
         if isinstance(row, bytes):
-            rows.put(f"{target.told}{name.removeprefix(source.told)}", row)
+            there.put(f"{target.told}{name.removeprefix(source.told)}", row)
 
 
 async def unknown(storage: RowStorage, key: ConversationKey) -> InvalidArgument:
     """Return the error for a conversation that there is not."""
-    names = sorted(start.name for start in await storage.look(lambda rows: starts_in(rows, key.namespace)))
+    names = sorted(
+        start.name for start in await storage.look(lambda rows: starts_in(rows, key.namespace), namespace=key.namespace)
+    )
     nearest = difflib.get_close_matches(key.name, names, n=_NEAREST) or names[:_NEAREST]
     return InvalidArgument(
         f"the namespace {key.namespace!r:.80} has no conversation {key.name!r:.80} that holds anything",

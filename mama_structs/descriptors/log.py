@@ -6,9 +6,10 @@ Rows, all in the session's one store:
 * ``conversations/<part>``: how the conversation began (`StartRecord`); for the part see `ConversationKey`;
 * ``refs/<part>/<number>/<handle>``: its changes, numbered from 1; a fork begins with those of its parent, up to the
   number at which it was made;
-* ``texts/<hash>``: texts in UTF-8, and bytes as they are, shared by all conversations;
+* ``texts/<hash>``: texts in UTF-8, and bytes as they are. Conversations share them: in a directory all conversations,
+  on a server those of one namespace;
 * ``told/<part>/<hash>``: what it was told out of the memories, see `told`;
-* ``deleted``: there while texts may have become unreachable.
+* ``deleted``: exists while texts may be unreachable; one for a directory, or one for each namespace on a server.
 
 The handle stands in the key, so that a damaged row still says what it was about. Keys are ASCII: other ids are written
 as in domain names (``ref:xn--…@1``), which a version that knows no such ids can read, too.
@@ -23,7 +24,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, Self, TypeVar, Union, cast, get_type_hints
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import attrs
 import msgspec
@@ -99,14 +100,6 @@ class ConversationKey:
     def changes(self) -> str:
         """How the keys of its changes begin."""
         return f"{CHANGES}{self.part}/"
-
-
-def namespace_of(part: str) -> str | None:
-    """Return the namespace that a conversation's part of a key says, None where it is hashed."""
-    quoted, mark, _ = part.partition("%.")
-    if not mark:
-        return _DEFAULT
-    return unquote(quoted) if quoted else None
 
 
 def part_of(key: str) -> str | None:
@@ -229,13 +222,14 @@ class ConversationLog:
         rows = [] if self.is_started else [_start_row(self._key, at)]
         number = self._last + 1
         change = f"{self._key.changes}{number:010}/{_spelt(handle)}", ENCODER.encode(record)
-        self._storage.enqueue([*rows, change, beside])
+        self._storage.enqueue([*rows, change, beside], namespace=self._key.namespace)
         self._last, self.is_started = number, True
 
     def tell(self, rows: Mapping[str, Change], at: datetime) -> None:
-        """Take rows of what the conversation was told, by what their keys end with."""
+        """Store rows of the recall log, keyed by the end of their keys."""
         begun = [] if self.is_started else [_start_row(self._key, at)]
-        self._storage.enqueue([*begun, *((f"{self._key.told}{name}", row) for name, row in rows.items())])
+        told = [(f"{self._key.told}{name}", row) for name, row in rows.items()]
+        self._storage.enqueue([*begun, *told], namespace=self._key.namespace)
         self.is_started = True
 
     def fork(self, name: str, at: datetime) -> Self:
@@ -243,7 +237,8 @@ class ConversationLog:
         key = attrs.evolve(self._key, name=name)
         if not self.is_started:
             return type(self)(self._storage, key)
-        self._storage.enqueue([_start_row(key, at, parent=self._key.name, parent_at=self._last)])
+        start = _start_row(key, at, parent=self._key.name, parent_at=self._last)
+        self._storage.enqueue([start], namespace=key.namespace)
         # The child's own numbers go on from here, so that the order of all changes that it sees is one.
         return type(self)(self._storage, key, last=self._last, started=True)
 
@@ -257,10 +252,12 @@ async def load(
     What is damaged is among the entries as such; `StoreDamaged` where it cannot be told of what it is a fork.
     """
     # On the disk is all of it: a lock is let go after that. And it is of one moment: a parent may move meanwhile.
-    started, generations = await storage.look(lambda rows: lineage(rows, key, storage.location))
+    started, generations = await storage.look(
+        lambda rows: lineage(rows, key, storage.location), namespace=key.namespace
+    )
     changes = changes_of(generations)
     log = ConversationLog(storage, key, last=changes[-1].number if changes else 0, started=started or bool(changes))
-    return await _replayed(storage, changes, settings), log
+    return await _replayed(storage, key.namespace, changes, settings), log
 
 
 def told_rows(rows: Snapshot, key: ConversationKey) -> dict[str, bytes | DamagedRow]:
@@ -308,29 +305,40 @@ def begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> Star
 
 
 def texts_of(rows: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the keys of all texts that conversations of such rows hold, each with that of a change that names it."""
+    """Return the keys of all texts that the conversations of these rows hold, each with the key of a change."""
     return _KnownChanges.of(rows).reachable()
 
 
 async def missing_texts(storage: RowStorage) -> list[tuple[str, str]]:
-    """Return the keys of texts that are gone, each with that of a change by which it can be reached."""
-    known = await _KnownChanges.read(storage)
-    texts = set(await storage.keys(TEXTS))
-    return [(text, change) for text, change in known.reachable().items() if text not in texts]
+    """Return the keys of missing texts, each with the key of a change that refers to it."""
+    found = []
+    for space in await storage.spaces():
+        known = await _KnownChanges.read(storage, space)
+        texts = set(await storage.keys(TEXTS, namespace=space))
+        found += [(text, change) for text, change in known.reachable().items() if text not in texts]
+    return found
 
 
-async def reclaim(storage: RowStorage) -> int:
-    """Delete texts that nobody can reach any more, if anything was deleted and every row can be read; count them."""
-    if DEBT not in await storage.read([DEBT]):
+async def reclaim(storage: RowStorage, namespace: str) -> int:
+    """
+    Delete the texts of a namespace that are proved unreachable, and return their number.
+
+    In a directory, which shares texts between namespaces, all namespaces count. Nothing is deleted if nothing was
+    deleted before, if a row of the conversations cannot be read, if the parent of a fork is missing, or if the
+    server may hide rows from this role.
+    """
+    if DEBT not in await storage.read([DEBT], namespace=namespace):
         return 0
-    # Reading all of it takes a while, in which others may write: what they add is looked at in the end.
-    known = await _KnownChanges.read(storage)
-    texts = set(await storage.keys(TEXTS))
+    # Others may write while this reads. The transaction below looks at the changes that they added.
+    known = await _KnownChanges.read(storage, namespace)
+    texts = set(await storage.keys(TEXTS, namespace=namespace))
     if known.unreadable:
         return 0
     unreachable = texts - known.reachable().keys()
 
     def delete(rows: Rows) -> int:
+        if not rows.is_complete:
+            return 0
         added = [change_of(key, rows.get(key)) for key in rows.keys(CHANGES) if key not in known.changes]
         if any(isinstance(change.record, DamagedRow) for change in added):
             return 0
@@ -340,7 +348,7 @@ async def reclaim(storage: RowStorage) -> int:
         rows.delete(DEBT)
         return len(doomed)
 
-    return await storage.transact(delete)
+    return await storage.transact(delete, namespaces=[namespace])
 
 
 @attrs.frozen
@@ -382,29 +390,31 @@ class _Change:
 
 @attrs.frozen
 class _KnownChanges:
-    """All changes of a store at one moment, by key, and of each conversation its forks and where they began."""
+    """All changes of a namespace, or of a directory, by key, and the forks of each conversation with their origin."""
 
     changes: Mapping[str, _Change]
     forks: Mapping[str, list[tuple[str, int]]]
-    unreadable: bool  # Whether a row cannot be read.
+    unreadable: bool  # A row cannot be read, or the parent of a fork is missing.
 
     @classmethod
-    async def read(cls, storage: RowStorage) -> _KnownChanges:
-        keys = [*await storage.keys(STARTS), *await storage.keys(CHANGES)]
-        rows = await storage.read(keys)
+    async def read(cls, storage: RowStorage, namespace: str) -> _KnownChanges:
+        keys = [key for prefix in (STARTS, CHANGES) for key in await storage.keys(prefix, namespace=namespace)]
+        rows = await storage.read(keys, namespace=namespace)
         return cls.of({key: rows.get(key) for key in keys})
 
     @classmethod
     def of(cls, rows: Mapping[str, bytes | DamagedRow | None]) -> _KnownChanges:
-        """Return what rows of conversations' beginnings and changes say."""
+        """Parse the start rows and changes of conversations."""
         begun = {key: start_of(row) for key, row in rows.items() if key.startswith(STARTS)}
         changes = {key: change_of(key, row) for key, row in rows.items() if key.startswith(CHANGES)}
         forks: dict[str, list[tuple[str, int]]] = {}
+        has_orphan = False
         for key, start in begun.items():
             if isinstance(start, StartRecord) and start.parent_key is not None:
                 forks.setdefault(start.parent_key.part, []).append((key.removeprefix(STARTS), start.parent_at))
+                has_orphan |= start.parent_key.start not in begun
         records = [*begun.values(), *(change.record for change in changes.values())]
-        return cls(changes, forks, any(isinstance(record, DamagedRow) for record in records))
+        return cls(changes, forks, has_orphan or any(isinstance(record, DamagedRow) for record in records))
 
     def reachable(self) -> dict[str, str]:
         """Return the keys of all texts that a conversation still holds, each with that of a change that names it."""
@@ -491,13 +501,15 @@ def _read_handle(text: str) -> str:
     return handle if _spelt(handle) == text else text
 
 
-async def _replayed(storage: RowStorage, changes: Sequence[_Change], settings: DescriptorSettings) -> Entries:
+async def _replayed(
+    storage: RowStorage, namespace: str, changes: Sequence[_Change], settings: DescriptorSettings
+) -> Entries:
     entries = Entries(settings)
     gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
     kept = {
         (change.hash, change.mime_type) for change in changes if change.hash is not None and change.handle not in gone
     }
-    rows = await storage.read(list({f"{TEXTS}{digest}" for digest, _ in kept}))
+    rows = await storage.read(list({f"{TEXTS}{digest}" for digest, _ in kept}), namespace=namespace)
     contents = {one: _content(rows.get(f"{TEXTS}{one[0]}"), *one) for one in kept}
     for change in changes:
         record = change.record

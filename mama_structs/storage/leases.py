@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import Final
 
@@ -45,15 +45,15 @@ class Leases:
 
     Args:
         server: Where they are.
-        namespace_of: The namespace of a name, None for one that does not say it.
-        seconds: How long a lease holds that is not renewed; it is renewed three times as often.
+        seconds: Lifetime of a lease that is not renewed. Leases are renewed three times as often.
 
     """
 
-    def __init__(self, server: Server, namespace_of: Callable[[str], str | None], *, seconds: float) -> None:
+    def __init__(self, server: Server, *, seconds: float) -> None:
         self.lost: set[str] = set()
         self._server = server
-        self._namespace_of = namespace_of
+        # The namespace of each name that was claimed here; few, so none is removed.
+        self._spaces: dict[str, str] = {}
         self._seconds = seconds
         self._holder = uuid.uuid4()
         self._guard = threading.Lock()
@@ -67,9 +67,17 @@ class Leases:
         """Whether nothing could be claimed where they are when it was opened."""
         return self._server.is_read_only
 
-    def claim(self, name: str) -> None:
-        """Take a name until `release` or `close`, or the end of the process; StoreBusy where it is taken. Blocks."""
+    def claim(self, name: str, namespace: str) -> None:
+        """
+        Claim a name of a namespace until `release`, `close` or the end of the process. Blocks.
+
+        Raises:
+            StoreBusy: Another session has claimed it.
+            StoreReadOnly: The policies of the server do not let this role write in the namespace.
+
+        """
         with self._guard:
+            self._spaces[name] = namespace
             going = self._held.get(name)
             if name in self._held and going is None:
                 raise self._busy()
@@ -79,8 +87,7 @@ class Leases:
             if going is not None:
                 with contextlib.suppress(StoreError):
                     going.result()
-            # What can only be read needs no lease: whatever would be written is refused.
-            with contextlib.suppress(StoreReadOnly):
+            try:
                 try:
                     is_mine = self._claim(name)
                 except StoreUnreachable:
@@ -88,15 +95,20 @@ class Leases:
                     is_mine = self._claim(name)
                 if not is_mine:
                     raise self._busy()
+            except StoreReadOnly as error:
+                # A server or role that can only read needs no lease, because every write fails.
+                if error.namespace is not None and not self.is_read_only:
+                    raise
         except BaseException:
             with self._guard:
                 self._held.pop(name, None)
             raise
         self._begin_renewing()
 
-    def claim_later(self, name: str) -> None:
-        """Take a name that nobody else knows yet, with what is written under it first, or when all are renewed."""
+    def claim_later(self, name: str, namespace: str) -> None:
+        """Claim a name that no other session knows, with its first write or the next renewal."""
         with self._guard:
+            self._spaces[name] = namespace
             self._held[name] = None
             self._unclaimed.add(name)
         self._begin_renewing()
@@ -106,7 +118,7 @@ class Leases:
         with self._guard:
             if name not in self._held or self._held[name] is not None:
                 return None
-            given = self._namespace_of(name) or "", name, self._holder
+            given = self._spaces[name], name, self._holder
             self._unclaimed.discard(name)
             going: Future[object] = self._server.run(
                 lambda one: one.tell(_RELEASE, *given), write=True, settings=ACROSS
@@ -169,7 +181,8 @@ class Leases:
             self.written(held)
 
     def _claim(self, name: str) -> bool:
-        return self._server.run(lambda one: self._claimed_in(one, name), write=True, settings=ACROSS).result()
+        settings = {"app.namespace": self._spaces[name]}
+        return self._server.run(lambda one: self._claimed_in(one, name), write=True, settings=settings).result()
 
     def _claim_new(self, connection: Connection, names: Collection[str]) -> None:
         with self._guard:
@@ -178,7 +191,7 @@ class Leases:
             self._claimed_in(connection, name)
 
     def _claimed_in(self, connection: Connection, name: str) -> bool:
-        return bool(connection.tell(_CLAIM, self._namespace_of(name) or "", name, self._holder, self._seconds))
+        return bool(connection.tell(_CLAIM, self._spaces[name], name, self._holder, self._seconds))
 
     def _lose(self, names: Collection[str]) -> None:
         with self._guard:

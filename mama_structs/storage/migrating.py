@@ -14,6 +14,7 @@ import attrs
 
 from mama_structs.errors import StoreError, StoreReadOnly
 from mama_structs.storage.server import SCHEMA
+from mama_structs.storage.shared_rows import assign_shared_rows
 
 OLDEST_SERVER: Final = 15
 OLDEST_VECTOR: Final = (0, 8, 4)
@@ -21,8 +22,10 @@ OLDEST_VECTOR: Final = (0, 8, 4)
 MIGRATION_LOCK: Final = 0x6D616D61
 """The advisory lock that a migration holds alone, and each write transaction shares: neither runs during the other."""
 
-# A migration may rewrite large tables: so many seconds for each.
+# Timeout of each statement: a migration may rewrite large tables.
 _LONGEST: Final = 600.0
+# Work that SQL cannot do, because rows have checksums: it runs before the file of that number.
+_BEFORE: Final = {5: assign_shared_rows}
 
 _LOOK: Final = """
 SELECT current_setting('server_version_num')::int / 10000 AS server,
@@ -32,7 +35,11 @@ SELECT current_setting('server_version_num')::int / 10000 AS server,
     (SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace
         WHERE extname = 'vector') AS vector_schema,
     (SELECT default_version FROM pg_available_extensions WHERE name = 'vector') AS available,
-    to_regclass('mama_structs.migrations') IS NOT NULL AS is_begun
+    to_regclass('mama_structs.migrations') IS NOT NULL AS is_begun,
+    current_user::text AS role,
+    (SELECT pg_has_role(relowner, 'USAGE') FROM pg_class
+        WHERE oid = to_regclass('mama_structs.migrations')) AS is_owner,
+    has_table_privilege(to_regclass('mama_structs.rows'), 'INSERT') AS can_insert
 """
 _BEGUN: Final = """
 CREATE SCHEMA IF NOT EXISTS mama_structs;
@@ -44,11 +51,12 @@ CREATE TABLE IF NOT EXISTS mama_structs.migrations (
 
 @attrs.frozen
 class Prepared:
-    """A database of this version: whether it is read-only, the schema of pgvector, and the schema version."""
+    """Properties of a server's database, its schema version, and the role that is connected to it."""
 
-    is_read_only: bool
+    is_read_only: bool  # The server is a replica, or the role has no right to insert.
     vector_schema: str
     version: int
+    role: str = ""
 
     @property
     def path(self) -> str:
@@ -100,10 +108,19 @@ async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
                 hint="open a session on the primary once: it brings the database to this version",
             )
     elif version < newest:
+        # None where there are no tables yet.
+        if found["is_owner"] is False:
+            raise StoreReadOnly(
+                f"{where} is of an older version ({version}) than this package ({newest}), "
+                f"and the role {found['role']!r:.80} does not own its tables",
+                hint="open a session as the owner of the tables once: it brings the database to this version",
+            )
         await _migrate(connection, files, where, wait=wait, has_vector=has_vector)
     if not has_vector:
         found = await connection.fetchrow(_LOOK)
-    return Prepared(found["is_read_only"], found["vector_schema"], newest)
+    # None where the tables were made by this call.
+    is_read_only = found["is_read_only"] or found["can_insert"] is False
+    return Prepared(is_read_only, found["vector_schema"], newest, found["role"])
 
 
 def check_version(version: int, known: int, where: str) -> None:
@@ -156,6 +173,8 @@ async def _migrate(
         version = await _version(connection)
         check_version(version, files[-1][0], where)
         for number, name, sql in (one for one in files if one[0] > version):
+            if number in _BEFORE:
+                await _BEFORE[number](connection, timeout=_LONGEST)
             await connection.execute(sql, timeout=_LONGEST)
             await connection.execute(
                 "INSERT INTO mama_structs.migrations (version, name) VALUES ($1, $2)", number, name

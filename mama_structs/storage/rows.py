@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
@@ -54,11 +54,12 @@ Change = bytes | New | None
 
 @attrs.frozen(eq=False)
 class PendingCall:
-    """The rows of one call, which are written together: its place among the calls, its changes and their bytes."""
+    """The rows of one call, which one transaction writes: sequence number, changes, size in bytes and namespace."""
 
     number: int
     changes: dict[str, Change]
     size: int
+    namespace: str = ""
 
 
 def check_key(key: object) -> str:
@@ -168,6 +169,15 @@ class Snapshot:
     """The rows of a store at one moment, none where it has no database yet; used by one thread at a time."""
 
     failure: Exception | None = None
+
+    def within(self, namespace: str) -> Self:  # noqa: ARG002 - a directory stores all namespaces together
+        """Return the rows of one namespace. A directory does not separate namespaces and returns all rows."""
+        return self
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no rule of the store can hide a row of a visible namespace, so that absence proves deletion."""
+        return True
 
     def get(self, key: str) -> bytes | Damaged | None:
         """Return what is stored under *key*, None for nothing."""

@@ -123,6 +123,8 @@ class Connection:
         self.has_told: bool = False
         self._server = server
         self._held = held
+        # A read that is denied lacks a grant, which has nothing to do with the namespace.
+        self._written = (how.namespace or how.settings.get("app.namespace")) if how.write else None
         self._over = False
         self._change: int | None = None
 
@@ -180,7 +182,7 @@ class Connection:
         if self.failure is not None:
             raise self.failure
         self.questions += 1
-        answer, failure = self._server.answered(question)
+        answer, failure = self._server.answered(question, namespace=self._written)
         if failure is not None:
             self.failure = failure
             raise failure
@@ -325,8 +327,10 @@ class Server:
             self._loop.close()
         self._workers.shutdown(wait=not self._tasks)
 
-    def answered(self, question: Callable[[float], Coroutine[Any, Any, T]]) -> tuple[T | None, MamaStructsError | None]:
-        """Ask in the server's loop and wait, in another thread; return what came of it, without any cause."""
+    def answered(
+        self, question: Callable[[float], Coroutine[Any, Any, T]], *, namespace: str | None = None
+    ) -> tuple[T | None, MamaStructsError | None]:
+        """Ask in the server's loop and wait, in another thread; return the answer or the error, without a cause."""
         started = time.monotonic()
 
         async def answer() -> T:
@@ -338,7 +342,7 @@ class Server:
         except concurrent.futures.CancelledError:
             return None, SessionClosed(f"the connection to {self.location} was closed")
         except Exception as error:  # noqa: BLE001 - any kind is made one of ours
-            return None, self._error(error, started)
+            return None, self._error(error, started, namespace)
 
     @property
     def _patience(self) -> float:
@@ -350,8 +354,14 @@ class Server:
         """How many seconds a thread waits for the loop, which gives up before."""
         return self._patience + self.options.connect_timeout + self.options.wait + _GRACE
 
-    def _error(self, error: BaseException, started: float) -> MamaStructsError:
-        made: MamaStructsError = self._failures.server_error(error, self.location, waited=time.monotonic() - started)
+    def _error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
+        made: MamaStructsError = self._failures.server_error(
+            error,
+            self.location,
+            waited=time.monotonic() - started,
+            namespace=namespace,
+            role=None if self._database is None else self._database.role,
+        )
         return made
 
     def _check_here(self) -> None:
@@ -561,7 +571,7 @@ class Server:
                 await self._sent(held, "ROLLBACK")
             raise
         is_counted = how.namespace is not None and how.exclusive and connection.changed
-        failure = await self._sent(held, _COUNT_AND_COMMIT if is_counted else "COMMIT")
+        failure = await self._sent(held, _COUNT_AND_COMMIT if is_counted else "COMMIT", how.namespace)
         # Where nothing was written it is all the same what became of the commit.
         if failure is None or not (connection.changed or connection.has_told):
             return result
@@ -584,13 +594,13 @@ class Server:
             return self._error(error, started)
         return None
 
-    async def _sent(self, held: Any, sql: str) -> MamaStructsError | None:
-        """Send statements in one message, and return how they failed."""
+    async def _sent(self, held: Any, sql: str, namespace: str | None = None) -> MamaStructsError | None:
+        """Send statements in one message, and return the error if they fail."""
         started = time.monotonic()
         try:
             await held.execute(sql, timeout=self._patience)
         except Exception as error:  # noqa: BLE001 - any kind is made one of ours
-            return self._error(error, started)
+            return self._error(error, started, namespace)
         return None
 
     def _beginning(self, how: _How) -> str:

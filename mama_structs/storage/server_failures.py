@@ -58,12 +58,19 @@ def located(url: str) -> str:
     return printable(f"postgresql://{user}{found['hosts']}{found['path']}")
 
 
-def server_error(error: BaseException, where: str, *, waited: float = 0.0) -> MamaStructsError:  # noqa: PLR0911 - a table
-    """Return the error of ours that *error* is: no statement, value or password is in it."""
+def server_error(  # noqa: PLR0911 - a table
+    error: BaseException, where: str, *, waited: float = 0.0, namespace: str | None = None, role: str | None = None
+) -> MamaStructsError:
+    """
+    Return the typed error for *error*. It contains no statement, value or password.
+
+    *namespace* and *role* name the namespace that the transaction writes and the database role, where they are known.
+    """
     if isinstance(error, MamaStructsError):
         return error
     if isinstance(error, asyncpg.PostgresError):
-        return _from_server(error, where, waited)
+        denied = _denied(error, where, namespace, role)
+        return denied or _from_server(error, where, waited)
     if isinstance(error, TimeoutError):
         return StoreUnreachable(f"{where} gave no answer for {waited:.0f} s", hint=_REACH)
     if isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionError) and "rejected SSL" in str(error)):
@@ -85,6 +92,18 @@ def server_error(error: BaseException, where: str, *, waited: float = 0.0) -> Ma
         # It is raised for a connection that is closed, by whichever call notices it first.
         return StoreUnreachable(f"the connection to {where} was cut", hint=_REACH)
     return StoreError(f"{where} failed: {type(error).__name__}")
+
+
+def _denied(error: asyncpg.PostgresError, where: str, namespace: str | None, role: str | None) -> StoreReadOnly | None:
+    """Return the error for a write in a namespace that the database denies to a role."""
+    if error.sqlstate != "42501" or namespace is None or role is None:
+        return None
+    return StoreReadOnly(
+        f"the role {role!r:.80} may not write the namespace {namespace!r:.80} of {where}",
+        namespace=namespace,
+        role=role,
+        hint="open a namespace that the policies of this role allow, or read this one with reads=[...]",
+    )
 
 
 def _from_server(error: asyncpg.PostgresError, where: str, waited: float) -> MamaStructsError:  # noqa: PLR0911 - a table

@@ -1,17 +1,18 @@
 """
-Rows on a PostgreSQL server: what `Storage` is for a directory, for any number of hosts.
+Rows on a PostgreSQL server: the counterpart of `Storage`, for any number of hosts.
 
-They are sealed as in a directory. Rows that are written behind are written beside those of other hosts, which write
-other keys or the same values; a transaction's work has the rows to itself.
+Rows are sealed as in a directory, but each belongs to one namespace, so that policies of the database apply to it.
+Background writes of several hosts run concurrently: they write different keys or equal values. `transact` locks the
+namespaces that it names.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar, cast
 
-from mama_structs.errors import StoreBusy, StoreError
+from mama_structs.errors import InvalidArgument, StoreBusy, StoreError
 from mama_structs.storage.durability import check_durability
 from mama_structs.storage.failures import Finding
 from mama_structs.storage.leases import Leases
@@ -32,22 +33,33 @@ from mama_structs.storage.server import ACROSS, Connection, Server
 from mama_structs.storage.store import WAIT, RowStorage, outcome
 
 T = TypeVar("T")
-SnapshotT = TypeVar("SnapshotT", bound="ServerSnapshot")
 
-SHARED: Final = ""
-"""The namespace of rows that several share, which no session can have."""
 _PAGE: Final = 500
 
-_GET: Final = """
-SELECT key, value FROM rows JOIN unnest($1::text[], $2::text[]) AS wanted (namespace, key) USING (namespace, key)
-"""
+_GET: Final = "SELECT key, value FROM rows WHERE key = ANY($1::text[])"
 _PUT: Final = """
-INSERT INTO rows (namespace, key, value) SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[])
+INSERT INTO rows (namespace, key, value) SELECT $1, * FROM unnest($2::text[], $3::bytea[])
 ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value
 """
-_DELETE: Final = """
-DELETE FROM rows USING unnest($1::text[], $2::text[]) AS doomed (namespace, key)
-WHERE rows.namespace = doomed.namespace AND rows.key = doomed.key
+_DELETE: Final = "DELETE FROM rows WHERE namespace = $1 AND key = ANY($2::text[])"
+_SPACES: Final = "SELECT DISTINCT namespace FROM rows ORDER BY namespace"
+# The lock that `Server` takes for its one namespace.
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 17))"
+# Tell memory engines that this change touched no memory: without it they drop their caches.
+_TOUCH_NOTHING: Final = """
+WITH pruned AS (DELETE FROM touched WHERE namespace = $1 AND change < (
+    SELECT change - 4096 FROM namespaces WHERE namespace = $1))
+INSERT INTO touched (namespace, change, nodes, more) SELECT namespace, change + 1, '{}', false FROM namespaces
+WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
+"""
+# Policies that depend on no other column of a row show all rows of a namespace or none.
+_IS_COMPLETE: Final = """
+SELECT NOT row_security_active('rows') OR NOT EXISTS (
+    SELECT FROM pg_policy JOIN pg_depend ON classid = 'pg_policy'::regclass AND objid = pg_policy.oid
+        JOIN pg_attribute ON attrelid = refobjid AND attnum = refobjsubid
+    WHERE polrelid = 'rows'::regclass AND refclassid = 'pg_class'::regclass AND refobjid = polrelid
+        AND refobjsubid <> 0 AND attname <> 'namespace'
+) AS is_complete
 """
 _KEYS: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key"
 _LAST: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key DESC LIMIT 1"
@@ -57,18 +69,30 @@ _BETWEEN: Final = "key >= $1 AND key < $2"
 
 
 class ServerSnapshot(Snapshot):
-    """The rows on a server at one moment."""
+    """The rows of one namespace on a server at one moment; those of all visible namespaces if it is None."""
 
-    def __init__(
-        self, connection: Connection, space_of: Callable[[str], str], part_of: Callable[[str], str | None]
-    ) -> None:
+    def __init__(self, connection: Connection, namespace: str | None) -> None:
         self.connection: Connection = connection
-        self._space_of = space_of
-        self._part_of = part_of
+        self.namespace: str | None = namespace
+
+    def within(self, namespace: str) -> Self:
+        """See `Snapshot`."""
+        return type(self)(self.connection, namespace)
+
+    @property
+    def is_complete(self) -> bool:
+        """See `Snapshot`."""
+        return bool(self.connection.ask(_IS_COMPLETE)[0]["is_complete"])
+
+    def spaces(self) -> tuple[str, ...]:
+        """Return the visible namespaces that have rows, sorted."""
+        return tuple(row["namespace"] for row in self.connection.ask(_SPACES))
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
         """See `Snapshot`."""
-        return dict(self._opened(_GET, *self._places(keys))) if keys else {}
+        if not keys:
+            return {}
+        return dict(self._opened(f"{_GET} AND namespace = $2", [*keys], self._own_namespace))
 
     def keys(self, prefix: str = "") -> list[str]:
         """See `Snapshot`."""
@@ -89,21 +113,20 @@ class ServerSnapshot(Snapshot):
         return {row["key"]: max(row["size"] - SEAL_BYTES, 0) for row in self._below(_SIZES, prefix)}
 
     def _below(self, sql: str, prefix: str, *, after: str = "", limit: int | str = "") -> list[Any]:
-        """Return rows whose keys begin with *prefix*: of one namespace, where that says which it is."""
+        """Return the rows whose keys begin with *prefix*."""
         first, last = _between(prefix)
-        # No key has the letter that comes first.
+        # No key contains \x01, so this is the least key after *after*.
         given, rule = [max(first, f"{after}\x01") if after else first, last], _BETWEEN
-        # Whatever follows.
-        parts = {self._part_of(f"{prefix}{one}") for one in "ab"}
-        if len(parts) == 1 and prefix.endswith("/"):
-            given.append(self._space_of(f"{prefix}a"))
+        if self.namespace is not None:
+            given.append(self.namespace)
             rule = f"namespace = $3 AND {_BETWEEN}"
         return self.connection.ask(sql.format(rule=rule, limit=limit), *given)
 
-    def _places(self, keys: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Return namespaces and keys, in one order for all, so that two that write the same wait for each other."""
-        found = sorted((self._space_of(key), key) for key in keys)
-        return [space for space, _ in found], [key for _, key in found]
+    @property
+    def _own_namespace(self) -> str:
+        if self.namespace is None:
+            raise InvalidArgument("rows of a server are read and written by key within one namespace only")
+        return self.namespace
 
     def _opened(self, sql: str, *arguments: Any) -> list[tuple[str, bytes | Damaged]]:
         return [(row["key"], unseal(row["key"], row["value"])) for row in self.connection.ask(sql, *arguments)]
@@ -122,7 +145,7 @@ class ServerRows(ServerSnapshot, Rows):
         return bool(self._delete([check_key(key)]))
 
     def apply(self, changes: dict[str, Change]) -> None:
-        """Make *changes* in three questions at the most."""
+        """Apply *changes* in at most three statements."""
         new = [key for key, change in changes.items() if isinstance(change, New)]
         whole = {key for key, value in self.get_many(new).items() if isinstance(value, bytes)}
         values = {
@@ -143,12 +166,13 @@ class ServerRows(ServerSnapshot, Rows):
             yield
 
     def _put(self, values: dict[str, bytes]) -> None:
-        spaces, keys = self._places(values)
-        self.connection.tell(_PUT, spaces, keys, [seal(key, values[key]) for key in keys])
+        # Concurrent writers of equal keys lock them in the same order.
+        keys = sorted(values)
+        self.connection.tell(_PUT, self._own_namespace, keys, [seal(key, values[key]) for key in keys])
         self.connection.note_change()
 
     def _delete(self, keys: Sequence[str]) -> int:
-        count = self.connection.tell(_DELETE, *self._places(keys))
+        count = self.connection.tell(_DELETE, self._own_namespace, sorted(keys))
         self.connection.note_change()
         return count
 
@@ -158,10 +182,10 @@ class ServerStorage(RowStorage):
     A store on a server.
 
     Args:
-        server: Given up at its close.
-        part_of: The name that must be claimed to write a row of a key, None where none need be.
-        namespace_of: The namespace of a name, None for one that does not say it.
-        leases: What knows which names are claimed; rows under one that was lost are refused.
+        server: Closed with the store.
+        namespace: The namespace of calls that name none. By default each call must name one.
+        part_of: Maps a key to the name that must be claimed to write it, or None.
+        leases: Claims of these names. Rows under a lost name are rejected.
         wait: Seconds to wait for other writers.
 
     """
@@ -170,17 +194,28 @@ class ServerStorage(RowStorage):
         self,
         server: Server,
         *,
+        namespace: str | None = None,
         part_of: Callable[[str], str | None] = lambda _key: None,
-        namespace_of: Callable[[str], str | None] = lambda _name: None,
         leases: Leases | None = None,
         wait: float = WAIT,
     ) -> None:
         self._server = server
+        self._namespace = namespace
         self._part_of = part_of
-        self._namespace_of = namespace_of
         self._leases = leases
         self._dropped: StoreBusy | None = None
         super().__init__(server.location, name="rows", wait=wait)
+
+    def space(self, namespace: str | None) -> str:
+        """See `RowStorage`: each namespace is stored separately."""
+        found = self._namespace if namespace is None else namespace
+        if not found:
+            raise InvalidArgument("rows on a server belong to a namespace", hint="name the namespace of the rows")
+        return found
+
+    async def spaces(self) -> tuple[str, ...]:
+        """See `RowStorage`."""
+        return await self.look(lambda rows: cast("ServerSnapshot", rows).spaces())
 
     async def flush(self) -> None:
         """See `RowStorage`; raises once where rows were dropped, as another host has taken over whose they are."""
@@ -189,9 +224,15 @@ class ServerStorage(RowStorage):
         if dropped is not None:
             raise dropped
 
-    def look_here(self, work: Callable[[Snapshot], T]) -> T:
+    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
         """See `RowStorage`."""
-        reading = self._server.run(lambda one: work(self._seen_by(ServerSnapshot, one)), write=False, settings=ACROSS)
+        space = self._namespace if namespace is None else namespace
+        reading = self._server.run(
+            lambda one: work(ServerSnapshot(one, space)),
+            write=False,
+            namespace=space,
+            settings=ACROSS if space is None else {},
+        )
         return reading.result()
 
     async def scrub(self, *, wait: float | None = None) -> bool:
@@ -207,35 +248,47 @@ class ServerStorage(RowStorage):
         if self._leases is not None and self._leases.lost and not self._leases.lost.isdisjoint(self._names(changes)):
             raise _taken_over(self.location)
 
-    def _seen_by(self, kind: type[SnapshotT], connection: Connection) -> SnapshotT:
-        return kind(connection, self._space_of, self._part_of)
-
     def _names(self, changes: Iterable[str]) -> set[str]:
         return {name for key in changes if (name := self._part_of(key)) is not None}
 
-    def _space_of(self, key: str) -> str:
-        name = self._part_of(key)
-        return SHARED if name is None else self._namespace_of(name) or SHARED
+    def _in_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
+        # In one order, so that two transactions on the same namespaces cannot deadlock.
+        first, *others = sorted({*spaces})
 
-    def _in_transaction(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
-        return self._run(work, exclusive=True, wait=wait)
+        def plan(rows: ServerRows) -> T:
+            for one in others:
+                rows.connection.ask(_LOCK, one)
+            result = work(rows.within(spaces[0]))
+            if rows.connection.changed:
+                rows.connection.tell(_TOUCH_NOTHING, first)
+            return result
 
-    def _write_changes(self, changes: dict[str, Change]) -> None:
-        # What is lost on the way is written again, whether it was stored or not: it comes to the same.
-        if not self._run(lambda rows: self._applied(rows, changes), exclusive=False):
+        return self._run(plan, first, exclusive=True, settings=ACROSS if others else {}, wait=wait)
+
+    def _write_changes(self, changes: dict[str, Change], space: str) -> None:
+        # Idempotent: after a lost connection the changes are written again, whether they were stored or not.
+        if not self._run(lambda rows: self._applied(rows, changes), space, exclusive=False):
             self._dropped = _taken_over(self.location)
         elif self._leases is not None:
             self._leases.written(self._names(changes))
 
     def _applied(self, rows: ServerRows, changes: dict[str, Change]) -> bool:
-        """Make changes but for those under a name that was lost, and tell whether it was all of them."""
+        """Apply the changes that are not under a lost name, and return True if these are all."""
         names = self._names(changes)
         lost = self._leases.lost_of(rows.connection, names) if self._leases is not None and names else frozenset()
         rows.apply({key: change for key, change in changes.items() if self._part_of(key) not in lost})
         return not lost
 
-    def _run(self, work: Callable[[ServerRows], T], *, exclusive: bool, wait: float | None = None) -> T:
-        """Run *work* in a transaction, and let looks pass until it begins."""
+    def _run(
+        self,
+        work: Callable[[ServerRows], T],
+        space: str,
+        *,
+        exclusive: bool,
+        settings: Mapping[str, str] | None = None,
+        wait: float | None = None,
+    ) -> T:
+        """Run *work* in a transaction on a namespace. Reads run until it begins."""
         begun: list[bool] = []
 
         def begin() -> None:
@@ -245,14 +298,14 @@ class ServerStorage(RowStorage):
 
         def plan(one: Connection) -> T:
             begin()
-            return work(self._seen_by(ServerRows, one))
+            return work(ServerRows(one, space))
 
         running = self._server.run(
             plan,
             write=True,
-            namespace=SHARED,
+            namespace=space,
             exclusive=exclusive,
-            settings=ACROSS,
+            settings=settings,
             wait=self._wait if wait is None else min(wait, self._wait),
         )
         # It may never begin.
@@ -263,11 +316,12 @@ class ServerStorage(RowStorage):
 
     def _inspect(self) -> list[Finding]:
         findings = self._server.run(check_durability, write=False).result()
-        after: str | None = ""
-        while after is not None:
-            page = self.look_here(lambda rows, after=after: _damaged(rows, after))  # type: ignore[misc]  # bound
-            findings += page[0]
-            after = page[1]
+        for space in self.look_here(lambda rows: cast("ServerSnapshot", rows).spaces()):
+            after: str | None = ""
+            while after is not None:
+                page = self.look_here(lambda rows, after=after: _damaged(rows, after), namespace=space)  # type: ignore[misc]  # bound
+                findings += page[0]
+                after = page[1]
         return findings
 
     def _shut(self) -> None:

@@ -117,9 +117,18 @@ class RowStorage:
         with self._guard:
             return len(self._queue)
 
-    def enqueue(self, rows: Iterable[tuple[str, Change]]) -> None:
-        """Have pairs of key and change written behind, those of one call in one transaction or, if one is bad, none."""
+    def space(self, namespace: str | None) -> str:  # noqa: ARG002 - see below
+        """Return the namespace under which rows are stored: a directory stores all namespaces together, as ``""``."""
+        return ""
+
+    async def spaces(self) -> tuple[str, ...]:
+        """Return the results of `space` for all namespaces that have visible rows."""
+        return ("",)
+
+    def enqueue(self, rows: Iterable[tuple[str, Change]], *, namespace: str | None = None) -> None:
+        """Write pairs of key and change in the background: all pairs of a call in one transaction, or none."""
         self._check_open()
+        space = self.space(namespace)
         changes = checked_changes(rows)
         if not changes:
             return
@@ -128,7 +137,7 @@ class RowStorage:
         with self._guard:
             self._schedule()
             self._enqueued += 1
-            self._queue.append(PendingCall(self._enqueued, changes, size))
+            self._queue.append(PendingCall(self._enqueued, changes, size, space))
 
     def _accept(self, changes: dict[str, Change]) -> None:
         """Refuse changes that could not be written."""
@@ -147,29 +156,40 @@ class RowStorage:
                 self._waiting.append((self._enqueued, done))
         await outcome(done)
 
-    async def read(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
-        """Return the values of *keys* that there are, all of one moment, with what is enqueued taken as written."""
-        wanted = [check_key(key) for key in keys]
-        return await outcome(self._looking(lambda: self._read(wanted)))
+    async def read(self, keys: Sequence[str], *, namespace: str | None = None) -> dict[str, bytes | Damaged]:
+        """Return the existing values of *keys* from one snapshot, including enqueued changes."""
+        wanted, space = [check_key(key) for key in keys], self.space(namespace)
+        return await outcome(self._looking(lambda: self._read(wanted, space)))
 
-    def has(self, key: str) -> bool:
-        """Tell whether anything is stored or enqueued under *key*; blocks, for the rare question that is not async."""
-        check_key(key)
-        return key in self._looking(lambda: self._read([key])).result()
+    def has(self, key: str, *, namespace: str | None = None) -> bool:
+        """Return True if a value is stored or enqueued under *key*. Blocks."""
+        wanted, space = [check_key(key)], self.space(namespace)
+        return key in self._looking(lambda: self._read(wanted, space)).result()
 
-    async def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with *prefix*, sorted, with what is enqueued taken as written."""
+    async def keys(self, prefix: str = "", *, namespace: str | None = None) -> list[str]:
+        """Return the keys that begin with *prefix*, sorted, including enqueued changes."""
         if prefix != "":
             check_key(prefix)
-        return await outcome(self._looking(lambda: self._keys(prefix)))
+        space = self.space(namespace)
+        return await outcome(self._looking(lambda: self._keys(prefix, space)))
 
-    async def transact(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
-        """Run *work*, which is not async, in one write transaction after what was enqueued."""
-        return await outcome(self.in_thread(lambda: self.transact_here(work, wait=wait)))
+    async def transact(
+        self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
+    ) -> T:
+        """
+        Run *work*, which is not async, in one write transaction after what was enqueued.
 
-    async def look(self, work: Callable[[Snapshot], T]) -> T:
-        """Run *work* in the thread, perhaps more than once and out of turn, on the rows of one moment."""
-        return await outcome(self._looking(lambda: self.look_here(work)))
+        *work* gets the rows of the first of *namespaces*, and reaches those of the others with `Snapshot.within`.
+        """
+        return await outcome(self.in_thread(lambda: self.transact_here(work, namespaces=namespaces, wait=wait)))
+
+    async def look(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
+        """
+        Run *work* in the store's thread on one snapshot, possibly more than once and out of turn.
+
+        It gets the rows of *namespace*, or by default those of all visible namespaces.
+        """
+        return await outcome(self._looking(lambda: self.look_here(work, namespace=namespace)))
 
     def in_thread(self, job: Callable[[], T]) -> Future[T]:
         """Run *job* in the thread after what was asked for before; it may call `transact_here` and `look_here`."""
@@ -264,22 +284,25 @@ class RowStorage:
 
     # What follows runs in the thread.
 
-    def transact_here(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
+    def transact_here(
+        self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
+    ) -> T:
         """Do as `transact`, for a job."""
+        spaces = [self.space(one) for one in namespaces or (None,)]
         self._write_pending()
-        return self._in_transaction(work, wait=wait)
+        return self._in_transaction(work, spaces=spaces, wait=wait)
 
-    def look_here(self, work: Callable[[Snapshot], T]) -> T:
+    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
         """Do as `look`, for a job."""
         raise NotImplementedError
 
-    def _in_transaction(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
-        """Run *work* in one write transaction."""
+    def _in_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
+        """Run *work* in one write transaction on the rows of *spaces*."""
         raise NotImplementedError
 
-    def _write_changes(self, changes: dict[str, Change]) -> None:
-        """Make changes in one write transaction."""
-        self._in_transaction(lambda rows: rows.apply(changes))
+    def _write_changes(self, changes: dict[str, Change], space: str) -> None:
+        """Apply changes in one write transaction."""
+        self._in_transaction(lambda rows: rows.apply(changes), spaces=[space])
 
     def _inspect(self) -> list[Finding]:
         """Return what is wrong with what is stored."""
@@ -327,7 +350,7 @@ class RowStorage:
         while group := self._take(target, 1 if one_by_one else None):
             changes = combined(group)
             try:
-                self._write_changes(changes)
+                self._write_changes(changes, group[0].namespace)
             except StoreError as error:
                 self._failure = error
                 if not isinstance(error, StoreFull) or len(group) == 1:
@@ -342,20 +365,22 @@ class RowStorage:
                 self._durable = group[-1].number
 
     def _take(self, target: int, count: int | None) -> list[PendingCall]:
-        """Return the next calls up to number *target* that make up one transaction, leaving them in the queue."""
+        """Return the next calls up to *target* that form one transaction of one namespace. They stay in the queue."""
         group: list[PendingCall] = []
         size = 0
         with self._guard:
             for call in islice(self._queue, count):
                 if call.number > target or (group and size + call.size > _TRANSACTION_BYTES):
                     break
+                if group and call.namespace != group[0].namespace:
+                    break
                 group.append(call)
                 size += call.size
         return group
 
-    def _read(self, keys: list[str]) -> dict[str, bytes | Damaged]:
-        found = self.look_here(lambda rows: rows.get_many(keys))
-        for key, change in self._on_their_way().items():
+    def _read(self, keys: list[str], space: str) -> dict[str, bytes | Damaged]:
+        found = self.look_here(lambda rows: rows.get_many(keys), namespace=space)
+        for key, change in self._on_their_way(space).items():
             if key not in keys or (isinstance(change, New) and isinstance(found.get(key), bytes)):
                 continue
             if change is None:
@@ -364,16 +389,16 @@ class RowStorage:
                 found[key] = change.value if isinstance(change, New) else change
         return {key: found[key] for key in keys if key in found}
 
-    def _keys(self, prefix: str) -> list[str]:
-        keys = set(self.look_here(lambda rows: rows.keys(prefix)))
-        for key, change in self._on_their_way().items():
+    def _keys(self, prefix: str, space: str) -> list[str]:
+        keys = set(self.look_here(lambda rows: rows.keys(prefix), namespace=space))
+        for key, change in self._on_their_way(space).items():
             if key.startswith(prefix):
                 (keys.discard if change is None else keys.add)(key)
         return sorted(keys)
 
-    def _on_their_way(self) -> dict[str, Change]:
+    def _on_their_way(self, space: str) -> dict[str, Change]:
         with self._guard:
-            calls = list(self._queue)
+            calls = [call for call in self._queue if call.namespace == space]
         return combined(calls)
 
     def _check(self) -> list[Finding]:
@@ -428,7 +453,7 @@ class Storage(RowStorage):
 
     # What follows runs in the thread.
 
-    def look_here(self, work: Callable[[Snapshot], T]) -> T:
+    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:  # noqa: ARG002 - as `space`
         """Do as `look`, for a job."""
         if not self._has_database():
             return work(SqliteSnapshot(None))
@@ -476,7 +501,13 @@ class Storage(RowStorage):
             if opened is not None:
                 opened.let_go()
 
-    def _in_transaction(self, work: Callable[[Rows], T], *, wait: float | None = None) -> T:
+    def _in_transaction(
+        self,
+        work: Callable[[Rows], T],
+        *,
+        spaces: Sequence[str] = (),  # noqa: ARG002 - as `space`
+        wait: float | None = None,
+    ) -> T:
         opened = self._begun(self._wait if wait is None else wait)
         rows = SqliteRows(opened.connection)
         try:

@@ -31,10 +31,10 @@ _CODES: Final = {
 def fail_transactions(storage: RowStorage, planned: Callable[[], DiskFault | None]) -> None:
     """Let a storage's transactions fail: *planned* is asked before each whether this one does, and how."""
 
-    def in_transaction(work: Callable[[Rows], T], *, wait: float | None = None) -> T:
+    def in_transaction(work: Callable[[Rows], T], **given: Any) -> T:
         kind = planned()
         if kind is None:
-            return type(storage)._in_transaction(storage, work, wait=wait)  # noqa: SLF001 - below every door
+            return type(storage)._in_transaction(storage, work, **given)  # noqa: SLF001 - below every door
         if kind == "busy":
             raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
 
@@ -45,7 +45,7 @@ def fail_transactions(storage: RowStorage, planned: Callable[[], DiskFault | Non
             rows.failure.sqlite_errorname = "SQLITE_PLANNED"
             raise rows.failure
 
-        return type(storage)._in_transaction(storage, undone, wait=wait)  # noqa: SLF001 - as above
+        return type(storage)._in_transaction(storage, undone, **given)  # noqa: SLF001 - as above
 
     vars(storage)["_in_transaction"] = in_transaction
 

@@ -33,7 +33,7 @@ class OnServer:
 
     def open(self):
         """Open the store."""
-        return ServerStorage(Server.open(self.url))
+        return ServerStorage(Server.open(self.url), namespace="default")
 
 
 @pytest.fixture(params=["directory", "server"])

@@ -152,7 +152,7 @@ def test_a_store_on_a_server_does_the_same(database):
             """Begin with nothing."""
 
         def open(self):
-            return ServerStorage(Server.open(database))
+            return ServerStorage(Server.open(database), namespace="default")
 
         def clean(self):
             kept.run(lambda one: one.tell("DELETE FROM rows"), write=True).result()

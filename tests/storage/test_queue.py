@@ -15,7 +15,7 @@ import pytest
 
 from mama_structs.errors import StoreBusy, StoreDamaged
 from mama_structs.storage.server import Server
-from mama_structs.storage.server_store import SHARED, ServerStorage
+from mama_structs.storage.server_store import ServerStorage
 from mama_structs.storage.store import Storage
 
 LOADER = """
@@ -100,11 +100,11 @@ async def test_reads_pass_a_write_that_waits_for_the_lock(tmp_path):
 
 async def test_reads_pass_a_write_that_waits_for_another_host(database):
     """The same for rows on a server; what may not wait is refused at once, and rows written behind are kept."""
-    storage = ServerStorage(Server.open(database))
+    storage = ServerStorage(Server.open(database), namespace="default")
     stranger = Server.open(f"{database}?application_name=stranger")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     begun, go = threading.Event(), threading.Event()
-    holding = stranger.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace=SHARED)
+    holding = stranger.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace="default")
     assert begun.wait(30)
     with pytest.raises(StoreBusy):
         await storage.transact(lambda rows: rows.put("x", b"1"), wait=0)

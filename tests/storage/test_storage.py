@@ -181,9 +181,9 @@ async def test_a_call_is_one_transaction(storage, monkeypatch):
     writes = []
     real = storage._write_changes
 
-    def counting(changes):
+    def counting(*given):
         before = storage.pending
-        real(changes)
+        real(*given)
         writes.append(before)
 
     monkeypatch.setattr(storage, "_write_changes", counting)
@@ -199,7 +199,7 @@ async def test_concurrent_flushes_share_transactions(storage, monkeypatch):
     """Sixty-four savers that flush at once cost a handful of transactions, not sixty-four."""
     transactions = []
     real = storage._write_changes
-    monkeypatch.setattr(storage, "_write_changes", lambda changes: (transactions.append(1), real(changes))[1])
+    monkeypatch.setattr(storage, "_write_changes", lambda *given: (transactions.append(1), real(*given))[1])
 
     async def save(number):
         storage.enqueue([(f"k{number}", b"1")])

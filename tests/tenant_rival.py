@@ -1,0 +1,97 @@
+"""
+A second role on the database of a test: it deletes, expires and forgets in its own namespace while the test runs.
+
+`start` gives the process of a worker a database, and `stop` takes it back and fails if the role lost a ref of its own.
+The process reads URLs of databases, one a line, and works on one until an empty line; it answers with ``ok``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+
+NAMESPACE = "rivals"
+# Suites store equal texts.
+KEPT = {"plan": "shields first", "a": "1", "b": "x"}
+PAUSE_SECONDS = 0.1
+_process: list[subprocess.Popen[str]] = []
+
+
+def start(url: str) -> None:
+    """Let the second role work on a database until `stop`."""
+    if not _process:
+        command = [sys.executable, __file__]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment.pop("MAMA_STRUCTS_TEST_ENGINE", None)
+        _process.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        )
+        # It ends with its input, and is no child that a test must wait for.
+    _send(url)
+
+
+def stop() -> None:
+    """Wait for the end of the round in progress, at least one, and raise if the role lost anything."""
+    _send("")
+    answer = _process[0].stdout.readline() if _process[0].stdout is not None else ""
+    if answer != "ok\n":
+        _process.pop().kill()
+        raise AssertionError(f"the second role lost refs, or could not delete: {answer or 'see its traceback'}")
+
+
+def _send(line: str) -> None:
+    pipe = _process[0].stdin
+    assert pipe is not None
+    pipe.write(f"{line}\n")
+    pipe.flush()
+
+
+async def one_round(url: str, number: int) -> None:
+    """Delete, expire and forget, and check that all kept refs can be read."""
+    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - the process of the tests needs none of it
+    from mama_structs._home import home_at  # noqa: PLC0415 - as above
+
+    def opened(conversation: str) -> Session:
+        return Session.open(url, embedder=HashEmbedder(), namespace=NAMESPACE, conversation=conversation)
+
+    async with opened("kept") as session:
+        for ref_id, text in KEPT.items():
+            session.refs.put(ref_id, text)
+        own = session.refs.put("own", f"deleted in round {number}")
+        session.refs.delete(own.versioned)
+    async with opened("expired") as session:
+        session.refs.put("a", f"expired in round {number}")
+        session.refs.put("evidence", f"forgotten in round {number}")
+        await session.memories.save_decision("x", f"choice {number}", "y", evidence=["ref:evidence"])
+        forgotten = await session.memories.forget(about="x")
+        assert forgotten.memories
+        assert forgotten.refs
+    async with home_at(url) as home:
+        assert await home.expire(NAMESPACE, datetime.now(UTC).replace(year=2100))
+    async with opened("kept") as session:
+        for ref_id, text in KEPT.items():
+            session.refs.put(ref_id, text)
+    async with opened("kept") as session:
+        assert KEPT == {ref_id: session.refs.get(f"ref:{ref_id}").text for ref_id in KEPT}
+
+
+def main() -> None:
+    """Work on one database after the other until the input ends."""
+    for line in iter(sys.stdin.readline, ""):
+        if line == "\n":
+            continue
+        is_over = threading.Event()
+        threading.Thread(target=lambda over=is_over: (sys.stdin.readline(), over.set()), daemon=True).start()
+        number = 0
+        while number == 0 or not is_over.wait(PAUSE_SECONDS):
+            asyncio.run(one_round(line.strip(), number))
+            number += 1
+        print("ok", flush=True)  # noqa: T201 - the answer to the parent
+
+
+if __name__ == "__main__":
+    main()
