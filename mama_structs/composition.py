@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from mama_structs._provenance import UNKNOWN_ORIGIN, Origin, Provenance, marked_trust
 from mama_structs.descriptors.entries import Erasure
 from mama_structs.descriptors.shortening import OwnShare
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import EntityNotFound, MemoryNotFound
+from mama_structs.errors import DescriptorError, EntityNotFound, MemoryNotFound
 from mama_structs.memory.forgetting import Doomed, EraseTexts
 from mama_structs.memory.model import MAX_RANDOM, MIN_RANDOM, DecisionMetadata, Memory, MemoryType
 from mama_structs.memory.results import shortened
+from mama_structs.memory.saving import FindContent
 from mama_structs.memory.store import MemoryStore
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
@@ -30,6 +32,11 @@ _PUNCTUATION: Final = ".:!?*_~#@|"
 _BETWEEN: Final = re.compile(r"[/=:|→]")
 # What stands between blanks, quotes, brackets and commas.
 _WORD: Final = re.compile("[^\\s,;()\\[\\]{}<>\"'`\u201c\u201d\u2018\u2019\u300c\u300d]+")
+# The element of a handle whose text is shown, and the note on a handle in shortened JSON.
+_SHOWN_HANDLE: Final = re.compile(
+    r"<(?:fd_result|fd_content|fd_matches|ref_content)\s[^<>]{0,1000}?\b(?:fd|id)=\"(?P<tag>[^\"<>]{1,300})\""
+    r"|\"fd\":\s?\"(?P<json>(?:fd:[1-9][0-9]{0,17}|ref:[^\"]{1,300}))\""
+)
 _PARTICLE: Final = re.compile(r"[가-힣]{1,8}$")
 
 
@@ -61,10 +68,10 @@ MEMORY_IDS: Final = IdScheme(
     types=frozenset(kind.value for kind in MemoryType),
     contains="_",
     brief={
-        "decision": ("topic", "content", "outcome"),
-        "checkpoint": ("content",),
-        "insight": ("content",),
-        "context": ("topic", "content"),
+        "decision": ("topic", "content", "outcome", "trust"),
+        "checkpoint": ("content", "trust"),
+        "insight": ("content", "trust"),
+        "context": ("topic", "content", "trust"),
     },
 )
 """How the ids of memories look, those of v1.0 included."""
@@ -108,6 +115,7 @@ def _as_entity(memory: Memory) -> dict[str, Any]:
     if isinstance(memory.metadata, DecisionMetadata):
         fields["outcome"] = memory.metadata.outcome
         fields["outcome_reason"] = memory.metadata.outcome_reason and shortened(memory.metadata.outcome_reason)
+    fields["trust"] = marked_trust(memory.trust)
     fields["created_at"] = memory.created_at.isoformat()
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -120,7 +128,14 @@ def recall_from(
     async def recall(ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         found = {one: await memories.about(one, limit=_RECALLED, types=[MemoryType.DECISION]) for one in ids}
         return {
-            one: [{"id": memory.id, "decision": _one_line(memory)} for memory in decisions]
+            one: [
+                {
+                    "id": memory.id,
+                    **({"trust": memory.trust} if marked_trust(memory.trust) else {}),
+                    "decision": _one_line(memory),
+                }
+                for memory in decisions
+            ]
             for one, decisions in found.items()
             if decisions
         }
@@ -143,17 +158,28 @@ def reference_share(resolver: Resolver) -> Callable[[Mapping[str, Any]], OwnShar
     return lambda answer: ReferenceShare.of(answer, brief_of)
 
 
-def contents_of(refs: RefStore) -> Callable[[str], tuple[str, str] | None]:
-    """Return what gives versioned handle and text for a piece of evidence, None for what is no handle."""
-    # What begins as a handle does is one, or a mistake: as plain words it would be gone with its conversation.
+def contents_of(refs: RefStore) -> FindContent:
+    """Return a function that resolves a handle in evidence to its versioned handle, text and provenance."""
+    # A text that begins like a handle must be one: as plain text it would mean nothing in another conversation.
 
-    def find(evidence: str) -> tuple[str, str] | None:
+    def find(evidence: str) -> tuple[str, str, Provenance] | None:
         bare = evidence.strip(_AROUND)
         kind, colon, name = bare.partition(":")
         handle = f"{kind.lower()}{colon}{name}"
         if not handle.startswith(_HANDLES):
             return None
         entry = refs.get(handle)
-        return entry.versioned, entry.body.text
+        return entry.versioned, entry.body.text, entry.provenance
 
     return find
+
+
+def trusts_shown(text: str, refs: RefStore) -> Iterator[Origin]:
+    """Yield the trust of each handle whose text a message shows, as `RefStore.wrap` and the tools of refs write it."""
+    for found in _SHOWN_HANDLE.finditer(text):
+        handle = found["tag"] or found["json"]
+        try:
+            yield refs.get(handle).trust
+        except DescriptorError:
+            # It was deleted, or belongs to another conversation.
+            yield UNKNOWN_ORIGIN

@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 
 from mama_structs import _check
+from mama_structs._provenance import Origin, least_trusted, mark_of
 from mama_structs._quoting import plainly, quoted, without_recalled
 from mama_structs.descriptors.messages import said_by_user
 from mama_structs.descriptors.told import Fact, Told
@@ -32,7 +33,6 @@ from mama_structs.memory.model import (
     MemoryType,
     Outcome,
     is_reason,
-    least_trusted,
 )
 from mama_structs.memory.noticing import disagreeing
 from mama_structs.memory.ranking import SHOWN
@@ -379,13 +379,13 @@ def _line(grounds: Grounds, memory: Memory, told: Hit | Memory, section: int, *n
     )
 
 
-def _whence(memory: Memory) -> str:
+def _whence(memory: Memory) -> Origin:
     return least_trusted((memory.origin, memory.trust))
 
 
 def _marks(grounds: Grounds, memory: Memory) -> list[str]:
-    """Say of a memory from outside, from a tool or of another namespace that it is."""
-    mark = {"outside": "from outside, unchecked", "tool": "from a tool"}.get(_whence(memory))
+    """Return the marks of a memory from outside, from a tool, or of another namespace."""
+    mark = mark_of(_whence(memory))
     is_own = grounds.own in (None, memory.namespace)
     return [*([] if is_own else [f"in {quoted(memory.namespace, most=_SIZES[-1])}"]), *([] if mark is None else [mark])]
 

@@ -29,6 +29,7 @@ from mama_structs._async import (
 )
 from mama_structs._budget import Budget
 from mama_structs._check import is_address, whole
+from mama_structs._provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, trusts_in, using_inserted_texts
 from mama_structs._showing import Figures, boxed, counted, escaped, heading, table
 from mama_structs._telemetry import load, observed
 from mama_structs.descriptors.conversation_info import Conversations
@@ -45,7 +46,7 @@ from mama_structs.errors import (
 from mama_structs.memory.copied import Copied
 from mama_structs.memory.judging import Judge
 from mama_structs.memory.learned import Learned
-from mama_structs.memory.model import Maintained, Origin
+from mama_structs.memory.model import Maintained
 from mama_structs.memory.reranking import Reranker
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
@@ -502,7 +503,7 @@ class Session:
         self._check()
         budget = self._budget(max_chars)
         tool, asked = self._tool(tool_name), _read(arguments)
-        kept = len(self.refs)
+        kept, inserted = len(self.refs), None
         try:
             given = passed(asked, tool, self.refs.get)
         except (DescriptorError, InvalidArgument) as error:
@@ -510,16 +511,22 @@ class Session:
                 raise
             result = tool.on_error(error, asked)
         else:
+            inserted = given.provenance
             if given.handles:
                 note = f"{tool.name} got the text of {', '.join(given.handles)}"
                 _log.info("%s", note)
                 self._heard.say(note)
             about = {"conversation__id": self.conversation}
-            with using_session(self), observed("execute_tool", tool.name, **about) as found:
+            with (
+                using_session(self),
+                using_inserted_texts(given.provenance),
+                observed("execute_tool", tool.name, **about) as found,
+            ):
                 result = await tool.run(given.arguments, host=host)
                 if kind := getattr(result, "type", None) if isinstance(result, str) else None:
                     found["error__type"] = kind
-        shown = self._told(tool, result, budget)
+        with using_inserted_texts(inserted):
+            shown = self._told(tool, result, budget)
         if len(self.refs) != kept:
             try:
                 await self.flush()
@@ -554,8 +561,20 @@ class Session:
         source = tool.name if is_own or tool.name in self.hidden else TOOL_RESULT
         if keeps and is_own:
             make_room(self.refs)
+        # Memories in an answer are marked with their trust. Other tools show memories among the references only, and
+        # the tools of v1.0 mark them in text.
+        marked = data if is_own else data.get("references") if isinstance(data, dict) else None
+        trusts = [UNKNOWN_ORIGIN] if tool.deprecated else trusts_in(marked)
+        shown_by = Provenance("tool", least_trusted(["tool", *trusts]))
         shown = within_budget(
-            self.refs, data, what=tool.name, budget=budget, keeps=keeps, schema=tool.output_schema, source=source
+            self.refs,
+            data,
+            what=tool.name,
+            budget=budget,
+            keeps=keeps,
+            schema=tool.output_schema,
+            source=source,
+            provenance=shown_by,
         )
         return ErrorText(str(shown), result.type) if is_error and shown is not data else shown
 
@@ -644,12 +663,18 @@ class Session:
             StoreError: The memories cannot be written.
 
         """
-        from mama_structs.descriptors.spoken import spoken_in  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.composition import trusts_shown  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.descriptors.spoken import spoken_in  # noqa: PLC0415
         from mama_structs.memory.learning import Utterance, learn  # noqa: PLC0415
 
         self._check()
         said = [
-            Utterance(one.speaker, one.text, f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}")
+            Utterance(
+                # A message of the user may show the text of a handle.
+                least_trusted([one.speaker, *trusts_shown(one.text, self.refs)]),
+                one.text,
+                f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}",
+            )
             for one in spoken_in(messages)
         ]
         return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)
@@ -694,7 +719,9 @@ class Session:
 
         Args:
             result: See `RefStore.wrap`.
-            source: ``"user_input"`` for what the user pasted: the user's own words around it stay in sight.
+            source: The source of the result, which determines the origin of the new handles: ``"user_input"`` and
+                ``"host"`` are the user's, ``"tool_result"`` is a tool's, every other one, such as ``"web"``, is from
+                outside. With ``"user_input"`` the user's own words around the pasted text stay visible.
 
         Raises:
             StoreError: The disk does not take it.

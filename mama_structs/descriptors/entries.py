@@ -12,6 +12,7 @@ from typing import Final, Self, TypeVar
 
 import attrs
 
+from mama_structs._provenance import UNKNOWN_ORIGIN, Origin, Provenance
 from mama_structs._showing import Seen, Showing, counted
 from mama_structs.descriptors.kinds import Category
 from mama_structs.descriptors.parser import ref_id_in
@@ -79,12 +80,19 @@ def parse_handle(text: object) -> Handle:
 
 @attrs.frozen(kw_only=True, repr=False)
 class _StoredText(Showing):
-    """A text that is kept, whatever it came from."""
+    """A stored text or binary content, with its provenance."""
 
     category: Category
     created_at: datetime
     page_size: int
     content: Content
+    origin: Origin = UNKNOWN_ORIGIN
+    trust: Origin = UNKNOWN_ORIGIN
+
+    @property
+    def provenance(self) -> Provenance:
+        """The author of the text, and its least trusted basis."""
+        return Provenance(self.origin, self.trust)
 
     @property
     def text(self) -> str:
@@ -135,6 +143,8 @@ class Ref(_StoredText):
         created_at: When it was stored (UTC).
         page_size: Characters of its pages.
         content: The marked text as it came; `body` is what everything that reads, counts or writes goes by.
+        origin: The least trusted author of the text, as for `Memory`; ``"outside"`` if an earlier version stored it.
+        trust: The least trusted origin of the text and of the texts that it is based on.
 
     """
 
@@ -188,6 +198,8 @@ class Descriptor(_StoredText):
         page_size: Characters of its pages.
         content: The text, or the bytes.
         mime_type: ``text/plain``, or what the bytes are.
+        origin: As for `Ref`.
+        trust: As for `Ref`.
 
     """
 

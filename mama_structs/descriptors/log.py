@@ -30,6 +30,7 @@ import attrs
 import msgspec
 
 from mama_structs import _check
+from mama_structs._provenance import UNKNOWN_ORIGIN
 from mama_structs.descriptors.entries import DamagedEntry, DeletedEntry, Descriptor, Entries, Entry, Ref
 from mama_structs.descriptors.text import TEXT, Content
 from mama_structs.errors import InvalidArgument, StoreDamaged, shown
@@ -155,14 +156,15 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
         )
 
 
-_LATER: Final = {"mime_type": TEXT}
+# Fields that earlier versions did not store, with the value that a row without them has.
+_LATER: Final = {"mime_type": TEXT, "origin": UNKNOWN_ORIGIN, "trust": UNKNOWN_ORIGIN}
 
 
 def _record_type(entry: type[Entry], op: str) -> type[_Record]:
-    """Make the record of an entry: its fields, but for its content, of which it names the hash."""
+    """Return the record class of an entry class: its fields, with the hash of the content in place of the content."""
     hints = get_type_hints(entry)
     names = [field.name for field in attrs.fields(entry) if field.name not in {"content", *_LATER}]
-    # What came later is written where it says something: a version that does not know it reads all the others.
+    # Fields with their default are omitted, so that an earlier version can read the row.
     later = [(name, hints[name], default) for name, default in _LATER.items() if name in hints]
     fields = [*((name, hints[name]) for name in names), ("hash", str), *later]
     made = msgspec.defstruct(

@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from mama_structs._provenance import Provenance
 from mama_structs.descriptors.entries import Entry, Ref
 from mama_structs.descriptors.fences import enclosed
 from mama_structs.descriptors.text import Content
@@ -25,22 +26,31 @@ _SAID_NO: Final = frozenset({"false", "no", "0"})
 
 @attrs.frozen
 class Revision:
-    """What a ref is to be: its text as it came, what its tag said, and whether it ended."""
+    """The next version of a ref: its text, the attributes of its tag, whether the tag closed, and its provenance."""
 
     text: str
     attributes: Mapping[str, str]
     complete: bool = True
+    provenance: Provenance = attrs.field(kw_only=True)
 
     @classmethod
-    def of_body(cls, body: str, ref: Ref, attributes: Mapping[str, str], *, complete: bool = True) -> Revision:
-        """Make one whose body is exactly this, in the language of an earlier one."""
+    def of_body(
+        cls,
+        body: str,
+        ref: Ref,
+        attributes: Mapping[str, str],
+        *,
+        author: Provenance,
+        complete: bool = True,
+    ) -> Revision:
+        """Return a revision of *ref* with exactly this body, in the language of *ref*, changed by *author*."""
         said = {**attributes}
         if ref.language is not None and not {"lang", "language"} & said.keys():
             said["lang"] = ref.language
         said.pop("fence", None)
         if enclosed(body) is not None:
             said["fence"] = "keep"
-        return cls(body, said, complete)
+        return cls(body, said, complete, provenance=ref.provenance.limited_by(author))
 
 
 def asks_to_append(attributes: Mapping[str, str]) -> bool:
@@ -50,24 +60,25 @@ def asks_to_append(attributes: Mapping[str, str]) -> bool:
 
 def appended(ref: Ref, more: Revision) -> Revision:
     """
-    Return a ref with more behind it: on a line of its own, or, where the answer was cut, right where it ended.
+    Return a ref with *more* appended: on a new line, or without a line break if the ref is incomplete.
 
-    What goes on in the code fence that was open then may close it, or stand in a fence of its own.
+    A continuation inside an open code fence may close that fence, or repeat it.
     """
     said = {**ref.attributes, **more.attributes}
     own = enclosed(more.text)
     if not ref.complete and own is None:
-        return Revision(f"{ref.text}{more.text}", said, more.complete)
+        provenance = ref.provenance.limited_by(more.provenance)
+        return Revision(f"{ref.text}{more.text}", said, more.complete, provenance=provenance)
     keeps = more.attributes.get("fence", "").lower() == "keep"
     added = more.text if own is None or keeps else own.text
     body = ref.body.text
     line_break = "\r\n" if "\r\n" in body else "\n"
     between = line_break if ref.complete and body and added and not body.endswith("\n") else ""
-    return Revision.of_body(f"{body}{between}{added}", ref, said, complete=more.complete)
+    return Revision.of_body(f"{body}{between}{added}", ref, said, author=more.provenance, complete=more.complete)
 
 
 def is_same(ref: Ref, other: Ref) -> bool:
-    """Tell whether *other*, which would be the next version, says nothing that *ref* does not."""
+    """Return True if *other*, as the next version, would add nothing to *ref*, whoever writes it."""
     if ref.body != other.body or ref.complete != other.complete:
         return False
     known = {"lang": ref.language, "language": ref.language, **ref.attributes}
@@ -79,8 +90,8 @@ def is_same(ref: Ref, other: Ref) -> bool:
 # Edits
 
 
-def edited(entry: Ref, old: str, new: str) -> Revision:
-    """Return a ref with *new* in place of the one *old* in it, or raise `InvalidParameter`."""
+def edited(entry: Ref, old: str, new: str, *, author: Provenance) -> Revision:
+    """Return a ref in which *new* by *author* replaces the only *old*, or raise `InvalidParameter`."""
     handle, body = entry.versioned, entry.body.text
     for name, value in (("old", old), ("new", new)):
         if not isinstance(value, str):
@@ -98,7 +109,7 @@ def edited(entry: Ref, old: str, new: str) -> Revision:
     places = list(islice(_places(body, old), _SHOWN + 1))
     if len(places) == 1:
         changed = f"{body[: places[0]]}{new}{body[places[0] + len(old) :]}"
-        return Revision.of_body(changed, entry, entry.attributes, complete=entry.complete)
+        return Revision.of_body(changed, entry, entry.attributes, author=author, complete=entry.complete)
     raise _many(handle, entry.body, places) if places else _none(handle, entry.body, old)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, Self, get_args
 from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._budget import Budget
+from mama_structs._provenance import ORIGINS, Origin, Provenance, inserted_texts
 from mama_structs._showing import boxed, counted, entries, heading
 from mama_structs.descriptors.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
@@ -209,7 +210,7 @@ class RefStore:
 
     def ingest(self, message: object) -> Ingested:
         """
-        Store the refs of a model's answer, usable at once.
+        Store the refs of a model's answer with the origin ``"model"``. They are usable immediately.
 
         A ref that cannot be stored is reported among the diagnostics, and the others are stored.
 
@@ -243,55 +244,68 @@ class RefStore:
         collector = Collector(marks=self.settings.references_enabled)
         return RefStream(collector, functools.partial(self._streamed, begun=self._ingests))
 
-    def put(self, ref_id: str, text: str, *, append: bool = False, **attributes: str) -> Ref:
+    def put(
+        self, ref_id: str, text: str, *, append: bool = False, origin: Origin | None = None, **attributes: str
+    ) -> Ref:
         """
-        Store a text as a ref, whatever it holds: tags in it are text.
+        Store a text as a ref. Tags in the text are text.
 
-        A new version is made, unless the newest one says the same; a fence around all of it is markup, as in an answer.
+        This creates a new version, unless the newest version has the same content. A code fence that encloses the
+        whole text is markup, as in an answer.
 
         Args:
             ref_id: With or without ``ref:``.
             text: Of any length, within the quota.
-            append: Whether it goes behind the newest version, on a line of its own, or right behind an incomplete one.
-            attributes: What a tag would say, such as *lang*, *title* or ``fence="keep"``.
+            append: Whether to append to the newest version, on a new line, or without a line break if it is incomplete.
+            origin: The author of the text, as for `MemoryStore.save_decision`; None for the user.
+            attributes: The attributes of a tag, such as *lang*, *title* or ``fence="keep"``.
 
         Raises:
             InvalidHandle: *ref_id* is no id.
-            InvalidArgument: *text* or an attribute is no text, or has surrogates that no file could hold.
+            InvalidArgument: *text* or an attribute is no text or has surrogates that no file could hold, or *origin* is
+                unknown.
 
         """
         self._check_open()
+        author = _author("user" if origin is None else origin)
         for name, value in attributes.items():
             if not isinstance(value, str):
                 raise InvalidArgument(f"{name} must be text, got {type(value).__name__}")
         said = {name.lower(): value for name, value in attributes.items()}
-        return self._revised(_id_in(ref_id), Revision(text, {**said, **({"append": ""} if append else {})}))
+        said.update({"append": ""} if append else {})
+        return self._revised(_id_in(ref_id), Revision(text, said, provenance=author))
 
-    def edit(self, ref_id: str, old: str, new: str) -> Ref:
+    def edit(self, ref_id: str, old: str, new: str, *, origin: Origin | None = None) -> Ref:
         r"""
-        Make a new version of a ref, with *new* in place of *old*, which must stand in it exactly once.
+        Create a new version of a ref in which *new* replaces *old*, which must occur exactly once.
+
+        The new version is trusted no more than the version that it is made from.
 
         Args:
             ref_id: With or without ``ref:``; with ``@<version>`` the new version is made from that one.
-            old: What is there, character for character. Line breaks match those of a content that has ``\r\n``.
-            new: What is to be there.
+            old: The text to replace, character for character. Line breaks match those of a content that has ``\r\n``.
+            new: The replacement.
+            origin: The author of the replacement, as for `put`.
 
         Returns:
-            The new version, or the newest one where nothing changes.
+            The new version, or the newest one if nothing changes.
 
         Raises:
-            InvalidParameter: *old* stands there more than once, or not at all; the message shows the lines that may be
-                meant, by number.
+            InvalidParameter: *old* occurs more than once, or not at all; the message shows candidate lines by number.
             InvalidHandle: It is no ref.
+            InvalidArgument: *origin* is unknown.
 
         """
         self._check_open()
+        author = _author("user" if origin is None else origin)
         ref = self._ref(ref_id)
-        return self._revised(ref.id, edited(ref, old, new))
+        return self._revised(ref.id, edited(ref, old, new, author=author))
 
     def adopt(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
         """
         Store a ref of another store here as the next version of its id, unless the newest version is the same.
+
+        The copy has the origin and trust of the original.
 
         Args:
             child: The store, or a session that has one, such as a fork.
@@ -307,7 +321,7 @@ class RefStore:
         if not isinstance(store, RefStore):
             raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
         ref = store._ref(ref_id)  # noqa: SLF001 - of this class
-        return self._revised(ref.id, Revision(ref.text, ref.attributes, ref.complete))
+        return self._revised(ref.id, Revision(ref.text, ref.attributes, ref.complete, provenance=ref.provenance))
 
     def diff(self, before: str, after: str) -> str:
         """
@@ -335,17 +349,29 @@ class RefStore:
 
     # What is too large to show
 
-    def add(self, text: str | bytes, *, source: str = "host", mime_type: str | None = None) -> Descriptor:
+    def add(
+        self,
+        text: str | bytes,
+        *,
+        source: str = "host",
+        mime_type: str | None = None,
+        origin: Origin | None = None,
+        trust: Origin | None = None,
+    ) -> Descriptor:
         """
         Store a text, or bytes, and return the descriptor.
 
         Args:
-            text: A text, or bytes that are kept and given back as they came, of any length within the quota.
-            source: Where it came from, shown to the model.
-            mime_type: What the bytes are, such as ``image/png``; only for bytes.
+            text: A text, or bytes that are returned unchanged, of any length within the quota.
+            source: The source of the text, shown to the model.
+            mime_type: The type of the bytes, such as ``image/png``; only for bytes.
+            origin: The author of the text, as for `MemoryStore.save_decision`; None to derive it from *source*, as
+                `wrap` does.
+            trust: The least trusted origin among everything that the text is based on; None for *origin*.
 
         Raises:
-            InvalidArgument: *text* is neither, or has surrogates that no file could hold; bytes have no *mime_type*.
+            InvalidArgument: *text* is neither, or has surrogates that no file could hold; bytes have no *mime_type*;
+                *origin* or *trust* is unknown.
 
         """
         self._check_open()
@@ -358,7 +384,10 @@ class RefStore:
         if not isinstance(source, str) or not source:
             raise InvalidArgument(f"source must be a word such as tool_result, got {shown(source)}")
         _check.encodable("source", source)
-        return self._add(kept, source)
+        author = Provenance.of_source(source) if origin is None else _author(origin)
+        basis = None if trust is None else Provenance.by(_check.choice("trust", trust, ORIGINS))
+        # The basis lowers the trust only, and not the origin.
+        return self._add(kept, source, Provenance(author.origin, author.limited_by(basis).trust))
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
@@ -371,11 +400,13 @@ class RefStore:
         Args:
             result: Text; JSON-able data; or a list of content blocks, whose long texts are shortened, each for itself.
                 Images and audio do not count.
-            source: Where it came from.
-                In ``"user_input"`` the user's own words around what was pasted stay in sight.
+            source: The source of the result, shown to the model. It determines the origin of the new handles:
+                ``"user_input"`` and ``"host"`` are the user's, ``"tool_result"`` is a tool's, and every other source,
+                such as ``"web"``, is from outside.
+                With ``"user_input"`` the user's own words around the pasted text stay visible.
 
         Returns:
-            The shortened result, or *result* itself where it is short or has no text.
+            The shortened result, or *result* itself if it is short or has no text.
 
         """
         return self.within(result, self.budget, source=source)
@@ -388,13 +419,26 @@ class RefStore:
         source: str = "tool_result",
         schema: Mapping[str, Any] | None = None,
         keeps: bool = True,
+        provenance: Provenance | None = None,
     ) -> Any:
-        """Do as `wrap` within any budget; *schema* says which texts never change, and without *keeps* the rest goes."""
+        """
+        Shorten a result as `wrap` does, within any budget.
+
+        Args:
+            result: As for `wrap`.
+            budget: The maximum size of the answer.
+            source: As for `wrap`.
+            schema: The JSON Schema of the result, which says which texts never change.
+            keeps: Whether to store the omitted parts under handles.
+            provenance: The provenance of the handles; None to derive it from *source*.
+
+        """
         self._check_open()
+        written_by = Provenance.of_source(source) if provenance is None else provenance
         shelf = Shelf(
             next_number=lambda: self._entries.next_fd,
             check_room=self._entries.check_room,
-            describe=self._describe,
+            describe=functools.partial(self._describe, provenance=written_by),
             keep=lambda descriptor: self._put(descriptor.handle, descriptor),
             show=self.rendering.result,
         )
@@ -480,10 +524,11 @@ class RefStore:
     def extract(
         self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
     ) -> Descriptor:
-        """Store a part of something as a descriptor of its own; see `read`."""
+        """Store a part of a text as a new descriptor with the same origin and trust; see `read`."""
         self._check_open()
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
-        return self._add(Content.of(excerpt.text), f"{EXTRACT}{excerpt.handle}")
+        provenance = self._find(excerpt.handle).provenance
+        return self._add(Content.of(excerpt.text), f"{EXTRACT}{excerpt.handle}", provenance)
 
     async def search(
         self,
@@ -646,7 +691,8 @@ class RefStore:
         for marked in collected.marked:
             report = functools.partial(Diagnostic, id=marked.id, position=marked.position)
             before = self._newest(marked.id)
-            revision = Revision(collected.content(marked), marked.attributes, marked.complete)
+            text, author = collected.content(marked), Provenance.by("model")
+            revision = Revision(text, marked.attributes, marked.complete, provenance=author)
             if before is None and asks_to_append(marked.attributes):
                 message = f"there was no ref:{marked.id} to append to, so this is its first part"
                 said.append(report("nothing_to_append", message=message))
@@ -707,6 +753,7 @@ class RefStore:
         before = self._newest(ref_id)
         if asks_to_append(revision.attributes) and before is not None:
             revision = appended(before, revision)
+        provenance = revision.provenance.limited_by(inserted_texts())
         attributes = {name: value for name, value in revision.attributes.items() if name != "append"}
         content = self._entries.shared(Content.of(revision.text))
         ref = Ref(
@@ -718,6 +765,8 @@ class RefStore:
             created_at=self._clock(),
             page_size=self.settings.page_size,
             content=content,
+            origin=provenance.origin,
+            trust=provenance.trust,
         )
         if before is not None and is_same(before, ref):
             return before
@@ -725,8 +774,10 @@ class RefStore:
         self._put(ref.versioned, ref)
         return ref
 
-    def _describe(self, number: int, content: Content, source: str) -> Descriptor:
-        """Return a descriptor that is not kept yet."""
+    def _describe(self, number: int, content: Content, source: str, *, provenance: Provenance) -> Descriptor:
+        """Return a descriptor that is not stored yet."""
+        # In a tool call, the result may repeat texts that replaced handles in the arguments.
+        provenance = provenance.limited_by(inserted_texts())
         content = self._entries.shared(content)
         content.pages(self.settings.page_size)  # Indexed now, so that any page can be read at once.
         return Descriptor(
@@ -737,11 +788,13 @@ class RefStore:
             page_size=self.settings.page_size,
             content=content,
             mime_type=content.mime_type,
+            origin=provenance.origin,
+            trust=provenance.trust,
         )
 
-    def _add(self, content: Content, source: str) -> Descriptor:
+    def _add(self, content: Content, source: str, provenance: Provenance) -> Descriptor:
         self._entries.check_room(self._entries.shared(content))
-        descriptor = self._describe(self._entries.next_fd, content, source)
+        descriptor = self._describe(self._entries.next_fd, content, source, provenance=provenance)
         self._put(descriptor.handle, descriptor)
         return descriptor
 
@@ -755,6 +808,11 @@ class RefStore:
 def _with_kind(handle: Any) -> Any:
     """Return the handle of a ref where only its id is given."""
     return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
+
+
+def _author(origin: object) -> Provenance:
+    """Return the provenance of a text by *origin*, or raise `InvalidArgument`."""
+    return Provenance.by(_check.choice("origin", origin, ORIGINS))
 
 
 def _id_in(text: object) -> str:

@@ -121,7 +121,7 @@ class Import:
         return list(drafts.values())
 
     def _draft(self, one: OutsideMemory) -> PreparedSave:
-        request = request_of({"origin": "outside", **one.record})
+        request = request_of({**one.record, "origin": "outside"})
         memory = request.memory(self.shared.engine.namespace, now=self.shared.now, max_content=_LONGEST)
         kind = self.outside.kind
         # Not its time, which may be that of a file.

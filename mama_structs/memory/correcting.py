@@ -7,6 +7,7 @@ from datetime import datetime
 import attrs
 
 from mama_structs import _check
+from mama_structs._provenance import Provenance
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import saving
 from mama_structs.memory.engine import Reader, Vectors, Writer
@@ -27,13 +28,14 @@ from mama_structs.memory.text import embedded_text
 
 @attrs.frozen(kw_only=True)
 class Correction:
-    """What a memory is to say from a moment on, None for what stays."""
+    """A requested change of a memory's text; None for a text that stays."""
 
     memory_id: str
     content: str | None
     reasoning: str | None
     reason: str | None
     origin: Origin
+    trust: Origin
     at: datetime
 
     @classmethod
@@ -45,18 +47,22 @@ class Correction:
         *,
         reason: object,
         origin: object,
+        inserted: Provenance | None,
         at: datetime,
         most: int,
     ) -> Correction:
-        """Return a correction, or raise `InvalidArgument`."""
+        """Return a correction, or raise `InvalidArgument`; *inserted* is the provenance of handles in its texts."""
         if content is None and reasoning is None:
             raise InvalidArgument("content or reasoning must be given", hint="say what the memory is to say instead")
+        author = Provenance.by("user" if origin is None else _check.choice("origin", origin, ORIGINS))
+        author = author.limited_by(inserted)
         return cls(
             memory_id=check_id("id", memory_id),
             content=None if content is None else _check.text("content", content, most=most),
             reasoning=None if reasoning is None else _check.text("reasoning", reasoning, most=most, empty=True),
             reason=None if reason is None else _check.text("reason", reason, most=most),
-            origin="user" if origin is None else _check.choice("origin", origin, ORIGINS),
+            origin=author.origin,
+            trust=author.trust,
             at=at,
         )
 
@@ -95,5 +101,5 @@ class Correction:
             return memory, False
         memory = attrs.evolve(memory, mentions=prepared.mentions)
         writer.put(memory, vectors=vectors)
-        saving.lower(writer, saving.found(writer, memory.id), self.origin)
+        saving.lower(writer, saving.found(writer, memory.id), self.trust)
         return writer.get([saving.found(writer, memory.id)])[0], True

@@ -380,6 +380,9 @@ class Reader(Protocol):
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         """Return the hashes under which a text is kept, without reading it."""
 
+    def users_of_content(self, digest: str) -> Nodes:
+        """Return the memories whose evidence names the stored text with this hash."""
+
     def notes(self, prefix: str = "") -> dict[str, str]:
         """Return the notes whose names begin with *prefix*, in the order of their names."""
 

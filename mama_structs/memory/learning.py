@@ -284,6 +284,7 @@ async def _draft(
             draft.memory, evidence=tuple(str(KeptItem(one.source, digest)) for digest, one in texts.items())
         ),
         contents={digest: one.text for digest, one in texts.items()},
+        trusts=dict.fromkeys(texts, origin),
     )
 
 

@@ -14,24 +14,16 @@ from typing import Any, Final, Literal
 
 import attrs
 
+# Part of this module's names, and defined where refs can use them, too.
+from mama_structs._provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
+from mama_structs._provenance import Origin as Origin  # noqa: PLC0414 - exported
+from mama_structs._provenance import least_trusted as least_trusted  # noqa: PLC0414 - exported
 from mama_structs._showing import Seen, Showing, briefly, listed
 
 CreatedBy = Literal["user", "system", "llm"]
 """Who made a memory or link: the host's user, this package, or a model."""
 
 CREATORS: Final[tuple[CreatedBy, ...]] = ("user", "system", "llm")
-
-Origin = Literal["user", "model", "tool", "outside"]
-"""Who a text comes from: the host's user, a model, a tool's result, or somebody outside, such as a page or a mail."""
-
-ORIGINS: Final[tuple[Origin, ...]] = ("user", "model", "tool", "outside")
-"""All of them, the most trusted first."""
-
-
-def least_trusted(origins: Iterable[Origin]) -> Origin:
-    """Return the least trusted of some origins, the most trusted there is of none."""
-    return max(origins, key=ORIGINS.index, default=ORIGINS[0])
-
 
 _SHOWN: Final = 200
 
@@ -532,6 +524,11 @@ MIN_RANDOM: Final = 4
 """Characters at an id's end in v1.0."""
 MAX_RANDOM: Final = 8
 """Characters at an id's end, made at random."""
+MAX_ID_LENGTH: Final = 512
+"""Characters of an id at most."""
+_LINK_ID: Final = re.compile(r"link_[0-9a-f]{24}")
+# Categories of characters that have no place in an id: controls, invisible format characters, line breaks, surrogates.
+_NO_ID_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _ID: Final = re.compile(
     rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM},{MAX_RANDOM}}}"
 )
@@ -563,8 +560,42 @@ def is_reason(memory: Memory) -> bool:
 
 
 def is_id(text: str) -> bool:
-    """Tell whether a text has the form of a memory's id."""
+    """Return True if a text has the syntax of a memory's id."""
     return _ID.fullmatch(text) is not None
+
+
+def problem_of_name(text: str) -> str | None:
+    """Return the rule of ids and mentions that a text breaks, or None if it breaks none."""
+    if not 0 < len(text) <= MAX_ID_LENGTH:
+        return f"must have 1 to {MAX_ID_LENGTH} characters"
+    if any(unicodedata.category(character) in _NO_ID_CATEGORIES for character in text):
+        return "must have no control, format or line break characters"
+    if text != text.strip():
+        return "must not begin or end with blanks"
+    if not unicodedata.is_normalized("NFC", text):
+        return "is not in Unicode's form NFC"
+    return None
+
+
+def problem_of_id(text: str, kind: MemoryType) -> str | None:
+    """
+    Return the rule that a text breaks as the id of a memory of a type, or None if it breaks none.
+
+    Decisions of v1.0 keep their ids, which may be any name that is not an id of another type.
+    """
+    problem = problem_of_name(text)
+    if problem is not None:
+        return problem
+    if is_id(text):
+        return None if text.startswith(f"{kind.value}_") else f"must begin with {kind.value}_"
+    if kind is not MemoryType.DECISION:
+        return f"must have the form {kind.value}_<slug>_<milliseconds>_<8 hexadecimal digits>"
+    return "must not be a handle" if text.startswith(("fd:", "ref:")) else None
+
+
+def is_link_id(text: str) -> bool:
+    """Return True if a text has the syntax of a link's id."""
+    return _LINK_ID.fullmatch(text) is not None
 
 
 def milliseconds(moment: datetime) -> int:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from mama_structs import _check
 from mama_structs._async import asked_in_plan
+from mama_structs._provenance import Origin
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory import record_plans, saving
 from mama_structs.memory.engine import Vectors, Writer, in_turns
 from mama_structs.memory.forgetting import WAIT, ForgetRequest, forget
-from mama_structs.memory.model import CreatedBy, MemoryType, Origin
+from mama_structs.memory.model import CreatedBy, MemoryType
 from mama_structs.memory.record_plans import RecordListing
 from mama_structs.memory.records import (
     MAX_KEY,

@@ -14,6 +14,7 @@ import attrs
 import msgspec
 
 from mama_structs import _check
+from mama_structs._provenance import inserted_texts, least_trusted
 from mama_structs._showing import Seen, Showing, briefly
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.memory.engine import KEY, Vectors, place_of
@@ -214,6 +215,9 @@ def check_new(asked: object, *, max_text: int, name: str = "record") -> Prepared
     if size > MAX_VALUE:
         hint = "keep a large text as a ref, and its handle here"
         raise InvalidArgument(f"{name}.value must be at most {MAX_VALUE} bytes of JSON, got {size}", hint=hint)
+    origin: Origin = "user" if asked.origin is None else _check.choice(f"{name}.origin", asked.origin, ORIGINS)
+    # A tool that stores its arguments as records may store texts of handles.
+    inserted = inserted_texts()
     return PreparedRecord(
         labels=check_labels(asked.labels, f"{name}.labels"),
         key=check_key(asked.key, f"{name}.key"),
@@ -221,7 +225,7 @@ def check_new(asked: object, *, max_text: int, name: str = "record") -> Prepared
         texts=_check_texts(f"{name}.text", asked.text, max_text),
         created_at=None if asked.created_at is None else _check.moment(f"{name}.created_at", asked.created_at),
         expires_at=None if asked.expires_at is None else _check.moment(f"{name}.expires_at", asked.expires_at),
-        origin="user" if asked.origin is None else _check.choice(f"{name}.origin", asked.origin, ORIGINS),
+        origin=least_trusted([origin, *([] if inserted is None else [inserted.origin, inserted.trust])]),
         created_by=_check.choice(f"{name}.created_by", asked.created_by, CREATORS),
         history=_check.flag(f"{name}.history", asked.history),
         if_version=None if asked.if_version is None else _check.whole(f"{name}.if_version", asked.if_version),

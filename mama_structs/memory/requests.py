@@ -17,6 +17,7 @@ from mama_structs.errors import InvalidArgument, shown
 from mama_structs.memory.engine import Filter
 from mama_structs.memory.model import (
     CREATORS,
+    MAX_ID_LENGTH,
     METADATA,
     ORIGINS,
     CreatedBy,
@@ -33,7 +34,7 @@ T = TypeVar("T")
 MAX_TOPIC: Final = 200
 MAX_ITEMS: Final = 1000
 MAX_LINKS: Final = 100
-MAX_ID: Final = 512
+MAX_ID: Final = MAX_ID_LENGTH
 MAX_ITEM: Final = 10_000
 _MAX_NAMESPACE: Final = 100
 _MAX_NAMESPACE_BYTES: Final = 200

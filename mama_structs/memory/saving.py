@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -14,7 +16,8 @@ from numpy.typing import NDArray
 
 from mama_structs import _check
 from mama_structs._async import in_own_thread
-from mama_structs.errors import InvalidArgument, MemoryNotFound
+from mama_structs._provenance import ORIGINS, UNKNOWN_ORIGIN, Origin, Provenance, inserted_texts, least_trusted
+from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, MemoryNotFound
 from mama_structs.memory.copies import repeated, standing_copy, wording
 from mama_structs.memory.embedding.service import EmbeddingService
 from mama_structs.memory.engine import Filter, NewMemory, Nodes, Reader, Vectors, Writer
@@ -23,7 +26,6 @@ from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_link
 from mama_structs.memory.model import (
     IMPLEMENTS,
     MAX_KEPT,
-    ORIGINS,
     OUTCOME_OF,
     SUPERSEDES,
     CreatedBy,
@@ -36,12 +38,11 @@ from mama_structs.memory.model import (
     MemoryType,
     Noticed,
     NoticedMemory,
-    Origin,
     OutcomeChange,
     RecordMetadata,
     digest_of,
+    digests_in,
     is_id,
-    least_trusted,
     new_link_id,
     parse_kept,
     said_otherwise,
@@ -52,8 +53,13 @@ from mama_structs.memory.requests import LinkRequest, SaveRequest
 from mama_structs.memory.text import embedded_text, embedded_texts
 from mama_structs.settings import MemorySettings
 
-FindContent = Callable[[str], tuple[str, str] | None]
-"""Gives the versioned handle and the text of what a handle stands for, None for what is no handle."""
+FindContent = Callable[[str], tuple[str, str] | tuple[str, str, Provenance] | None]
+"""Resolves a handle to its versioned handle, its text and the text's provenance; returns None for other texts.
+
+Without a provenance, the text counts as from outside.
+"""
+
+NO_TRUSTS: Final[Mapping[str, Origin]] = MappingProxyType({})
 
 AT_ONCE: Final = 50
 """Records that are checked before others have their turn."""
@@ -64,6 +70,7 @@ RESTING: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 """The types of links that begin at a memory which rests on the other one, and is trusted no more."""
 
 _NEAREST: Final = 3
+_EXACT_HANDLE: Final = re.compile(r"(?P<escape>\\*)(?P<handle>(?:fd|ref):\S{1,300})")
 _NONE: Final = np.empty(0, np.int64)
 # Below this a thread costs more than the hashing.
 _LONG: Final = 2**20
@@ -82,6 +89,8 @@ class PreparedSave:
     contents: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     vectors: NDArray[np.float32] = attrs.field(factory=lambda: np.empty((0, 0), np.float32))
     link_types: Mapping[str, LinkType] = attrs.field(factory=dict)
+    trusts: Mapping[str, Origin] = attrs.field(factory=dict)
+    """The trust of each of the texts, by hash."""
     outcome_of: str | None = None
     """The decision whose outcome it explains."""
     verdicts: Mapping[str, Verdict] = attrs.field(factory=dict)
@@ -93,41 +102,111 @@ def no_content(_item: str) -> None:
 
 
 async def draft(
-    request: SaveRequest, namespace: str, find_content: FindContent, *, now: datetime, settings: MemorySettings
+    request: SaveRequest,
+    namespace: str,
+    find_content: FindContent,
+    *,
+    now: datetime,
+    settings: MemorySettings,
+    resolve: bool = False,
 ) -> PreparedSave:
-    """Return the memory that was asked for, and the texts that the handles in its evidence stand for now."""
+    """
+    Return a requested memory, with the texts of the handles in its evidence.
+
+    Args:
+        request: The requested memory.
+        namespace: The namespace of the memory.
+        find_content: Resolves handles.
+        now: The current time.
+        settings: The limits of texts.
+        resolve: Whether a content or reasoning that is exactly a handle is replaced by its text.
+
+    """
+    inserted = [inserted_texts()]
+    if resolve:
+        request, found_texts = _with_texts(request, find_content)
+        inserted += found_texts
     memory = request.memory(namespace, now=now, max_content=settings.max_content)
+    written_by = Provenance.by(memory.origin).limited_by(*inserted)
     found = [
         _handle_text(f"evidence[{position}]", item, find_content, settings.max_evidence)
         for position, item in enumerate(memory.evidence)
     ]
-    texts = {one[1] for one in found if one is not None}
+    texts = {one.text for one in found if one is not None}
 
     def hashes() -> dict[str, str]:
         return {text: digest_of(text) for text in texts}
 
     digests = await in_own_thread(hashes) if sum(map(len, texts)) > _LONG else hashes()
     evidence = tuple(
-        item if one is None else str(KeptItem(one[0], digests[one[1]]))
+        item if one is None else str(KeptItem(one.source, digests[one.text]))
         for item, one in zip(memory.evidence, found, strict=True)
     )
+    trusts: dict[str, Origin] = {}
+    for one in found:
+        if one is not None:
+            known = trusts.get(digests[one.text], ORIGINS[0])
+            trusts[digests[one.text]] = least_trusted([known, one.provenance.origin, one.provenance.trust])
     return PreparedSave(
         request=request,
-        memory=attrs.evolve(memory, evidence=evidence),
+        memory=attrs.evolve(
+            memory,
+            evidence=evidence,
+            origin=written_by.origin,
+            trust=least_trusted([written_by.trust, *trusts.values()]),
+        ),
         contents={digest: text for text, digest in digests.items()},
+        trusts=trusts,
     )
 
 
-def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> tuple[str, str] | None:
-    """Return the handle with its version and the text that it stands for, None for plain evidence."""
-    found = None if parse_kept(item) is not None else find_content(item)
-    if found is None:
+@attrs.frozen
+class _HandleText:
+    """The versioned handle, the text and the provenance that a `FindContent` returns."""
+
+    source: str
+    text: str
+    provenance: Provenance = Provenance(UNKNOWN_ORIGIN, UNKNOWN_ORIGIN)  # noqa: RUF009 - it is frozen
+
+
+def _with_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRequest, list[Provenance]]:
+    """Return a request with texts in place of handles, and the provenance of each; a backslash escapes a handle."""
+    changed: dict[str, Any] = {}
+    inserted: list[Provenance] = []
+    for name in (request.text, "reasoning"):
+        given = getattr(request, name, None)
+        exact = _EXACT_HANDLE.fullmatch(given) if isinstance(given, str) else None
+        if exact is None:
+            continue
+        try:
+            found = find_content(exact["handle"])
+        except InvalidHandle:
+            continue
+        except HandleNotFound as error:
+            if not exact["escape"]:
+                error.hint = f"{error.hint}; to save the words themselves, write \\{exact['handle']}"
+                raise
+            found = None
+            changed[name] = exact[0][1:]
+        if found is not None and exact["escape"]:
+            changed[name] = exact[0][1:]
+        elif found is not None:
+            content = _HandleText(*found)
+            changed[name] = content.text
+            inserted.append(content.provenance)
+    return attrs.evolve(request, **changed) if changed else request, inserted
+
+
+def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> _HandleText | None:
+    """Return the handle with its version, its text and provenance, or None for plain evidence."""
+    given = None if parse_kept(item) is not None else find_content(item)
+    if given is None:
         return None
-    source, text = found
-    if parse_kept(str(KeptItem(source, "0" * 64))) is None:
+    found = _HandleText(*given)
+    if parse_kept(str(KeptItem(found.source, "0" * 64))) is None:
         raise ValueError("find_content gave a source that is no handle")
     most = min(max_evidence, MAX_KEPT)
-    size = len(_check.encodable(name, text, whose=" of its text"))
+    size = len(_check.encodable(name, found.text, whose=" of its text"))
     if size > most:
         more = ", or raise settings.memory.max_evidence" if most < MAX_KEPT else ""
         raise InvalidArgument(
@@ -357,14 +436,25 @@ def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
         key = (one.to_id, normalised(one.relationship))
         if key not in explicit or explicit[key].confidence < one.confidence:
             explicit[key] = _link(memory.id, one, link_type, memory.metadata.created_by, memory.created_at)
-    memory = trusted(writer, memory, explicit.values())
+    memory = trusted(writer, memory, explicit.values(), prepared.trusts)
     return NewMemory(memory=memory, vectors=prepared.vectors, links=[*explicit.values()], contents=prepared.contents)
 
 
 def add_link(
-    writer: Writer, from_id: str, asked: LinkRequest, link_type: LinkType, *, created_by: CreatedBy, now: datetime
+    writer: Writer,
+    from_id: str,
+    asked: LinkRequest,
+    link_type: LinkType,
+    *,
+    created_by: CreatedBy,
+    now: datetime,
+    reason_trust: Origin = ORIGINS[0],
 ) -> Link:
-    """Make a link, or strengthen the same one that is there, and return it; it takes over the automatic ones."""
+    """
+    Create a link, or strengthen the same link if it exists, and return it. It replaces automatic links.
+
+    The memory where the link begins is trusted no more than the reason of the link, which is shown with it.
+    """
     writer.expect(lambda ahead: (ahead.find_many([from_id, asked.to_id]), ahead.links_of_many(_NONE, "out")))
     ends = [found(writer, from_id), found(writer, asked.to_id)]
     if from_id == asked.to_id:
@@ -386,6 +476,7 @@ def add_link(
         metadata = attrs.evolve(known, reason=asked.reason or known.reason, tags=asked.tags or known.tags)
         link = attrs.evolve(same[0], confidence=max(same[0].confidence, asked.confidence), metadata=metadata)
         if link == same[0]:
+            _lower_to_reason(writer, ends[0], reason_trust)
             return link
     else:
         link = _link(from_id, asked, link_type, created_by, now)
@@ -394,22 +485,43 @@ def add_link(
     writer.put_link(link)
     if link.link_type in RESTING:
         lower(writer, ends[0], ORIGINS[int(writer.facts(np.array(ends)).trusts[1])])
+    _lower_to_reason(writer, ends[0], reason_trust)
     return link
 
 
-def trusted(reader: Reader, memory: Memory, links: Iterable[Link]) -> Memory:
-    """Return a memory, which begins *links*, with the trust that it has beside what it rests on."""
+def _lower_to_reason(writer: Writer, node: int, trust: Origin) -> None:
+    if trust != ORIGINS[0]:
+        lower(writer, node, trust)
+
+
+def trusted(
+    reader: Reader, memory: Memory, links: Iterable[Link], text_trusts: Mapping[str, Origin] = NO_TRUSTS
+) -> Memory:
+    """Return a memory, where *links* begin, with its trust lowered to that of everything that it is based on."""
     ids = [item for item in memory.evidence if is_id(item)]
     ids += [link.to_id for link in links if link.link_type in RESTING]
-    if not ids:
-        return memory
-    nodes = np.array([node for node in reader.find_many(ids) if node is not None], np.int64)
-    trusts = [ORIGINS[trust] for trust in reader.facts(nodes).trusts.tolist()]
-    return attrs.evolve(memory, trust=least_trusted([memory.trust, *trusts]))
+    digests = digests_in(memory.evidence)
+    named = [digest for digest in digests if digest not in text_trusts]
+    trusts = [text_trusts[digest] for digest in digests if digest in text_trusts]
+    trusts += _trusts_of_kept(reader, named)
+    if ids:
+        nodes = np.array([node for node in reader.find_many(ids) if node is not None], np.int64)
+        trusts += [ORIGINS[trust] for trust in reader.facts(nodes).trusts.tolist()]
+    return attrs.evolve(memory, trust=least_trusted([memory.trust, *trusts])) if trusts else memory
+
+
+def _trusts_of_kept(reader: Reader, digests: Iterable[str]) -> list[Origin]:
+    """Return the trust of stored texts: no memory is trusted more than a text that it names as evidence."""
+    found: list[Origin] = []
+    for digest in digests:
+        nodes = reader.users_of_content(digest)
+        if len(nodes):
+            found.append(ORIGINS[int(reader.facts(nodes).trusts.min())])
+    return found
 
 
 def lower(writer: Writer, node: int, trust: Origin) -> None:
-    """Trust a memory no more than so far, nor what rests on it in turn."""
+    """Lower the trust of a memory, and of all memories that are based on it, to at most *trust*."""
     nodes = np.array([node], np.int64)
     while len(nodes := nodes[writer.facts(nodes).trusts < ORIGINS.index(trust)]):
         memories = writer.get(nodes)
@@ -445,9 +557,16 @@ def set_outcome(
     history = tuple(sorted((*_history(memory), change), key=lambda one: one.at))
     changed = _with_history(memory, history, max(memory.updated_at, change.at))
     writer.put(changed)
-    if reason is not None:
-        save(writer, reason, linking)
-    return changed
+    if reason is None:
+        return changed
+    save(writer, reason, linking)
+    # Its reason is part of the decision, and shown with it.
+    trust = least_trusted([changed.trust, reason.memory.trust])
+    if trust == changed.trust:
+        return changed
+    node = found(writer, memory_id)
+    lower(writer, node, trust)
+    return writer.get([node])[0]
 
 
 def as_of(memory: Memory, moment: datetime) -> Memory:

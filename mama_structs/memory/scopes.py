@@ -153,9 +153,9 @@ class ScopedMemories(MemoryStore):
         found = [near for one in self._scopes for near in await one._near(pieces, limit=limit, **given)]  # noqa: SLF001
         return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[:limit])
 
-    async def _draft(self, request: SaveRequest) -> PreparedSave:
-        """Draft a memory that is trusted no more than its evidence, whichever of the namespaces that is in."""
-        draft = await super()._draft(request)
+    async def _draft(self, request: SaveRequest, *, resolve: bool = False) -> PreparedSave:
+        """Draft a memory that is trusted no more than its evidence, in whichever namespace the evidence is."""
+        draft = await super()._draft(request, resolve=resolve)
         for one in self._scopes[1:] if any(map(is_id, draft.memory.evidence)) else ():
             memory = draft.memory
             known = await one._shared.read(lambda reader: saving.trusted(reader, memory, ()))  # noqa: B023, SLF001 - awaited

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs import _check
+from mama_structs._async import from_model
+from mama_structs._provenance import ORIGINS, Origin, inserted_texts, is_tool_call, least_trusted
 from mama_structs._showing import Figures
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError
@@ -54,7 +56,6 @@ from mama_structs.memory.model import (
     Maintained,
     Memory,
     MemoryType,
-    Origin,
     Outcome,
     OutcomeChange,
     from_milliseconds,
@@ -105,8 +106,7 @@ class MemoryStore:
 
     Args:
         shared: What it shares with every other view of these memories.
-        find_content: Gives the versioned handle and the text of what a handle in evidence stands for, None for what is
-            no handle.
+        find_content: Resolves a handle, see `resolving`.
 
     Raises:
         InvalidArgument: An argument breaks its rule; of every method, before anything is done.
@@ -163,8 +163,9 @@ class MemoryStore:
         Everything else is shared: what one saves the other finds, and closing one closes both.
 
         Args:
-            find_content: Called with an item of evidence; returns the versioned handle and the text that a handle
-                stands for, None if the item is no handle, and raises `HandleNotFound` for an unknown handle.
+            find_content: Called with an item of evidence, or with a content that is exactly a handle. It returns the
+                versioned handle, its text and the text's provenance (without one, the text counts as from outside), or
+                None if the item is no handle, and raises `HandleNotFound` for an unknown handle.
 
         """
         return type(self)(self._shared, find_content=find_content)
@@ -193,8 +194,9 @@ class MemoryStore:
 
         Args:
             topic: What it is about, in a word or two; decisions of one topic are found together.
-            decision: What was decided.
-            reasoning: Why.
+            decision: What was decided; a text that is exactly a handle (``ref:plan``, ``fd:1``) is replaced by the
+                text of the handle, unless a backslash precedes it.
+            reasoning: Why; a handle is replaced as in *decision*.
             confidence: How sure its author is, 0 to 1.
             supersedes: The id of the decision whose place it takes.
             implements: Ids of memories that it carries out.
@@ -208,13 +210,14 @@ class MemoryStore:
                 given, or if the existing one failed, was superseded, or was followed by another decision of its topic.
             created_at: When it was taken (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
-            origin: Who the text comes from: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``; None for the model
-                where it is made by ``"llm"``, else for the user.
+            origin: The author of the text: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``; None for the model
+                if it is created by ``"llm"``, else for the user. The text of a handle lowers origin and trust to those
+                of the handle; evidence lowers the trust.
             valid_until: When it stops to hold (with a time zone); None for never.
 
         Raises:
             InvalidArgument: An argument breaks its rule, or a handle's text is too long; nothing was saved.
-            HandleNotFound: Nothing has a handle that is given as evidence; nothing was saved.
+            HandleNotFound: A handle in the text or the evidence does not exist; nothing was saved.
             MemoryNotFound: It links to a memory that does not exist; nothing was saved.
             EmbeddingFailed: The embedder failed; nothing was saved.
             StoreError: It cannot be written; nothing was saved.
@@ -238,7 +241,7 @@ class MemoryStore:
         Save where the work stands.
 
         Args:
-            summary: What was done and what holds.
+            summary: What was done and what holds, or a handle as in `save_decision`.
             open_files: Paths that are being worked on.
             next_steps: What is to be done next.
             implements: Ids of the decisions that it carries out.
@@ -268,7 +271,7 @@ class MemoryStore:
         Save something learnt.
 
         Args:
-            content: What was learnt.
+            content: What was learnt, or a handle as in `save_decision`.
             category: What kind of insight it is, in the host's words.
             tags: Words to group insights by.
             source: Where it comes from.
@@ -298,7 +301,7 @@ class MemoryStore:
         Save something worth knowing that is neither decision nor insight.
 
         Args:
-            content: What is worth knowing.
+            content: What is worth knowing, or a handle as in `save_decision`.
             topic: What it is about.
             source: Where it comes from.
             on_duplicate: As for `save_decision`.
@@ -326,7 +329,7 @@ class MemoryStore:
         Raises:
             InvalidArgument: A record breaks a rule; nothing was saved.
             MemoryNotFound: A record links to a memory that does not exist; a note says which; nothing was saved.
-            HandleNotFound: Nothing has a handle that a record gives as evidence; likewise.
+            HandleNotFound: A handle in a record's text or evidence does not exist; likewise.
             EmbeddingFailed, StoreError: As for `save_decision`.
                 The transactions before are kept; a note says how many memories they saved.
 
@@ -336,12 +339,13 @@ class MemoryStore:
         if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
             raise InvalidArgument(f"records must be a list of mappings, got {type(records).__name__}")
         drafts: list[PreparedSave] = []
+        resolve = _resolves_handles()
         for position, record in enumerate(records):
             if position % AT_ONCE == 0:
                 # Others have their turn in the loop.
                 await asyncio.sleep(0)
             try:
-                drafts.append(await self._draft(requests.request_of(record)))
+                drafts.append(await self._draft(requests.request_of(record), resolve=resolve))
             except InvalidArgument as error:
                 raise requests.within(f"records[{position}]", error) from error
             except MamaStructsError as error:
@@ -355,7 +359,11 @@ class MemoryStore:
         """Save what was drafted, asking the judge only where it is to be *judged*; see `save_many`."""
         # One may name by its hash what another one keeps.
         texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
-        drafts = [attrs.evolve(draft, contents=texts) for draft in drafts]
+        trusts: dict[str, Origin] = {}
+        for draft in drafts:
+            for digest, trust in draft.trusts.items():
+                trusts[digest] = least_trusted([trust, trusts.get(digest, trust)])
+        drafts = [attrs.evolve(draft, contents=texts, trusts=trusts) for draft in drafts]
         with self._observed("create_memory", count=len(drafts)):
             await self._shared.read(lambda reader: saving.check_all_ends(reader, drafts))
             saved: Results[Memory] = Results()
@@ -859,18 +867,21 @@ class MemoryStore:
         reason: str | None = None,
         at: datetime | None = None,
         created_by: CreatedBy = "user",
+        origin: Origin | None = None,
     ) -> Memory:
         """
-        Say what became of a decision, and return it.
+        Record the outcome of a decision, and return the decision.
 
         The reason is also saved as a context that is linked to the decision, so that a search finds it by meaning.
+        The decision, and what is based on it, is trusted no more than the reason.
 
         Args:
-            id: The decision's.
+            id: The id of the decision.
             outcome: ``"SUCCESS"``, ``"FAILED"`` or ``"PARTIAL"``.
-            reason: Why; a failure needs one.
-            at: When that was (with a time zone); None for now.
+            reason: The reason; required for a failure.
+            at: The time of the outcome (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
+            origin: The author of the reason, as for `save_decision`.
 
         Raises:
             InvalidArgument: It is no decision, or another argument breaks its rule; nothing was changed.
@@ -891,7 +902,12 @@ class MemoryStore:
         prepared = None
         if why is not None:
             asked = requests.ContextRequest(
-                content=why, topic=before.topic, source=OUTCOME_OF, created_at=moment, created_by=creator
+                content=why,
+                topic=before.topic,
+                source=OUTCOME_OF,
+                created_at=moment,
+                created_by=creator,
+                origin=origin,
             )
             (prepared,) = await self._prepare([await self._draft(asked)])
             prepared = attrs.evolve(prepared, outcome_of=memory_id)
@@ -924,7 +940,7 @@ class MemoryStore:
             content: The decision, summary, insight or context; None where that stays.
             reasoning: A decision's reasoning; None where that stays.
             reason: Why it is corrected.
-            origin: Who the correction comes from; None for the user. The memory, and what rests on it, is trusted no
+            origin: The author of the correction; None for the user. The memory, and what is based on it, is trusted no
                 more than that.
 
         Raises:
@@ -935,7 +951,14 @@ class MemoryStore:
         self._shared.check()
         now, record = self._shared.now, self._shared.record
         asked = Correction.checked(
-            id, content, reasoning, reason=reason, origin=origin, at=now, most=self._settings.max_content
+            id,
+            content,
+            reasoning,
+            reason=reason,
+            origin=origin,
+            inserted=inserted_texts(),
+            at=now,
+            most=self._settings.max_content,
         )
         with self._observed("update_memory", count=1):
             memory, is_written = await self._shared.read(asked.made), False
@@ -1038,9 +1061,17 @@ class MemoryStore:
         creator = _check.choice("created_by", created_by, CREATORS)
         moment = self._shared.moment("created_at", created_at)
         kinds = await saving.link_types(self._shared.embedding, [asked.relationship])
+        inserted = None if asked.reason is None else inserted_texts()
+        trust = ORIGINS[0] if inserted is None else inserted.trust
         return await self._shared.write(
             lambda writer: saving.add_link(
-                writer, source, asked, kinds[asked.relationship], created_by=creator, now=moment
+                writer,
+                source,
+                asked,
+                kinds[asked.relationship],
+                created_by=creator,
+                now=moment,
+                reason_trust=trust,
             )
         )
 
@@ -1363,7 +1394,7 @@ class MemoryStore:
         self._shared.check()
         record = self._shared.record
         with self._observed("create_memory", count=1):
-            (prepared,) = await self._prepare([await self._draft(request)])
+            (prepared,) = await self._prepare([await self._draft(request, resolve=_resolves_handles())])
             return await self._judged(prepared, record)
 
     async def _judged(self, prepared: PreparedSave, made_by: EmbedderRecord) -> Memory:
@@ -1379,13 +1410,23 @@ class MemoryStore:
         about: dict[str, str | int] = {} if count is None else {"memory__record__count": count}
         return observed(operation, memory__store__id=self.namespace, **about)
 
-    async def _draft(self, request: requests.SaveRequest) -> PreparedSave:
+    async def _draft(self, request: requests.SaveRequest, *, resolve: bool = False) -> PreparedSave:
         return await saving.draft(
-            request, self.namespace, self._find_content, now=self._shared.now, settings=self._settings
+            request,
+            self.namespace,
+            self._find_content,
+            now=self._shared.now,
+            settings=self._settings,
+            resolve=resolve,
         )
 
     async def _prepare(self, drafts: Sequence[PreparedSave]) -> list[PreparedSave]:
         return await saving.prepare(self._shared.embedding, drafts, self._shared.find_mentions)
+
+
+def _resolves_handles() -> bool:
+    """Return False in a tool call: a model's handles are already replaced, and inserted text is not scanned again."""
+    return not (from_model.get() or is_tool_call())
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,11 +35,12 @@ from mama_structs.memory import codec, saving
 from mama_structs.memory.codec import MemoryRecord, memory_of, vectors_to_bytes
 from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
 from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import EmbedderRecord, Engine, Reader, Writer, in_turns
+from mama_structs.memory.engine import EmbedderRecord, Engine, Filter, Reader, Writer, in_turns
 from mama_structs.memory.maintenance import record_of
 from mama_structs.memory.model import (
     MAX_KEPT,
     METADATA,
+    ORIGINS,
     FormerText,
     FormerValue,
     Link,
@@ -49,9 +50,14 @@ from mama_structs.memory.model import (
     OutcomeChange,
     digest_of,
     digests_in,
+    is_id,
+    is_link_id,
+    least_trusted,
+    problem_of_id,
+    problem_of_name,
 )
 from mama_structs.memory.records import check_kept, name_of, of_memory
-from mama_structs.memory.requests import check_id
+from mama_structs.memory.requests import check_namespace
 from mama_structs.memory.results import Imported
 from mama_structs.storage.files import DraftFile
 
@@ -393,6 +399,8 @@ class _Import:
     # Links to memories of later lines, by these; few are as a rule, since links begin at the newer memory.
     waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
+    # Memories of later lines that were named as evidence.
+    awaited_evidence: set[str] = attrs.field(factory=set, init=False)
 
     async def run(self) -> Imported:
         await self._check()
@@ -453,7 +461,7 @@ class _Import:
             rest = rest[taken.known + taken.added :]
             figures.update(added=taken.added, known=taken.known, dropped_links=taken.dropped_links)
         # Once for each memory where they begin, which is written whole.
-        async for dropped in in_turns(self.engine.write, [*awaited.items()], put_links, most=_CHUNK):
+        async for dropped in in_turns(self.engine.write, [*awaited.items()], _put_links_and_lower, most=_CHUNK):
             figures["dropped_links"] += sum(dropped)
         return figures
 
@@ -480,7 +488,7 @@ class _Import:
                     hint="import into another namespace, or delete that record first",
                 )
             if memory.id in known:
-                if stored[memory.id] != self._own(memory):
+                if not _is_same(stored[memory.id], self._own(memory)):
                     raise InvalidArgument(
                         f"line {one.number}: a memory with the id {memory.id!r:.200} is there with other content",
                         hint="import into another namespace, or delete that memory first",
@@ -539,12 +547,25 @@ class _Import:
             else:
                 taken.dropped_links += 1
         if missing is None:
+            # The file says how far its texts are trusted.
+            texts = dict.fromkeys(digests_in(memory.evidence), ORIGINS[0])
+            memory = saving.trusted(writer, memory, ready, texts)
             writer.put(memory, vectors=one.vectors, links=ready, contents=contents)
             taken.added += 1
+            self._lower_users(writer, memory)
         else:
             if ready:
-                writer.put(memory, links=ready)
+                _put_links_and_lower(writer, (memory.id, ready))
             taken.known += 1
+
+    def _lower_users(self, writer: Writer, memory: Memory) -> None:
+        """Lower the trust of memories of earlier lines that name a new memory as evidence."""
+        if memory.id in self.awaited_evidence:
+            for node in writer.window(Filter(evidence=frozenset({memory.id}))).tolist():
+                saving.lower(writer, node, memory.trust)
+        named = [item for item in memory.evidence if is_id(item) and item in self.ids]
+        found = writer.find_many(named) if named else []
+        self.awaited_evidence.update(item for item, node in zip(named, found, strict=True) if node is None)
 
     def _check_embedder(self) -> None:
         stored, given = self.engine.embedder, self.made_by
@@ -576,6 +597,24 @@ def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
     return len(links) - len(ready)
 
 
+def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
+    """Write links as `put_links` does, and lower the trust of the memory where they begin to that of its basis."""
+    dropped = put_links(writer, source)
+    memory_id, links = source
+    (node,) = writer.find_many([memory_id])
+    based_on = [link for link in links if link.link_type in saving.RESTING]
+    if node is not None and based_on:
+        (memory,) = writer.get([node])
+        saving.lower(writer, node, saving.trusted(writer, attrs.evolve(memory, evidence=()), based_on).trust)
+    return dropped
+
+
+def _is_same(stored: Memory, given: Memory) -> bool:
+    """Return True if two memories differ in nothing, or only in a trust that the store lowered."""
+    lowered = least_trusted([stored.trust, given.trust]) == stored.trust
+    return lowered and stored == attrs.evolve(given, trust=stored.trust)
+
+
 def _read_header(line: bytes) -> ExportHeader:
     """Return what the first line says."""
     try:
@@ -587,6 +626,12 @@ def _read_header(line: bytes) -> ExportHeader:
     if bytes(known.get("version", b"")) not in {_encode(version) for version in _VERSIONS}:
         raise ValueError("it was written by a version that this one does not know: upgrade mama-structs")
     header = _read(_header, line)
+    try:
+        is_namespace = check_namespace(header.namespace) == header.namespace
+    except InvalidArgument as error:
+        raise ValueError(f"`$.namespace` is no name of a namespace: {error.args[0]}") from error
+    if not is_namespace:
+        raise ValueError("`$.namespace` is not in Unicode's form NFC")
     if not 0 < header.embedder.dimensions <= _MAX_DIMENSIONS:
         raise ValueError(f"`$.embedder.dimensions` must be 1 to {_MAX_DIMENSIONS}, got {header.embedder.dimensions}")
     return header
@@ -615,6 +660,10 @@ def _read_memory(line: bytes, header: ExportHeader, number: int) -> ExportedMemo
     memory = _memory(raw.memory)
     if memory.namespace != header.namespace:
         raise ValueError("`$.memory.namespace` must be that of the first line")
+    problem = problem_of_id(memory.id, memory.type)
+    if problem is not None:
+        raise ValueError(f"`$.memory.id` {problem}")
+    memory = attrs.evolve(memory, trust=least_trusted([memory.origin, memory.trust]))
     links = tuple(_checked_link(data, f"$.links[{position}]", memory.id) for position, data in enumerate(raw.links))
     if len({link.id for link in links}) != len(links):
         raise ValueError("`$.links` has two links of one id")
@@ -639,6 +688,8 @@ def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
     if "metadata" in known:
         _check_known(known["metadata"], LinkMetadata, f"{path}.metadata")
     link = _checked(_read(_link, data, path), path)
+    if not is_link_id(link.id):
+        raise ValueError(f"`{path}.id` must have the form link_<24 hexadecimal digits>")
     if link.from_id != memory_id:
         raise ValueError(f"`{path}.from_id` must be the id of the line's memory")
     if link.to_id == memory_id:
@@ -713,13 +764,9 @@ def _shallow(value: Any, path: str) -> Any:
 
 
 def _id(value: str, path: str) -> str:
-    # What no call would find again is refused.
-    try:
-        is_id = check_id("id", value) == value
-    except ValueError as error:
-        raise ValueError(f"`{path}` is no id") from error
-    if not is_id:
-        raise ValueError(f"`{path}` is not in Unicode's form NFC")
+    problem = problem_of_name(value)
+    if problem is not None:
+        raise ValueError(f"`{path}` {problem}")
     return value
 
 

@@ -217,6 +217,11 @@ class PlainReader(Writer):
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         return self._contents.keys() & set(digests)
 
+    def users_of_content(self, digest: str) -> Nodes:
+        """Return the memories whose evidence names the stored text with this hash."""
+        users = (node for node, memory in self._memories.items() if digest in digests_in(memory.evidence))
+        return np.array(sorted(users), np.int64)
+
     def notes(self, prefix: str = "") -> dict[str, str]:
         return {name: self._notes[name] for name in self.note_names(prefix)}
 

@@ -19,6 +19,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
+from mama_structs._provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, marked_trust
 from mama_structs._quoting import quoted
 from mama_structs.descriptors.store import RefStore
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded, shown
@@ -189,6 +190,7 @@ class LinkLine(TypedDict, total=False):
     from_id: str
     relationship: str
     reason: str
+    trust: str
 
 
 class OneMemory(TypedDict):
@@ -221,6 +223,7 @@ class RecentMemory(BriefMemory, total=False):
 
     superseded_by: str
     in_its_place: str
+    in_its_place_trust: str
     tells_outcome_of: str
 
 
@@ -296,12 +299,14 @@ class Superseding(SavedMemory, Noted, total=False):
 
     topic: str
     replaced: str
+    replaced_trust: str
 
 
 class LastCheckpoint(Noted, total=False):
-    """What load/checkpoint answers."""
+    """Answer of load/checkpoint."""
 
     summary: str
+    trust: str
     open_files: list[str]
     next_steps: list[str]
     implements: list[str]
@@ -398,6 +403,7 @@ class EvolvedDecision(TypedDict):
 class Evolved(EvolvedDecision, Noted, total=False):
     """What holds after a decision was given an outcome."""
 
+    trust: str
     outcomes_before: list[str]
     superseded_by: str
 
@@ -418,11 +424,17 @@ class Forgot(ForgottenCounts, Noted, total=False):
     pending: list[str]
 
 
-class Corrected(TypedDict):
-    """What a memory says from now on."""
+class CorrectedMemory(TypedDict):
+    """The text of a memory after a correction."""
 
     id: str
     content: str
+
+
+class Corrected(CorrectedMemory, total=False):
+    """Answer of evolve/correct."""
+
+    trust: str
 
 
 def beginning(text: str, most: int) -> str:
@@ -442,12 +454,18 @@ def _short(text: str | None, most: int = _LINE) -> str | None:
 
 @attrs.define
 class Cutter:
-    """Cuts the long texts of one answer and keeps each behind a handle; `more` says so in the answer."""
+    """Shortens the long texts of one answer and stores each under a handle; `more` lists them in the answer."""
 
     refs: RefStore
-    # Where the texts come from, as models see it.
+    # The source of the texts, as models see it, and their provenance.
     source: str
+    provenance: Provenance
     more: list[More] = attrs.field(factory=list)
+
+    @classmethod
+    def of(cls, refs: RefStore, tool: str, memory: Memory) -> Cutter:
+        """Return a cutter for the texts of a memory."""
+        return cls(refs, f"{tool} {memory.id}", Provenance(memory.origin, memory.trust))
 
     def cut(self, field: str, text: str, *, most: int = _WHOLE) -> str:
         """Return a text, or its beginning and a note among `more` on where the whole of it is."""
@@ -495,11 +513,13 @@ class Cutter:
         """Return the handle of a text, the one that it has if it has one; None where there is no room."""
         source = f"{self.source}, {field}"
         for known in self.refs.descriptors():
-            if known.source == source and known.chars == len(text) and known.text == text:
+            is_alike = (known.source, known.provenance, known.chars) == (source, self.provenance, len(text))
+            if is_alike and known.text == text:
                 return known.handle
         try:
             make_room(self.refs)
-            return self.refs.add(text, source=source).handle
+            provenance = self.provenance
+            return self.refs.add(text, source=source, origin=provenance.origin, trust=provenance.trust).handle
         except QuotaExceeded:
             return None
 
@@ -568,7 +588,7 @@ def _named(memory: Memory, memories: MemoryStore) -> dict[str, object]:
     return {
         "id": memory.id,
         "type": None if memory.id.startswith(f"{memory.type.value}_") else memory.type.value,
-        "trust": memory.trust if memory.trust in ("tool", "outside") else None,
+        "trust": _shown_trust(memory),
         "namespace": _read_only(memories, memory),
         "topic": memory.topic,
         "confidence": None if confidence in (None, _USUAL) else round(confidence, 2),
@@ -576,17 +596,23 @@ def _named(memory: Memory, memories: MemoryStore) -> dict[str, object]:
     }
 
 
+def _shown_trust(memory: Memory | None) -> Origin | None:
+    """Return the trust of a memory if an answer must show it, which is that of a tool or of an outside source."""
+    return None if memory is None else marked_trust(least_trusted([memory.origin, memory.trust]))
+
+
 def _id_of(memory: Memory | None) -> str | None:
     return None if memory is None else memory.id
 
 
-def _link(link: Link, memory_id: str, *, reason: str | None = None) -> LinkLine:
+def _link(link: Link, memory_id: str, *, reason: str | None = None, trust: Origin | None = None) -> LinkLine:
     begins = link.from_id == memory_id
     known = {
         "to_id": link.to_id if begins else None,
         "from_id": None if begins else link.from_id,
         "relationship": link.metadata.original_relationship,
         "reason": reason,
+        "trust": trust,
     }
     return _answer(LinkLine, known)
 
@@ -768,7 +794,7 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
         return {"note": "There is no checkpoint yet: search/recent shows what else was saved."}
     metadata = memory.metadata
     assert isinstance(metadata, CheckpointMetadata)  # noqa: S101 - a checkpoint has no other
-    cutter = Cutter(refs, f"load/checkpoint {memory.id}")
+    cutter = Cutter.of(refs, "load/checkpoint", memory)
     carried_out = [
         link.to_id
         for link in (await _beside_one(memories, memory)).links
@@ -776,6 +802,7 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
     ]
     known = {
         "summary": cutter.cut("summary", memory.content),
+        "trust": _shown_trust(memory),
         "open_files": cutter.cut_items("open_files", metadata.open_files),
         "next_steps": cutter.cut_items("next_steps", metadata.next_steps),
         "implements": cutter.cut_items("implements", list(dict.fromkeys(carried_out)), most=_LINKS),
@@ -798,7 +825,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     """
     found = await memories.load_context(id, link_types=_TELLING)
     memory = found.memory
-    cutter = Cutter(refs, f"load/context {memory.id}")
+    cutter = Cutter.of(refs, "load/context", memory)
     known = await _beside_one(memories, memory)
     told, today = known.outcome_of, _id_of(known.superseded_by)
     if told is None and today is None:
@@ -813,6 +840,8 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     versions = _near(found.chain.memories, memory)
     around = _around(found.around, found.chain)
     links = [link for link in found.links if _is_told(link)]
+    # The reason of a link is trusted as the memory where the link begins.
+    begins = {memory.id: memory, **{one.memory.id: one.memory for one in found.around}}
     answer = {
         "memory": whole,
         "evolution": [_told(BriefMemory, one, memories) for one in versions if one.id != memory.id],
@@ -822,7 +851,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
             for one in around[:_AROUND]
         ],
         "more_around": max(0, len(around) - _AROUND),
-        "links": _link_lines(links, memory.id, cutter),
+        "links": _link_lines(links, memory.id, cutter, begins),
         "more_links": max(0, len(links) - _LINKS),
         "evidence": evidence,
         "more_evidence": max(0, len(memory.evidence) - len(evidence)),
@@ -894,19 +923,30 @@ def _outcome_lines(history: Sequence[OutcomeChange], cutter: Cutter) -> list[Out
     return shown
 
 
-def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter) -> list[LinkLine]:
-    """Show the first of a memory's links, with the others behind a handle."""
+def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter, begins: Mapping[str, Memory]) -> list[LinkLine]:
+    """Return the first links of a memory, with the others behind a handle; *begins* has where links begin."""
     shown = []
+    cutters = [_limited(cutter, begins.get(link.from_id)) for link in links]
     for place, link in enumerate(links[:_LINKS]):
-        reason = cutter.cut_or_none(f"links[{place}].reason", link.metadata.reason, most=_LINE)
-        shown.append(_link(link, memory_id, reason=reason))
+        reason = cutters[place].cut_or_none(f"links[{place}].reason", link.metadata.reason, most=_LINE)
+        trust = None if reason is None else _shown_trust(begins.get(link.from_id))
+        shown.append(_link(link, memory_id, reason=reason, trust=trust))
     rest = [
         f"{link.from_id} {link.metadata.original_relationship} {link.to_id}"
         f"{f': {link.metadata.reason}' if link.metadata.reason else ''}"
         for link in links[_LINKS:]
     ]
+    for one in cutters[_LINKS:]:
+        cutter = attrs.evolve(cutter, provenance=cutter.provenance.limited_by(one.provenance))
     cutter.keep_rest("links", rest, shown=_LINKS)
     return shown
+
+
+def _limited(cutter: Cutter, memory: Memory | None) -> Cutter:
+    """Return a cutter for texts of a memory beside the one that an answer is about; they share `Cutter.more`."""
+    # The beginning of a link may be too far away to be read.
+    other = Provenance.by(UNKNOWN_ORIGIN) if memory is None else Provenance(memory.origin, memory.trust)
+    return attrs.evolve(cutter, provenance=cutter.provenance.limited_by(other))
 
 
 def _evidence_lines(evidence: Sequence[Evidence], cutter: Cutter) -> list[EvidenceLine]:
@@ -1085,6 +1125,7 @@ async def _found(kind: type[_T], memories: MemoryStore, found: Sequence[Memory])
                 most=most,
                 superseded_by=_id_of(today),
                 in_its_place=None if today is None else line(today.content, most),
+                in_its_place_trust=_shown_trust(today),
                 tells_outcome_of=None if known is None else known.outcome_of,
             )
         )
@@ -1119,6 +1160,7 @@ async def set_outcome(
         note = "This decision still stands: evolve/supersede says what takes its place."
     known = {
         "decision": line(decision.content),
+        "trust": _shown_trust(decision),
         "outcome": now or outcome,
         "outcomes_before": [change.outcome.value for change in getattr(decision.metadata, "history", ())[:-1]][-5:],
         "superseded_by": today,
@@ -1157,7 +1199,14 @@ async def supersede(
             "see search/by_topic."
         )
     replaced = None if before is None else line(before.memory.content)
-    return _answer(Superseding, {"id": new.id, "topic": new.topic, "replaced": replaced, "note": note})
+    known = {
+        "id": new.id,
+        "topic": new.topic,
+        "replaced": replaced,
+        "replaced_trust": None if before is None else _shown_trust(before.memory),
+        "note": note,
+    }
+    return _answer(Superseding, known)
 
 
 _OTHERWISE: Final = "say in words what was decided instead"
@@ -1198,7 +1247,8 @@ async def correct(
 
     """
     memory = await memories.correct(check_id("id", id), content, reasoning=reasoning, reason=reason, origin="model")
-    return {"id": memory.id, "content": line(memory.content)}
+    known = {"id": memory.id, "content": line(memory.content), "trust": _shown_trust(memory)}
+    return _answer(Corrected, known)
 
 
 async def forget(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs._provenance import Provenance
 from mama_structs.descriptors.entries import Entry, parse_handle
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, InvalidRange
 from mama_structs.tools.schema import alternatives
@@ -35,16 +36,18 @@ _INSIDE: Final = re.compile(
 @attrs.frozen
 class Passed:
     """
-    A tool's arguments as it gets them.
+    A tool's arguments as the tool receives them.
 
     Args:
         arguments: With texts in place of handles.
-        handles: Whose texts these are, each once, with their versions.
+        handles: The handles of these texts, deduplicated, with their versions.
+        provenance: The provenance of these texts together; None if there are none.
 
     """
 
     arguments: Mapping[str, Any] = attrs.field(repr=False)
     handles: tuple[str, ...] = ()
+    provenance: Provenance | None = None
 
 
 def passed(asked: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -> Passed:
@@ -72,7 +75,8 @@ def passed(asked: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -
     except InvalidArgument:
         tool.signature.check(_Putting(tool, find, is_named=True).arguments(asked), tool=tool.name)
         raise InvalidArgument(f"{tool.name}: a text in place of its handle is not what the tool takes") from None
-    return Passed(given, tuple(putting.found))
+    found = [entry.provenance for entry in putting.found.values()]
+    return Passed(given, tuple(putting.found), found[0].limited_by(*found[1:]) if found else None)
 
 
 @attrs.define
@@ -83,7 +87,7 @@ class _Putting:
     _find: Callable[[str], Entry]
     _is_named: bool = attrs.field(default=False, kw_only=True)
     _room: int = attrs.field(default=_MOST, init=False)
-    found: dict[str, None] = attrs.field(factory=dict, init=False)
+    found: dict[str, Entry] = attrs.field(factory=dict, init=False)
 
     def arguments(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a copy of the arguments with texts in place of handles."""
@@ -140,7 +144,7 @@ class _Putting:
         except HandleNotFound as error:
             error.hint = f"{error.hint}; to pass the words themselves, put a backslash in front: \\{handle}"
             raise
-        self.found[entry.versioned] = None
+        self.found[entry.versioned] = entry
         body = entry.body
         if self._is_named:
             return handle

@@ -177,7 +177,7 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
         new: What is to stand there
 
     """
-    return store.rendering.stored(store.edit(ref_id, old, new))
+    return store.rendering.stored(store.edit(ref_id, old, new, origin="model"))
 
 
 async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
@@ -191,7 +191,7 @@ async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
         text: All of it
 
     """
-    return store.rendering.stored(store.put(ref_id, text))
+    return store.rendering.stored(store.put(ref_id, text, origin="model"))
 
 
 # The arguments of these tools that are handles.

@@ -35,6 +35,7 @@ from mama_structs.memory.model import (
     OutcomeChange,
     from_milliseconds,
     milliseconds,
+    problem_of_id,
     slug,
 )
 from mama_structs.memory.relationships import MAX_RELATIONSHIP, normalised
@@ -366,9 +367,14 @@ class _Rows:
     taken: set[str] = attrs.field(factory=set)
 
     def own_id(self, old: str | None) -> str | None:
-        """Return a row's id where it can be one here: people have them in their notes."""
+        """Return the id of a row of decisions, or None if it cannot be a decision's id here."""
         with contextlib.suppress(InvalidArgument):
-            if old is not None and old not in self.taken and check_id("id", old) == old == old.strip():
+            if (
+                old is not None
+                and old not in self.taken
+                and check_id("id", old) == old
+                and problem_of_id(old, MemoryType.DECISION) is None
+            ):
                 self.taken.add(old)
                 return old
         return None

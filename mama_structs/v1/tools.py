@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal
 import attrs
 import msgspec
 
+from mama_structs._provenance import least_trusted, mark_of
 from mama_structs._quoting import cut, plainly
 from mama_structs._showing import counted
 from mama_structs.errors import (
@@ -317,12 +318,16 @@ async def save_decision(
             confidence=confidence,
             supersedes=before.id if before else None,
             created_by=created_by,
+            # A model calls the tool, whoever it says has decided.
+            origin="model",
         )
     message = f"✅ Decision saved successfully (ID: {memory.id})"
     if result is not None:
         try:
             with _named(reason=names):
-                await place.memories.set_outcome(memory.id, result, reason=reason, created_by=created_by)
+                await place.memories.set_outcome(
+                    memory.id, result, reason=reason, created_by=created_by, origin="model"
+                )
         except MamaStructsError as error:
             # Saving it again would make it supersede itself: the model must learn that it is there.
             message = f"{message}, but not its outcome: {error}"
@@ -506,8 +511,10 @@ async def load_checkpoint(*, place: OldTools) -> str:
         return "ℹ️ No active checkpoint found."
     facts = memory.metadata if isinstance(memory.metadata, CheckpointMetadata) else CheckpointMetadata()
     lines = "\n".join(map(plainly, facts.next_steps))
+    title = f"📍 Checkpoint of {memory.created_at:%Y-%m-%d %H:%M:%S} UTC (ID: {memory.id})"
+    mark = _mark(memory)
     parts = [
-        f"📍 Checkpoint of {memory.created_at:%Y-%m-%d %H:%M:%S} UTC (ID: {memory.id})",
+        title if mark is None else f"{title} · {mark}",
         f"Summary: {_told(memory.content)}",
         f"Open files: {json.dumps([*map(plainly, facts.open_files)], ensure_ascii=False)}",
         f"Next steps:\n{lines}" if len(facts.next_steps) > 1 else f"Next steps: {lines or 'None'}",
@@ -532,7 +539,14 @@ def _facts_in_line(memory: Memory, now: datetime) -> str:
     facts = _facts(memory)
     author = "👤 User" if facts.created_by == "user" else "🤖 Assistant"
     outcome = _SHOWN_OUTCOMES[facts.outcome]
-    return f"{author} · {outcome} · {facts.confidence:.0%} confidence · {age(memory.created_at, now)}"
+    said = f"{author} · {outcome} · {facts.confidence:.0%} confidence · {age(memory.created_at, now)}"
+    mark = _mark(memory)
+    return said if mark is None else f"{said} · {mark}"
+
+
+def _mark(memory: Memory) -> str | None:
+    """Return the mark of a memory from a tool or an outside source, or None for others."""
+    return mark_of(least_trusted([memory.origin, memory.trust]))
 
 
 def _history(topic: str, chain: Chain, now: datetime) -> str:

@@ -44,9 +44,11 @@ from mama_structs.memory.model import (
     RecordMetadata,
     digest_of,
     digests_in,
+    least_trusted,
 )
 from mama_structs.memory.records import memory_id_of
 from mama_structs.memory.results import Imported
+from mama_structs.memory.saving import RESTING, lower
 from mama_structs.memory.transfer import export_jsonl, import_jsonl
 from mama_structs.session import Session
 from mama_structs.storage import files
@@ -95,6 +97,11 @@ def unit(seed=0, pieces=1):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def link_between(one, other):
+    """Return the id of the link between two memories of `filled`."""
+    return f"link_{one:012x}{other:012x}"
+
+
 def filled(count=5, *, namespace="default"):
     """Return a backend with a chain of memories, each linked to the one before and the first to the last."""
     backend = Backend(namespace)
@@ -102,9 +109,10 @@ def filled(count=5, *, namespace="default"):
         memory = attrs.evolve(plain_memory(f"m{number}", f"text {number}", at=number), namespace=namespace)
         backend.memories.put(memory, vectors=unit(number, 1 + number % 2))
         if number:
-            backend.memories.put_link(plain_link(f"m{number}", f"m{number - 1}", at=number))
+            link_id = link_between(number, number - 1)
+            backend.memories.put_link(plain_link(f"m{number}", f"m{number - 1}", at=number, link_id=link_id))
     if count > 2:
-        backend.memories.put_link(plain_link("m0", f"m{count - 1}", at=99))
+        backend.memories.put_link(plain_link("m0", f"m{count - 1}", at=99, link_id=link_between(0, count - 1)))
     return backend
 
 
@@ -215,10 +223,11 @@ formers = st.builds(FormerText, content=texts, reasoning=texts, until=times, rea
 def memories(draw, number):
     kind = draw(st.sampled_from(MemoryType))
     metadata = draw(metadata_of[kind])
-    memory_id = f"{kind.value}_기억_{number}"
+    memory_id = f"{kind.value}_기억_{1_790_000_000_000 + number}_0a1b2c3d"
     if isinstance(metadata, RecordMetadata):
         metadata = attrs.evolve(metadata, key=f"{metadata.key}{number}")
         memory_id = memory_id_of((metadata.labels, metadata.key))
+    origin = draw(st.sampled_from(ORIGINS))
     return Memory(
         id=memory_id,
         type=kind,
@@ -229,8 +238,8 @@ def memories(draw, number):
         evidence=draw(several),
         created_at=draw(times),
         updated_at=draw(times),
-        origin=draw(st.sampled_from(ORIGINS)),
-        trust=draw(st.sampled_from(ORIGINS)),
+        origin=origin,
+        trust=least_trusted([origin, draw(st.sampled_from(ORIGINS))]),
         valid_until=draw(st.none() | times),
         repeats=tuple(draw(st.lists(times, max_size=3))),
         former=tuple(draw(st.lists(formers, max_size=2))),
@@ -248,7 +257,7 @@ def stores(draw):
         one, other = draw(st.lists(st.sampled_from(made), min_size=2, max_size=2, unique_by=lambda memory: memory.id))
         backend.memories.put_link(
             Link(
-                id=f"link_{number}",
+                id=f"link_{number:024x}",
                 from_id=one.id,
                 to_id=other.id,
                 link_type=draw(st.sampled_from(LinkType)),
@@ -264,6 +273,11 @@ def stores(draw):
                 created_at=draw(times),
             )
         )
+    for one in backend.memories.scan():
+        for link in one.links:
+            if link.link_type in RESTING:
+                (to,) = backend.memories.get(backend.memories.find_many([link.to_id]))
+                lower(backend.memories, backend.memories.find(link.from_id), to.trust)
     return backend
 
 
@@ -439,7 +453,7 @@ async def test_links_whose_end_is_nowhere_are_counted(tmp_path, embedding):
     assert Imported(added=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
     assert Imported(known=4, dropped_links=1) == await import_jsonl(alone, embedding, tmp_path / "x", None)
     assert Imported(added=4) == await import_jsonl(having, embedding, tmp_path / "x", None)
-    assert having.memories.find_links(["m1>m0:relates_to"]) != [None]
+    assert having.memories.find_links([link_between(1, 0)]) != [None]
 
 
 async def test_another_namespace(tmp_path, embedding):
@@ -515,9 +529,24 @@ def encoded(*numbers):
         (lambda line: line["memory"]["metadata"].update(more=SECRET), "`$.memory.metadata` has an unknown field"),
         (lambda line: line["links"][0].update(more=SECRET), "`$.links[0]` has an unknown field"),
         (lambda line: line["links"][0]["metadata"].update(more=SECRET), "`$.links[0].metadata` has an unknown field"),
-        (lambda line: line["memory"].update(id=""), "`$.memory.id` is no id"),
-        (lambda line: line["memory"].update(id="x" * 1000), "`$.memory.id` is no id"),
+        (lambda line: line["memory"].update(id=""), "`$.memory.id` must have 1 to 512 characters"),
+        (lambda line: line["memory"].update(id="x" * 1000), "`$.memory.id` must have 1 to 512 characters"),
         (lambda line: line["memory"].update(id="u\u0308"), "NFC"),
+        (lambda line: line["memory"].update(id="a\x00b"), "`$.memory.id` must have no control"),
+        (lambda line: line["memory"].update(id="a\u202eb"), "`$.memory.id` must have no control"),
+        (lambda line: line["memory"].update(id="a\u2028b"), "`$.memory.id` must have no control"),
+        (lambda line: line["memory"].update(id=" a"), "`$.memory.id` must not begin or end with blanks"),
+        (lambda line: line["memory"].update(id="fd:1"), "`$.memory.id` must not be a handle"),
+        (
+            lambda line: line["memory"].update(id="insight_x_1790000000000_0a1b2c3d"),
+            "`$.memory.id` must begin with decision_",
+        ),
+        (
+            lambda line: line["memory"].update(type="insight", metadata={}),
+            "`$.memory.id` must have the form insight_",
+        ),
+        (lambda line: line["links"][0].update(to_id="a\nb"), "`$.links[0].to_id` must have no control"),
+        (lambda line: line["links"][0].update(id="link_1"), "`$.links[0].id` must have the form link_"),
         (
             lambda line: line["memory"].update(id="m0") or line.update(links=[]),
             "it has the id of an earlier line, 'm0'",
@@ -550,7 +579,7 @@ def encoded(*numbers):
         (lambda line: line["links"][0].update(to_id="m2"), "`$.links[0].to_id` must be another"),
         (lambda line: line["links"][0].update(link_type=SECRET), "`$.links[0].link_type`"),
         (lambda line: line["links"][0].update(created_at="2026-01-01T00:00:00"), "`$.links[0].created_at`"),
-        (lambda line: line["links"][0].update(id="m1>m0:relates_to"), "link with the id of an earlier line's"),
+        (lambda line: line["links"][0].update(id=link_between(1, 0)), "link with the id of an earlier line's"),
         (lambda line: line["links"].append(line["links"][0]), "two links of one id"),
         (lambda line: line.update(vectors="-" + SECRET), "is no base64"),
         (lambda line: line.update(vectors=encoded()), "vectors of 4 dimensions, got 0 bytes"),
@@ -638,6 +667,38 @@ async def test_a_file_that_was_cut_off(tmp_path, embedding):
     assert [] == other.state
 
 
+@pytest.mark.parametrize("namespace", ["", " ", "x" * 101, "u\u0308"])
+async def test_import_rejects_namespace_that_no_session_can_have(namespace, tmp_path, embedding):
+    """The namespace of the first line keeps the rules of a namespace."""
+    other = Backend()
+    await export_jsonl(filled(), tmp_path / "x", None)
+    changed(tmp_path / "x", 1, lambda line: line.update(namespace=namespace))
+
+    with pytest.raises(InvalidArgument, match=r"line 1: `\$\.namespace` is no"):
+        await import_jsonl(other, embedding, tmp_path / "x", None)
+    assert [] == other.state
+
+
+async def test_import_lowers_trust_to_origin_and_basis(tmp_path, embedding):
+    """A file cannot raise a trust, and a second import of it changes nothing."""
+    other = Backend()
+    await export_jsonl(filled(), tmp_path / "x", None)
+    changed(tmp_path / "x", 2, lambda line: line["memory"].update(evidence=["decision_page_1790000000000_0a1b2c3d"]))
+    changed(tmp_path / "x", 3, lambda line: line["memory"].update(origin="tool"))
+    changed(tmp_path / "x", 4, lambda line: line["links"][0].update(link_type="implementation"))
+    changed(tmp_path / "x", 5, lambda line: line["links"][0].update(link_type="association"))
+    page = {"id": "decision_page_1790000000000_0a1b2c3d", "origin": "outside"}
+    changed(tmp_path / "x", 6, lambda line: line["memory"].update(page) or line.update(links=[]))
+    changed(tmp_path / "x", 2, lambda line: line.update(links=[]))
+    first = await import_jsonl(other, embedding, tmp_path / "x", None)
+    trusts = {one.memory.id: one.memory.trust for one in other.memories.scan()}
+    again = await import_jsonl(other, embedding, tmp_path / "x", None)
+
+    assert {"m0": "outside", "m1": "tool", "m2": "tool", "m3": "user", page["id"]: "outside"} == trusts
+    assert (Imported(added=5), Imported(known=5)) == (first, again)
+    assert trusts == {one.memory.id: one.memory.trust for one in other.memories.scan()}
+
+
 async def test_a_line_without_end(tmp_path, embedding, monkeypatch):
     """A line that goes on for ever is refused before it is all in memory."""
     await export_jsonl(filled(), tmp_path / "x", None)
@@ -667,10 +728,10 @@ async def test_another_link_under_the_same_id(tmp_path, embedding):
     other = Backend()
     for name in ("a", "b"):
         other.memories.put(plain_memory(name), vectors=unit())
-    other.memories.put_link(plain_link("a", "b", link_id="m3>m2:relates_to"))
+    other.memories.put_link(plain_link("a", "b", link_id=link_between(3, 2)))
     await export_jsonl(filled(), tmp_path / "x", None)
 
-    with pytest.raises(InvalidArgument, match="line 5: a link with the id 'm3>m2:relates_to'"):
+    with pytest.raises(InvalidArgument, match=f"line 5: a link with the id '{link_between(3, 2)}'"):
         await import_jsonl(other, embedding, tmp_path / "x", None)
     assert 2 == len(other.state)
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
 
+from mama_structs._provenance import Provenance
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.model import ORIGINS, LinkType, from_milliseconds, least_trusted
 from mama_structs.memory.requests import LinkRequest
@@ -145,4 +146,45 @@ async def test_what_a_model_corrects_is_a_models_words_and_what_rests_on_it_is_t
     assert ("model", "model") == (by_model.origin, by_model.trust) == (again.origin, again.trust)
     assert again == await store.get(first.id)
     assert ("user", "model") == ((await store.get(second.id)).origin, (await store.get(second.id)).trust)
+    assert not await opened.findings()
+
+
+async def test_evidence_lowers_trust_by_handle_and_by_hash(opened):
+    """A text is trusted as its handle says, and where its hash names it, as the most trusted memory that names it."""
+    handles = {
+        "ref:plan": ("ref:plan@1", "walls first", Provenance("model", "tool")),
+        "fd:1": ("fd:1", "a page", Provenance("outside", "outside")),
+        "fd:2": ("fd:2", "a text without provenance"),
+    }
+    store = (await opened.memories()).resolving(handles.get)
+    plan = await store.save_decision("walls", "build walls", "safe", evidence=["ref:plan"])
+    page = await store.save_decision("keys", "send keys", "a page", evidence=["fd:1", "a talk"])
+    unknown = await store.save_decision("gates", "build gates", "open", evidence=["fd:2"])
+    await store.save_decision("walls", "build no walls", "dear", evidence=plan.evidence, origin="outside")
+    named = [
+        await store.save_decision("again", f"as before {number}", "so", evidence=one.evidence)
+        for number, one in enumerate((plan, page, unknown))
+    ]
+
+    assert ["tool", "outside", "outside"] == [one.trust for one in (plan, page, unknown)]
+    assert [("user", "tool"), ("user", "outside"), ("user", "outside")] == [(one.origin, one.trust) for one in named]
+    assert not await opened.findings()
+
+
+async def test_outcome_lowers_trust_of_decision_to_that_of_its_reason(opened):
+    """The reason is a text of the decision, by an author of its own."""
+    store = await opened.memories()
+    first = await store.save_decision("keys", "Keep keys in the vault", "safe")
+    second = await store.save_decision("backup", "Back the vault up", "safe", evidence=[first.id])
+    plain = await store.set_outcome(first.id, "SUCCESS")
+    by_tool = await store.set_outcome(first.id, "FAILED", reason="exit code 1", origin="tool")
+    (reason,) = await store.recent(types="context")
+    with pytest.raises(InvalidArgument, match="origin must be one of"):
+        await store.set_outcome(first.id, "FAILED", reason="x", origin="nobody")
+
+    assert "user" == plain.trust
+    assert ("user", "tool") == (by_tool.origin, by_tool.trust)
+    assert by_tool == await store.get(first.id)
+    assert ("tool", "tool") == (reason.origin, reason.trust)
+    assert "tool" == (await store.get(second.id)).trust
     assert not await opened.findings()

@@ -158,6 +158,11 @@ class JournalReader:
         # Reads no value, which may be long.
         return {digest for digest, key in keys.items() if key in self._rows.keys(key)}
 
+    def users_of_content(self, digest: str) -> Nodes:
+        """Return the memories whose evidence names the stored text with this hash."""
+        found = map(self._views.catalogue.node_of, own_numbers(self._rows, self._place.uses(digest)))
+        return np.array([node for node in found if node is not None], np.int64)
+
     def notes(self, prefix: str = "") -> dict[str, str]:
         """Return the notes whose names begin with *prefix*; one that is damaged raises `StoreDamaged`."""
         found = self._rows.items(f"{self._place.notes}{prefix}")

@@ -459,6 +459,10 @@ class PostgresReader(Reader):
             self._ask([], Wanted(digests=unknown))
         return {digest for digest in digests if self._kept[digest]}
 
+    def users_of_content(self, digest: str) -> Nodes:
+        sql = "SELECT node FROM text_uses WHERE namespace = $1 AND digest = $2 ORDER BY node"
+        return np.array([row["node"] for row in self.rows_from(sql, digest)], np.int64)
+
     def notes(self, prefix: str = "") -> dict[str, str]:
         sql = "SELECT name, text FROM notes WHERE namespace = $1 AND starts_with(name, $2::text)"
         names = _notes_in(self.rows_from(sql, questions.stored(prefix)))

@@ -1,0 +1,118 @@
+"""
+Provenance of texts: who wrote a text, and the least trusted author among the texts that it is based on.
+
+Refs, descriptors and memories have a provenance. `inserted_texts` passes the provenance of the handles in a tool call's
+arguments to everything that the tool stores, because the tool itself only sees text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal
+
+import attrs
+
+Origin = Literal["user", "model", "tool", "outside"]
+"""Author of a text: the host's user, a model, a tool's result, or an outside source such as a page or a mail."""
+
+ORIGINS: Final[tuple[Origin, ...]] = ("user", "model", "tool", "outside")
+"""All origins, the most trusted first."""
+
+UNKNOWN_ORIGIN: Final[Origin] = "outside"
+"""Origin of a text whose author is not recorded, such as a handle that an earlier version stored."""
+
+_SOURCE_ORIGINS: Final[dict[str, Origin]] = {"user_input": "user", "host": "user", "tool_result": "tool"}
+_MARKS: Final[dict[Origin, str]] = {"tool": "from a tool", "outside": "from outside, unchecked"}
+
+
+def least_trusted(origins: Iterable[Origin]) -> Origin:
+    """Return the least trusted of several origins, or ``"user"`` if there are none."""
+    return max(origins, key=ORIGINS.index, default=ORIGINS[0])
+
+
+def marked_trust(trust: Origin) -> Origin | None:
+    """Return a trust that answers for models must show, or None if it needs no mark."""
+    return trust if trust in _MARKS else None
+
+
+def mark_of(trust: Origin) -> str | None:
+    """Return the words that mark a text of this trust in a prompt, or None if it needs no mark."""
+    return _MARKS.get(trust)
+
+
+def trusts_in(answer: object) -> Iterator[Origin]:
+    """Yield the trust marks in a tool's answer, which are the values of ``trust`` and ``…_trust``."""
+    waiting = [answer]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            for key, value in one.items():
+                if not isinstance(value, str):
+                    waiting.append(value)
+                elif isinstance(key, str) and key.endswith("trust"):
+                    yield from (origin for origin in _MARKS if origin == value)
+        elif isinstance(one, list):
+            waiting.extend(one)
+
+
+@attrs.frozen
+class Provenance:
+    """
+    The author of a text, and its least trusted basis.
+
+    Args:
+        origin: The least trusted author of the text itself.
+        trust: The least trusted origin among the text and everything that it is based on.
+
+    """
+
+    origin: Origin
+    trust: Origin
+
+    @classmethod
+    def by(cls, origin: Origin) -> Provenance:
+        """Return the provenance of a text that is based on nothing but its author's words."""
+        return cls(origin, origin)
+
+    @classmethod
+    def of_source(cls, source: str) -> Provenance:
+        """Return the provenance of a text by the *source* argument of `RefStore.wrap` and `RefStore.add`."""
+        return cls.by(_SOURCE_ORIGINS.get(source, UNKNOWN_ORIGIN))
+
+    def limited_by(self, *others: Provenance | None) -> Provenance:
+        """Return the provenance of a text that contains this one and *others*."""
+        known = [self, *(one for one in others if one is not None)]
+        return Provenance(
+            least_trusted(one.origin for one in known),
+            least_trusted(origin for one in known for origin in (one.origin, one.trust)),
+        )
+
+
+# A tuple in a tool call, which is empty if its arguments contain no texts of handles.
+_inserted: Final[contextvars.ContextVar[tuple[Provenance, ...] | None]] = contextvars.ContextVar(
+    "mama_structs_inserted_texts", default=None
+)
+
+
+def inserted_texts() -> Provenance | None:
+    """Return the provenance of the texts that replaced handles in the current tool call, or None if there are none."""
+    return next(iter(_inserted.get() or ()), None)
+
+
+def is_tool_call() -> bool:
+    """Return True in a tool call of a session, in which handles are already replaced."""
+    return _inserted.get() is not None
+
+
+@contextlib.contextmanager
+def using_inserted_texts(provenance: Provenance | None) -> Iterator[None]:
+    """Limit everything that is stored in this block by the texts in a tool call's arguments, and by outer calls."""
+    outer = inserted_texts()
+    both = outer if provenance is None else provenance.limited_by(outer)
+    token = _inserted.set(() if both is None else (both,))
+    try:
+        yield
+    finally:
+        _inserted.reset(token)
