@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from mama_structs._control_flow import ControlFlow, available_types
 from mama_structs._telemetry import raised
 from mama_structs.adapters._agent_framework import repeated
 from mama_structs.adapters.answers import MAX_CHARS, Turns, hear, kept, offered, recall_for
@@ -39,6 +40,13 @@ except ImportError as _missing:
     ) from _missing
 
 _log = logging.getLogger("mama_structs")
+_CONTROL_FLOW: Final = ControlFlow(
+    exceptions=(
+        *available_types("agent_framework", "MiddlewareTermination", "MiddlewareFailure"),
+        *available_types("agent_framework.exceptions", "UserInputRequiredException"),
+    ),
+    results=(Content,),
+)
 _SOURCE: Final = "mama-structs"
 _HISTORY: Final = "mama-structs-history"
 _LABEL: Final = "agent-framework"
@@ -97,7 +105,7 @@ class SessionContextProvider(ContextProvider):
         if text:
             context.extend_messages(self, [Message("user", [text])])
         if self._offers:
-            turns = Turns(self._session)
+            turns = Turns(self._session, control_flow=_CONTROL_FLOW)
             context.extend_tools(
                 self.source_id, [_function_tool(turns, self._session, *one) for one in offered(self._session)]
             )
@@ -220,9 +228,11 @@ def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 def _function_tool(turns: Turns, session: Session, wire: str, tool: Tool) -> FunctionTool:
-    async def call(ctx: FunctionInvocationContext, **arguments: Any) -> str | list[Content]:
+    async def call(ctx: FunctionInvocationContext, **arguments: Any) -> str | list[Content] | Any:
         answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, ctx))
-        # An error is an answer, too: what a function raises the framework tells its model without its text.
+        if answered.is_native:
+            return answered.data
+        # Return errors: of an exception that a function raises, the framework does not show the text to the model.
         return [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
 
     return FunctionTool(name=wire, description=tool.description, func=call, input_model=plain_schema(tool.input_schema))

@@ -1,20 +1,22 @@
-"""One tool call of a model: run, and answered so that the model can go on, whatever happens."""
+"""Run the tool calls of a model and convert results and errors to answers for the model."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeGuard
 
 import attrs
 
+from mama_structs._control_flow import NO_CONTROL_FLOW, ControlFlow, using_control_flow
 from mama_structs._plain import json_text
 from mama_structs._telemetry import raised
+from mama_structs.descriptors.marking import unreadable
 from mama_structs.descriptors.media import Media, media_in
-from mama_structs.descriptors.messages import are_blocks, block_text, field, said_by_user
+from mama_structs.descriptors.messages import are_blocks, block_text, field, readable_text, said_by_user
 from mama_structs.errors import (
     InvalidArgument,
     MamaStructsError,
@@ -33,7 +35,8 @@ _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000
 # Characters of what is recalled, by default.
 MAX_CHARS: Final = 2_000
-_CUT_OFF: Final = "the call was cut off before its arguments were complete, and nothing was done"
+_CUT_OFF: Final = "the call was cut off: the answer did not finish normally. The tool did not run"
+_CALL_AGAIN: Final = "call the tool again, with shorter arguments if the output limit was reached"
 _NO_NAMES: Final = WireNames.of(())
 # What of a memory tool's answer are our own words.
 _OURS: Final = ("note", "deprecated")
@@ -50,11 +53,22 @@ _UNREADABLE: Final = "file"
 
 @attrs.frozen(kw_only=True)
 class ToolAnswer:
-    """What a model is told about a call: all its text, what the tool gave, and texts, images and audio in order."""
+    """
+    The answer to one call.
+
+    Args:
+        text: All text of the answer.
+        data: The result of the tool.
+        is_error: Whether the call failed.
+        is_native: Whether *data* is a result for the host's framework, to be returned to it unchanged.
+        parts: Texts, images and audio in their order.
+
+    """
 
     text: str
     data: Any
     is_error: bool = False
+    is_native: bool = False
     parts: tuple[str | Media, ...] = attrs.Factory(lambda self: (self.text,), takes_self=True)
 
     @property
@@ -64,23 +78,44 @@ class ToolAnswer:
 
 
 async def answer(
-    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None
+    session: Session,
+    wire: str,
+    arguments: object,
+    *,
+    host: Mapping[str, Any] | None = None,
+    control_flow: ControlFlow = NO_CONTROL_FLOW,
 ) -> ToolAnswer:
     """
-    Run a tool as a model asked for it; what goes wrong is an answer, too, but for a session that cannot be used.
+    Run a tool call of a model and return its answer; an error is an answer, too.
 
-    Its text tells the model, once, what it should know about the marks in its last messages; its data is the tool's
-    own.
+    The text contains the diagnostics of the model's last messages, which are reported once.
+
+    Args:
+        session: Whose tool.
+        wire: The tool's name on the wire.
+        arguments: The arguments that the model gave.
+        host: Values for the tool's parameters ``ctx``, ``run_context`` and ``tool_context``.
+        control_flow: The exceptions and results of the host's framework, which pass through unchanged.
+
+    Raises:
+        SessionClosed: The session is closed.
+        WrongLoop: The session belongs to another event loop.
+
     """
-    return _with_notes(session, _held(session, await _answer(session, wire, arguments, host=host)))
+    answered = await _answer(session, wire, arguments, host=host, control_flow=control_flow)
+    return answered if answered.is_native else _with_notes(session, _held(session, answered))
 
 
-async def _answer(session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None) -> ToolAnswer:
+async def _answer(
+    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None, control_flow: ControlFlow
+) -> ToolAnswer:
     names = session.wire_names
+    passed: tuple[type[BaseException], ...] = (SessionClosed, WrongLoop, *control_flow.exceptions)
     try:
         name = names.tool(wire)
-        data = await session.call(name, read_arguments(arguments), host=host, max_chars=_room(session, name))
-    except (SessionClosed, WrongLoop):
+        with using_control_flow(control_flow):
+            data = await session.call(name, read_arguments(arguments), host=host, max_chars=_room(session, name))
+    except passed:
         raise
     except MamaStructsError as error:
         return failed(error, names=names)
@@ -88,6 +123,8 @@ async def _answer(session: Session, wire: str, arguments: object, *, host: Mappi
         # A host's own tool: its model may know what to do about it, and the host finds in the log where it failed.
         _log.error("the tool %s failed: %s", wire, raised(error))
         return failed(MamaStructsError(f"{wire} failed: {type(error).__name__}: {error!s:.500}"), names=names)
+    if control_flow.has_result(data):
+        return ToolAnswer(text="", data=data, is_native=True)
     # A host's own tool may have a name of v1.0, too.
     is_old = name in session.hidden or (name in SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
@@ -111,21 +148,24 @@ async def _answer(session: Session, wire: str, arguments: object, *, host: Mappi
 
 
 class Turns:
-    """Lets calls that write run alone, in the order in which they came, and those that read side by side."""
+    """Run calls that write one at a time, in arrival order, and calls that only read concurrently."""
 
     # For frameworks that start all calls of a message at once. A call from inside another one, as that of an agent
     # which a tool runs, waits for nobody: that would be for ever. Where calls are not those of one turn, only what
     # stays inside the session holds others up, and a tool that reaches beyond it, and may take its time, nobody.
 
-    def __init__(self, session: Session, *, of_one_turn: bool = True) -> None:
+    def __init__(
+        self, session: Session, *, of_one_turn: bool = True, control_flow: ControlFlow = NO_CONTROL_FLOW
+    ) -> None:
         self._session = session
         self._of_one_turn = of_one_turn
+        self._control_flow = control_flow
         self._calls: list[_Turn] = []
 
     async def answer(self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None) -> ToolAnswer:
-        """Answer a call when it is its turn; see `answer`."""
+        """Run a call when it is its turn and return its answer; see `answer`."""
         if self in _inside.get():
-            return await answer(self._session, wire, arguments, host=host)
+            return await answer(self._session, wire, arguments, host=host, control_flow=self._control_flow)
         # Taken before anything is awaited: the place in the order is that of the call.
         mine = self._place(wire)
         before = [one.done for one in self._calls if one.holds_up and not (one.reads and mine.reads)]
@@ -134,7 +174,7 @@ class Turns:
         try:
             for done in before:
                 await done.wait()
-            return await answer(self._session, wire, arguments, host=host)
+            return await answer(self._session, wire, arguments, host=host, control_flow=self._control_flow)
         finally:
             _inside.reset(token)
             self._calls.remove(mine)
@@ -159,11 +199,37 @@ _inside: Final[ContextVar[frozenset[Turns]]] = ContextVar("mama_structs_turns", 
 
 
 async def hear(session: Session, message: object) -> None:
-    """Store the refs of a model's message, before its calls run; what the disk does not take yet can be used."""
+    """
+    Store the refs of a model's message, before its calls run.
+
+    Items that cannot be read are skipped, logged and reported to the model. Refs that cannot be written yet are usable.
+    """
     try:
-        await session.observe(message)
+        await _observe(session, message)
     except StoreError as error:
         _log.warning("the refs of a message are not on disk yet: %s", error)
+
+
+async def _observe(session: Session, message: object) -> None:
+    try:
+        await session.observe(message)
+    except InvalidArgument:
+        pieces, unread = readable_text(message)
+    else:
+        return
+    heard = session._heard  # noqa: SLF001 - kept for the adapters
+    if heard.contains(message, "".join(pieces)):
+        return
+    report_unread(session, unread)
+    # One message for each piece: a ref does not continue behind a skipped item.
+    heard.keep(message, await session.observe([{"role": "assistant", "content": piece} for piece in pieces]))
+
+
+def report_unread(session: Session, items: Iterable[str]) -> None:
+    """Log the items of a model's message that were skipped, and report them to the model with the next result."""
+    for item in items:
+        _log.warning("%s cannot be read and is skipped", item)
+        session._heard.note([unreadable(item)])  # noqa: SLF001 - kept for the adapters
 
 
 def _held(session: Session, answered: ToolAnswer) -> ToolAnswer:
@@ -295,7 +361,7 @@ def named(tools: ToolSet, argument: str, *, which: bool | Collection[str]) -> fr
 
 @attrs.frozen(kw_only=True)
 class ToolCall:
-    """A call as a model's message has it."""
+    """A call in a model's message. Id and name are "" if the message has none."""
 
     id: str
     name: str
@@ -304,10 +370,22 @@ class ToolCall:
 
 
 async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, Any] | None) -> ToolAnswer:
-    """Run a call, but not one that a limit of the model's output cut short: half a text must not be stored."""
+    """Run a call, or return an error for a call that may be incomplete."""
+    if not call.id:
+        _log.warning("a call of %s has no id, and neither has its result", shown(call.name))
     if call.is_cut_off:
-        return failed(InvalidArgument(_CUT_OFF, hint="call the tool again, with shorter arguments"))
+        return failed(InvalidArgument(_CUT_OFF, hint=_CALL_AGAIN))
+    if not call.name:
+        return failed(InvalidArgument("the call names no tool", hint="call the tool again, by its name"))
     return await answer(session, call.name, call.arguments, host=host)
+
+
+def log_cut_off(reason: object, argument: str) -> None:
+    """Log why a call does not run, and the *argument* that says how a message without its own reason ended."""
+    if reason is None:
+        _log.warning("a call does not run: nothing says that its message is finished; pass all of it, or %s", argument)
+    else:
+        _log.warning("a call does not run: its message ended with %s", shown(reason))
 
 
 async def recall_for(session: Session, messages: object, *, max_chars: int, again: bool = False) -> str:

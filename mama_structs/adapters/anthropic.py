@@ -21,6 +21,7 @@ from mama_structs.adapters.answers import (
     hear,
     is_taken,
     kept,
+    log_cut_off,
     named,
     offered,
     recall_for,
@@ -39,8 +40,9 @@ _MAX_OPTIONAL: Final = 24
 _MAX_UNIONS: Final = 16
 # One other name among a tool's arguments, and Anthropic refuses the request with all its tools.
 _PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-# What a message says that a limit cut short.
-_CUT_SHORT: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
+# The stop reasons with which all calls of a message are complete. Not "stop_sequence": the sequence may stand in the
+# arguments of the last call. Not "pause_turn" and "compaction": the model goes on with this message.
+FINISHED: Final = frozenset({"end_turn", "tool_use"})
 # Anthropic's own tool that searches those whose loading is deferred.
 _SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 _ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
@@ -83,22 +85,26 @@ def tools(
     return [*sent, dict(_SEARCH)] if later else sent
 
 
-async def handle(session: Session, message: object, *, host: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+async def handle(
+    session: Session, message: object, *, stop_reason: str | None = None, host: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """
-    Run the tool calls of a model's message, one after the other, and return the user's message to append.
+    Run the tool calls of a model's message in order, and return the user's message to append.
 
-    All results stand in one message, as Anthropic wants them, in the calls' order and with their ids; what went wrong
-    has ``is_error`` and says what to change. A call that the output limit cut short does not run. What the model marked
-    in its text is stored before the calls run, also where there are none. Other blocks (thinking, what Anthropic ran
-    itself) are passed over; the model's message is the caller's to append, before this.
+    All results are in one message, as Anthropic requires, in the order of the calls and with their ids. The result of a
+    failed call has ``is_error`` and says what to change. Only finished calls run: unless the message ended with
+    ``"tool_use"`` or ``"end_turn"``, its last call is answered as cut off and does not run. Refs in the model's text
+    are stored before the calls run. Other blocks (thinking, calls that Anthropic ran) are skipped. Blocks that cannot
+    be read are skipped, logged and reported to the model. Append the model's message before the result.
 
     Args:
         session: Whose tools and refs.
         message: A Message, its content, or a list of ``tool_use`` blocks; objects of the SDK or dicts.
+        stop_reason: The message's, if *message* is its content or a list of blocks, which have none.
         host: Values for the tools' parameters ``ctx``, ``run_context`` and ``tool_context``, which no model sees.
 
     Returns:
-        The message, None where nothing was called.
+        The message, or None if there are no calls.
 
     Raises:
         InvalidArgument: *message* is none of these; nothing ran.
@@ -106,7 +112,7 @@ async def handle(session: Session, message: object, *, host: Mapping[str, Any] |
         WrongLoop: It belongs to another event loop.
 
     """
-    calls = _calls(message)
+    calls = _calls(message, stop_reason)
     await hear(session, message)
     results = [await _result(session, call, host) for call in calls]
     return {"role": "user", "content": results} if results else None
@@ -204,7 +210,7 @@ def _block(session: Session, part: str | Media) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": part.mime_type, "data": part.data}}
 
 
-def _calls(message: object) -> list[ToolCall]:
+def _calls(message: object, stop_reason: str | None) -> list[ToolCall]:
     content = message if isinstance(message, list | tuple) else field(message, "content")
     is_message = isinstance(message, list | tuple) or field(message, "role") == "assistant"
     if not is_message or not isinstance(content, list | tuple | str):
@@ -212,18 +218,18 @@ def _calls(message: object) -> list[ToolCall]:
             f"the model's message must be one of Anthropic's, got {type(message).__name__}", hint=_ACCEPTED
         )
     blocks: Sequence[object] = [] if isinstance(content, str) else content
-    for block in blocks:
-        if not isinstance(field(block, "type"), str):
-            raise InvalidArgument(f"a content block must have a type, got {type(block).__name__}", hint=_ACCEPTED)
-    stop_reason = field(message, "stop_reason")
-    is_short = isinstance(stop_reason, str) and stop_reason in _CUT_SHORT
+    called = [block for block in blocks if field(block, "type") == "tool_use"]
+    own_reason = field(message, "stop_reason")
+    reason = stop_reason if own_reason is None else own_reason
+    is_finished = isinstance(reason, str) and reason in FINISHED
+    if called and not is_finished:
+        log_cut_off(reason, "stop_reason=...")
     return [
         ToolCall(
             id=text_field(block, "id"),
             name=text_field(block, "name"),
             arguments=field(block, "input"),
-            is_cut_off=is_short and number == len(blocks),
+            is_cut_off=not is_finished and number == len(called),
         )
-        for number, block in enumerate(blocks, start=1)
-        if field(block, "type") == "tool_use"
+        for number, block in enumerate(called, start=1)
     ]

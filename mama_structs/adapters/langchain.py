@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from mama_structs import sync
+from mama_structs._control_flow import ControlFlow, available_types
 from mama_structs._facade import bare, run_beside
 from mama_structs.adapters.answers import MAX_CHARS, Turns, hear, kept, offered, recall_for
 from mama_structs.adapters.schemas import plain_schema
@@ -17,6 +18,7 @@ from mama_structs.tools.schema import HOST_PARAMETERS
 
 try:
     from langchain_core.messages import AIMessage, HumanMessage
+    from langchain_core.messages.tool import ToolOutputMixin
     from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import StructuredTool, ToolException
 except ImportError as _missing:
@@ -24,18 +26,26 @@ except ImportError as _missing:
         "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
-# The one keyword under which a model's arguments travel: on their own ones called config or self would be lost.
+# GraphBubbleUp is the base of LangGraph's interrupts and commands to a parent graph. ToolOutputMixin is the base of
+# ToolMessage and LangGraph's Command. ToolException is an error, which becomes a ToolMessage as any other.
+_CONTROL_FLOW: Final = ControlFlow(
+    exceptions=available_types("langgraph.errors", "GraphBubbleUp"), results=(ToolOutputMixin,)
+)
+# All arguments of the model are passed under one keyword: an argument named config or self would be lost otherwise.
 _ARGUMENTS: Final = "arguments"
+_CALL_ID: Final = "tool_call_id"
 # Of images and audio, what the message of a tool may have as a block.
 _TAKEN: Final = frozenset({"image"})
 _Content: TypeAlias = str | list[dict[str, Any]]
 
 
 class _SessionTool(StructuredTool):
-    """A tool of a session: async only, as most sessions are, and what checks its arguments is the session's own."""
+    """A tool of a session. The session validates the arguments. A tool of an async session has no sync form."""
 
-    def _parse_input(self, tool_input: str | dict[str, Any], *_others: object, **_more: object) -> dict[str, Any]:
-        return {_ARGUMENTS: tool_input}
+    def _parse_input(
+        self, tool_input: str | dict[str, Any], tool_call_id: str | None = None, *_others: object, **_more: object
+    ) -> dict[str, Any]:
+        return {_ARGUMENTS: tool_input, _CALL_ID: tool_call_id}
 
     def _run(self, *arguments: Any, config: RunnableConfig, **keywords: Any) -> Any:
         if self.func is None:
@@ -50,9 +60,12 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
     Return a session's tools, for ``bind_tools``, an agent or a tool node.
 
     Calls of one message run in their order, but for those that only read, which run beside each other.
-    A call that goes wrong gives a `ToolMessage` with the status ``"error"`` that says what to change.
-    Otherwise the message has the text for the model as its content, and what the tool gave as its artifact.
-    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunnableConfig`.
+    A failed call gives a `ToolMessage` with the status ``"error"`` that says what to change.
+    Otherwise the message has the text for the model as its content, and the tool's result as its artifact.
+    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunnableConfig`, with the call's
+    id as ``config["configurable"]["tool_call_id"]``.
+    A host's own tool may call LangGraph's ``interrupt()`` and return a `ToolMessage`, a `Command` or a list of them:
+    these reach LangGraph unchanged.
 
     Args:
         session: Whose tools; it must be open while they are used, on the event loop that opened it. One of
@@ -62,15 +75,15 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
 
     """
     own: Session = bare(session)
-    turns = Turns(own)
+    turns = Turns(own, control_flow=_CONTROL_FLOW)
 
     def called(wire: str) -> dict[str, Any]:
         call = _caller(own, turns, wire)
         if own is session:
             return {"coroutine": call}
 
-        def run(arguments: object, config: RunnableConfig) -> tuple[_Content, Any]:
-            answer: tuple[_Content, Any] = run_beside(session, lambda: call(arguments, config))
+        def run(arguments: object, config: RunnableConfig, tool_call_id: str | None) -> tuple[_Content, Any]:
+            answer: tuple[_Content, Any] = run_beside(session, lambda: call(arguments, config, tool_call_id))
             return answer
 
         return {"func": run}
@@ -122,8 +135,10 @@ def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -
         return {"messages": [HumanMessage(text)]} if text else None
 
     async def take(state: Mapping[str, Any]) -> None:
-        # Behind it there may be the results of tools that give a structured answer.
-        await hear(own, next(one for one in reversed(state["messages"]) if isinstance(one, AIMessage)))
+        # The results of tools that give a structured answer may follow the model's message.
+        last = next((one for one in reversed(state["messages"]) if isinstance(one, AIMessage)), None)
+        if last is not None:
+            await hear(own, last)
 
     class SessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
         async def abefore_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002 - by its name
@@ -152,9 +167,12 @@ def _block(session: Session, part: str | Media) -> dict[str, Any]:
     return {"type": part.kind, **place}
 
 
-def _caller(session: Session, turns: Turns, wire: str) -> Callable[..., Awaitable[tuple[_Content, Any]]]:
-    async def call(arguments: object, config: RunnableConfig) -> tuple[_Content, Any]:
-        answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, config))
+def _caller(session: Session, turns: Turns, wire: str) -> Callable[..., Awaitable[tuple[Any, Any]]]:
+    async def call(arguments: object, config: RunnableConfig, tool_call_id: str | None) -> tuple[Any, Any]:
+        known: RunnableConfig = {**config, "configurable": {**config.get("configurable", {}), _CALL_ID: tool_call_id}}
+        answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, known))
+        if answered.is_native:
+            return answered.data, None
         if answered.is_error:
             raise ToolException(answered.text)
         content = [_block(session, part) for part in answered.parts] if answered.has_media else answered.text

@@ -6,7 +6,7 @@ Dicts come out, and SDK objects or dicts go in, so the SDK itself is not importe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
@@ -18,20 +18,25 @@ from mama_structs.adapters.answers import (
     hear,
     is_taken,
     kept,
+    log_cut_off,
     named,
     offered,
     recall_for,
     recalled_message,
+    report_unread,
 )
 from mama_structs.adapters.schemas import plain_schema, strict_schema
 from mama_structs.descriptors.media import Media
-from mama_structs.descriptors.messages import field, text_field
+from mama_structs.descriptors.messages import describe_item, field, text_field
 from mama_structs.errors import InvalidArgument, shown
 from mama_structs.session import Session
 from mama_structs.tools.tool import Tool
 
 API: TypeAlias = Literal["responses", "chat"]
 
+# The values of `status` and `finish_reason` with which all calls of an answer are complete.
+FINISHED_RESPONSES: Final = frozenset({"completed"})
+FINISHED_CHATS: Final = frozenset({"stop", "tool_calls", "function_call"})
 _ACCEPTED: Final = "pass a response, a completion, its message, or a list of its output items or tool calls"
 
 
@@ -73,23 +78,28 @@ def tools(
     return [*sent, {"type": "tool_search"}] if later else sent
 
 
-async def handle(session: Session, answered: object, *, host: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+async def handle(
+    session: Session, answered: object, *, finish_reason: str | None = None, host: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """
-    Run the tool calls of a model's answer, one after the other, and return the messages to append.
+    Run the tool calls of a model's answer in order, and return the messages to append.
 
-    One message for each call, in the calls' order and with their ids: also for what went wrong, which says what to
-    change. A call that the output limit cut short does not run. What the model marked in its text is stored before
-    the calls run, also where there are none. Other items (reasoning, what OpenAI ran itself) are passed over.
-    The answer itself is the caller's to append, before these.
+    There is one message for each call, in the order of the calls and with their ids. That of a failed call says what to
+    change. Only finished calls run: unless the answer ended with the status ``"completed"`` or the finish reason
+    ``"stop"``, ``"tool_calls"`` or ``"function_call"``, its last call is answered as cut off and does not run. Refs in
+    the model's text are stored before the calls run. Other items (reasoning, calls that OpenAI ran) are skipped. Items
+    that cannot be read are skipped, logged and reported to the model. Append the answer before the results.
 
     Args:
         session: Whose tools and refs.
         answered: A Response, a ChatCompletion (its first choice), a message, or a list of output items or tool calls;
             objects of the SDK or dicts.
+        finish_reason: The choice's ``finish_reason`` or the response's ``status``, if *answered* is a message or a list
+            of tool calls, which have none, or of items without a ``status``.
         host: Values for the tools' parameters ``ctx``, ``run_context`` and ``tool_context``, which no model sees.
 
     Returns:
-        ``function_call_output`` items or ``tool`` messages; none where nothing was called.
+        ``function_call_output`` items or ``tool`` messages; none if there are no calls.
 
     Raises:
         InvalidArgument: *answered* is none of these; nothing ran.
@@ -97,7 +107,11 @@ async def handle(session: Session, answered: object, *, host: Mapping[str, Any] 
         WrongLoop: It belongs to another event loop.
 
     """
-    calls = list(_calls(answered))
+    items, own_reason = _items(answered)
+    calls = _calls(items, finish_reason if own_reason is None else own_reason)
+    if not isinstance(answered, list | tuple) and field(answered, "output") is None:
+        # Those of a message are in no text.
+        report_unread(session, (describe_item(one, "a tool call") for one in items if not _is_readable(one)))
     await hear(session, _said(answered))
     return [await _output(session, call, host) for call in calls]
 
@@ -195,40 +209,60 @@ def _content(session: Session, part: str | Media) -> dict[str, str]:
     return {"type": "input_text", "text": kept(session, part) if isinstance(part, Media) else part}
 
 
-def _items(answered: object) -> tuple[Sequence[object], bool]:
-    """Return the output items or tool calls of what was passed, by its shape, and whether the limit cut them short."""
+def _items(answered: object) -> tuple[Sequence[object], object]:
+    """Return the output items or tool calls of an answer, and its own status or finish reason, if it has one."""
     if isinstance(answered, list | tuple):
-        return answered, False
+        return answered, None
     choices, output = field(answered, "choices"), field(answered, "output")
+    if isinstance(output, list | tuple) and not isinstance(choices, list | tuple):
+        return output, field(answered, "status")
     if not isinstance(choices, list | tuple):
-        if isinstance(output, list | tuple):
-            return output, field(answered, "status") == "incomplete"
-        choices = [{"message": answered}]
-    if not choices:
-        return (), False
-    message = field(choices[0], "message")
+        return _tool_calls(answered), None
+    choice = choices[0] if choices else None
+    message = field(choice, "message")
+    if message is None and field(choice, "delta") is None:
+        # Some servers send a choice without a message if a filter stopped the answer.
+        return (), field(choice, "finish_reason")
+    return _tool_calls(message, role=field(message, "role") or "assistant"), field(choice, "finish_reason")
+
+
+def _tool_calls(message: object, *, role: object = None) -> Sequence[object]:
     calls = field(message, "tool_calls")
-    if field(message, "role") != "assistant" or not isinstance(calls, list | tuple | None):
+    if message is None or (role or field(message, "role")) != "assistant":
         raise InvalidArgument(
             f"the model's answer must be one of OpenAI's, got {type(message).__name__}", hint=_ACCEPTED
         )
-    return calls or (), field(choices[0], "finish_reason") == "length"
+    return () if calls is None else calls if isinstance(calls, list | tuple) else (calls,)
 
 
-def _calls(answered: object) -> Iterator[_FunctionCall]:
-    """Yield the calls among the items of an answer; of a short one the last item may be half of what was meant."""
-    items, is_short = _items(answered)
-    for number, item in enumerate(items, start=1):
-        kind, status = field(item, "type"), field(item, "status")
-        is_chat = kind == "function" or (kind is None and field(item, "function") is not None)
-        if is_chat or kind == "function_call":
-            function = field(item, "function") if is_chat else item
-            yield _FunctionCall(
+def _is_chat_call(item: object) -> bool:
+    kind = field(item, "type")
+    return kind == "function" or (kind is None and field(item, "function") is not None)
+
+
+def _is_readable(item: object) -> bool:
+    return isinstance(field(item, "type"), str) or _is_chat_call(item)
+
+
+def _calls(items: Sequence[object], reason: object) -> list[_FunctionCall]:
+    """Return the function calls among the items of an answer that ended with *reason*."""
+    called = [item for item in items if _is_chat_call(item) or field(item, "type") == "function_call"]
+    calls: list[_FunctionCall] = []
+    for number, item in enumerate(called, start=1):
+        is_chat, status = _is_chat_call(item), field(item, "status")
+        function = field(item, "function") if is_chat else item
+        ended = status if reason is None else reason
+        is_finished = isinstance(ended, str) and ended in (FINISHED_CHATS if is_chat else FINISHED_RESPONSES)
+        is_cut_off = status not in (None, "completed") or (number == len(called) and not is_finished)
+        if is_cut_off:
+            log_cut_off(ended if status in (None, "completed") else status, "finish_reason=...")
+        calls.append(
+            _FunctionCall(
                 id=text_field(item, "id" if is_chat else "call_id"),
                 name=text_field(function, "name"),
                 arguments=field(function, "arguments"),
                 is_chat=is_chat,
-                is_cut_off=status == "incomplete" or (is_short and number == len(items) and status != "completed"),
+                is_cut_off=is_cut_off,
             )
-        elif not isinstance(kind, str):
-            raise InvalidArgument(f"an output item must have a type, got {type(item).__name__}", hint=_ACCEPTED)
+        )
+    return calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
+from mama_structs._control_flow import ControlFlow
 from mama_structs._lru import Lru
 from mama_structs.adapters.answers import (
     MAX_CHARS,
@@ -29,9 +30,14 @@ try:
         Agent,
         AgentBase,
         FunctionTool,
+        InputGuardrailTripwireTriggered,
         ModelResponse,
+        OutputGuardrailTripwireTriggered,
         RunContextWrapper,
         RunHooks,
+        ToolInputGuardrailTripwireTriggered,
+        ToolOutputFileContent,
+        ToolOutputGuardrailTripwireTriggered,
         ToolOutputImage,
         ToolOutputText,
         TResponseInputItem,
@@ -45,6 +51,16 @@ except ImportError as _missing:
 
 
 _Output: TypeAlias = str | list[ToolOutputText | ToolOutputImage]
+# A tripwire ends the run, also one of an agent that runs inside a tool. The SDK's other exceptions are errors.
+_CONTROL_FLOW: Final = ControlFlow(
+    exceptions=(
+        InputGuardrailTripwireTriggered,
+        OutputGuardrailTripwireTriggered,
+        ToolInputGuardrailTripwireTriggered,
+        ToolOutputGuardrailTripwireTriggered,
+    ),
+    results=(ToolOutputText, ToolOutputImage, ToolOutputFileContent),
+)
 # Of a session, so many messages of users keep what was recalled for them.
 _MESSAGES: Final = 1_000
 # What each session's model was told, by what the user wrote and how often by then.
@@ -57,7 +73,9 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
 
     A run is offered all tools, whatever ``settings.tools.dynamic`` says: the SDK ends a run whose model calls a tool
     that it was not offered. What restricts the choice among them is `openai.tool_choice`.
-    What goes wrong is the call's output, and says what to change.
+    The output of a failed call says what to change.
+    A guardrail's tripwire in a host's own tool ends the run, and a ``ToolOutputText``, ``ToolOutputImage``,
+    ``ToolOutputFileContent`` or list of them that it returns reaches the SDK unchanged.
     Calls of one message run in their order, but for those that only read, which run beside each other.
     A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `ToolContext`.
 
@@ -67,7 +85,7 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
             that takes free-form data has no such schema, and is sent as it is.
 
     """
-    turns = Turns(session)
+    turns = Turns(session, control_flow=_CONTROL_FLOW)
     return [_function_tool(session, wire, tool, turns=turns, strict=strict) for wire, tool in offered(session)]
 
 
@@ -143,8 +161,10 @@ def _function_tool(session: Session, wire: str, tool: Tool, *, turns: Turns, str
         session._check_here()  # noqa: SLF001 - as `tools_for` does
         return True
 
-    async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> _Output:
+    async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> _Output | Any:
         answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))
+        if answered.is_native:
+            return answered.data
         return [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
 
     form = strict_schema(tool.input_schema) if strict else None

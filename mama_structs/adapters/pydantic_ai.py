@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 import attrs
 
+from mama_structs._control_flow import ControlFlow, available_types
 from mama_structs.adapters.answers import MAX_CHARS, answer, hear, kept, offered, recall_for
 from mama_structs.adapters.schemas import plain_schema
 from mama_structs.descriptors.media import Media
@@ -27,6 +28,7 @@ try:
         ToolDefinition,
         ToolFailed,
         ToolOrOutput,
+        ToolReturn,
         UserPromptPart,
     )
     from pydantic_ai.capabilities import AbstractCapability
@@ -38,7 +40,21 @@ except ImportError as _missing:
         "mama_structs.adapters.pydantic_ai needs Pydantic AI: pip install 'mama-structs[pydantic-ai]'"
     ) from _missing
 
-# Any object goes through: the session's own tool says what is wrong with arguments, in words for a model.
+_CONTROL_FLOW: Final = ControlFlow(
+    exceptions=(
+        ModelRetry,
+        ToolFailed,
+        *available_types(
+            "pydantic_ai.exceptions",
+            *("ApprovalRequired", "CallDeferred", "SkipToolExecution", "ToolRetryError", "ToolFailedError"),
+            # Of an agent that runs inside a tool and shares the usage of the run, or is cancelled with it.
+            *("UsageLimitExceeded", "RunCancelled"),
+        ),
+    ),
+    # The other content types of Pydantic AI (BinaryContent) are read and sent as images and audio of any other tool.
+    results=(ToolReturn, *available_types("pydantic_ai.messages", "FileUrl", "UploadedFile")),
+)
+# Accept any object: the session validates the arguments, with messages for a model.
 _OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 
 
@@ -98,9 +114,17 @@ class _SessionToolset(AbstractToolset[Any]):
         ctx: RunContext[Any],
         tool: ToolsetTool[Any],  # noqa: ARG002 - the name says which
     ) -> Any:
-        """Run a tool and return what it gave; what the model may correct is a `ModelRetry`, the rest a `ToolFailed`."""
+        """Run a tool and return its result; raise `ModelRetry` if the model can correct the call, else `ToolFailed`."""
         await self._hear(ctx)
-        answered = await answer(self._session, name, tool_args, host=dict.fromkeys(HOST_PARAMETERS, ctx))
+        answered = await answer(
+            self._session,
+            name,
+            tool_args,
+            host=dict.fromkeys(HOST_PARAMETERS, ctx),
+            control_flow=_CONTROL_FLOW,
+        )
+        if answered.is_native:
+            return answered.data
         if answered.has_media:
             return [_content(self._session, part) for part in answered.parts]
         if not answered.is_error:
@@ -136,7 +160,9 @@ def toolset(
     The model is offered all tools, whatever ``settings.tools.dynamic`` says; see `capability`.
     Wrong arguments raise `ModelRetry` as often as the tool may be retried. After that they raise `ToolFailed`, as every
     other error does, and the run goes on. Pydantic AI itself handles arguments that are no JSON.
-    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunContext`.
+    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunContext`. It may raise
+    `ModelRetry`, `ToolFailed`, `ApprovalRequired` and `CallDeferred` and return a `ToolReturn` or a URL such as
+    `ImageUrl`: these reach Pydantic AI unchanged.
 
     Args:
         session: Whose tools; it must be open while they are used, on the event loop that opened it.

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from mama_structs._async import find_session, no_session
 from mama_structs._budget import Budget
+from mama_structs._control_flow import is_framework_result
 from mama_structs._introspect import awaited, called_by, disguise, name_of
 from mama_structs._telemetry import raised
 from mama_structs.descriptors.store import RefStore
@@ -86,7 +87,9 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         keeper = _store_of_session(name) if store is None else store
         result = await function(*args, **kwargs)
-        return within_budget(keeper, result, what=name) if keeper.settings.enabled else result
+        if not keeper.settings.enabled or is_framework_result(result):
+            return result
+        return within_budget(keeper, result, what=name)
 
     # What comes back may say what was shortened: no schema can be made of the tool's own return type.
     disguise(wrapper, tool, inspect.signature(called_by(tool)).replace(return_annotation=Any))

@@ -29,9 +29,17 @@ class Heard:
     _notes: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def before(self, message: object) -> Ingested | None:
-        """Return what this very message held, if it was heard already and says the same still."""
-        found = next((held for known, held in self._messages if known is message), None)
+        """Return the result for this message object if it was observed before and its text did not change."""
+        found = self._known(message)
         return found if found is not None and "".join(said_by_model(message)) == found.text else None
+
+    def contains(self, message: object, text: str) -> bool:
+        """Return True if this message object was observed before with this text."""
+        found = self._known(message)
+        return found is not None and found.text == text
+
+    def _known(self, message: object) -> Ingested | None:
+        return next((held for known, held in self._messages if known is message), None)
 
     def keep(self, message: object, ingested: Ingested) -> None:
         """Remember a message; texts and lists are whatever they are made into next, and not remembered."""

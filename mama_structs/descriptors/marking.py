@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -10,9 +11,11 @@ import attrs
 
 from mama_structs._showing import briefly
 from mama_structs.descriptors.entries import Ref
-from mama_structs.descriptors.messages import DeltaReader
+from mama_structs.descriptors.messages import DeltaReader, describe_item, may_be_chunk
 from mama_structs.descriptors.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, ref_id_in
-from mama_structs.errors import SessionClosed
+from mama_structs.errors import InvalidArgument, SessionClosed
+
+_log = logging.getLogger("mama_structs")
 
 _BREAKS: Final = ("\r\n", "\n")
 
@@ -160,6 +163,11 @@ class Ingested:
     compact: str = attrs.field(repr=False)
 
 
+def unreadable(item: str) -> Diagnostic:
+    """Return the diagnostic for an item of a message that was skipped, named by `describe_item`."""
+    return Diagnostic("unreadable", None, 1, f"{item} could not be read: refs in it were not stored")
+
+
 class RefStream:
     """
     Takes a model's answer as it comes: ``feed`` every chunk, then ``close``.
@@ -173,33 +181,51 @@ class RefStream:
         self._deltas = DeltaReader()
         self._store = store
         self._result: Ingested | None = None
+        self._skipped: list[Diagnostic] = []
 
     def __repr__(self) -> str:
         return f"<RefStream{', closed' if self._result is not None else ''}>"
 
     def feed(self, chunk: object) -> list[Event]:
         """
-        Take the next part and return what is known by now, to be shown to people.
+        Parse the next chunk and return the events that are known by now, to be shown to people.
+
+        A chunk of an unknown form adds nothing. It is logged, and reported among the diagnostics of `close`.
 
         Args:
             chunk: Text, or a stream event of the ``anthropic`` or ``openai`` packages (objects or dicts).
 
         Raises:
-            InvalidArgument: It is nothing of the kind.
+            InvalidArgument: *chunk* is a whole message, or a value that no stream yields.
             SessionClosed: The stream was closed.
 
         """
         if self._result is not None:
             raise SessionClosed("the stream was closed", hint="take another one for the next answer: stream()")
-        delta = self._deltas.read(chunk)
+        try:
+            delta = self._deltas.read(chunk)
+        except InvalidArgument:
+            if not may_be_chunk(chunk):
+                raise
+            # The rest of the stream must still be read.
+            self._skip(chunk)
+            return []
         if delta is None:
             return []
         events = self._collector.end_piece() if delta.starts_piece else []
         return [*events, *self._collector.feed(delta.text)] if delta.text else events
 
     def close(self) -> Ingested:
-        """Store the refs, and return what was found; again, the same."""
+        """Store the refs and return the result. Idempotent."""
         if self._result is None:
             self._collector.end_piece()
-            self._result = self._store(self._collector.finish())
+            ingested = self._store(self._collector.finish())
+            self._result = attrs.evolve(ingested, diagnostics=(*ingested.diagnostics, *self._skipped))
         return self._result
+
+    def _skip(self, chunk: object) -> None:
+        item = describe_item(chunk, "a chunk")
+        # One diagnostic per type: a stream may have thousands of chunks.
+        if (diagnostic := unreadable(item)) not in self._skipped:
+            _log.warning("%s cannot be read and is skipped", item)
+            self._skipped.append(diagnostic)

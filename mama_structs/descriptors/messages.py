@@ -4,13 +4,14 @@ The text in a provider's messages: the model's own words, which may hold ``<ref>
 Everything goes by the shape of what is given, so no provider's package is imported.
 A value counts as text when it is a `str`, never because it has an attribute of that name: a stand-in that answers
 to every name must not be taken for a message.
-Of a model's output what is not known is refused; of a user's it is passed over, as no turn may fail because nobody
-knows what it is about.
+Unknown items in a model's output raise, except in `readable_text` and in streams, which skip and report them.
+Unknown items in a user's message are skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import groupby
 from typing import Any, Final
 
@@ -64,8 +65,10 @@ _BEGINNINGS: Final = frozenset({"message_start", "response.output_item.added"})
 _INNER: Final = {"content_block_start": "content_block", "content_block_delta": "delta"}
 _TEXT_HOLDERS: Final = _TEXT_BLOCKS | {"text_delta"}
 
-# Texts as they stand, and None where a piece ends.
+# Texts in order, with None at the end of each piece.
 _Said = list[str | None]
+# Descriptions of the items that `readable_text` skips; None while unknown items raise.
+_unread: Final[ContextVar[list[str] | None]] = ContextVar("mama_structs_unread_items", default=None)
 
 
 def field(value: object, name: str) -> Any:
@@ -74,11 +77,9 @@ def field(value: object, name: str) -> Any:
 
 
 def text_field(value: object, name: str) -> str:
-    """Read a field of a tool call that must be text, or raise `InvalidArgument`."""
+    """Return a text field of a tool call, or "" if it is missing or no text."""
     text = field(value, name)
-    if not isinstance(text, str) or not text:
-        raise InvalidArgument(f"{name} of a tool call must be text, got {type(text).__name__}")
-    return text
+    return text if isinstance(text, str) else ""
 
 
 def _word(value: object, name: str) -> str | None:
@@ -141,6 +142,20 @@ def said_by_model(message: object) -> list[str]:
     return [piece for piece in runs if piece]
 
 
+def readable_text(message: object) -> tuple[list[str], list[str]]:
+    """
+    Return the same pieces as `said_by_model`, and a description of each item that was skipped because it is unknown.
+
+    A skipped item ends a piece. Descriptions name the place and the type, and contain no text of the message.
+    """
+    unread: list[str] = []
+    token = _unread.set(unread)
+    try:
+        return said_by_model(message), unread
+    finally:
+        _unread.reset(token)
+
+
 def _in_list(value: object) -> _Said | None:
     """Read the messages, items or blocks of a list; what a framework sent between a model's answers is none of them."""
     if not isinstance(value, list | tuple):
@@ -156,10 +171,25 @@ def _in_all(items: Sequence[object], where: str, *readers: Callable[[object], _S
 
 def _in_first(item: object, where: str, *readers: Callable[[object], _Said | None]) -> _Said:
     is_stand_in = not isinstance(item, Mapping) and hasattr(item, _NOBODYS_FIELD)
-    found = None if is_stand_in else next((found for read in readers if (found := read(item)) is not None), None)
+    unread = _unread.get()
+    try:
+        found = None if is_stand_in else next((found for read in readers if (found := read(item)) is not None), None)
+    except InvalidArgument:
+        if unread is None:
+            raise
+        found = None
     if found is None:
-        raise _unknown(item, where)
+        if unread is None:
+            raise _unknown(item, where)
+        unread.append(describe_item(item, where))
+        return [None]
     return found
+
+
+def describe_item(item: object, where: str) -> str:
+    """Name an item of a message by its place and type, without its content."""
+    kind = _word(item, "type")
+    return f"{where} of type {type(item).__name__ if kind is None else shown(kind)}"
 
 
 def _in_answer(value: object) -> _Said | None:
@@ -439,9 +469,22 @@ def _delta_of_choices(chunk: object) -> Delta | None:
         return None
     delta = field(choice, "delta")
     if delta is None:
+        if choice is not None and field(choice, "message") is None:
+            # Some servers send chunks that have only a finish reason or the results of content filters.
+            return None
         raise _no_chunk(chunk, type(chunk).__name__)
     content = field(delta, "content")
     return None if content is None else _delta_of_text("choices[0].delta.content", content)
+
+
+def may_be_chunk(value: object) -> bool:
+    """Return False for a whole message and for a value that no stream yields: passing one is a bug of the host."""
+    if isinstance(value, int | float | bytes | bytearray | list | tuple | set | frozenset):
+        return False
+    kind, choices = _word(value, "type"), field(value, "choices")
+    choice = _first_choice(choices) if isinstance(choices, list | tuple) else None
+    is_whole = kind in _MESSAGES - {"AIMessageChunk"} or (kind is None and _has_content(value))
+    return not is_whole and (choice is None or field(choice, "message") is None)
 
 
 def _no_chunk(value: object, kind: str) -> InvalidArgument:

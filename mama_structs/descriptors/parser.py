@@ -92,6 +92,7 @@ DiagnosticKind = Literal[
     "open_fence",
     "invalid_text",
     "quota_exceeded",
+    "unreadable",
 ]
 _NOTES: Final = frozenset({"nested", "new_version"})
 

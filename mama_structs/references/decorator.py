@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 import attrs
 
 from mama_structs._async import find_session, from_model, no_session
+from mama_structs._control_flow import is_framework_result
 from mama_structs._introspect import AddedParameters, awaited, called_by, disguise, name_of
 from mama_structs._telemetry import raised
 from mama_structs.errors import InvalidArgument, shown
@@ -273,6 +274,8 @@ class _Decoration:
                     return await function(*args, **kwargs)
                 subject = self._subject(asked.resolver, own, args, kwargs)
                 result = await function(*args, **kwargs)
+                if is_framework_result(result):
+                    return result
                 try:
                     return await self._enriched(result, asked, subject)
                 except Exception as error:  # noqa: BLE001 - see below

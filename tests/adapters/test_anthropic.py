@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import typing
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from mama_structs.testing import FakeNode
 from mama_structs.testing.scripted import ModelTurn, ScriptedModel
 
 anthropic = pytest.importorskip("anthropic")
+types = anthropic.types
+accumulate_event = pytest.importorskip("anthropic.lib.streaming._messages").accumulate_event
 
 SHOUT = {"type": "tool_use", "id": "toolu_1", "name": "shout", "input": {"text": "a"}}
 SAID = {"type": "text", "text": "Hello"}
@@ -41,6 +44,58 @@ arguments = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from(["query", "fd"]), inner),
     max_leaves=5,
 )
+
+
+# Blocks that no adapter knows: other types, no type, and values that are no objects.
+unknown_blocks = (
+    st.none()
+    | st.integers()
+    | st.fixed_dictionaries(
+        {"type": st.sampled_from(["made_up_later", "fallback", "text", ""]) | st.none() | st.integers()},
+        optional={
+            "content": st.none() | st.text() | st.lists(st.none() | st.text()),
+            "text": st.none() | st.integers(),
+        },
+    )
+)
+
+
+def mixed_with_unknown(blocks):
+    """Return a strategy for lists with unknown blocks inserted at any place."""
+    gaps = st.lists(st.lists(unknown_blocks, max_size=2), min_size=len(blocks) + 1, max_size=len(blocks) + 1)
+    return gaps.map(
+        lambda gaps: [*gaps[0], *(one for block, gap in zip(blocks, gaps[1:], strict=True) for one in (block, *gap))]
+    )
+
+
+UNFINISHED = [
+    *("max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded"),
+    # Of the beta API, of a later version, and of a message that was not received to its end.
+    *("compaction", "made_up_later", None),
+]
+
+
+def stream_events():
+    """Yield the events of a message with one call, whose arguments come in parts that are valid prefixes of JSON."""
+    started = {**message(stop_reason=None), "content": []}
+    yield types.RawMessageStartEvent(type="message_start", message=started)
+    block = {**SHOUT, "input": {}}
+    yield types.RawContentBlockStartEvent(type="content_block_start", index=0, content_block=block)
+    for part in ('{"text": "Ada ', "went ", 'home"}'):
+        delta = {"type": "input_json_delta", "partial_json": part}
+        yield types.RawContentBlockDeltaEvent(type="content_block_delta", index=0, delta=delta)
+    yield types.RawContentBlockStopEvent(type="content_block_stop", index=0)
+    end = {"stop_reason": "tool_use", "stop_sequence": None}
+    yield types.RawMessageDeltaEvent(type="message_delta", delta=end, usage={"output_tokens": 1})
+    yield types.RawMessageStopEvent(type="message_stop")
+
+
+def snapshot_of(events):
+    """Return the message that the SDK makes of the events of a stream."""
+    snapshot, buffers = None, {}
+    for event in events:
+        snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers)
+    return snapshot
 
 
 # Opening a session takes longer than a call, and nothing that these calls do is kept.
@@ -244,6 +299,7 @@ class TestHandle:
             as_object(message(SAID, SHOUT)).content,
             [SHOUT],
             {"role": "assistant", "content": [SHOUT]},
+            message(SHOUT, stop_reason="end_turn"),
             message(
                 {"type": "thinking", "thinking": "Hm", "signature": "s"},
                 SAID,
@@ -254,7 +310,9 @@ class TestHandle:
     )
     async def test_a_message_may_come_in_any_form(self, session, answered):
         """Objects, dicts, and parts of them give the same."""
-        assert {"role": "user", "content": [RESULT]} == await adapter.handle(session, answered)
+        results = await adapter.handle(session, answered, stop_reason="tool_use")
+
+        assert {"role": "user", "content": [RESULT]} == results
 
     @pytest.mark.parametrize(
         "answered",
@@ -279,14 +337,10 @@ class TestHandle:
             {"role": "assistant"},
             {"role": "user", "content": [SHOUT]},
             {"content": [SHOUT]},
-            ["shout"],
-            [{"type": "tool_use", "name": "shout", "input": {}}],
-            [{"type": "tool_use", "id": "x", "input": {}}],
-            [SHOUT, {"name": "shout"}],
         ],
     )
-    async def test_what_is_no_message_of_a_model_is_refused_before_anything_runs(self, session, answered):
-        """A bug of the host's is no tool result."""
+    async def test_handle_raises_before_calls_run_when_value_is_no_message(self, session, answered):
+        """A value that is no model's message is a bug of the host."""
         with pytest.raises(InvalidArgument):
             await adapter.handle(session, answered)
         assert [] == session.heard
@@ -310,6 +364,7 @@ class TestHandle:
                 {**SHOUT, "id": "4", "input": [1]},
                 SHOUT,
             ],
+            stop_reason="tool_use",
         )
         *failed, worked = results["content"]
         told = [json.loads(one["content"])["error"] for one in failed]
@@ -320,11 +375,16 @@ class TestHandle:
         assert "did you mean shout?" == told[1]["hint"]
         assert RESULT == worked
 
-    @pytest.mark.parametrize("limit", ["max_tokens", "model_context_window_exceeded"])
-    async def test_a_call_that_was_cut_off_does_not_run(self, session, limit):
-        """Of a message that reached a limit the last block is half of what the model meant."""
-        cut = message(SHOUT, {**SHOUT, "id": "toolu_2"}, stop_reason=limit)
-        for answered in (cut, as_object(cut)):
+    @pytest.mark.parametrize("reason", UNFINISHED)
+    async def test_handle_does_not_run_last_call_when_message_is_not_finished(self, session, reason):
+        """The last call is cut off with every stop reason that does not mean finished, and without one."""
+        cut = message(SHOUT, {**SHOUT, "id": "toolu_2"}, stop_reason=reason)
+        for answered in (
+            cut,
+            types.Message.construct(**cut),
+            cut["content"],
+            {**cut, "content": [*cut["content"], SAID]},
+        ):
             session.heard.clear()
             results = await adapter.handle(session, answered)
 
@@ -332,11 +392,77 @@ class TestHandle:
             assert [False, True] == [one["is_error"] for one in results["content"]]
             assert "cut off" in results["content"][1]["content"]
 
-    async def test_calls_before_a_text_that_was_cut_off_run(self, session):
-        """They were complete."""
-        results = await adapter.handle(session, message(SHOUT, SAID, stop_reason="max_tokens"))
+    def test_stop_reasons_are_those_of_the_sdk(self):
+        """Each value of the SDK's enums is known to mean finished or not."""
+        known = adapter.FINISHED | {one for one in UNFINISHED if one}
 
-        assert [RESULT] == results["content"]
+        assert known == {*typing.get_args(anthropic.types.StopReason), "compaction", "made_up_later"}
+        assert {*typing.get_args(anthropic.types.beta.BetaStopReason)} <= known
+
+    @pytest.mark.parametrize("events", [3, 4, 5, 6])
+    async def test_handle_does_not_run_call_of_stream_that_ended_early(self, session, events):
+        """The SDK's snapshot of a stream that broke off has part of the arguments and no stop reason."""
+        snapshot = snapshot_of([*stream_events()][:events])
+        results = await adapter.handle(session, snapshot)
+
+        assert [] == session.heard
+        assert [True] == [one["is_error"] for one in results["content"]]
+        assert "cut off" in results["content"][0]["content"]
+
+    async def test_handle_runs_call_of_finished_stream(self, session):
+        """The SDK's snapshot of a whole stream has a stop reason."""
+        snapshot = snapshot_of(stream_events())
+        results = await adapter.handle(session, snapshot)
+
+        assert ["Ada went home"] == session.heard
+        assert [False] == [one["is_error"] for one in results["content"]]
+
+    @pytest.mark.parametrize("call_id", ["", None])
+    async def test_handle_runs_call_without_id(self, session, caplog, call_id):
+        """Some compatible servers send no ids: the call runs, its result has the id "", and the log says so."""
+        results = await adapter.handle(session, message({**SHOUT, "id": call_id}))
+
+        assert [{**RESULT, "tool_use_id": ""}] == results["content"]
+        assert "has no id" in caplog.text
+
+    @pytest.mark.parametrize(
+        "block",
+        [
+            {"type": "made_up_later", "content": "x"},
+            {"type": "text"},
+            {"name": "shout"},
+            {"type": 5},
+            None,
+            5,
+        ],
+    )
+    async def test_handle_runs_calls_and_reports_block_when_block_cannot_be_read(self, session, caplog, block):
+        """The calls run, refs of the other blocks are stored, and log and model learn of the block."""
+        said = {"type": "text", "text": '<ref id="plan">shield</ref>'}
+        answered = message(said, block, SHOUT)
+        results = await adapter.handle(session, answered)
+
+        assert ["a"] == session.heard
+        assert results["content"][0]["content"].startswith("A\n<ref_notes>")
+        assert "could not be read" in results["content"][0]["content"]
+        assert 1 == caplog.text.count("cannot be read")
+        assert "shield" == session.refs.get("ref:plan").text
+        with pytest.raises(InvalidArgument):
+            await session.observe(answered)
+
+    @one_session
+    @given(data=st.data())
+    async def test_unknown_blocks_never_change_which_calls_run(self, session, data):
+        """Inserting blocks of unknown forms anywhere leaves the ids of the calls, and whether each runs, as they were."""
+        count = data.draw(st.integers(0, 3))
+        is_whole = data.draw(st.booleans())
+        calls = [{**SHOUT, "id": f"c{number}", "input": {"text": str(number)}} for number in range(count)]
+        mixed = data.draw(mixed_with_unknown(calls))
+        session.heard.clear()
+        results = await adapter.handle(session, message(*mixed, stop_reason="tool_use" if is_whole else "max_tokens"))
+
+        assert [one["id"] for one in calls] == [one["tool_use_id"] for one in (results or {"content": []})["content"]]
+        assert [str(number) for number in range(count if is_whole else max(0, count - 1))] == session.heard
 
     @one_session
     @given(
@@ -375,7 +501,7 @@ class TestHandle:
 
         session.tools.add(whoami)
         outputs = await adapter.handle(
-            session, [{**SHOUT, "name": "whoami", "input": {}}], host={"ctx": {"user": "Ada"}}
+            session, message({**SHOUT, "name": "whoami", "input": {}}), host={"ctx": {"user": "Ada"}}
         )
 
         assert ["Ada"] == [one["content"] for one in outputs["content"]]

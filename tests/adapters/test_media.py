@@ -152,7 +152,7 @@ def test_other_results_are_left_alone(result):
 async def test_openai_responses_show_images(session):
     """Images are input_image parts of the output; audio, which it does not take, is named."""
     giving(session, MIXED)
-    (output,) = await openai.handle(session, [function_call()])
+    (output,) = await openai.handle(session, [function_call()], finish_reason="completed")
 
     parts = (
         importlib.import_module("pydantic")
@@ -171,7 +171,7 @@ async def test_chat_completions_name_what_they_do_not_take(session):
     """Results of tools are texts there."""
     giving(session, MIXED)
     call = {"type": "function", "id": "c", "function": {"name": "show", "arguments": "{}"}}
-    (output,) = await openai.handle(session, [call])
+    (output,) = await openai.handle(session, [call], finish_reason="tool_calls")
 
     assert isinstance(output["content"], str)
     assert output["content"].startswith("The map\n[image/png, 25,608 bytes: cannot be shown here, and is kept as fd:1]")
@@ -182,9 +182,11 @@ async def test_chat_completions_name_what_they_do_not_take(session):
 async def test_anthropic_shows_images(session):
     """Images are image blocks of the result; audio, which it does not take, is named."""
     giving(session, MIXED)
-    (result,) = (await anthropic.handle(session, [{"type": "tool_use", "id": "c", "name": "show", "input": {}}]))[
-        "content"
-    ]
+    (result,) = (
+        await anthropic.handle(
+            session, [{"type": "tool_use", "id": "c", "name": "show", "input": {}}], stop_reason="tool_use"
+        )
+    )["content"]
 
     assert ["text", "image", "text", "text"] == [block["type"] for block in result["content"]]
     assert {"type": "base64", "media_type": "image/png", "data": DATA} == result["content"][1]["source"]
@@ -276,7 +278,7 @@ async def test_an_image_comes_whole_whatever_its_size(session, result):
 async def test_other_bytes_are_kept_with_their_type(session, result, mime_type):
     """What no provider shows is kept as it came, and named."""
     giving(session, result)
-    (output,) = await openai.handle(session, [function_call()])
+    (output,) = await openai.handle(session, [function_call()], finish_reason="completed")
 
     (part,) = output["output"]
     kept = session.refs.get("fd:1")
@@ -299,8 +301,12 @@ async def test_other_bytes_are_kept_with_their_type(session, result, mime_type):
 async def test_an_image_for_which_a_request_would_be_refused_is_named(session, block, told):
     """One of them, and a provider answers none of the conversation any more."""
     giving(session, [CAPTION, block])
-    (one,) = await openai.handle(session, [{"type": "function_call", "call_id": "c", "name": "show"}])
-    result = await anthropic.handle(session, [{"type": "tool_use", "id": "t", "name": "show", "input": {}}])
+    (one,) = await openai.handle(
+        session, [{"type": "function_call", "call_id": "c", "name": "show"}], finish_reason="completed"
+    )
+    result = await anthropic.handle(
+        session, [{"type": "tool_use", "id": "t", "name": "show", "input": {}}], stop_reason="tool_use"
+    )
 
     assert one["output"][1]["text"].startswith(told)
     assert result["content"][0]["content"][1]["text"].startswith(told)
@@ -309,7 +315,9 @@ async def test_an_image_for_which_a_request_would_be_refused_is_named(session, b
 async def test_a_type_that_many_write_wrongly_is_put_right(session):
     """Providers take image/jpeg, and tools often say image/jpg."""
     giving(session, [{**IMAGE, "mimeType": "image/jpg"}])
-    (one,) = await openai.handle(session, [{"type": "function_call", "call_id": "c", "name": "show"}])
+    (one,) = await openai.handle(
+        session, [{"type": "function_call", "call_id": "c", "name": "show"}], finish_reason="completed"
+    )
 
     assert one["output"][0]["image_url"].startswith("data:image/jpeg;base64,")
 
@@ -319,7 +327,9 @@ async def test_without_descriptors_nothing_is_kept_for_a_tool_that_is_not_there(
     off = Settings(descriptors=DescriptorSettings(enabled=False))
     async with Session.open(embedder=HashEmbedder(), settings=off) as session:
         giving(session, [CAPTION, AUDIO])
-        (told,) = await openai.handle(session, [{"type": "function_call", "call_id": "c", "name": "show"}])
+        (told,) = await openai.handle(
+            session, [{"type": "function_call", "call_id": "c", "name": "show"}], finish_reason="completed"
+        )
 
         assert "cannot be shown here]" in told["output"][1]["text"]
         assert 0 == len(session.refs)
@@ -333,7 +343,7 @@ async def test_an_image_without_room_is_named(session, monkeypatch):
         raise QuotaExceeded("full", quota="max_bytes", used=1, limit=1)
 
     monkeypatch.setattr(session.refs, "add", refuse)
-    (output,) = await openai.handle(session, [function_call()])
+    (output,) = await openai.handle(session, [function_call()], finish_reason="completed")
 
     assert output["output"][3]["text"].endswith("cannot be shown here]")
 

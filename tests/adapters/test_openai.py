@@ -5,6 +5,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import typing
 from typing import Any
 
 import pytest
@@ -18,8 +19,16 @@ from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool
 from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
 
 openai = pytest.importorskip("openai")
+ChatCompletionStreamState = pytest.importorskip("openai.lib.streaming.chat").ChatCompletionStreamState
 
-SHOUT = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "shout", "arguments": '{"text": "a"}'}
+SHOUT = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "call_1",
+    "name": "shout",
+    "arguments": '{"text": "a"}',
+    "status": "completed",
+}
 SHOUT_IN_CHAT = {"id": "call_1", "type": "function", "function": {"name": "shout", "arguments": '{"text": "a"}'}}
 SAID = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": []}
 
@@ -47,6 +56,55 @@ json_texts = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from(["text", "fd"]), inner),
     max_leaves=5,
 ).map(json.dumps)
+
+
+# Items that no adapter knows: other types, no type, and values that are no objects.
+unknown_items = (
+    st.none()
+    | st.integers()
+    | st.just("x")
+    | st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["additional_tools", "made_up_later", "computer_call", ""])
+            | st.none()
+            | st.integers()
+        },
+        optional={
+            "role": st.sampled_from(["developer", "user", "tool", "assistant"]),
+            "content": st.none() | st.text() | st.lists(st.none() | st.text()),
+            "text": st.text(),
+            "status": st.sampled_from(["completed", "incomplete"]),
+        },
+    )
+)
+
+
+def mixed_with_unknown(items):
+    """Return a strategy for lists with unknown items inserted at any place."""
+    gaps = st.lists(st.lists(unknown_items, max_size=2), min_size=len(items) + 1, max_size=len(items) + 1)
+    return gaps.map(
+        lambda gaps: [*gaps[0], *(one for item, gap in zip(items, gaps[1:], strict=True) for one in (item, *gap))]
+    )
+
+
+UNFINISHED_STATUSES = ["failed", "in_progress", "cancelled", "queued", "incomplete", None]
+
+
+def chat_chunks():
+    """Return the chunks of a completion with one call, whose arguments come in parts that can be repaired."""
+    function = {"name": "shout", "arguments": '{"text": "Ada went'}
+    deltas = [
+        {"role": "assistant", "tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ' home"}'}}]},
+        {},
+    ]
+    common = {"id": "chatcmpl_1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
+    return [
+        openai.types.chat.ChatCompletionChunk.model_validate(
+            {**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None if delta else "tool_calls"}]}
+        )
+        for delta in deltas
+    ]
 
 
 # Opening a session takes longer than a call, and nothing that these calls do is kept.
@@ -290,7 +348,7 @@ class TestHandle:
     )
     async def test_an_answer_of_chat_completions_may_come_in_any_form(self, session, answered):
         """As for the Responses API."""
-        outputs = await adapter.handle(session, answered)
+        outputs = await adapter.handle(session, answered, finish_reason="tool_calls")
 
         assert [{"role": "tool", "tool_call_id": "call_1", "content": "A"}] == outputs
 
@@ -320,19 +378,11 @@ class TestHandle:
             {},
             {"role": "user", "content": "shout"},
             {"role": "tool", "tool_call_id": "x", "content": "A"},
-            {"role": "assistant", "tool_calls": 3},
             {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
-            {"choices": [None]},
-            {"output": [None]},
-            ["shout"],
-            [{"type": "function_call", "name": "shout", "arguments": "{}"}],
-            [{"type": "function_call", "call_id": "", "name": "shout", "arguments": "{}"}],
-            [{"type": "function", "id": "x", "function": {"arguments": "{}"}}],
-            [SHOUT, {"name": "shout"}],
         ],
     )
-    async def test_what_is_no_answer_of_a_model_is_refused_before_anything_runs(self, session, answered):
-        """A bug of the host's is no tool result."""
+    async def test_handle_raises_before_calls_run_when_value_is_no_answer(self, session, answered):
+        """A value that is no model's answer is a bug of the host."""
         with pytest.raises(InvalidArgument):
             await adapter.handle(session, answered)
         assert [] == session.heard
@@ -368,11 +418,11 @@ class TestHandle:
         assert "did you mean shout?" == told[2]["hint"]
         assert "A" == outputs[4]["output"]
 
-    async def test_a_call_that_was_cut_off_does_not_run(self, session):
-        """Arguments that happen to be whole JSON may still be half of what the model meant."""
+    async def test_handle_does_not_run_call_that_was_cut_off(self, session):
+        """Arguments that are valid JSON may still be incomplete."""
         cut = [
             response(SHOUT, {**SHOUT, "call_id": "call_2", "status": "incomplete"}, status="incomplete"),
-            response(SHOUT, {**SHOUT, "call_id": "call_2"}, status="incomplete"),
+            response(SHOUT, {**SHOUT, "call_id": "call_2", "status": None}, status="incomplete"),
             completion({"tool_calls": [SHOUT_IN_CHAT, {**SHOUT_IN_CHAT, "id": "call_2"}]}, "length"),
         ]
         for answered in [*cut, *map(as_object, cut)]:
@@ -391,14 +441,149 @@ class TestHandle:
         assert ["a"] == session.heard
         assert ["cut off" in one["output"] for one in outputs] == [True, False]
 
-    async def test_calls_before_a_text_that_was_cut_off_run(self, session):
-        """They were complete."""
-        completed = response({**SHOUT, "status": "completed"}, status="incomplete")
+    @pytest.mark.parametrize("status", UNFINISHED_STATUSES)
+    async def test_handle_does_not_run_last_call_when_response_is_not_completed(self, session, status):
+        """The last call is cut off with every status but "completed", also if a text follows it."""
+        for last in ({**SHOUT, "call_id": "call_2", "status": None}, {**SHOUT, "call_id": "call_2"}):
+            if status is None and last["status"] is not None:
+                # The item says itself that it is complete.
+                continue
+            session.heard.clear()
+            outputs = await adapter.handle(session, response(SHOUT, last, SAID, status=status))
 
-        for answered in (response(SHOUT, SAID, status="incomplete"), completed):
+            assert ["a"] == session.heard
+            assert [False, True] == ["cut off" in one["output"] for one in outputs]
+
+    @pytest.mark.parametrize("reason", [None, "length", "content_filter", "made_up_later"])
+    async def test_handle_does_not_run_last_call_when_completion_is_not_finished(self, session, reason):
+        """The last call is cut off with every finish reason that does not mean finished, and without one."""
+        calls = [SHOUT_IN_CHAT, {**SHOUT_IN_CHAT, "id": "call_2"}]
+        for answered in (completion({"tool_calls": calls}, reason), calls, {"role": "assistant", "tool_calls": calls}):
+            session.heard.clear()
+            outputs = await adapter.handle(session, answered, finish_reason=reason)
+
+            assert ["a"] == session.heard
+            assert [False, True] == ["cut off" in one["content"] for one in outputs]
+
+    @pytest.mark.parametrize(("chunks", "heard"), [(1, []), (2, []), (3, ["Ada went home"])])
+    async def test_handle_runs_call_of_chat_stream_only_when_stream_finished(self, session, chunks, heard):
+        """The SDK's snapshot of a stream that broke off has part of the arguments and no finish reason."""
+        state = ChatCompletionStreamState()
+        for chunk in chat_chunks()[:chunks]:
+            state.handle_chunk(chunk)
+        (message,) = await adapter.handle(session, state.current_completion_snapshot)
+
+        assert heard == session.heard
+        assert ("cut off" in message["content"]) is not bool(heard)
+
+    @pytest.mark.parametrize("reason", sorted(adapter.FINISHED_CHATS))
+    async def test_handle_runs_all_calls_when_completion_is_finished(self, session, reason):
+        """All calls run with each finish reason that means finished."""
+        outputs = await adapter.handle(session, completion({"tool_calls": [SHOUT_IN_CHAT]}, reason))
+
+        assert ["A"] == [one["content"] for one in outputs]
+
+    def test_finish_reasons_are_those_of_the_sdk(self):
+        """Each value of the SDK's enums is known to mean finished or not."""
+        chat = typing.get_args(openai.types.chat.chat_completion.Choice.model_fields["finish_reason"].annotation)
+        statuses = typing.get_args(openai.types.responses.ResponseStatus)
+
+        assert {*chat} == adapter.FINISHED_CHATS | {"length", "content_filter"}
+        assert {*statuses} == adapter.FINISHED_RESPONSES | {one for one in UNFINISHED_STATUSES if one}
+
+    @pytest.mark.parametrize("call_id", ["", None])
+    async def test_handle_runs_call_without_id(self, session, caplog, call_id):
+        """Some compatible servers send no ids: the call runs, its result has the id "", and the log says so."""
+        outputs = await adapter.handle(session, response({**SHOUT, "call_id": call_id}))
+        messages = await adapter.handle(
+            session, completion({"tool_calls": [{**SHOUT_IN_CHAT, "id": call_id}]}, "tool_calls")
+        )
+
+        assert [{"type": "function_call_output", "call_id": "", "output": "A"}] == outputs
+        assert [{"role": "tool", "tool_call_id": "", "content": "A"}] == messages
+        assert 2 == caplog.text.count("has no id")
+
+    async def test_handle_answers_call_without_name(self, session):
+        """A call that names no tool is answered with an error, and the others run."""
+        nameless = [{**SHOUT, "name": None}, {**SHOUT, "call_id": "call_2"}]
+        outputs = await adapter.handle(session, response(*nameless))
+
+        assert ["call_1", "call_2"] == [one["call_id"] for one in outputs]
+        assert "names no tool" in outputs[0]["output"]
+        assert "A" == outputs[1]["output"]
+
+    @pytest.mark.parametrize(
+        "item",
+        [
+            {"type": "additional_tools", "id": "a", "role": "developer", "tools": []},
+            {"type": "made_up_later", "id": "m", "content": "x"},
+            {"type": "message", "role": "assistant", "content": 5},
+            {"id": "no type"},
+            None,
+            5,
+        ],
+    )
+    async def test_handle_runs_calls_and_reports_item_when_item_cannot_be_read(self, session, caplog, item):
+        """The calls run, refs of the other items are stored, and log and model learn of the item."""
+        said = {**SAID, "content": [{"type": "output_text", "text": '<ref id="plan">shield</ref>', "annotations": []}]}
+        for answered in (response(said, item, SHOUT), [said, item, SHOUT]):
+            session.heard.clear()
+            caplog.clear()
+            (output,) = await adapter.handle(session, answered)
+
+            assert ["a"] == session.heard
+            assert output["output"].startswith("A\n<ref_notes>")
+            assert "could not be read" in output["output"]
+            assert 1 == caplog.text.count("cannot be read")
+        assert "shield" == session.refs.get("ref:plan").text
+        with pytest.raises(InvalidArgument):
+            await session.observe(response(said, item, SHOUT))
+
+    @pytest.mark.parametrize("item", [None, 5, {"id": "x"}, {"name": "shout"}])
+    async def test_handle_runs_calls_in_chat_and_reports_item_when_item_cannot_be_read(self, session, item):
+        """An entry of a message's tool calls that is no call does not stop the others."""
+        (message,) = await adapter.handle(session, completion({"tool_calls": [item, SHOUT_IN_CHAT]}))
+
+        assert ["a"] == session.heard
+        assert "could not be read" in message["content"]
+
+    @pytest.mark.parametrize("choice", [None, {"index": 0, "finish_reason": "content_filter"}])
+    async def test_handle_returns_nothing_when_choice_has_no_message(self, session, choice):
+        """An answer that a filter stopped does not end the turn with an error."""
+        assert [] == await adapter.handle(session, {"choices": [choice]})
+
+    @one_session
+    @given(data=st.data())
+    async def test_unknown_items_never_change_which_calls_run(self, session, data):
+        """Inserting items of unknown forms anywhere leaves the ids of the calls, and whether each runs, as they were."""
+        count = data.draw(st.integers(0, 3))
+        is_whole = data.draw(st.booleans())
+        calls = [
+            {**SHOUT, "call_id": f"c{number}", "arguments": json.dumps({"text": str(number)})}
+            for number in range(count)
+        ]
+        mixed = data.draw(mixed_with_unknown(calls))
+        in_chat = [
+            {"id": f"c{number}", "type": "function", "function": {"name": "shout", "arguments": one["arguments"]}}
+            for number, one in enumerate(calls)
+        ]
+        mixed_in_chat = data.draw(mixed_with_unknown(in_chat))
+        reason = "tool_calls" if is_whole else "length"
+        ran = []
+        for answered in (
+            response(*calls, status="completed" if is_whole else "incomplete"),
+            response(*mixed, status="completed" if is_whole else "incomplete"),
+            completion({"tool_calls": in_chat}, reason),
+            completion({"tool_calls": mixed_in_chat}, reason),
+        ):
+            session.heard.clear()
             outputs = await adapter.handle(session, answered)
+            ran.append(([one.get("call_id") or one["tool_call_id"] for one in outputs], [*session.heard]))
 
-            assert ["A"] == [one["output"] for one in outputs]
+        assert [[f"c{number}" for number in range(count)]] * 4 == [ids for ids, _ in ran]
+        assert [[str(number) for number in range(count if is_whole else max(0, count - 1))]] * 4 == [
+            texts for _, texts in ran
+        ]
 
     @one_session
     @given(

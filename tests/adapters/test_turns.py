@@ -207,7 +207,7 @@ async def test_notes_on_a_stream_are_told_too(session):
     calls = [{"type": "tool_use", "id": "c", "name": "list_refs", "input": {}}]
     message = {"role": "assistant", "content": [{"type": "text", "text": MALFORMED}, *calls]}
 
-    (told,) = (await anthropic.handle(session, message))["content"]
+    (told,) = (await anthropic.handle(session, message, stop_reason="tool_use"))["content"]
 
     assert 1 == told["content"].count("'my aim' is no id")
 

@@ -224,6 +224,8 @@ def test_many_small_blocks_take_steps_in_proportion(steps):
         ({"type": "content_block_start", "content_block": {"type": "text", "text": "a"}}, Delta("a")),
         ({"type": "content_block_start", "content_block": {"type": "new"}}, Delta("", starts_piece=True)),
         ({"choices": []}, None),
+        ({"choices": [{"index": 0, "finish_reason": "stop"}]}, None),
+        ({"choices": [{"index": 0, "delta": None, "content_filter_results": {}}]}, None),
         ({"choices": [], "usage": {}}, None),
         ({"choices": [{"index": 1, "delta": {"content": "b"}}]}, None),
         ({"choices": [{"delta": {"content": "a"}}]}, Delta("a")),

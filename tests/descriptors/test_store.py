@@ -134,6 +134,81 @@ def test_a_stream_stores_what_the_whole_text_would(cuts):
     assert result is stream.close()
 
 
+UNREADABLE_CHUNKS = [
+    {},
+    object(),
+    {"type": "text"},
+    {"type": "response.output_text.delta", "delta": None},
+    {"choices": [{"index": 0, "delta": {"content": ["a"]}}]},
+    {"candidates": [{"content": {"parts": [{"text": "a"}]}}]},
+]
+
+
+@given(at=st.lists(st.tuples(st.integers(0, 40), st.sampled_from(UNREADABLE_CHUNKS)), min_size=1))
+def test_stream_feed_skips_and_reports_unreadable_chunks(at):
+    """Chunks of unknown forms change nothing of the text, and each type is reported once."""
+    text = 'a <ref id="x" title="é>">\r\n1</ref> ```\n'
+    whole = RefStore().ingest(text)
+    stream = RefStore().stream()
+    for place, letter in enumerate(text):
+        for _, chunk in (one for one in at if one[0] == place):
+            assert [] == stream.feed(chunk)
+        stream.feed(letter)
+    for _, chunk in (one for one in at if one[0] >= len(text)):
+        stream.feed(chunk)
+    result = stream.close()
+    skipped = [one for one in result.diagnostics if one.kind == "unreadable"]
+
+    assert (whole.visible, whole.text) == (result.visible, result.text)
+    assert [ref.text for ref in whole.refs] == [ref.text for ref in result.refs]
+    assert [*whole.diagnostics] == [one for one in result.diagnostics if one.kind != "unreadable"]
+    assert len({one.message for one in skipped}) == len(skipped)
+    assert all("could not be read" in one.message for one in skipped)
+
+
+@pytest.mark.parametrize("chunk", UNREADABLE_CHUNKS)
+def test_stream_reports_chunk_that_cannot_be_read(store, caplog, chunk):
+    """One diagnostic and one line in the log for a type, and the finished message is still recognized."""
+    stream = store.stream()
+    for _ in range(3):
+        stream.feed(chunk)
+    stream.feed('<ref id="x">1</ref>')
+    result = stream.close()
+    again = store.ingest({"role": "assistant", "content": '<ref id="x">1</ref>'})
+
+    assert ["unreadable"] == [one.kind for one in result.diagnostics]
+    assert 1 == caplog.text.count("cannot be read")
+    assert [1] == [ref.version for ref in again.refs]
+
+
+@pytest.mark.parametrize(
+    "chunk", [{"choices": [{"index": 0, "finish_reason": "stop"}]}, {"choices": [{"delta": None}]}]
+)
+def test_stream_feed_takes_chunk_without_delta(store, chunk):
+    """A chunk that has only a finish reason adds nothing and is no problem."""
+    stream = store.stream()
+
+    assert [] == stream.feed(chunk)
+    assert () == stream.close().diagnostics
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        5,
+        b"a",
+        ["a"],
+        {"type": "message", "role": "assistant", "content": []},
+        {"role": "assistant", "content": "a"},
+        {"choices": [{"index": 0, "message": {"content": "a"}}]},
+    ],
+)
+def test_stream_feed_raises_when_value_is_no_chunk(store, chunk):
+    """Whole messages and values that no stream yields are bugs of the host."""
+    with pytest.raises(InvalidArgument):
+        store.stream().feed(chunk)
+
+
 def test_a_closed_stream_takes_no_more(store):
     """Its answer is over."""
     stream = store.stream()

@@ -209,6 +209,6 @@ async def test_a_model_held_to_a_strict_schema_passes_a_part_of_the_same_answer(
             {"id": "1", "type": "function", "function": {"name": "take", "arguments": '{"text": "ref:fresh"}'}}
         ],
     }
-    (told,) = await openai.handle(session, message)
+    (told,) = await openai.handle(session, message, finish_reason="tool_calls")
 
     assert "x = 1" in told["content"]

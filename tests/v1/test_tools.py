@@ -602,9 +602,9 @@ async def test_the_names_are_hidden_and_work():
             saved = await answer(session, "save_decision", arguments)
             failed = await answer(session, "update_outcome", {"topic": "cache", "outcome": "success"})
             call = {"type": "function_call", "call_id": "c", "name": "list_decisions", "arguments": "{}"}
-            (over_openai,) = await openai.handle(session, [call])
+            (over_openai,) = await openai.handle(session, [call], finish_reason="completed")
             block = {"type": "tool_use", "id": "c", "name": "list_decisions", "input": {}}
-            over_anthropic = await anthropic.handle(session, [block])
+            over_anthropic = await anthropic.handle(session, [block], stop_reason="tool_use")
             listed = await session.call("list_decisions", {})
         offered_names = {wire for wire, _ in offered(session)}
     async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(deprecated=True))) as session:
@@ -646,7 +646,7 @@ async def test_our_own_words_name_tools_as_on_the_wire():
     async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(deprecated=True))) as session:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            told = await anthropic.handle(session, blocks)
+            told = await anthropic.handle(session, blocks, stop_reason="tool_use")
         described = [one for one in anthropic.tools(session) if one["name"] in NAMES]
     texts = [one["content"] for one in told["content"]]
     with_slash = re.compile("|".join(MEMORY_TOOLS))
@@ -832,7 +832,7 @@ def test_a_script_sees_the_warning_at_its_own_line(tmp_path):
                     for _ in range(2):
                         await session.call("list_decisions")
                     block = {"type": "tool_use", "id": "c", "name": "recall_decision", "input": {}}
-                    await anthropic.handle(session, [block])
+                    await anthropic.handle(session, [block], stop_reason="tool_use")
                     await asyncio.create_task(session.call("load_checkpoint"))
 
             asyncio.run(main())

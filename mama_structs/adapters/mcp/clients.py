@@ -17,12 +17,15 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mama_structs._control_flow import ControlFlow
 from mama_structs.adapters.answers import Turns
 from mama_structs.session import Session
 from mama_structs.tools.view import ToolView
 
 _log = logging.getLogger("mama_structs")
 
+# As in the SDK's own server: an MCPError, such as UrlElicitationRequiredError, is an error of the protocol.
+CONTROL_FLOW: Final = ControlFlow(exceptions=(MCPError,), results=(types.CallToolResult, types.InputRequiredResult))
 # An extension of the protocol: its setting "client" tells apart the clients of a stateless connection.
 EXTENSION: Final = "mama-structs/exposure"
 # Seconds in which a client has to take a notice (DESIGN 7).
@@ -67,7 +70,7 @@ class Client:
     _deaf: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.turns = Turns(self.session, of_one_turn=False)
+        self.turns = Turns(self.session, of_one_turn=False, control_flow=CONTROL_FLOW)
         shared = self.session.exposed
         self.own = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
         self.exposed = shared

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import unquote
 
 import attrs
@@ -20,7 +20,7 @@ from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
 from mama_structs.adapters.answers import MAX_CHARS, ToolAnswer, kept, offered
-from mama_structs.adapters.mcp.clients import EXTENSION, Client, Clients
+from mama_structs.adapters.mcp.clients import CONTROL_FLOW, EXTENSION, Client, Clients
 from mama_structs.descriptors.media import Media
 from mama_structs.errors import InvalidArgument, UnknownTool, shown
 from mama_structs.recalling import recall
@@ -163,7 +163,7 @@ class McpServer(Server[Client]):
 
     async def _call(
         self, ctx: ServerRequestContext[Client], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
+    ) -> types.CallToolResult | types.InputRequiredResult:
         message, client = _message_in(ctx), self._clients.of(ctx)
         if message is not None:
             client.observe(message)
@@ -171,8 +171,11 @@ class McpServer(Server[Client]):
             client.offer()
         tool = self._tool(params.name)
         answered = await client.turns.answer(params.name, params.arguments)
+        if answered.is_native:
+            native: types.CallToolResult | types.InputRequiredResult = answered.data
+            return native
         structure = None
-        if tool is not None and tool.output_schema is not None and not answered.is_error:
+        if tool is not None and _output_schema(tool) is not None and not answered.is_error:
             structure = _structure(answered)
             if (fault := self._fault(tool, structure)) is not None:
                 _log.warning("%s gave what its return type does not allow, at %s", tool.name, fault)
@@ -284,7 +287,7 @@ def _wire_tool(wire: str, tool: Tool) -> types.Tool:
         title=title,
         description=description,
         input_schema=tool.input_schema,
-        output_schema=tool.output_schema,
+        output_schema=_output_schema(tool),
         annotations=types.ToolAnnotations(
             title=title,
             read_only_hint=hints.read_only,
@@ -293,6 +296,14 @@ def _wire_tool(wire: str, tool: Tool) -> types.Tool:
             open_world_hint=hints.open_world,
         ),
     )
+
+
+def _output_schema(tool: Tool) -> dict[str, Any] | None:
+    """Return the output schema, or None if the return type is a result of the protocol, which has no such structure."""
+    returns = tool.signature.returns
+    members = (returns, *get_args(returns))
+    is_native = any(isinstance(one, type) and issubclass(one, CONTROL_FLOW.results) for one in members)
+    return None if is_native else tool.output_schema
 
 
 def _structure(answered: ToolAnswer) -> Any:

@@ -1,0 +1,528 @@
+"""Exceptions and results that belong to a host's framework pass through the adapters unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from typing import Any
+
+import pytest
+from host_helpers import call
+
+from mama_structs import HashEmbedder, Session, sync, with_descriptors
+from mama_structs._control_flow import ControlFlow
+from mama_structs.adapters.answers import Turns, answer
+from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+
+
+class Pause(Exception):
+    """A signal of a framework."""
+
+
+class Verdict:
+    """A result that a framework interprets; it has no JSON form."""
+
+
+FLOW = ControlFlow(exceptions=(Pause,), results=(Verdict,))
+
+
+@pytest.fixture
+async def session():
+    async with Session.open(embedder=HashEmbedder()) as opened:
+        yield opened
+
+
+def saying(text: str = "done", *calls: tuple[str, dict[str, Any]]):
+    """Yield a message with calls, and then a final text."""
+    yield ModelTurn("", calls)
+    yield text
+
+
+# Without a framework
+
+
+async def test_answer_raises_exception_of_the_framework(session, caplog):
+    """It is raised unchanged from sync and async tools, is not logged as an error, and the next call runs."""
+    raised = Pause("wait")
+
+    async def in_loop() -> str:
+        """Pause."""
+        raise raised
+
+    def in_thread() -> str:
+        """Pause."""
+        raise raised
+
+    session.tools.add(in_loop)
+    session.tools.add(in_thread)
+    turns = Turns(session, control_flow=FLOW)
+    for name in ("in_loop", "in_thread"):
+        with pytest.raises(Pause) as caught:
+            await turns.answer(name, {})
+        assert raised is caught.value
+
+    assert "failed" not in caplog.text
+    assert not (await turns.answer("list_refs", {})).is_error
+    assert (await answer(session, "in_loop", {})).is_error
+
+
+@pytest.mark.parametrize("decorate", [lambda one: one, with_descriptors, None])
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: [one], lambda one: ["text", one]])
+async def test_answer_returns_result_of_the_framework_unchanged(session, decorate, wrap):
+    """The same object comes back, alone and in a list, also from a decorated tool."""
+    result = wrap(Verdict())
+
+    async def judge() -> Any:
+        """Judge."""
+        return result
+
+    session.tools.add((decorate or session.with_references(include_references=True))(judge))
+    answered = await answer(session, "judge", {}, control_flow=FLOW)
+
+    assert result is answered.data
+    assert (True, False) == (answered.is_native, answered.is_error)
+    assert (await answer(session, "judge", {})).is_error
+
+
+async def test_result_of_the_framework_leaves_notes_for_the_next_answer(session):
+    """A diagnostic is not lost with an answer that has no room for it."""
+
+    async def judge() -> Any:
+        """Judge."""
+        return Verdict()
+
+    session.tools.add(judge)
+    await session.observe({"role": "assistant", "content": '<ref id="my aim">x</ref>'})
+    await answer(session, "judge", {}, control_flow=FLOW)
+
+    assert "'my aim' is no id" in (await answer(session, "list_refs", {})).text
+
+
+async def test_tool_that_is_cancelled_cancels_the_call(session):
+    """Cancellation is no error for the model."""
+
+    async def leave() -> str:
+        """Leave."""
+        raise asyncio.CancelledError
+
+    session.tools.add(leave)
+    with pytest.raises(asyncio.CancelledError):
+        await answer(session, "leave", {})
+
+
+# LangGraph
+
+
+def _graph(session: Any, *calls: tuple[str, dict[str, Any]]):
+    agents = pytest.importorskip("langchain.agents")
+    memory = importlib.import_module("langgraph.checkpoint.memory")
+    langchain = importlib.import_module("mama_structs.adapters.langchain")
+    model = ScriptedModel(saying("done", *calls)).langchain()
+    return agents.create_agent(model, tools=langchain.tools(session), checkpointer=memory.InMemorySaver())
+
+
+ASKED = {"messages": [("user", "pay")]}
+THREAD = {"configurable": {"thread_id": "1"}}
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("approved", [True, False])
+async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approved):
+    """A person approves a payment: nothing is paid before, and what the person says reaches the tool."""
+    types = pytest.importorskip("langgraph.types")
+    paid = []
+
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return done(amount)
+
+    def done(amount: int) -> str:
+        if not types.interrupt({"approve": amount}):
+            return "refused"
+        paid.append(amount)
+        return "paid"
+
+    def pay_in_thread(amount: int) -> str:
+        """Pay."""
+        return done(amount)
+
+    session.tools.add(pay_in_thread if in_thread else pay, name="pay")
+    graph = _graph(session, call("pay", amount=5))
+    paused = await graph.ainvoke(ASKED, THREAD)
+    before = [*paid]
+    resumed = await graph.ainvoke(types.Command(resume=approved), THREAD)
+
+    assert [{"approve": 5}] == [one.value for one in paused["__interrupt__"]]
+    assert [] == before
+    assert "ai" == paused["messages"][-1].type
+    assert ([5] if approved else []) == paid
+    assert ["paid" if approved else "refused", "done"] == [one.content for one in resumed["messages"][-2:]]
+
+
+def test_langgraph_interrupt_pauses_and_resumes_with_sync_session():
+    """The same without an event loop."""
+    types = pytest.importorskip("langgraph.types")
+
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}" if types.interrupt("approve?") else "refused"
+
+    with sync.Session.open(embedder=HashEmbedder()) as session:
+        session.tools.add(pay)
+        graph = _graph(session, call("pay", amount=5))
+        paused = graph.invoke(ASKED, THREAD)
+        resumed = graph.invoke(types.Command(resume=True), THREAD)
+
+    assert ["approve?"] == [one.value for one in paused["__interrupt__"]]
+    assert "paid 5" == resumed["messages"][-2].content
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+async def test_langgraph_interprets_command_and_tool_message(session, as_list):
+    """A tool's command ends the graph, and its message is the call's result."""
+    types = pytest.importorskip("langgraph.types")
+    messages = importlib.import_module("langchain_core.messages")
+
+    async def finish(ctx: dict[str, Any]) -> Any:
+        """Finish."""
+        said = messages.ToolMessage("finished", tool_call_id=ctx["configurable"]["tool_call_id"], artifact={"own": 1})
+        if as_list:
+            return [said, types.Command(goto="__end__")]
+        return types.Command(update={"messages": [said]}, goto="__end__")
+
+    session.tools.add(finish)
+    result = await _graph(session, call("finish")).ainvoke(ASKED, THREAD)
+
+    last = next(one for one in reversed(result["messages"]) if one.type == "tool")
+    assert ("finished", {"own": 1}) == (last.content, last.artifact)
+
+
+async def test_langchain_tool_message_is_the_result(session):
+    """Without a graph, too, a tool's own message is the answer of the tool."""
+    messages = pytest.importorskip("langchain_core.messages")
+    langchain = importlib.import_module("mama_structs.adapters.langchain")
+
+    async def own(ctx: dict[str, Any]) -> Any:
+        """Answer."""
+        return messages.ToolMessage("mine", tool_call_id=ctx["configurable"]["tool_call_id"], status="error")
+
+    session.tools.add(own)
+    tool = next(one for one in langchain.tools(session) if one.name == "own")
+    said = await tool.ainvoke({"type": "tool_call", "id": "c1", "name": "own", "args": {}})
+
+    assert ("mine", "c1", "error") == (said.content, said.tool_call_id, said.status)
+
+
+async def test_langchain_tool_exception_stays_an_error_message(session):
+    """LangChain's own exception for failed tools is an error as any other."""
+    tools = pytest.importorskip("langchain_core.tools")
+    langchain = importlib.import_module("mama_structs.adapters.langchain")
+
+    async def fail() -> str:
+        """Fail."""
+        raise tools.ToolException("no such account")
+
+    session.tools.add(fail)
+    tool = next(one for one in langchain.tools(session) if one.name == "fail")
+    said = await tool.ainvoke({"type": "tool_call", "id": "c1", "name": "fail", "args": {}})
+
+    assert "error" == said.status
+    assert "no such account" in said.content
+
+
+# Pydantic AI
+
+
+def _pydantic_agent(session: Session, *calls: tuple[str, dict[str, Any]], **options: Any):
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
+    model = ScriptedModel(saying("done", *calls)).pydantic_ai()
+    return pydantic_ai.Agent(model, toolsets=[adapter.toolset(session)], **options)
+
+
+async def test_pydantic_ai_asks_for_approval_and_resumes(session):
+    """A tool that needs an approval ends the run with a request, and runs when it is approved."""
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    paid = []
+
+    async def pay(ctx: Any, amount: int) -> str:
+        """Pay."""
+        if not ctx.tool_call_approved:
+            raise pydantic_ai.ApprovalRequired(metadata={"amount": amount})
+        paid.append(amount)
+        return "paid"
+
+    session.tools.add(pay)
+    agent = _pydantic_agent(session, call("pay", amount=5), output_type=[str, pydantic_ai.DeferredToolRequests])
+    asked = await agent.run("pay")
+    (request,) = asked.output.approvals
+    before = [*paid]
+    results = pydantic_ai.DeferredToolResults(approvals={request.tool_call_id: True})
+    resumed = await agent.run(message_history=asked.all_messages(), deferred_tool_results=results)
+
+    assert [] == before
+    assert {request.tool_call_id: {"amount": 5}} == asked.output.metadata
+    assert [5] == paid
+    assert "done" == resumed.output
+
+
+async def test_pydantic_ai_defers_call(session):
+    """A tool whose result comes from elsewhere ends the run with a request for it."""
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+
+    async def start() -> str:
+        """Start."""
+        raise pydantic_ai.CallDeferred
+
+    session.tools.add(start)
+    agent = _pydantic_agent(session, call("start"), output_type=[str, pydantic_ai.DeferredToolRequests])
+
+    assert ["start"] == [one.tool_name for one in (await agent.run("go")).output.calls]
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("ModelRetry", "retried"), ("ToolFailed", "failed")])
+async def test_pydantic_ai_reads_text_of_its_own_exceptions(session, name, outcome):
+    """The model reads the words of the tool and nothing else."""
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+
+    async def look() -> str:
+        """Look."""
+        raise getattr(pydantic_ai, name)("look in the cellar")
+
+    session.tools.add(look)
+    result = await _pydantic_agent(session, call("look")).run("go")
+    (said,) = [part for one in result.all_messages() for part in one.parts if getattr(part, "tool_name", "") == "look"][
+        1:
+    ]
+
+    assert ("look in the cellar", outcome) == (said.content, said.outcome)
+
+
+async def test_pydantic_ai_interprets_tool_return_and_url(session):
+    """A ToolReturn's content is sent to the model beside its value, its metadata is not, and a URL stays one."""
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+
+    async def look() -> Any:
+        """Look."""
+        return pydantic_ai.ToolReturn("seen", content="a picture of Ada", metadata={"secret": 1})
+
+    async def link() -> Any:
+        """Link."""
+        return pydantic_ai.ImageUrl("https://example.com/a.png")
+
+    session.tools.add(look)
+    session.tools.add(link)
+    result = await _pydantic_agent(session, call("look"), call("link")).run("go")
+    parts = [part for one in result.all_messages() for part in one.parts]
+    (seen, linked) = [one for one in parts if one.part_kind == "tool-return"]
+
+    assert ("seen", {"secret": 1}) == (seen.content, seen.metadata)
+    assert isinstance(linked.content, pydantic_ai.ImageUrl) or linked.files
+    assert any("a picture of Ada" in str(one.content) for one in parts if one.part_kind == "user-prompt")
+
+
+async def test_pydantic_ai_usage_limit_of_inner_agent_ends_the_run(session):
+    """The limit on usage holds for an agent that runs inside a tool."""
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+
+    async def ask() -> str:
+        """Ask."""
+        raise pydantic_ai.UsageLimitExceeded("no more requests")
+
+    session.tools.add(ask)
+    with pytest.raises(pydantic_ai.UsageLimitExceeded):
+        await _pydantic_agent(session, call("ask")).run("go")
+
+
+# OpenAI Agents SDK
+
+
+async def test_agents_sdk_tripwire_in_tool_ends_the_run(session):
+    """A guardrail that trips in an agent inside a tool ends the run, and is no text for the model."""
+    agents = pytest.importorskip("agents")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+
+    @agents.input_guardrail
+    async def guard(_context: Any, _agent: Any, _said: Any) -> Any:
+        return agents.GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+    async def ask() -> str:
+        """Ask another agent."""
+        inner = agents.Agent(name="inner", model=ScriptedModel("inner").openai_agents(), input_guardrails=[guard])
+        return str((await agents.Runner.run(inner, "hello", run_config=quiet)).final_output)
+
+    session.tools.add(ask)
+    quiet = agents.RunConfig(tracing_disabled=True)
+    model = ScriptedModel(saying("done", call("ask"))).openai_agents()
+    agent = agents.Agent(name="outer", model=model, tools=adapter.tools(session))
+    with pytest.raises(agents.InputGuardrailTripwireTriggered):
+        await agents.Runner.run(agent, "go", run_config=quiet)
+
+
+async def test_agents_sdk_interprets_tool_outputs(session):
+    """Text, image and file outputs reach the SDK unchanged, alone and in a list."""
+    agents = pytest.importorskip("agents")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    file = agents.ToolOutputFileContent(file_id="file_1")
+    image = agents.ToolOutputImage(file_id="file_2")
+
+    async def one() -> Any:
+        """Return one."""
+        return file
+
+    async def several() -> Any:
+        """Return several."""
+        return [image, agents.ToolOutputText(text="two")]
+
+    session.tools.add(one)
+    session.tools.add(several)
+    model = ScriptedModel(saying("done", call("one"), call("several"))).openai_agents()
+    agent = agents.Agent(name="agent", model=model, tools=adapter.tools(session))
+    result = await agents.Runner.run(agent, "go", run_config=agents.RunConfig(tracing_disabled=True))
+    outputs = [item.raw_item["output"] for item in result.new_items if item.type == "tool_call_output_item"]
+
+    assert ["input_file"] == [part["type"] for part in outputs[0]]
+    assert ["input_image", "input_text"] == [part["type"] for part in outputs[1]]
+
+
+async def test_agents_sdk_run_with_hooks_goes_on_when_item_cannot_be_read(session, caplog):
+    """An item that is no output of the model ends no run: the calls run, and log and model learn of it."""
+    agents = pytest.importorskip("agents")
+    items = importlib.import_module("openai.types.responses.response_output_item")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    item = items.AdditionalTools(id="a", role="developer", tools=[], type="additional_tools")
+    model = ScriptedModel(saying("done", call("list_refs"))).openai_agents()
+    respond = model.get_response
+
+    async def with_item(*arguments: Any, **more: Any) -> Any:
+        response = await respond(*arguments, **more)
+        response.output.insert(0, item)
+        return response
+
+    model.get_response = with_item
+    agent = agents.Agent(name="agent", model=model, tools=adapter.tools(session))
+    quiet = agents.RunConfig(tracing_disabled=True)
+    result = await agents.Runner.run(agent, "go", run_config=quiet, hooks=adapter.hooks(session))
+    (output,) = [one.output for one in result.new_items if one.type == "tool_call_output_item"]
+
+    assert "done" == result.final_output
+    assert "additional_tools" in output
+    assert "could not be read" in output
+    assert "cannot be read" in caplog.text
+
+
+# Agent Framework
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "arguments"),
+    [
+        ("agent_framework", "MiddlewareFailure", ("stop",)),
+        ("agent_framework.exceptions", "UserInputRequiredException", ([],)),
+    ],
+)
+async def test_agent_framework_signals_pass_through(session, module, name, arguments):
+    """A tool's signal to the framework's loop leaves the tool as it was raised."""
+    pytest.importorskip("agent_framework")
+    kind = getattr(importlib.import_module(module), name)
+
+    async def guard() -> str:
+        """Guard."""
+        raise kind(*arguments)
+
+    session.tools.add(guard)
+    with pytest.raises(kind):
+        await (await _agent_framework_tool(session, "guard")).invoke(arguments={})
+
+
+async def test_agent_framework_failure_ends_the_run(session):
+    """A guard inside a tool that fails closed ends the run of an agent."""
+    framework = pytest.importorskip("agent_framework")
+
+    async def guard() -> str:
+        """Guard."""
+        raise framework.MiddlewareFailure("not allowed")
+
+    session.tools.add(guard)
+    with pytest.raises(framework.MiddlewareFailure):
+        await _run_agent_framework(session, "guard")
+
+
+async def test_agent_framework_reads_content(session):
+    """Content that a tool makes reaches the framework unchanged."""
+    framework = pytest.importorskip("agent_framework")
+    content = framework.Content.from_uri("https://example.com/a.png", media_type="image/png")
+
+    async def draw() -> Any:
+        """Draw."""
+        return content
+
+    session.tools.add(draw)
+    assert [content] == await (await _agent_framework_tool(session, "draw")).invoke(arguments={})
+
+
+async def _agent_framework_tool(session: Session, name: str) -> Any:
+    framework = importlib.import_module("agent_framework")
+    adapter = importlib.import_module("mama_structs.adapters.agent_framework")
+    context = framework.SessionContext(input_messages=[])
+    provider = adapter.SessionContextProvider(session)
+    await provider.before_run(agent=None, session=framework.AgentSession(), context=context, state={})
+    return next(one for one in context.tools if one.name == name)
+
+
+async def _run_agent_framework(session: Session, name: str) -> Any:
+    framework = importlib.import_module("agent_framework")
+    adapter = importlib.import_module("mama_structs.adapters.agent_framework")
+
+    class Client(framework.FunctionInvocationLayer, framework.ChatMiddlewareLayer, framework.BaseChatClient):
+        def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **kwargs: Any) -> Any:
+            async def respond() -> Any:
+                asked = framework.Content.from_function_call("call_1", name, arguments={})
+                return framework.ChatResponse(messages=[framework.Message("assistant", [asked])])
+
+            return respond()
+
+    agent = framework.Agent(Client(), context_providers=[adapter.SessionContextProvider(session)])
+    return await agent.run("go")
+
+
+# MCP
+
+
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+async def test_mcp_error_and_result_of_tool_reach_the_client(session, era):
+    """A tool's protocol error is one, and its own result arrives with its metadata, its flag and without a schema."""
+    mcp = pytest.importorskip("mcp")
+    types = importlib.import_module("mcp_types")
+    exceptions = importlib.import_module("mcp.shared.exceptions")
+    adapter = importlib.import_module("mama_structs.adapters.mcp")
+
+    async def log_in() -> str:
+        """Log in."""
+        asked = types.ElicitRequestURLParams(message="Log in", url="https://example.com/login", elicitation_id="a")
+        raise exceptions.UrlElicitationRequiredError([asked])
+
+    async def own() -> types.CallToolResult:
+        """Answer."""
+        return types.CallToolResult(
+            content=[types.TextContent(text="mine")], structured_content={"a": 1}, is_error=True, _meta={"trace": "t"}
+        )
+
+    session.tools.add(log_in)
+    session.tools.add(own)
+    async with mcp.Client(adapter.server(session), mode=era) as client:
+        listed = {one.name: one for one in (await client.list_tools()).tools}
+        result = await client.call_tool("own", {})
+        with pytest.raises(mcp.MCPError) as caught:
+            await client.call_tool("log_in", {})
+
+    assert listed["own"].output_schema is None
+    assert (["mine"], {"a": 1}, True) == (
+        [one.text for one in result.content],
+        result.structured_content,
+        result.is_error,
+    )
+    assert "t" == result.meta["trace"]
+    assert types.URL_ELICITATION_REQUIRED == caught.value.code
+    assert "https://example.com/login" in json.dumps(caught.value.data)
