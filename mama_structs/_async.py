@@ -228,6 +228,51 @@ class Bindable(Protocol):
 
 # Whether the arguments of the call under way came from a model: then the host's ceilings hold against them. Whoever
 # holds them sets it back meanwhile, since what a tool's own code asks of other tools is the host's.
+class CallProgress:
+    """How far a tool call of a model has come, so that an error can say whether the tool has run."""
+
+    def __init__(self) -> None:
+        self._is_entered = False
+        self._is_started = False
+        self._is_finished = False
+
+    def enter(self) -> CallProgress:
+        """Return this progress, or a new one within the tool: calls by the tool itself are not the model's."""
+        if self._is_entered:
+            return CallProgress()
+        self._is_entered = True
+        return self
+
+    def start(self, function: object) -> None:
+        """Record that a function is about to run; a decorator of this package does so itself, for what it wraps."""
+        function = getattr(function, "__func__", function)
+        if getattr(function, "records_start", None) is not function:
+            self._is_started = True
+
+    def finish(self) -> None:
+        """Record that the function has returned."""
+        self._is_started = self._is_finished = True
+
+    @property
+    def status(self) -> str:
+        """A sentence for the model."""
+        if self._is_finished:
+            return "the tool has run: do not call it again for this result"
+        if self._is_started:
+            return "the tool may have run: check its effects before you call it again"
+        return "the tool was not run"
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the tool's own code has begun to run."""
+        return self._is_started
+
+
+call_progress: Final[contextvars.ContextVar[CallProgress | None]] = contextvars.ContextVar(
+    "mama_structs_call_progress", default=None
+)
+"""The progress of the model's call that runs, which an adapter reports if it fails."""
+
 from_model: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
 # Innermost last.

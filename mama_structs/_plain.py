@@ -36,6 +36,9 @@ _HINT: Final = (
     "return mappings, lists, strings, numbers, or attrs, dataclass, pydantic and msgspec objects made of them"
 )
 _STEPS: Final = 8
+# Longer integers have no decimal text: Python limits it to 4,300 digits by default.
+_MAX_INT_BITS: Final = 14_000
+_MAX_TYPE_NAME: Final = 80
 
 
 @functools.singledispatch
@@ -62,6 +65,16 @@ def to_jsonable(value: object) -> Any:
     return _Walk().write(value)
 
 
+def to_answer(value: object) -> Any:
+    """
+    Return the result of a tool that has run as JSON data, as `to_jsonable`, but never raise.
+
+    A text takes the place of each part that has no JSON form. It names the type, shows no content, and says that the
+    tool has run, so that a model does not call it again.
+    """
+    return _Walk(replaces=True).write(value)
+
+
 def is_written_as_text(kind: type) -> bool:
     """Whether objects of this class become their own text, which its ``parse`` reads back."""
     return callable(getattr(kind, "parse", None)) and any("__str__" in vars(one) for one in kind.__mro__[:-1])
@@ -69,13 +82,27 @@ def is_written_as_text(kind: type) -> bool:
 
 @attrs.define
 class _Walk:
-    """One walk through one value; *path* is where it is, *above* holds the ids of the containers around."""
+    """One walk through a value: its path, the ids of its ancestors, and whether it replaces parts without JSON form."""
 
+    replaces: bool = False
     path: list[object] = attrs.field(factory=list)
     above: set[int] = attrs.field(factory=set)
 
     def write(self, value: Any) -> Any:
+        if not self.replaces:
+            return self._write(value)
+        depth = len(self.path)
+        try:
+            return self._write(value)
+        # Getters, iterators and serializers of the host's own types run here and may raise anything.
+        except Exception:  # noqa: BLE001 - as said
+            del self.path[depth:]
+            return _replacement(value)
+
+    def _write(self, value: Any) -> Any:
         kind = type(value)
+        if self.replaces and isinstance(value, int) and value.bit_length() > _MAX_INT_BITS:
+            return _replacement(value)
         if value is None or kind is str or kind is int or kind is bool:
             return value
         if isinstance(value, (enum.Enum, os.PathLike)):
@@ -115,6 +142,9 @@ class _Walk:
                     dumped = value.model_dump(mode="json")
                 # The model's own serializers run here and may raise anything.
                 except Exception as cause:
+                    if self.replaces and isinstance(fields := unstructure(value), Mapping):
+                        # One field without a JSON form must not cost the others.
+                        return self._write_mapping(fields.items())
                     raise self._no_form(value) from cause
                 return self.write(dumped)
             if callable(getattr(kind, "tolist", None)):
@@ -131,8 +161,12 @@ class _Walk:
         for key, item in items:
             self.path.append(key)
             text = key if type(key) is str else self._key(key)
-            if text in done:
-                raise self._error("two keys of the result become the same text", hint="use keys that differ as text")
+            while text in done:
+                if not self.replaces:
+                    raise self._error(
+                        "two keys of the result become the same text", hint="use keys that differ as text"
+                    )
+                text += "_"
             done[text] = self.write(item)
             self.path.pop()
         return done
@@ -149,6 +183,8 @@ class _Walk:
         """Write a key as JSON writes the same value, without quotes."""
         done = self.write(key)
         if isinstance(done, (dict, list)):
+            if self.replaces:
+                return f"[{_type_name(key)}]"
             raise self._error("a key of the result is no scalar", hint="use text or numbers as keys")
         return done if isinstance(done, str) else json.dumps(done)
 
@@ -160,6 +196,15 @@ class _Walk:
         steps = [f"[{step}]" if type(step) is int else f".{step!s:.40}" for step in self.path]
         where = "".join(["$", *(steps if len(steps) <= _STEPS else [*steps[: _STEPS - 1], "…"])])
         return MamaStructsError(f"{message}, at {where}", hint=hint)
+
+
+def _replacement(value: object) -> str:
+    """Return the text in place of a value without JSON form. It must not show content."""
+    return f"[{_type_name(value)}: not shown, has no JSON form; the tool has run]"
+
+
+def _type_name(value: object) -> str:
+    return f"{type(value).__name__:.{_MAX_TYPE_NAME}}"
 
 
 def _plain_scalar(value: str | float) -> str | int | float | None:

@@ -545,7 +545,7 @@ class Session:
     def _told(self, tool: Tool, result: Any, budget: Budget | None) -> Any:
         """Return a tool's result as data within the budget."""
         from mama_structs._control_flow import is_framework_result  # noqa: PLC0415
-        from mama_structs._plain import to_jsonable  # noqa: PLC0415
+        from mama_structs._plain import to_answer  # noqa: PLC0415
         from mama_structs.descriptors.decorator import within_budget  # noqa: PLC0415
         from mama_structs.descriptors.entries import TOOL_RESULT  # noqa: PLC0415
         from mama_structs.descriptors.media import with_blocks  # noqa: PLC0415
@@ -555,7 +555,7 @@ class Session:
         if is_framework_result(result):
             return result
         is_error = isinstance(result, ErrorText)
-        data = result if is_error else to_jsonable(with_blocks(result))
+        data = result if is_error else to_answer(with_blocks(result))
         if budget is None:
             return data
         # What the tools of handles read is kept already, and what memories gave makes room for what is new.

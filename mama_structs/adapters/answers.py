@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeGuard
 
 import attrs
 
+from mama_structs._async import CallProgress, call_progress
 from mama_structs._control_flow import NO_CONTROL_FLOW, ControlFlow, using_control_flow
 from mama_structs._plain import json_text
 from mama_structs._telemetry import raised
@@ -35,7 +36,7 @@ _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000
 # Characters of what is recalled, by default.
 MAX_CHARS: Final = 2_000
-_CUT_OFF: Final = "the call was cut off: the answer did not finish normally. The tool did not run"
+_CUT_OFF: Final = "the call was cut off: the answer did not finish normally"
 _CALL_AGAIN: Final = "call the tool again, with shorter arguments if the output limit was reached"
 _NO_NAMES: Final = WireNames.of(())
 # What of a memory tool's answer are our own words.
@@ -88,7 +89,8 @@ async def answer(
     """
     Run a tool call of a model and return its answer; an error is an answer, too.
 
-    The text contains the diagnostics of the model's last messages, which are reported once.
+    The text contains the diagnostics of the model's last messages, which are reported once. The answer to an error has
+    a status: whether the tool was not run, may have run, or has run.
 
     Args:
         session: Whose tool.
@@ -102,12 +104,29 @@ async def answer(
         WrongLoop: The session belongs to another event loop.
 
     """
-    answered = await _answer(session, wire, arguments, host=host, control_flow=control_flow)
-    return answered if answered.is_native else _with_notes(session, _held(session, answered))
+    progress = CallProgress()
+    token = call_progress.set(progress)
+    try:
+        answered = await _answer(session, wire, arguments, host=host, control_flow=control_flow, progress=progress)
+    finally:
+        call_progress.reset(token)
+    if answered.is_native:
+        return answered
+    try:
+        return _with_notes(session, _held(session, answered))
+    except Exception as error:  # noqa: BLE001 - a host's `count_tokens` may raise anything, and the tool may have run
+        _log.error("the answer of %s could not be fitted to its budget: %s", wire, raised(error))
+        return answered
 
 
 async def _answer(
-    session: Session, wire: str, arguments: object, *, host: Mapping[str, Any] | None, control_flow: ControlFlow
+    session: Session,
+    wire: str,
+    arguments: object,
+    *,
+    host: Mapping[str, Any] | None,
+    control_flow: ControlFlow,
+    progress: CallProgress,
 ) -> ToolAnswer:
     names = session.wire_names
     passed: tuple[type[BaseException], ...] = (SessionClosed, WrongLoop, *control_flow.exceptions)
@@ -118,11 +137,12 @@ async def _answer(
     except passed:
         raise
     except MamaStructsError as error:
-        return failed(error, names=names)
+        return failed(error, names=names, status=_status(session, wire, error, progress))
     except Exception as error:  # noqa: BLE001 - a host's own tool may raise anything, and an agent goes on
         # A host's own tool: its model may know what to do about it, and the host finds in the log where it failed.
         _log.error("the tool %s failed: %s", wire, raised(error))
-        return failed(MamaStructsError(f"{wire} failed: {type(error).__name__}: {error!s:.500}"), names=names)
+        text = f"{wire} failed: {type(error).__name__}: {error!s:.500}"
+        return failed(MamaStructsError(text), names=names, status=progress.status)
     if control_flow.has_result(data):
         return ToolAnswer(text="", data=data, is_native=True)
     # A host's own tool may have a name of v1.0, too.
@@ -142,9 +162,18 @@ async def _answer(
         parts = _parts(data)
         text = "\n".join(part for part in parts if isinstance(part, str)) if parts else _text(data)
         return ToolAnswer(text=text, data=data, parts=parts or (text,))
-    except ValueError as error:
-        # A number of thousands of digits, for one.
-        return failed(MamaStructsError(f"{wire} has done its work, but its result has no text: {error!s:.200}"))
+    except Exception as error:  # noqa: BLE001 - an exception would tell the model nothing about the tool
+        _log.error("the result of %s cannot be shown: %s", wire, raised(error))
+        text = f"the result of {wire} cannot be shown: {type(error).__name__}"
+        return failed(MamaStructsError(text), status=progress.status)
+
+
+def _status(session: Session, wire: str, error: MamaStructsError, progress: CallProgress) -> str | None:
+    """Return whether the tool has run, None if the error itself says all: tools of this package do all or nothing."""
+    tool = session.tools.get(session.wire_names.by_wire.get(wire, wire))
+    if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._is_own(tool):  # noqa: SLF001
+        return progress.status
+    return None
 
 
 class Turns:
@@ -327,10 +356,10 @@ def kept(session: Session, media: Media) -> str:
     return f"[{what}: cannot be shown here, and is kept as {descriptor.handle}]"
 
 
-def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES) -> ToolAnswer:
-    """Return the answer for an error, with the names on the wire of the tools that its text names."""
+def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES, status: str | None = None) -> ToolAnswer:
+    """Return the answer for an error, with names as on the wire; *status* says whether the tool has run."""
     message, hint = names.said(f"{error.args[0]!s:.{_MAX_FAULT}}"), error.hint and names.said(error.hint)
-    told = {"type": error.type, "message": message, "hint": hint}
+    told = {"type": error.type, "message": message, "hint": hint, "status": status}
     data = {"error": {key: value for key, value in told.items() if value is not None}}
     return ToolAnswer(text=_text(data), data=data, is_error=True)
 
@@ -374,9 +403,10 @@ async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, An
     if not call.id:
         _log.warning("a call of %s has no id, and neither has its result", shown(call.name))
     if call.is_cut_off:
-        return failed(InvalidArgument(_CUT_OFF, hint=_CALL_AGAIN))
+        return failed(InvalidArgument(_CUT_OFF, hint=_CALL_AGAIN), status=CallProgress().status)
     if not call.name:
-        return failed(InvalidArgument("the call names no tool", hint="call the tool again, by its name"))
+        error = InvalidArgument("the call names no tool", hint="call the tool again, by its name")
+        return failed(error, status=CallProgress().status)
     return await answer(session, call.name, call.arguments, host=host)
 
 

@@ -80,6 +80,8 @@ def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
     try:
         view = memoryview(request)
         while view:
+            # The timeout of a socket is for each call, and the limit is for all of them.
+            connection.settimeout(max(until - time.monotonic(), _STEP))
             view = view[connection.send(view) :]
         connection.shutdown(SHUT_WR)
         parts = []

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _IDLE: Final = 1_800.0
 # Seconds that a helper may take to close its store.
 _ENDING: Final = 10.0
-_MOST: Final = 2**23
+# Bytes that a request may have: the largest event of a hook, and its other parts.
+MAX_REQUEST_BYTES: Final = 2**23
+# Seconds in which a request must be there, and an answer taken. A hook gives up earlier.
+REQUEST_SECONDS: Final = 10.0
 # Agents at work on one store, each a conversation that knows what it was told.
 _CONVERSATIONS: Final = 8
 _RESUMING: Final = (
@@ -128,17 +131,13 @@ class HookHelper:
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked.set()
-            request = (await reader.read(-1)).decode(errors="replace")
+            request, wrong = await read_request(reader)
             async with turn:
-                answer, told = await self._answered(request), self._told
-            try:
-                writer.write(answer)
-                await writer.drain()
-            except OSError:
-                # Who asked has waited long enough and is gone: nobody was told anything.
-                if told is not None:
-                    told.clear()
-            writer.close()
+                answer = f"{{}}\n{wrong}\n".encode() if wrong else await self._answered(request)
+                told = None if wrong else self._told
+            # A hook that has given up was told nothing.
+            if not await send_answer(writer, answer) and told is not None:
+                told.clear()
             # Where another version was installed in this one's place, the next hook starts that.
             if request.split("\0")[1:2] == [QUIT] or _version() != version:
                 done.set()
@@ -153,7 +152,7 @@ class HookHelper:
             running.add(task)
             task.add_done_callback(running.discard)
 
-        async with await asyncio.start_unix_server(begin, sock=listening, limit=_MOST):
+        async with await asyncio.start_unix_server(begin, sock=listening, limit=MAX_REQUEST_BYTES):
             while not done.is_set():
                 asked.clear()
                 waiting = [asyncio.create_task(one.wait()) for one in (asked, done)]
@@ -256,6 +255,42 @@ class HookHelper:
         if len(self._sessions) > _CONVERSATIONS:
             await self._sessions.pop(next(iter(self._sessions))).close()
         return session
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
+    """Return a request, or "" and the limit that it exceeds."""
+    import asyncio  # noqa: PLC0415 - see `main`
+
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            while part := await reader.read(2**16):
+                size += len(part)
+                if size > MAX_REQUEST_BYTES:
+                    return "", f"the request is longer than {MAX_REQUEST_BYTES:,} bytes"
+                parts.append(part)
+    except TimeoutError:
+        return "", f"the request was not complete after {REQUEST_SECONDS:g} seconds"
+    except OSError as error:
+        return "", f"the request was lost: {type(error).__name__}"
+    return b"".join(parts).decode(errors="replace"), ""
+
+
+async def send_answer(writer: asyncio.StreamWriter, answer: bytes) -> bool:
+    """Send an answer and close the connection; return False if nobody takes it."""
+    import asyncio  # noqa: PLC0415 - see `main`
+
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            writer.write(answer)
+            await writer.drain()
+    # TimeoutError is an OSError.
+    except OSError:
+        writer.transport.abort()
+        return False
+    writer.close()
+    return True
 
 
 def first(given: dict[str, Any], names: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from mama_structs._async import find_session, no_session
+from mama_structs._async import call_progress, find_session, no_session
 from mama_structs._budget import Budget
 from mama_structs._control_flow import is_framework_result
 from mama_structs._introspect import awaited, called_by, disguise, name_of
@@ -86,6 +86,8 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         keeper = _store_of_session(name) if store is None else store
+        if (progress := call_progress.get()) is not None:
+            progress.start(function)
         result = await function(*args, **kwargs)
         if not keeper.settings.enabled or is_framework_result(result):
             return result
@@ -95,6 +97,7 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
     disguise(wrapper, tool, inspect.signature(called_by(tool)).replace(return_annotation=Any))
     wrapper.__annotations__["return"] = Any
     wrapper.answers_with_descriptors = True  # type: ignore[attr-defined]  # `with_references` looks for it
+    wrapper.records_start = wrapper  # type: ignore[attr-defined]
     return wrapper
 
 

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 import attrs
 
-from mama_structs._async import find_session, from_model, no_session
+from mama_structs._async import call_progress, find_session, from_model, no_session
 from mama_structs._control_flow import is_framework_result
 from mama_structs._introspect import AddedParameters, awaited, called_by, disguise, name_of
 from mama_structs._telemetry import raised
@@ -265,6 +265,8 @@ class _Decoration:
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             given: dict[str, Any] = {name: kwargs.pop(name) for name in ACCEPTED if name in kwargs} if kwargs else {}
             asked = self._asked(given, name)
+            if (progress := call_progress.get()) is not None:
+                progress.start(function)
             if asked is None and not from_model.get():
                 return await function(*args, **kwargs)
             # What the tool's own code asks other tools for is the host's.
@@ -297,6 +299,7 @@ class _Decoration:
         disguise(wrapper, tool, own.replace(parameters=[*parameters, *shown, *last]))
         wrapper.__annotations__ |= {parameter.name: parameter.annotation for parameter in shown}
         wrapper.added_parameters = self.added  # type: ignore[attr-defined]
+        wrapper.records_start = wrapper  # type: ignore[attr-defined]
         return wrapper
 
     def added(self) -> AddedParameters:

@@ -10,9 +10,9 @@ from typing import Any, Self, TypeVar, overload
 
 import attrs
 
-from mama_structs._async import from_model
+from mama_structs._async import CallProgress, call_progress, from_model
 from mama_structs._introspect import awaited, layers_of, written_as
-from mama_structs._plain import to_jsonable
+from mama_structs._plain import to_answer
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, shown
 from mama_structs.tools.names import hint_at
 from mama_structs.tools.schema import Signature, split_docstring, widened
@@ -196,13 +196,18 @@ class Tool:
             from_model.reset(asked)
 
     async def _run(self, arguments: Mapping[str, Any], host: Mapping[str, Any]) -> Any:
+        progress = (call_progress.get() or CallProgress()).enter()
         try:
             checked = self.signature.check(arguments, tool=self.name)
-            return await self.function(**checked, **self.signature.check_host(host, tool=self.name))
+            own = self.signature.check_host(host, tool=self.name)
+            progress.start(self.function)
+            result = await self.function(**checked, **own)
         except MamaStructsError as error:
             if self.on_error is None:
                 raise
             return self.on_error(error, arguments)
+        progress.finish()
+        return result
 
     def __repr__(self) -> str:
         """Show name and parameters."""
@@ -306,6 +311,8 @@ class ToolSet(Mapping[str, Tool]):
         """
         Run a tool as a model asked for it, and return its result as JSON-able data.
 
+        A text takes the place of each part of the result that has no JSON form, and says that the tool has run.
+
         Args:
             name: The tool's.
             arguments: As the model gave them.
@@ -314,11 +321,10 @@ class ToolSet(Mapping[str, Tool]):
         Raises:
             UnknownTool: No tool has this name.
             InvalidArgument: The arguments are not those of the tool; nothing ran.
-            MamaStructsError: The tool ran, and its result has no JSON form.
 
         """
         result = await self[name].run(arguments, host=host)
-        return result if isinstance(result, ErrorText) else to_jsonable(result)
+        return result if isinstance(result, ErrorText) else to_answer(result)
 
     def __getitem__(self, name: str) -> Tool:
         """Return the tool of this name, or raise `UnknownTool` with the nearest names."""

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import logging
 
+import pydantic
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from mama_structs import MamaStructsError, Session
+from mama_structs import MamaStructsError, Session, Settings, with_descriptors
+from mama_structs._plain import to_answer, to_jsonable
+from mama_structs.adapters import anthropic, openai
 from mama_structs.adapters.answers import ToolAnswer, answer, failed, offered
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool, WrongLoop
+from mama_structs.settings import AnswerSettings
 
 # Opening a session takes longer than a call, and nothing that these calls do is kept.
 one_session = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -180,8 +186,8 @@ async def test_a_name_given_twice_is_refused(session):
     assert "given twice" in answered.text
 
 
-async def test_a_result_without_a_text_is_an_answer(session):
-    """A number of thousands of digits has no JSON text; the model is told that the work was done."""
+async def test_answer_replaces_number_without_text(session):
+    """A number of thousands of digits has no JSON text; the model is told that the tool has run."""
 
     async def enormous() -> int:
         """Count."""
@@ -190,8 +196,8 @@ async def test_a_result_without_a_text_is_an_answer(session):
     session.tools.add(enormous)
     answered = await answer(session, "enormous", {})
 
-    assert answered.is_error
-    assert "has done its work" in answered.data["error"]["message"]
+    assert not answered.is_error
+    assert "[int: not shown, has no JSON form; the tool has run]" == answered.text
 
 
 async def test_an_error_of_the_tools_for_refs_is_an_error(session):
@@ -242,3 +248,233 @@ async def test_a_session_says_what_is_wrong_with_json_text_and_with_names(sessio
 
     assert "save/decision" in raised.value.hint
     assert isinstance(await session.call("list_refs", ""), str)
+
+
+# Whether the tool has run
+
+
+class Ticket(pydantic.BaseModel):
+    """A model with one field that pydantic cannot write."""
+
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    number: int
+    link: object
+
+
+class Refusing(dict):
+    """A mapping that raises when it is read, with a secret in its text."""
+
+    def items(self):
+        raise RuntimeError("secret")
+
+
+LEAF = "[object: not shown, has no JSON form; the tool has run]"
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ({"charged": 5, "link": object()}, {"charged": 5, "link": LEAF}),
+        ([1, [object()], 2], [1, [LEAF], 2]),
+        (Ticket(number=7, link=object()), {"number": 7, "link": LEAF}),
+        ({"a": Refusing(), "b": 1}, {"a": LEAF.replace("object", "Refusing"), "b": 1}),
+        ({"huge": 10**5000, "b": 1}, {"huge": LEAF.replace("object", "int"), "b": 1}),
+        ({(1, 2): "pair", (3, 4): "other", "b": 1}, {"[tuple]": "pair", "[tuple]_": "other", "b": 1}),
+        ({1: "number", "1": "text"}, {"1": "number", "1_": "text"}),
+        ({"half": "\ud800"}, {"half": "?"}),
+    ],
+)
+async def test_answer_replaces_only_part_without_json_form(session, result, shown):
+    """The rest of a result is shown, and the text in place of the part says that the tool has run."""
+    runs = []
+
+    async def charge() -> object:
+        runs.append(1)
+        return result
+
+    session.tools.add(charge)
+    answered = await answer(session, "charge", {})
+
+    assert shown == json.loads(answered.text)
+    assert not answered.is_error
+    assert "secret" not in answered.text
+    assert 1 == len(runs)
+
+
+async def test_answer_replaces_cycles_and_depth(session):
+    """A result that contains itself, or is nested too deep, is shown down to there."""
+    cycle = {"id": 1}
+    cycle["self"] = cycle
+    deep = []
+    for _ in range(5_000):
+        deep = [deep]
+
+    async def give(which: str) -> object:
+        return cycle if which == "cycle" else {"id": 1, "deep": deep}
+
+    session.tools.add(give)
+
+    for which, key in (("cycle", "self"), ("deep", "deep")):
+        answered = await answer(session, "give", {"which": which})
+        assert 1 == answered.data["id"]
+        assert "not shown, has no JSON form; the tool has run" in json.dumps(answered.data[key])
+        assert not answered.is_error
+
+
+@one_session
+@given(
+    value=st.recursive(
+        st.integers() | st.text(max_size=3) | st.builds(object) | st.just(1j) | st.builds(Refusing),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text(max_size=2) | st.integers() | st.tuples(st.integers()), inner, max_size=3)
+        ),
+        max_leaves=10,
+    )
+)
+async def test_to_answer_never_raises_and_keeps_json_parts(value):
+    """Any result becomes JSON; where `to_jsonable` accepts it, both agree."""
+    shown = to_answer(value)
+
+    json.dumps(shown)
+    with contextlib.suppress(MamaStructsError, RuntimeError):
+        assert to_jsonable(value) == shown
+
+
+NOT_RUN, MAY_HAVE_RUN = "the tool was not run", "the tool may have run"
+
+
+async def test_answer_says_that_tool_may_have_run_when_it_raises(session):
+    """An error behind the start of a tool may come after side effects, whatever its type."""
+
+    async def charge(amount: int) -> str:
+        raise (InvalidArgument if amount else RuntimeError)("declined")
+
+    def refund(amount: int) -> str:
+        raise KeyError("declined")
+
+    session.tools.add(charge)
+    session.tools.add(refund)
+
+    for name, amount in (("charge", 0), ("charge", 1), ("refund", 1)):
+        error = error_of(await answer(session, name, {"amount": amount}))
+        assert "declined" in error["message"]
+        assert error["status"].startswith(MAY_HAVE_RUN)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("charge", {}),
+        ("charge", {"amount": "many"}),
+        ("charge", {"amount": 1, "more": 2}),
+        ("charge", '{"amount": 1, "amount": 2}'),
+        ("charge", "["),
+        ("charge", {"amount": {"$ref": "ref:nothing"}}),
+        ("charge", {"amount": 1, "include_references": "maybe"}),
+        ("no_such_tool", {}),
+    ],
+)
+async def test_answer_says_that_tool_was_not_run_when_arguments_are_wrong(session, name, arguments):
+    """An error before the start of a tool, or of its decorator, says so."""
+    runs = []
+
+    @session.with_references
+    async def charge(amount: int) -> dict:
+        runs.append(amount)
+        return {}
+
+    session.tools.add(charge)
+    error = error_of(await answer(session, name, arguments))
+
+    assert NOT_RUN == error["status"]
+    assert [] == runs
+
+
+async def test_answer_says_may_have_run_when_decorated_tool_raises(session):
+    """A decorator of this package between the call and the tool hides no start."""
+
+    @with_descriptors
+    @session.with_references
+    async def charge(amount: int) -> dict:
+        raise RuntimeError("declined")
+
+    def logged(function):
+        @functools.wraps(function)
+        async def wrapper(**arguments):
+            raise RuntimeError("the log is full, after the charge")
+
+        return wrapper
+
+    session.tools.add(charge)
+    session.tools.add(logged(charge), name="logged")
+
+    for name in ("charge", "logged"):
+        assert error_of(await answer(session, name, {"amount": 1}))["status"].startswith(MAY_HAVE_RUN)
+
+
+async def test_answer_status_ignores_calls_by_the_tool_itself(session):
+    """A tool that calls another tool, which returns, and then raises, may have run, and nothing else."""
+
+    async def outer() -> str:
+        await session.call("shout", {"text": "a"})
+        raise RuntimeError("after the inner call")
+
+    session.tools.add(outer)
+
+    assert error_of(await answer(session, "outer", {}))["status"].startswith(MAY_HAVE_RUN)
+
+
+async def test_answer_has_no_status_when_own_tool_reports_missing_memory(session):
+    """Tools of this package do all or nothing, so their own errors need no status."""
+    error = error_of(await answer(session, "load__context", {"id": "nothing"}))
+
+    assert "status" not in error
+
+
+async def test_answer_keeps_result_when_counting_tokens_fails():
+    """A host's `count_tokens` that raises costs the budget, and not the answer of a tool that has run."""
+    broken = []
+
+    def count(text):
+        if broken:
+            raise RuntimeError("the tokenizer is gone")
+        return len(text)
+
+    async with Session.open(settings=Settings(answers=AnswerSettings(max_tokens=1000, count_tokens=count))) as opened:
+
+        async def charge() -> dict:
+            broken.append(1)
+            return {"charged": 5}
+
+        opened.tools.add(charge)
+        answered = await answer(opened, "charge", {})
+
+    assert '{"charged":5}' == answered.text
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+async def test_providers_show_status_and_replaced_parts(session, provider):
+    """What the model reads, through a provider's adapter, says whether the tool has run."""
+
+    async def charge() -> dict:
+        return {"charged": 5, "receipt": object()}
+
+    session.tools.add(charge)
+    calls = [("charge", {}), ("fail", {"text": "x"}), ("fail", {})]
+    if provider == "openai":
+        items = [
+            {"type": "function_call", "call_id": f"c{at}", "name": name, "arguments": json.dumps(given), "id": f"f{at}"}
+            for at, (name, given) in enumerate(calls)
+        ]
+        told = await openai.handle(session, {"output": items, "status": "completed", "object": "response"})
+    else:
+        items = [
+            {"type": "tool_use", "id": f"c{at}", "name": name, "input": given} for at, (name, given) in enumerate(calls)
+        ]
+        told = await anthropic.handle(session, {"role": "assistant", "content": items, "stop_reason": "tool_use"})
+
+    text = json.dumps(told)
+    positions = [text.find(part) for part in ("the tool has run", MAY_HAVE_RUN, NOT_RUN)]
+    assert -1 not in positions
+    assert sorted(positions) == positions

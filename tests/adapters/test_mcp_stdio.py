@@ -8,14 +8,18 @@ import json
 import os
 import sys
 import threading
+import tracemalloc
 
+import mcp_types as types
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mcp.shared.message import SessionMessage
 
-from mama_structs import Session, adapters
-from mama_structs.adapters.mcp import serve_stdio
-from mama_structs.adapters.mcp.stdio import _lines
+from mama_structs import HashEmbedder, Session, adapters
+from mama_structs.adapters.mcp import serve_stdio, server
+from mama_structs.adapters.mcp.jsonrpc import Rejected
+from mama_structs.adapters.mcp.stdio import LINE_SECONDS, ByteBudget, Connection, _decoded, _serve, split_lines
 from mama_structs.commands.serving import adapter_module, settings_of
 from mama_structs.commands.table import parse
 from mama_structs.errors import MamaStructsError
@@ -98,24 +102,383 @@ async def test_a_process_without_stdin_is_told_so(monkeypatch):
             await serve_stdio(session)
 
 
-@given(chunks=st.lists(st.binary(min_size=1, max_size=8).map(lambda part: part.replace(b"a", b"\n")), max_size=200))
-async def test_lines_do_not_depend_on_how_they_come_in(chunks):
-    """However the bytes are cut, the lines are the same, also more of them than may wait."""
+def lines_in(chunks, **options):
+    """Split a stream that comes in these chunks; None stands for a pause that is too long."""
     coming = iter([*chunks, b""])
-    found = [one async for one in _lines(lambda: next(coming))]
+    return [*split_lines(lambda _seconds: next(coming), **options)]
 
+
+@given(chunks=st.lists(st.binary(min_size=1, max_size=8).map(lambda part: part.replace(b"a", b"\n")), max_size=200))
+def test_split_lines_does_not_depend_on_chunks(chunks):
+    """However the bytes are cut, the lines are the same, and the last one needs no newline."""
     whole = b"".join(chunks).split(b"\n")
-    expected = whole if whole[-1] else whole[:-1]
-    assert [one.decode("utf-8", errors="replace") for one in expected] == found
+
+    assert (whole if whole[-1] else whole[:-1]) == lines_in(chunks)
 
 
-async def test_a_stdin_that_fails_is_its_end():
+@given(
+    before=st.lists(st.binary(max_size=30), max_size=3),
+    filler=st.text(max_size=60),
+    size=st.integers(1, 9),
+    id_comes_last=st.booleans(),
+)
+def test_split_lines_rejects_long_line_with_its_id(before, filler, size, id_comes_last):
+    """A line above the limit becomes a rejection with its id, wherever the id stands, and the next line is read."""
+    members = {"params": {"id": 8, "a": [{"id": "b"}, filler * 9 + "x" * 100]}}
+    message = {**members, "id": 7} if id_comes_last else {"id": 7, **members}
+    short = [part.replace(b"\n", b"") for part in before]
+    stream = b"\n".join([*short, json.dumps(message).encode(), b"next"])
+    chunks = [stream[start : start + size] for start in range(0, len(stream), size)]
+
+    found = lines_in(chunks, max_bytes=100)
+
+    rejected = Rejected(types.INVALID_REQUEST, "the message has more than 100 bytes", 7)
+    assert [*short, rejected, b"next"] == found
+
+
+def test_split_lines_holds_no_more_than_limit():
+    """Of an endless line no more than the limit and one chunk is in memory."""
+    chunk = b"x" * 10_000
+    coming = iter([chunk] * 2_000)
+    tracemalloc.start()
+    found = [*split_lines(lambda _seconds: next(coming, b""), max_bytes=50_000)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert [Rejected(types.INVALID_REQUEST, "the message has more than 50,000 bytes")] == found
+    assert peak < 1_000_000
+
+
+def test_split_lines_takes_line_that_is_not_continued():
+    """A line without a newline is taken after a pause, and the rest of it is skipped; blank pauses change nothing."""
+    waits = []
+
+    def read(seconds):
+        waits.append(seconds)
+        return next(coming)
+
+    coming = iter([b"first\nbro", None, b"ken", b"\nnext\n", b""])
+
+    assert [b"first", b"bro", b"next"] == [*split_lines(read)]
+    assert [None, LINE_SECONDS, None, None, None] == waits
+
+
+def test_split_lines_ends_when_stdin_fails():
     """A client that vanishes ends the lines."""
 
-    def vanish():
+    def vanish(_seconds):
         raise ConnectionResetError
 
-    assert [] == [one async for one in _lines(vanish)]
+    assert [] == [*split_lines(vanish)]
+
+
+# Requests and their answers
+
+
+class Sent:
+    """The end of a connection at which messages to the client come out."""
+
+    def __init__(self):
+        self.messages = []
+
+    async def send(self, item):
+        await asyncio.sleep(0)
+        self.messages.append(json.loads(item.message.model_dump_json()))
+
+    async def aclose(self):
+        pass
+
+
+class Client:
+    """A client in the same process: a list of lines in, the answers out."""
+
+    def __init__(self, session):
+        self.session = session
+
+    async def answers(self, *lines, version="2025-11-25"):
+        """Return the answers to lines that follow the handshake, in order; stdin ends behind them."""
+        hello = line(0, "initialize", **{**ABOUT, "protocolVersion": version})
+        chunks = iter([hello, b"\n".join(lines), b""])
+        sent = Sent()
+        await _serve(server(self.session), split_lines(lambda _seconds: next(chunks)), sent)
+        found = sent.messages
+        assert 0 == found[0]["id"]
+        return found[1:]
+
+
+@pytest.fixture
+async def client():
+    async with Session.open(embedder=HashEmbedder()) as session:
+        yield Client(session)
+
+
+def ping(number, **changes):
+    return {"jsonrpc": "2.0", "id": number, "method": "ping", "params": {}} | changes
+
+
+def code_of(answer):
+    return answer.get("error", {}).get("code")
+
+
+DEEP = b'{"jsonrpc":"2.0","method":"ping","params":{"a":%b},"id":"deep"}' % (b"[" * 5_000 + b"]" * 5_000)
+
+
+@pytest.mark.parametrize(
+    ("raw", "found", "code"),
+    [
+        (rb'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\ud83d"}}', 1, None),
+        (rb'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"\uDE00":1}}', 1, None),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}', 1, None),
+        (b'{"jsonrpc":"2.0","id":1.0,"method":"ping"}', 1, None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping"}\r', 1, None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\t"}}', 1, None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xff"}}', 1, -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":NaN}}', 1, -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping",', 1, -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping"}}', 1, -32700),
+        (b'{"id":%b}' % (b"9" * 5_000), None, -32700),
+        (b"{", None, -32700),
+        (b"nonsense", None, -32700),
+        (b"\0", None, -32700),
+        (DEEP, "deep", -32600),
+        (b"[" * 5_000, None, -32600),
+        (b"[]", None, -32600),
+        (b"7", None, -32600),
+        (b'{"jsonrpc":"2.0","id":1}', 1, -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":3}', 1, -32600),
+        (b'{"jsonrpc":"1.0","id":1,"method":"ping"}', 1, -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[1]}', 1, -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', None, -32600),
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', 1.5, -32600),
+        (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', None, -32600),
+        (b'{"jsonrpc":"2.0","id":[1],"method":"ping"}', None, -32600),
+        (b'{"jsonrpc":"2.0","id":3,"method":"ping","id":1}', 1, None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"no/such/method"}', 1, -32601),
+    ],
+)
+async def test_stdio_answers_line_with_id_and_code(client, raw, found, code):
+    """A line is answered once, under its id if that can be read, and the connection goes on."""
+    answers = await client.answers(raw, json.dumps(ping("next")).encode())
+
+    assert [(found, code), ("next", None)] == [(one["id"], code_of(one)) for one in answers]
+
+
+async def test_stdio_repairs_lone_surrogate_and_keeps_other_escapes(client):
+    """A cut emoji becomes U+FFFD; a pair, and a backslash before a u, stay what they are."""
+    text = rb"cut \ud83d, whole \ud83d\ude00, path C:\\ud83d"
+    raw = (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"save__insight","arguments":{"content":"%b"}}}'
+    )
+
+    (answer,) = await client.answers(raw % text)
+
+    assert not answer["result"]["isError"]
+    (memory,) = await client.session.memories.recent()
+    assert "cut \ufffd, whole \U0001f600, path C:\\ud83d" == memory.content
+
+
+@pytest.mark.parametrize("raw", [b"", b" \r", b'{"jsonrpc":"2.0","method":"notifications/x"}'])
+async def test_stdio_does_not_answer_blank_lines_and_notifications(client, raw):
+    """Nothing that asks for no answer gets one."""
+    assert [] == await client.answers(raw)
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":1,"error":5}', b'{"id":1,"result":7}']
+)
+async def test_stdio_does_not_answer_responses(client, raw):
+    """A client would take an answer to its response for one to its own request of the same id."""
+    assert [] == await client.answers(raw)
+
+
+BATCH = [ping(1), ping(2.5), {"jsonrpc": "2.0", "method": "notifications/x"}, ping("b"), 7]
+
+
+async def test_stdio_answers_batch_with_array_when_version_has_batches(client):
+    """Protocol version 2025-03-26 has batches: one array holds an answer for each member that needs one."""
+    (answers,) = await client.answers(json.dumps(BATCH).encode(), version="2025-03-26")
+
+    found = [(1, None), (2.5, -32600), ("b", None), (None, -32600)]
+    assert sorted(found, key=str) == sorted([(one["id"], code_of(one)) for one in answers], key=str)
+
+
+async def test_stdio_rejects_initialize_in_batch(client):
+    """The handshake must not be part of a batch."""
+    batch = [ping(1, method="initialize", params=ABOUT), ping(2)]
+
+    (answers,) = await client.answers(json.dumps(batch).encode(), version="2025-03-26")
+
+    assert {1: -32600, 2: None} == {one["id"]: code_of(one) for one in answers}
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "2025-11-25"])
+async def test_stdio_rejects_each_request_of_batch_when_version_has_none(client, version):
+    """Other versions have no batches: nothing runs, and each request that waits is answered."""
+    call = ping("save", method="tools/call", params={"name": "save__insight", "arguments": {"content": "x"}})
+
+    answers = await client.answers(json.dumps([ping(1), call]).encode(), b"[7]", version=version)
+
+    assert [(1, -32600), ("save", -32600), (None, -32600)] == [(one["id"], code_of(one)) for one in answers]
+    assert 0 == len(await client.session.memories.recent())
+
+
+async def test_stdio_answers_duplicate_id_after_running_request(client):
+    """While a request runs, another of its id does not run, and is answered behind it."""
+    calls = []
+
+    async def slow() -> str:
+        calls.append(1)
+        await asyncio.sleep(0.01)
+        return "done"
+
+    client.session.tools.add(slow)
+    call = json.dumps(ping(1, method="tools/call", params={"name": "slow"})).encode()
+
+    answers = await client.answers(call, call, b'{"jsonrpc":"2.0","id":1,"method":7}')
+
+    assert [(1, None), (1, -32600), (1, -32600)] == [(one["id"], code_of(one)) for one in answers]
+    assert 1 == len(calls)
+
+
+async def test_stdio_completes_accepted_requests_at_end_of_input(client):
+    """The end of stdin cancels no call: each is completed and answered before the server ends."""
+    started = []
+
+    async def wait(number: int) -> str:
+        started.append(number)
+        await asyncio.sleep(0.02)
+        return f"done {number}"
+
+    client.session.tools.add(wait)
+    calls = [
+        ping(number, method="tools/call", params={"name": "wait", "arguments": {"number": number}})
+        for number in range(1, 6)
+    ]
+
+    answers = await client.answers(*(json.dumps(call).encode() for call in calls))
+
+    assert {number: f"done {number}" for number in started} == {
+        one["id"]: one["result"]["content"][0]["text"] for one in answers
+    }
+    assert 5 == len(started)
+
+
+async def test_stdio_ends_when_only_subscriptions_and_cancelled_requests_are_open(client):
+    """An open subscription and a request that the client cancelled do not keep the server from ending."""
+    reached = asyncio.Event()
+
+    async def forever() -> str:
+        reached.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    client.session.tools.add(forever)
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+    lines = [ping(1, method="tools/call", params={"name": "forever"}), cancel, ping(2)]
+
+    answers = await asyncio.wait_for(client.answers(*(json.dumps(one).encode() for one in lines)), 60)
+
+    assert [2] == [one["id"] for one in answers]
+    assert reached.is_set()
+
+
+async def test_stdio_answers_result_that_has_no_json_form():
+    """A result that cannot be serialized costs its own answer only, which says that the request was processed."""
+    sent = Sent()
+    connection = Connection(sent)
+
+    await connection.send(SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=4, result={"a": "\ud83d"})))
+
+    (answer,) = sent.messages
+    assert (4, -32603) == (answer["id"], code_of(answer))
+    assert "was processed" in answer["error"]["message"]
+
+
+def test_byte_budget_blocks_until_bytes_are_given_back():
+    """A thread that takes more than is left waits, so that unanswered requests have a limit."""
+    budget, order = ByteBudget(10), []
+
+    def take():
+        budget.take(8)
+        order.append("taken")
+
+    budget.take(5)
+    thread = threading.Thread(target=take)
+    thread.start()
+    order.append("returned")
+    budget.give_back(5)
+    thread.join(60)
+
+    assert ["returned", "taken"] == order
+
+
+def requests_of(draw_id):
+    """Generate request lines with what their answer must be: the id, None for no id, or False for no answer."""
+    values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
+    )
+    params = st.dictionaries(st.text(max_size=5) | st.just("id"), values, max_size=3)
+    return st.builds(
+        lambda found, given, order: {
+            name: {"jsonrpc": "2.0", "id": found, "method": "ping", "params": {"x": given}}[name] for name in order
+        },
+        draw_id,
+        params,
+        st.permutations(["jsonrpc", "id", "method", "params"]),
+    )
+
+
+def is_notification(raw):
+    """Return True if damage has turned a request into a valid message without an id."""
+    try:
+        value = json.loads(raw.decode(), strict=False)
+    except ValueError:
+        return False
+    return "id" not in value and value.get("jsonrpc") == "2.0" and "method" in value
+
+
+MUTATIONS = {
+    "none": lambda raw, _place: raw,
+    "bom": lambda raw, _place: b"\xef\xbb\xbf" + raw,
+    "surrogate": lambda raw, _place: raw.replace(b'"x"', rb'"x\ud800"'),
+    "nan": lambda raw, _place: raw.replace(b'"x": ', b'"y": NaN, "x": '),
+    "latin": lambda raw, _place: raw.replace(b'"x"', b'"x\xe9"'),
+    "deep": lambda raw, _place: raw.replace(b'"x": ', b'"y": ' + b"[" * 5_000 + b"]" * 5_000 + b', "x": '),
+    "no method": lambda raw, _place: raw.replace(b'"method"', b'"methods"'),
+    "trailing": lambda raw, _place: raw + b"}",
+    "nothing": lambda raw, _place: b" ",
+}
+# What changes a random place: the id may be lost, and is null then.
+DAMAGE = {
+    "cut": lambda raw, place: raw[: place % len(raw)],
+    "flip": lambda raw, place: raw[: place % len(raw)] + b"\xfe" + raw[place % len(raw) + 1 :],
+    "insert": lambda raw, place: raw[: place % len(raw)] + b'"' + raw[place % len(raw) :],
+    "nul": lambda raw, place: raw[: place % len(raw)] + b"\0" + raw[place % len(raw) :],
+}
+
+
+@given(
+    found=st.lists(st.integers(1) | st.text('abc\n"{},:', min_size=1), unique_by=repr, min_size=1, max_size=8),
+    data=st.data(),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_stdio_answers_each_mutated_request_line_once(client, found, data):
+    """Whatever happens to request lines, each gets one answer, under its id or with the id null."""
+    lines, certain, uncertain = [], [], []
+    for one in found:
+        raw = json.dumps(data.draw(requests_of(st.just(one)))).encode()
+        name = data.draw(st.sampled_from([*MUTATIONS, *DAMAGE]))
+        changed = {**MUTATIONS, **DAMAGE}[name](raw, data.draw(st.integers(0, 10**6)))
+        lines.append(changed)
+        if name in MUTATIONS and name != "nothing":
+            certain.append(one)
+        elif changed.strip() and not is_notification(changed):
+            uncertain.append(one)
+    answers = await client.answers(*lines)
+
+    ids = [one["id"] for one in answers]
+    assert len(certain) + len(uncertain) == len(ids)
+    assert all(ids.count(one) == 1 for one in certain)
 
 
 # The command
@@ -162,22 +525,22 @@ def test_a_missing_sdk_is_an_error_of_the_command(monkeypatch):
         adapter_module()
 
 
-def test_a_thread_that_still_reads_when_its_loop_is_closed_ends_in_silence():
-    """The end of stdin may come after the loop is gone: nobody waits for it, and nothing is raised in the thread."""
+def test_reader_thread_ends_silently_when_loop_is_closed():
+    """The end of stdin may come after the loop is closed: nothing is raised in the thread."""
     reading, ended = threading.Event(), threading.Event()
 
-    def read():
+    def read(_seconds):
         reading.set()
         ended.wait(60)
         return b""
 
     async def serve():
-        lines = _lines(read)
-        waiting = asyncio.ensure_future(anext(lines))
+        decoded = _decoded(split_lines(read), ByteBudget())
+        waiting = asyncio.ensure_future(anext(decoded))
         await asyncio.to_thread(reading.wait, 60)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await lines.aclose()
+        await decoded.aclose()
 
     asyncio.run(serve())
     ended.set()

@@ -208,7 +208,7 @@ async def test_a_result_that_its_annotation_does_not_allow_can_be_read(value, ca
 
     (content,) = results["lie"].content
     assert results["lie"].is_error
-    assert "has done its work" in content.text
+    assert "The tool has run" in content.text
     assert "lie gave what its return type does not allow" in caplog.text
 
 

@@ -212,6 +212,47 @@ async def test_an_error_is_a_line_for_people(helper, store, monkeypatch):
     assert ["{}\nmax_chars must be a whole number of 300 or more, got 10\n", "{}\nJSONDecodeError\n"] == answers
 
 
+async def test_helper_rejects_request_that_is_too_long(helper, store, monkeypatch):
+    """A request above the limit is not held in memory, and the helper serves the next one."""
+    monkeypatch.chdir(store)
+    monkeypatch.setattr(hook_helper, "MAX_REQUEST_BYTES", 1_000)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(client.SOCKET)
+        listening.listen()
+        long, short = await served(helper, listening, b"default\x00500\0" + b" " * 2_000, b"default\x00500\0{}")
+
+    assert "{}\nthe request is longer than 1,000 bytes\n" == long
+    assert "{}\n" == short
+
+
+async def test_helper_rejects_request_that_is_not_finished(helper, store, monkeypatch):
+    """A client that keeps its connection open is answered after a while and holds nothing."""
+    monkeypatch.chdir(store)
+    monkeypatch.setattr(hook_helper, "REQUEST_SECONDS", 0.05)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(client.SOCKET)
+        listening.listen()
+        serving = asyncio.create_task(helper.serve(listening))
+        reader, writer = await asyncio.open_unix_connection(client.SOCKET)
+        writer.write(b"default\0")
+        slow = await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+        await sent(f"\0{QUIT}\0".encode())
+        await serving
+
+    assert b"{}\nthe request was not complete after 0.05 seconds\n" == slow
+
+
+async def test_send_answer_gives_up_when_nobody_reads(monkeypatch):
+    """A client that reads nothing does not hold the helper."""
+    monkeypatch.setattr(hook_helper, "REQUEST_SECONDS", 0.05)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        _, writer = await asyncio.open_connection(sock=ours)
+
+        assert not await hook_helper.send_answer(writer, b"x" * 10**7)
+
+
 async def test_a_helper_of_another_version_makes_room(helper, store, monkeypatch):
     """A helper whose code was replaced on disk answers once more, and ends, so that the next hook starts the new one."""
     monkeypatch.chdir(store)

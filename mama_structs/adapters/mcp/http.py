@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mama_structs import _check
 from mama_structs._async import to_its_end
+from mama_structs.adapters.mcp.http_limits import MAX_HEADER_BYTES, LimitedProtocol, LimitedRequests
 from mama_structs.adapters.mcp.server import McpServer, server_of
 from mama_structs.errors import InvalidArgument, MamaStructsError, shown
 from mama_structs.session import Session
@@ -54,8 +55,9 @@ async def serve_http(
     Serve any number of clients over HTTP until the caller is cancelled.
 
     They share the session: its memories, and also the refs of its conversation.
-    A request is refused whose Host or Origin is none of this server's, which keeps pages of the web out that a browser
-    on this machine shows.
+    A request whose Host or Origin is not this server's is rejected, so that web pages in a browser on this machine
+    cannot reach the server. A request has limits for the size of headers (431) and body (413), and for the time in
+    which both must arrive (408).
 
     Args:
         served: A session, or what `server` made of one; it is not closed.
@@ -84,6 +86,8 @@ async def serve_http(
         app.add_middleware(_StreamsEnd, stopping=stopping)
         config = uvicorn.Config(
             app,
+            http=LimitedProtocol,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -141,6 +145,7 @@ def _app(
     )
     if verifier is not None:
         app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
+    app.add_middleware(LimitedRequests, max_body=max_body)
     return app
 
 

@@ -35,7 +35,7 @@ MESSAGE_KEY: Final = "mama-structs/message"
 # As a request of its own, for hosts that have nothing else to ask at the time.
 MESSAGE_METHOD: Final = "mama-structs/message"
 
-_UNTRUE: Final = "The tool has done its work. What it gave is not what it announces, at {}:"
+_UNTRUE: Final = "The tool has run: do not call it again for this result. The result does not fit its schema, at {}:"
 _MAX_PATH: Final = 100
 
 # The prompt and the resources for what is remembered.

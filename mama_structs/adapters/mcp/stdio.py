@@ -1,4 +1,4 @@
-"""The server over the standard streams of its process."""
+"""The stdio transport: every request line is answered, also when stdin ends before the answers are written."""
 
 from __future__ import annotations
 
@@ -7,45 +7,90 @@ import contextlib
 import functools
 import logging
 import os
+import select
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, cast
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self, cast
 
+import anyio
+import attrs
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.stdio import stdio_server
+from mcp.shared._stream_protocols import WriteStream
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
+from mama_structs.adapters.mcp.jsonrpc import Decoded, IdScanner, Rejected, decode, too_long
 from mama_structs.adapters.mcp.server import McpServer, server_of
 from mama_structs.errors import MamaStructsError
 from mama_structs.session import Session
 
 _log = logging.getLogger("mama_structs")
 
+MAX_LINE_BYTES: Final = 4 * 2**20
+"""Bytes that a line may have: as many as a request over HTTP."""
+
+# Seconds without a byte after which an unfinished line is taken as it is.
+LINE_SECONDS: Final = 60.0
+# Bytes of requests that are read but not answered yet. Reading stops above it, so that memory is bounded.
+MAX_PENDING_BYTES: Final = 64 * 2**20
+# Added for each message, so that many small ones are bounded, too.
+_MESSAGE_BYTES: Final = 4_096
+# Seconds that requests have after the end of stdin. A process whose client crashed must end.
+DRAIN_SECONDS: Final = 600.0
 _CHUNK: Final = 65_536
-# Lines that wait until the server takes them.
-_MAX_WAITING: Final = 64
+# The only released version of the protocol in which servers receive batches.
+BATCH_VERSION: Final = "2025-03-26"
+
+_DUPLICATE: Final = "a request with this id is still running, so this one was not run"
+
+Line = bytes | Rejected
+Key = tuple[type, str | int]
 
 
 async def serve_stdio(served: Session | McpServer) -> None:
     """
-    Serve one client over stdin and stdout until it leaves; a caller that is cancelled ends it, too.
+    Serve one client over stdin and stdout until stdin ends and all its requests are answered.
 
-    Meanwhile stdout belongs to the protocol: what else is printed there goes to stderr.
+    Cancel the caller to stop earlier. Meanwhile stdout belongs to the protocol: other output goes to stderr.
 
     Args:
-        served: A session, or what `server` made of one; it is not closed.
+        served: A session, or the result of `server`; it is not closed.
 
     Raises:
         MamaStructsError: The process has no stdin or no stdout.
 
     """
     own = server_of(served)
-    # The SDK reads stdin in a thread that nothing can call back, and a stop by a signal would wait for the next line.
-    lines = cast("Any", _lines(functools.partial(os.read, _stdin(), _CHUNK)))
+    lines = split_lines(functools.partial(_read, _stdin()))
     try:
-        async with stdio_server(stdin=lines) as (received, sent):
-            await own.run(received, sent, own.create_initialization_options())
+        # The SDK owns stdout. It drops lines that it cannot parse, so this module reads stdin.
+        async with stdio_server(stdin=cast("Any", _no_lines())) as (unused, sent):
+            await unused.aclose()
+            await _serve(own, lines, sent)
     except* OSError as gone:
-        _log.info("the client is gone: %s", type(gone.exceptions[0]).__name__)
+        _log.info("the client disconnected: %s", type(gone.exceptions[0]).__name__)
+
+
+async def _serve(own: McpServer, lines: Iterator[Line], sent: WriteStream[SessionMessage]) -> None:
+    requests, received = anyio.create_memory_object_stream[SessionMessage | Exception]()
+    connection = Connection(sent)
+    reading = asyncio.create_task(connection.read(_decoded(lines, connection.budget), requests))
+    try:
+        await own.run(received, connection, own.create_initialization_options())
+    finally:
+        reading.cancel()
+        (ended,) = await asyncio.gather(reading, return_exceptions=True)
+    if isinstance(ended, Exception):
+        raise ended
+
+
+async def _no_lines() -> AsyncIterator[str]:
+    nothing: tuple[str, ...] = ()
+    for line in nothing:
+        yield line
 
 
 def _stdin() -> int:
@@ -56,37 +101,308 @@ def _stdin() -> int:
         raise MamaStructsError("there is no stdin or stdout to serve over", hint="serve over HTTP") from missing
 
 
-async def _lines(read: Callable[[], bytes]) -> AsyncIterator[str]:
-    """Give the lines that come in; a thread waits for them, which the end of the process does not wait for."""
-    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-    room = threading.Semaphore(_MAX_WAITING)
+def _read(file: int, seconds: float | None) -> bytes | None:
+    """Return the next bytes, b"" at the end, or None if none arrive in so many seconds."""
+    if seconds is not None and hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return None
+    return os.read(file, _CHUNK)
+
+
+def split_lines(read: Callable[[float | None], bytes | None], *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+    """
+    Yield the lines of a stream, and a rejection for each that is longer than *max_bytes*.
+
+    A line at the end needs no newline. A line that is not continued for `LINE_SECONDS` is yielded unfinished, and the
+    rest of it is skipped.
+
+    Args:
+        read: Returns bytes, b"" at the end, or None if none arrive in the seconds that it is given.
+        max_bytes: The limit, without the newline.
+
+    """
+    parts: list[bytes] = []
+    size = 0
+    scanner: IdScanner | None = None
+    is_skipped = False
+    try:
+        while (chunk := read(LINE_SECONDS if size and not is_skipped else None)) != b"":
+            if chunk is None:
+                yield b"".join(parts) if scanner is None else too_long(scanner, max_bytes)
+                parts, scanner, is_skipped = [], None, True
+                continue
+            *ended, rest = chunk.split(b"\n")
+            for number, part in enumerate([*ended, rest]):
+                size += len(part)
+                if not is_skipped:
+                    parts.append(part)
+                    if size > max_bytes:
+                        scanner = scanner or IdScanner()
+                        scanner.feed(b"".join(parts))
+                        parts = []
+                if number < len(ended):
+                    if not is_skipped:
+                        yield b"".join(parts) if scanner is None else too_long(scanner, max_bytes)
+                    parts, size, scanner, is_skipped = [], 0, None, False
+    except OSError as gone:
+        _log.info("stdin failed: %s", type(gone).__name__)
+    if size and not is_skipped:
+        yield b"".join(parts) if scanner is None else too_long(scanner, max_bytes)
+
+
+class ByteBudget:
+    """Bytes that may wait for their answers. A thread takes them and the event loop gives them back."""
+
+    def __init__(self, limit: int = MAX_PENDING_BYTES) -> None:
+        self._left = limit
+        self._changed = threading.Condition()
+
+    def take(self, size: int) -> None:
+        """Block until *size* bytes are left, and take them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left >= size)
+            self._left -= size
+
+    def give_back(self, size: int) -> None:
+        """Make bytes available again."""
+        with self._changed:
+            self._left += size
+            self._changed.notify()
+
+
+@attrs.frozen
+class Incoming:
+    """A decoded line: its messages, whether they are a batch, and the bytes that they occupy of the budget."""
+
+    messages: list[Decoded]
+    is_batch: bool
+    size: int
+
+
+async def _decoded(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[Incoming]:
+    """Read and decode lines in a daemon thread, because a blocked read must not delay the end of the process."""
+    decoded: asyncio.Queue[Incoming | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def put(line: bytes | None) -> None:
-        room.acquire()
-        loop.call_soon_threadsafe(lines.put_nowait, line)
-
     def read_all() -> None:
-        parts: list[bytes] = []
-        try:
-            while chunk := read():
-                *ended, rest = chunk.split(b"\n")
-                for end in ended:
-                    put(b"".join([*parts, end]))
-                    parts.clear()
-                parts.append(rest)
-            if any(parts):
-                put(b"".join(parts))
-        except OSError as gone:
-            _log.info("stdin is gone: %s", type(gone).__name__)
-        put(None)
+        for line in lines:
+            found = line if isinstance(line, Rejected) else decode(line)
+            if found is None:
+                continue
+            messages = found if isinstance(found, list) else [found]
+            size = _MESSAGE_BYTES * len(messages) + (0 if isinstance(line, Rejected) else len(line))
+            size = min(size, MAX_PENDING_BYTES)
+            budget.take(size)
+            loop.call_soon_threadsafe(decoded.put_nowait, Incoming(messages, isinstance(found, list), size))
+        loop.call_soon_threadsafe(decoded.put_nowait, None)
 
     def run() -> None:
-        # Once the loop is closed, which a RuntimeError says, nobody waits for lines.
+        # RuntimeError: the loop is closed, and nobody waits for lines.
         with contextlib.suppress(RuntimeError):
             read_all()
 
     threading.Thread(target=run, name="mama-structs stdin", daemon=True).start()
-    while (line := await lines.get()) is not None:
-        room.release()
-        yield line.decode("utf-8", errors="replace")
+    while (one := await decoded.get()) is not None:
+        yield one
+
+
+@attrs.frozen
+class WireText:
+    """A message that is serialized already."""
+
+    text: str
+
+    def model_dump_json(self, **_options: object) -> str:
+        """Return the text, in place of a model's serializer."""
+        return self.text
+
+
+@attrs.define(eq=False)
+class Batch:
+    """The answers of one batch, which are sent together when all are there."""
+
+    expected: int
+    answers: list[str] = attrs.field(factory=list)
+
+    def add(self, answer: str | None) -> WireText | None:
+        """Add an answer, or None for a cancelled request; return the whole when it is complete."""
+        self.expected -= 1
+        if answer is not None:
+            self.answers.append(answer)
+        return WireText(f"[{','.join(self.answers)}]") if self.expected == 0 and self.answers else None
+
+
+@attrs.define(eq=False)
+class Request:
+    """A request that is not answered yet."""
+
+    size: int
+    method: str
+    batch: Batch | None
+    # Answers to later messages of the same id. A client takes the first answer for that of the first request.
+    later: list[tuple[Rejected, Batch | None]] = attrs.field(factory=list)
+    done: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+
+class Connection:
+    """
+    The requests of one client that are not answered yet, and the stream for answers.
+
+    To the SDK it is the write stream: an answer that passes through settles its request.
+    """
+
+    def __init__(self, sent: WriteStream[SessionMessage]) -> None:
+        self.budget = ByteBudget()
+        self._sent = sent
+        self._pending: dict[Key, Request] = {}
+        self._version: str | None = None
+
+    async def read(
+        self, incoming: AsyncIterator[Incoming], requests: MemoryObjectSendStream[SessionMessage | Exception]
+    ) -> None:
+        """Pass requests to the SDK, answer the rest, and close the stream once all requests are answered."""
+        async with requests:
+            async for one in incoming:
+                await self._take(one, requests)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await self._drain()
+
+    async def _drain(self) -> None:
+        # A subscription ends with its connection, and is answered by the SDK then.
+        while waiting := [one for one in self._pending.values() if one.method != "subscriptions/listen"]:
+            await waiting[0].done.wait()
+
+    async def _take(self, incoming: Incoming, requests: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        messages, batch = incoming.messages, None
+        if incoming.is_batch:
+            if self._version != BATCH_VERSION:
+                messages = self._rejected_batch(messages)
+            else:
+                messages = [_not_in_batch(one) for one in messages]
+                batch = Batch(sum(isinstance(one, types.JSONRPCRequest | Rejected) for one in messages))
+        size = incoming.size
+        for message in messages:
+            match message:
+                case types.JSONRPCRequest() if _key(message.id) not in self._pending:
+                    await self._accept(message, Request(size, message.method, batch), requests)
+                    # The first request of a batch has its bytes.
+                    size = 0
+                case types.JSONRPCRequest():
+                    await self._reject(Rejected(types.INVALID_REQUEST, _DUPLICATE, message.id), batch)
+                case Rejected():
+                    await self._reject(message, batch)
+                case _:
+                    await requests.send(SessionMessage(message))
+        self.budget.give_back(size)
+
+    def _rejected_batch(self, messages: list[Decoded]) -> list[Decoded]:
+        """Return an answer for each request of a batch that the negotiated version does not have, at least one."""
+        error = f"batches are part of protocol version {BATCH_VERSION} only"
+        ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejected)]
+        known = [one for one in ids if one is not None]
+        return [Rejected(types.INVALID_REQUEST, error, one) for one in known or (None,)]
+
+    async def _accept(
+        self,
+        message: types.JSONRPCRequest,
+        request: Request,
+        requests: MemoryObjectSendStream[SessionMessage | Exception],
+    ) -> None:
+        self._pending[_key(message.id)] = request
+        # A cancelled request is not answered: the SDK reports here that it has ended.
+        unanswered = functools.partial(self._settle, message.id, None)
+        await requests.send(SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered)))
+        if message.method == "initialize":
+            # The version that it negotiates decides how the next lines are read.
+            await request.done.wait()
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send a message of the SDK to the client."""
+        message = item.message
+        if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            text = _serialized(message)
+            if text is not None:
+                await self._sent.send(SessionMessage(cast("Any", WireText(text))))
+            return
+        if isinstance(message, types.JSONRPCResponse) and self._method(message.id) == "initialize":
+            self._version = message.result.get("protocolVersion")
+        await self._settle(message.id, _serialized(message) or _serialized(_unserializable(message.id)))
+
+    def _method(self, found: str | int | None) -> str | None:
+        request = None if found is None else self._pending.get(_key(found))
+        return None if request is None else request.method
+
+    async def _settle(self, found: str | int | None, text: str | None) -> None:
+        """Send the answer to a request and those to later messages of the same id, and forget the request."""
+        request = None if found is None else self._pending.get(_key(found))
+        if request is None or found is None:
+            if text is not None:
+                await self._sent.send(SessionMessage(cast("Any", WireText(text))))
+            return
+        try:
+            await self._write(text, request.batch)
+            while request.later:
+                rejected, batch = request.later.pop(0)
+                await self._write(_serialized(rejected.answer()), batch)
+        finally:
+            # After the write: at the end of stdin the SDK would cancel it.
+            self._pending.pop(_key(found), None)
+            self.budget.give_back(request.size)
+            request.done.set()
+
+    async def _reject(self, rejected: Rejected, batch: Batch | None) -> None:
+        """Answer a message that is not processed, behind the answer to a running request of the same id."""
+        _log.info("a message is rejected with %d: %s", rejected.code, rejected.message)
+        found = rejected.id
+        earlier = self._pending.get(_key(found)) if isinstance(found, str | int) else None
+        if earlier is not None:
+            earlier.later.append((rejected, batch))
+        else:
+            await self._write(_serialized(rejected.answer()), batch)
+
+    async def _write(self, text: str | None, batch: Batch | None) -> None:
+        wire = batch.add(text) if batch is not None else None if text is None else WireText(text)
+        if wire is not None:
+            await self._sent.send(SessionMessage(cast("Any", wire)))
+
+    async def aclose(self) -> None:
+        """Close the stream for answers."""
+        await self._sent.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the stream."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the stream for answers."""
+        await self.aclose()
+
+
+def _key(found: str | int) -> Key:
+    return type(found), found
+
+
+def _not_in_batch(message: Decoded) -> Decoded:
+    if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
+        return Rejected(types.INVALID_REQUEST, "initialize must not be part of a batch", message.id)
+    return message
+
+
+def _serialized(message: types.JSONRPCMessage) -> str | None:
+    """Return a message as JSON, None if it has no such form."""
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True)
+    # PydanticSerializationError is a ValueError. The SDK would end the whole connection.
+    except (ValueError, RecursionError) as error:
+        _log.error("a message to the client has no JSON form: %s", type(error).__name__)
+        return None
+
+
+def _unserializable(found: str | int | None) -> types.JSONRPCError:
+    text = "the request was processed, but its result has no JSON form"
+    return types.JSONRPCError(jsonrpc="2.0", id=found, error=types.ErrorData(code=types.INTERNAL_ERROR, message=text))

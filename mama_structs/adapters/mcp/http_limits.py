@@ -1,0 +1,191 @@
+"""Limits for HTTP requests: the size of headers, and the time that a client has for headers and body."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import attrs
+import h11
+import mcp_types as types
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from mama_structs.adapters.mcp.jsonrpc import Rejected, decode
+
+_log = logging.getLogger("mama_structs")
+
+MAX_HEADER_BYTES: Final = 32 * 1024
+"""Bytes of a request's line and headers; more are answered with 431."""
+
+# Seconds that a client has for line and headers, and for the body; later it is answered with 408.
+HEADER_SECONDS: Final = 20.0
+BODY_SECONDS: Final = 60.0
+# Larger bodies are decoded in a thread, because that takes longer than the event loop may be blocked.
+_LARGE: Final = 256 * 1024
+_NOT_FINISHED: Final = 408
+_TOO_LARGE: Final = 431
+_BAD_REQUEST: Final = 400
+
+
+class LimitedProtocol(H11Protocol):
+    """The HTTP protocol of uvicorn, with a time limit for headers and the status that fits a broken request."""
+
+    _header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start to count the time for the first request."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop counting."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count the time until the headers are complete."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._stop_timer()
+        elif self._header_timer is None:
+            self._start_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is not HTTP, or whose headers are too long."""
+        error = sys.exception()
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else _BAD_REQUEST
+        self._answer(status, msg)
+
+    def _start_timer(self) -> None:
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, self._end_slow_request)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _end_slow_request(self) -> None:
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            return
+        if self.conn.trailing_data[0]:
+            self._answer(_NOT_FINISHED, f"The headers were not complete after {HEADER_SECONDS:g} seconds.")
+        else:
+            self.transport.close()
+
+    def _answer(self, status: int, text: str) -> None:
+        _log.info("an HTTP request is rejected with %d", status)
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+        events: Sequence[Any] = (
+            h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status]),
+            h11.Data(data=text.encode("ascii")),
+            h11.EndOfMessage(),
+        )
+        for event in events:
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+@attrs.frozen
+class LimitedRequests:
+    """
+    ASGI middleware that limits headers and the time for the body, and decodes the body as over stdio.
+
+    The body is read when the application asks for it, so that a client without a token cannot make the server wait.
+    """
+
+    app: ASGIApp
+    max_body: int
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+        elif _header_bytes(scope) > MAX_HEADER_BYTES:
+            _log.info("an HTTP request is rejected with %d", _TOO_LARGE)
+            response = Response("The headers are too long.", _TOO_LARGE, headers={"Connection": "close"})
+            await response(scope, receive, send)
+        else:
+            request = _Request(scope, receive, send, self.max_body)
+            await self.app(scope, request.receive, request.send)
+
+
+def _header_bytes(scope: Scope) -> int:
+    line = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+    return line + sum(len(name) + len(value) for name, value in scope["headers"])
+
+
+@attrs.define
+class _Request:
+    """One request: its body as one message, or an answer in place of the application's."""
+
+    scope: Scope
+    _receive: Receive
+    _send: Send
+    _max_body: int
+    _is_read: bool = False
+    _is_answered: bool = False
+
+    async def receive(self) -> Message:
+        """Return the body as one message, and after it the messages of the server."""
+        if self._is_read:
+            return await self._receive()
+        self._is_read = True
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                message = await self._read_body()
+        except TimeoutError:
+            text = f"The body was not complete after {BODY_SECONDS:g} seconds."
+            return await self._answer(Response(text, _NOT_FINISHED, headers={"Connection": "close"}))
+        body: bytes = message.get("body", b"")
+        if not body or message.get("more_body") or self.scope["method"] != "POST":
+            return message
+        checked = await asyncio.to_thread(_checked, body) if len(body) > _LARGE else _checked(body)
+        if isinstance(checked, bytes):
+            return _whole(checked)
+        answer = checked.answer().model_dump_json(by_alias=True, exclude_unset=True)
+        return await self._answer(Response(answer, _BAD_REQUEST, media_type="application/json"))
+
+    async def _read_body(self) -> Message:
+        """Return the whole body, or the beginning of one that is too long, which the application rejects with 413."""
+        body = bytearray()
+        while len(body) <= self._max_body:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                return message
+            body.extend(message.get("body", b""))
+            if not message.get("more_body", False):
+                return _whole(bytes(body))
+        return {"type": "http.request", "body": bytes(body), "more_body": True}
+
+    async def send(self, message: Message) -> None:
+        """Send what the application answers, unless the request is answered already."""
+        if not self._is_answered:
+            await self._send(message)
+
+    async def _answer(self, response: Response) -> Message:
+        _log.info("an HTTP request is rejected with %d", response.status_code)
+        await response(self.scope, self._receive, self._send)
+        self._is_answered = True
+        # The application rejects an empty body, and nobody hears it.
+        return _whole(b"")
+
+
+def _whole(body: bytes) -> Message:
+    return {"type": "http.request", "body": body, "more_body": False}
+
+
+def _checked(body: bytes) -> bytes | Rejected:
+    """Return a body with one message that the SDK can parse, or the answer to one that has no single meaning."""
+    found = decode(body)
+    if isinstance(found, list):
+        error = "batches are not accepted over HTTP: send each message in a request of its own"
+        return Rejected(types.INVALID_REQUEST, error)
+    if found is None or isinstance(found, Rejected):
+        return body if found is None else found
+    return json.dumps(found.model_dump(by_alias=True, exclude_unset=True)).encode()

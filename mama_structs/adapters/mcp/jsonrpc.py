@@ -1,0 +1,257 @@
+"""JSON-RPC messages as clients write them: decode, repair what has one meaning, reject the rest with an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import attrs
+import mcp_types as types
+from pydantic import ValidationError
+
+MAX_DEPTH: Final = 200
+"""Levels of nesting that a message may have: the limit of the SDK's own parser."""
+
+# Longer ids are not read from a message that cannot be parsed.
+MAX_ID_BYTES: Final = 1024
+# Integers beyond this are not exact in JavaScript, and 1.0 is written for 1 only below it.
+_MAX_EXACT: Final = 2**53
+_BOM: Final = b"\xef\xbb\xbf"
+# A pair of surrogate escapes, a lone one (group 1), or any other escape.
+_ESCAPES: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+_REPLACEMENT: Final = rb"\ufffd"
+
+Id = str | int | float | None
+
+
+class AnyIdError(types.JSONRPCError):
+    """An error answer that repeats an id which the protocol does not allow, such as 1.5."""
+
+    id: Any
+
+
+@attrs.frozen
+class Rejected:
+    """The answer to a message that is not processed."""
+
+    code: int
+    message: str
+    id: Id = None
+
+    def answer(self) -> types.JSONRPCError:
+        """Return the answer as a message."""
+        error = types.ErrorData(code=self.code, message=self.message)
+        return AnyIdError(jsonrpc="2.0", id=self.id, error=error)
+
+
+Decoded = types.JSONRPCMessage | Rejected
+
+
+def decode(data: bytes) -> Decoded | list[Decoded] | None:
+    """
+    Decode one message, a batch as a list, or None if nothing has to be done.
+
+    Lone surrogate escapes become U+FFFD, as JavaScript's ``toWellFormed`` writes them. A byte order mark is dropped,
+    control characters within strings are accepted, and an id 1.0 is 1.
+    """
+    text = data.removeprefix(_BOM)
+    if not text.strip():
+        return None
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and (scanner := IdScanner.scan(text)).max_depth > MAX_DEPTH:
+        return _too_deep(scanner)
+    if b"\\u" in text:
+        text = _ESCAPES.sub(lambda found: _REPLACEMENT if found[1] else found[0], text)
+    return _parsed(text)
+
+
+def _parsed(data: bytes) -> Decoded | list[Decoded] | None:
+    flaws: list[str] = []
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        # Parsed nevertheless: the structure is ASCII, so the id can be read.
+        text = data.decode(errors="replace")
+        flaws.append("the message is not UTF-8")
+
+    def reject_constant(name: str) -> None:
+        flaws.append(f"{name} is not JSON")
+
+    try:
+        value = json.loads(text, strict=False, parse_constant=reject_constant)
+    except RecursionError:
+        return _too_deep(IdScanner.scan(data))
+    except json.JSONDecodeError as error:
+        # Up to the error everything is valid JSON. Behind it an "id" may be part of a text.
+        scanner = IdScanner.scan(text[: error.pos].encode(errors="replace"))
+        return Rejected(types.PARSE_ERROR, f"the message is not JSON: {error.msg} at {error.pos}", scanner.id)
+    except ValueError:
+        return Rejected(types.PARSE_ERROR, "a number of the message is too long", IdScanner.scan(data).id)
+    if flaws:
+        return Rejected(types.PARSE_ERROR, flaws[0], _id_of(value))
+    return _batch(value) if isinstance(value, list) else _classified(value)
+
+
+def _batch(members: list[Any]) -> list[Decoded] | Rejected:
+    if not members:
+        return Rejected(types.INVALID_REQUEST, "a batch must not be empty")
+    return [one for one in map(_classified, members) if one is not None]
+
+
+def _too_deep(scanner: IdScanner) -> Rejected:
+    found = scanner.id if scanner.is_complete else None
+    return Rejected(types.INVALID_REQUEST, f"the message is nested deeper than {MAX_DEPTH} levels", found)
+
+
+def too_long(scanner: IdScanner, limit: int) -> Rejected:
+    """Return the answer to a message of more than *limit* bytes, all of which *scanner* has read."""
+    found = scanner.id if scanner.is_complete else None
+    return Rejected(types.INVALID_REQUEST, f"the message has more than {limit:,} bytes", found)
+
+
+def _classified(value: object) -> Decoded | None:
+    """Return a request, notification, response or rejection; None for an invalid response, which has no answer."""
+    if not isinstance(value, dict):
+        return Rejected(types.INVALID_REQUEST, "a message must be an object")
+    if "method" not in value and ("result" in value or "error" in value):
+        kind = types.JSONRPCResponse if "result" in value else types.JSONRPCError
+        try:
+            return kind.model_validate(value, by_name=False)
+        except ValidationError:
+            return None
+    found = _id_of(value)
+    fault = _fault(value, found)
+    if fault is not None:
+        return Rejected(types.INVALID_REQUEST, fault, found)
+    given = {name: value[name] for name in ("jsonrpc", "method", "params") if name in value}
+    if "id" not in value:
+        return types.JSONRPCNotification.model_validate(given)
+    return types.JSONRPCRequest.model_validate({**given, "id": found})
+
+
+def _fault(value: dict[str, Any], found: Id) -> str | None:
+    """Return the rule that a request or notification breaks."""
+    if value.get("jsonrpc") != "2.0":
+        return 'jsonrpc must be "2.0"'
+    if not isinstance(value.get("method"), str):
+        return "method must be a string"
+    if not isinstance(value.get("params"), dict | None):
+        return "params must be an object"
+    if "id" in value and not isinstance(found, str | int):
+        return "id must be a string or an integer"
+    return None
+
+
+def _id_of(value: object) -> Id:
+    """Return the id of a message, None if it has none that an answer can repeat."""
+    found = value.get("id") if isinstance(value, dict) else None
+    if isinstance(found, bool) or not isinstance(found, str | int | float):
+        return None
+    if isinstance(found, float):
+        if found.is_integer() and abs(found) < _MAX_EXACT:
+            return int(found)
+        return found if found - found == 0 else None
+    return found
+
+
+class IdScanner:
+    """
+    Incremental scanner for the nesting depth and the top-level ``id`` of one JSON object.
+
+    It takes linear time, constant memory and no recursion, so that a message which is too long or too deep for a
+    parser can be answered. It does not validate: the id is exact only for JSON or a beginning of JSON.
+    """
+
+    _STRING_END = re.compile(rb'["\\]')
+    _TOP_LEVEL = re.compile(rb'["{}\[\],:]')
+    _NESTED = re.compile(rb'"|[{\[]+|[}\]]')
+
+    def __init__(self) -> None:
+        self.max_depth = 0
+        self.id: Id = None
+        self.is_complete = False
+        self._depth = 0
+        self._is_object = False
+        self._in_string = False
+        self._is_escaped = False
+        # The text of the top-level key or value at hand; None once it cannot be an id.
+        self._text: bytes | None = b""
+        self._key: bytes | None = None
+
+    @classmethod
+    def scan(cls, data: bytes) -> IdScanner:
+        """Scan a whole message."""
+        scanner = cls()
+        scanner.feed(data)
+        return scanner
+
+    def feed(self, chunk: bytes) -> None:
+        """Read the next bytes of the message."""
+        position, end = 0, len(chunk)
+        while position < end:
+            if self._is_escaped:
+                self._is_escaped = False
+                self._capture(chunk[position : position + 1])
+                position += 1
+                continue
+            found = self._pattern.search(chunk, position)
+            stop = end if found is None else found.start()
+            self._capture(chunk[position:stop])
+            if found is None:
+                return
+            self._take(found[0])
+            position = found.end()
+
+    @property
+    def _pattern(self) -> re.Pattern[bytes]:
+        if self._in_string:
+            return self._STRING_END
+        return self._TOP_LEVEL if self._depth <= 1 else self._NESTED
+
+    def _capture(self, text: bytes) -> None:
+        if self._depth == 0:
+            if text.strip():
+                # Text before or behind the object: the end that was found was none.
+                self.is_complete = False
+        elif self._depth == 1 and self._text is not None:
+            self._text = self._text + text if len(self._text) + len(text) <= MAX_ID_BYTES else None
+
+    def _take(self, token: bytes) -> None:
+        if token == b"\\":
+            self._capture(token)
+            self._is_escaped = True
+        elif token == b'"':
+            self._capture(token)
+            self._in_string = not self._in_string
+        elif token in (b",", b":"):
+            if token == b":":
+                self._key, self._text = self._text, b""
+            else:
+                self._end_member()
+        elif token[:1] in (b"{", b"["):
+            if self._depth == 0:
+                self._is_object = token == b"{" and self.max_depth == 0
+                self.is_complete = False
+            else:
+                # A key or value that is an object or array is no id.
+                self._text = None
+            self._depth += len(token)
+            self.max_depth = max(self.max_depth, self._depth)
+        elif self._depth > 0:
+            if self._depth == 1:
+                self._end_member()
+                self.is_complete = self._is_object
+            self._depth -= 1
+        else:
+            self._is_object = self.is_complete = False
+
+    def _end_member(self) -> None:
+        key, text = self._key, self._text
+        self._key, self._text = None, b""
+        try:
+            if self._is_object and key is not None and json.loads(key) == "id":
+                self.id = None if text is None else _id_of({"id": json.loads(text, strict=False)})
+        except ValueError:
+            self.id = None
