@@ -1,16 +1,14 @@
 """
-The notes of basic-memory: a folder of Markdown files with frontmatter, observations and relations.
+Reader of basic-memory notes: a folder of Markdown files with frontmatter, observations and relations.
 
-A note becomes a context with its title as the topic and its whole text; each observation in it an insight, with a link
-to it; each relation and ``[[link]]`` a link between notes.
+A note becomes a context with its title as the topic and its text as the content.
+An observation becomes an insight that is linked to its note, and a relation or ``[[link]]`` a link between notes.
 """
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -20,11 +18,20 @@ from typing import Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importing.files import read_bytes
-from mama_structs.importing.notes import Observation, fields_of, observations_of, relations_of, split_front, tags_of
+from mama_structs.importing.files import (
+    MAX_FOLDER_BYTES,
+    MAX_NOTE_BYTES,
+    FolderEntry,
+    list_files,
+    read_bytes,
+    refused,
+)
+from mama_structs.importing.frontmatter import check_installed, read_fields
+from mama_structs.importing.notes import Observation, observations_of, relations_of, split_front, tags_of
 from mama_structs.importing.outside import OddItem, Outside, OutsideLink, OutsideMemory, digest_of, topic_of, word_of
 from mama_structs.importing.values import read_time
 from mama_structs.memory.model import from_milliseconds
+from mama_structs.memory.text import normalize
 
 KIND: Final = "basic-memory"
 SOURCE: Final = "basic-memory"
@@ -40,7 +47,7 @@ _GAPS: Final = re.compile(r"[\s_-]+")
 
 @attrs.frozen(kw_only=True)
 class Note:
-    """One file: where it is, what its frontmatter says, and its text."""
+    """A Markdown file: its path, the fields of its frontmatter, and its text."""
 
     path: str
     title: str
@@ -54,27 +61,36 @@ class Note:
 
 def read(path: Path) -> Outside:
     """
-    Read a folder of notes, or one note; blocks, and changes nothing.
+    Read a folder of notes, or one note. Blocks.
 
     Raises:
-        InvalidArgument: There is no such folder or file, or no note in it.
+        InvalidArgument: There is no such folder or file, there is no note in it, or PyYAML is not installed.
+        MigrationError: A file or the folder exceeds a limit of `mama_structs.importing.files`.
 
     """
+    check_installed()
     odd: list[OddItem] = []
     found = Counter({NOTES: 0, OBSERVATIONS: 0, RELATIONS: 0})
     notes = []
     root = path if path.is_dir() else path.parent
-    for file in _files(path):
+    size = 0
+    for file, problem in _files(path):
         name = file.relative_to(root).as_posix()
-        if (why := _no_note(file)) is not None:
+        if problem is not None or file.suffix.lower() != ".md":
             found[_FILES] += 1
-            odd.append(OddItem(what=_FILES, id=name, kind="no_note", note=f"left out: {why}"))
+            why = f"left out: {problem or 'it is not a Markdown file'}"
+            odd.append(OddItem(what=_FILES, id=name, kind="no_note", note=why))
             continue
         found[NOTES] += 1
-        note, problem = _note(file, name)
+        # A symbolic link may have replaced the file since it was listed.
+        data = read_bytes(file, "a note", limit=MAX_NOTE_BYTES, follow=file == path)
+        size += len(data)
+        if size > MAX_FOLDER_BYTES:
+            what = f"must have notes of at most {MAX_FOLDER_BYTES:,} bytes in total"
+            raise refused(path, what, "import its folders one by one")
+        note, problems = _note(file, name, data)
         notes.append(note)
-        if problem is not None:
-            odd.append(OddItem(what=NOTES, id=name, kind=problem[0], note=problem[1]))
+        odd += [OddItem(what=NOTES, id=name, kind=kind, note=why) for kind, why in problems]
     if not notes:
         raise InvalidArgument(f"{str(path)!r:.200} has no notes: no file in it ends in .md")
     keys = _keys(notes, odd)
@@ -101,41 +117,36 @@ def read(path: Path) -> Outside:
     return Outside(kind=KIND, source=str(path), found=found, memories=memories, links=links, odd=odd)
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """Give the files of a folder, hidden ones left out, in the order of their names; or the file that it is."""
-    if not path.is_dir():
-        if not path.exists():
-            raise InvalidArgument(f"path must be a folder of notes, and {str(path)!r:.200} is not there")
-        yield path
-        return
-    for folder, inner, names in os.walk(path):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
+def _files(path: Path) -> Iterator[FolderEntry]:
+    """Yield the files of a folder except hidden ones, or the path itself if it is a file."""
+    if path.is_dir():
+        yield from list_files(path, hidden=False)
+    elif path.exists():
+        is_note = path.is_file() and not path.is_symlink()
+        yield FolderEntry(path, None if is_note else "it is not a regular file")
+    else:
+        raise InvalidArgument(f"path must be a folder of notes, and {str(path)!r:.200} is not there")
 
 
-def _no_note(file: Path) -> str | None:
-    """Return why a file is no note, None where it is one."""
-    if file.is_symlink():
-        return "it is a link to another file"
-    return None if file.suffix.lower() == ".md" and file.is_file() else "it is no Markdown file"
-
-
-def _note(file: Path, name: str) -> tuple[Note, tuple[str, str] | None]:
-    """Return a note, and what is odd about it."""
-    problem = None
-    data, changed = read_bytes(file, "a note"), file.stat().st_mtime_ns // 1_000_000
+def _note(file: Path, name: str, data: bytes) -> tuple[Note, list[tuple[str, str]]]:
+    """Parse a note; return it with its problems, each as a kind and a note for the report."""
+    problems = []
+    changed = file.stat().st_mtime_ns // 1_000_000
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("utf-8-sig", "replace")
-        problem = "not_utf8", "it has bytes that are no UTF-8: these are shown as U+FFFD"
-    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
+        problems.append(("not_utf8", "it has bytes that are not UTF-8: they are shown as U+FFFD"))
+    text = normalize("NFC", text.replace("\r\n", "\n"))
     front, body = split_front(text)
-    fields = fields_of(front or "")
+    fields = read_fields(front or "", file)
+    if fields is None:
+        problems.append(("no_yaml", "its frontmatter is not valid YAML: its fields are not read"))
+        fields = {}
     created = _text(fields.get("created"))
     said = None if created is None else read_time(created).at
     if created is not None and said is None:
-        problem = problem or ("no_time", "when it was created is no time: it has that of its file")
+        problems.append(("no_time", "when it was created is no time: it has that of its file"))
     note = Note(
         path=name,
         title=_text(fields.get("title")) or file.stem,
@@ -146,7 +157,7 @@ def _note(file: Path, name: str) -> tuple[Note, tuple[str, str] | None]:
         body=body.strip("\n"),
         at=said or from_milliseconds(max(changed, 0)),
     )
-    return note, problem
+    return note, problems
 
 
 def _text(value: str | list[str] | None) -> str | None:
@@ -227,5 +238,5 @@ class _Index:
 
 def _alias(name: str) -> str:
     """Return a name as it is compared: titles, permalinks and paths differ in case and gaps."""
-    plain = unicodedata.normalize("NFC", name).strip().casefold().removesuffix(".md")
+    plain = normalize("NFC", name).strip().casefold().removesuffix(".md")
     return _GAPS.sub("-", plain)

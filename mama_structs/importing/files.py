@@ -1,19 +1,64 @@
-"""Files of other programs, opened for reading only."""
+"""Bounded, read-only access to the files of other programs."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from mama_structs.errors import InvalidArgument
+from mama_structs.errors import InvalidArgument, MigrationError
+
+MAX_FILE_BYTES: Final = 2**28
+"""The largest JSON or JSON lines file that is read."""
+MAX_NOTE_BYTES: Final = 2**24
+"""The largest note that is read."""
+MAX_FOLDER_BYTES: Final = 2**28
+"""The total size of the notes that are read from one folder."""
+MAX_DATABASE_BYTES: Final = 2**32
+"""The largest SQLite database, write-ahead log included, that is copied and read."""
+MAX_FOLDER_ENTRIES: Final = 200_000
+"""The number of files and folders that are listed below one folder."""
+MAX_FOLDER_DEPTH: Final = 64
+"""The depth to which folders are listed."""
+_BLOCK_BYTES: Final = 2**20
 
 
-def opened(path: Path, kind: str) -> FileIO:
-    """Open a file for reading, or say that it is none; *kind* is what it should be."""
+class FolderEntry(NamedTuple):
+    """A file below a folder, or what cannot be read there, with the reason in *problem*."""
+
+    path: Path
+    problem: str | None = None
+
+
+def refused(path: Path, what: str, hint: str) -> MigrationError:
+    """Return the error for a source that cannot be imported."""
+    return MigrationError(f"{str(path)!r:.200} {what}", path=str(path), hint=hint)
+
+
+def check_size(path: Path, size: int, limit: int) -> None:
+    """Raise MigrationError if a file has more bytes than the limit."""
+    if size > limit:
+        raise refused(path, f"must have at most {limit:,} bytes, got {size:,}", "split the file, or take it out")
+
+
+def opened(path: Path, kind: str, *, follow: bool = True) -> FileIO:
+    """
+    Open a file for reading.
+
+    Args:
+        path: The file.
+        kind: What the file should be, for the error message.
+        follow: Whether a symbolic link is followed.
+
+    Raises:
+        InvalidArgument: The path does not exist, cannot be opened, or is not a regular file.
+
+    """
     try:
-        file = regular(path)
+        file = regular(path, follow=follow)
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
         raise InvalidArgument(f"path must be {kind}, {str(path)!r:.200}: {said}") from error
@@ -22,10 +67,10 @@ def opened(path: Path, kind: str) -> FileIO:
     return file
 
 
-def regular(path: Path) -> FileIO | None:
-    """Open a file, None for what is none, such as a FIFO."""
-    # Without O_NONBLOCK the opening of a FIFO waits for its other end.
-    wanted = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+def regular(path: Path, *, follow: bool = True) -> FileIO | None:
+    """Open a regular file; return None for a FIFO, a device or another kind of file."""
+    # Without O_NONBLOCK, opening a FIFO waits for its other end.
+    wanted = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(() if follow else ("O_NOFOLLOW",)))
     fd = os.open(path, sum((getattr(os, name, 0) for name in wanted), os.O_RDONLY))
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.fdopen(fd, "rb", buffering=0)
@@ -33,10 +78,89 @@ def regular(path: Path) -> FileIO | None:
     return None
 
 
-def read_bytes(path: Path, kind: str, *, most: int = -1) -> bytes:
-    """Return what a file holds, or its first bytes; *kind* is what it should be."""
+def read_bytes(path: Path, kind: str, *, limit: int, follow: bool = True) -> bytes:
+    """
+    Return the content of a file, whose size is checked before it is read.
+
+    Raises:
+        InvalidArgument: The file does not exist or cannot be read.
+        MigrationError: The file has more than *limit* bytes.
+
+    """
     try:
-        with opened(path, kind) as file:
-            return file.read(most)
+        with opened(path, kind, follow=follow) as file:
+            check_size(path, os.fstat(file.fileno()).st_size, limit)
+            data = bytearray()
+            # The size of a file that grows, or of one below /proc, is not known in advance.
+            while block := file.read(min(_BLOCK_BYTES, limit + 1 - len(data))):
+                data += block
+                check_size(path, len(data), limit)
+            return bytes(data)
     except OSError as error:
         raise InvalidArgument(f"path cannot be read: {error.strerror or type(error).__name__}") from error
+
+
+def read_start(path: Path, kind: str, size: int) -> bytes:
+    """Return the first bytes of a file."""
+    try:
+        with opened(path, kind) as file:
+            return file.read(size)
+    except OSError as error:
+        raise InvalidArgument(f"path cannot be read: {error.strerror or type(error).__name__}") from error
+
+
+def list_files(folder: Path, *, hidden: bool = True, depth: int | None = None) -> Iterator[FolderEntry]:
+    """
+    Yield the entries below a folder: the files of each folder by name, then its folders by name.
+
+    Symbolic links are not followed.
+
+    Args:
+        folder: The folder.
+        hidden: Whether to include names that begin with a dot.
+        depth: How many levels of folders to descend; by default all of them.
+
+    Raises:
+        InvalidArgument: The folder cannot be listed.
+        MigrationError: There are more entries or levels than the limits.
+
+    """
+    count = 0
+    # A stack: `os.walk` is recursive, and a folder nested a thousand deep would raise RecursionError.
+    waiting = [(folder, 0)]
+    while waiting:
+        current, level = waiting.pop()
+        files: list[FolderEntry] = []
+        folders: list[Path] = []
+        try:
+            with os.scandir(current) as entries:
+                for entry in entries:
+                    count += 1
+                    if count > MAX_FOLDER_ENTRIES:
+                        what = f"must have at most {MAX_FOLDER_ENTRIES:,} files and folders in it"
+                        raise refused(folder, what, "import its folders one by one")
+                    if not hidden and entry.name.startswith("."):
+                        continue
+                    path = Path(current, entry.name)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(path)
+                    else:
+                        files.append(FolderEntry(path, _problem_of(entry)))
+        except OSError as error:
+            said = f"it cannot be listed: {error.strerror or type(error).__name__}"
+            if not level:
+                raise InvalidArgument(f"path must be a folder, {str(folder)!r:.200}: {said}") from error
+            files.append(FolderEntry(current, said))
+        yield from sorted(files, key=lambda one: one.path)
+        if depth is not None and level >= depth:
+            continue
+        if folders and level >= MAX_FOLDER_DEPTH:
+            what = f"must have folders nested at most {MAX_FOLDER_DEPTH} deep"
+            raise refused(folder, what, "import the inner folders one by one")
+        waiting.extend((path, level + 1) for path in sorted(folders, reverse=True))
+
+
+def _problem_of(entry: os.DirEntry[str]) -> str | None:
+    if entry.is_symlink():
+        return "it is a symbolic link"
+    return None if entry.is_file(follow_symlinks=False) else "it is not a regular file"

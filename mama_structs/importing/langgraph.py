@@ -18,7 +18,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importing.databases import CopiedDatabase, copied, refused
+from mama_structs.importing.databases import CopiedDatabase, copied
+from mama_structs.importing.files import refused
 from mama_structs.importing.outside import OddItem, Outside, OutsideRecord
 from mama_structs.importing.values import ForeignRow, read_json, read_text, read_time
 
@@ -38,7 +39,7 @@ def read(path: Path) -> Outside:
 
     Raises:
         InvalidArgument: There is no such file.
-        MigrationError: It is damaged, being written to, or none of a SqliteStore.
+        MigrationError: It is damaged, being written to, too large, or none of a SqliteStore.
 
     """
     with copied(path, kind="the file of a LangGraph SqliteStore", program="the agent") as database:

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.importing.databases import refused
-from mama_structs.importing.files import read_bytes
+from mama_structs.importing.files import MAX_FILE_BYTES, read_bytes, refused
 from mama_structs.importing.outside import OddItem, Outside, OutsideLink, OutsideMemory, digest_of, topic_of, word_of
 from mama_structs.importing.values import read_json
 
@@ -40,11 +39,11 @@ def read(path: Path) -> Outside:
 
     Raises:
         InvalidArgument: There is no such file.
-        MigrationError: It holds no entity and no relation, and is not empty.
+        MigrationError: It is too large, or not empty and without an entity or a relation.
 
     """
     graph = _Graph()
-    lines = read_bytes(path, kind="the file of MCP's memory server").split(b"\n")
+    lines = read_bytes(path, "the file of MCP's memory server", limit=MAX_FILE_BYTES).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if line.strip():
             graph.take(number, line)

@@ -17,8 +17,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importing.databases import MAGIC, CopiedDatabase, copied, refused
-from mama_structs.importing.files import read_bytes
+from mama_structs.importing.databases import MAGIC, CopiedDatabase, copied
+from mama_structs.importing.files import MAX_FILE_BYTES, list_files, read_bytes, read_start, refused
 from mama_structs.importing.outside import OddItem, Outside, OutsideRecord
 from mama_structs.importing.pickled import Opaque, plain, read_pickle
 from mama_structs.importing.values import ForeignRow, kept, read_json, read_time
@@ -34,9 +34,10 @@ _OF_OTHERS: Final = "memories of others"
 _ENTITIES: Final = "entities"
 _MESSAGES: Final = "messages"
 _OTHERS: Final = "other points"
+_FILES: Final = "files"
 _POINTS: Final = "storage.sqlite"
 _HISTORY_FILE: Final = "history.db"
-_LEVELS: Final = ("", "*/", "*/*/", "*/*/*/")
+_MAX_DEPTH: Final = 3
 _CORE: Final = frozenset({"id", "memory", "metadata", "score", "score_details"})
 # What mem0 makes anew of the text.
 _MADE: Final = frozenset({"text_lemmatized"})
@@ -74,12 +75,12 @@ def read(path: Path, *, user: str | None = None) -> Outside:
 
     Raises:
         InvalidArgument: There is no such file or folder, or nothing of mem0 in it.
-        MigrationError: A file is damaged, being written to, or none of mem0.
+        MigrationError: A file is damaged, being written to, too large, or none of mem0.
 
     """
     found = _Mem0Files(user=user)
-    for file in _files(path):
-        if read_bytes(file, "a file of mem0", most=len(MAGIC)) == MAGIC:
+    for file in _files(path, found.odd):
+        if read_start(file, "a file of mem0", len(MAGIC)) == MAGIC:
             with copied(file, kind="a database of mem0", program="mem0") as database:
                 database.check()
                 found.take_database(database)
@@ -104,15 +105,21 @@ def hash_of(text: str) -> str:
     return md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
 
 
-def _files(path: Path) -> list[Path]:
-    """Return the files of mem0 in a folder, those with the memories first; or the file that it is."""
+def _files(path: Path, odd: list[OddItem]) -> list[Path]:
+    """Return the files of mem0 below a folder, those with the memories first, or the path itself if it is a file."""
     if not path.is_dir():
         return [path]
     names = (_POINTS, _HISTORY_FILE)
-    files = [file for name in names for level in _LEVELS for file in sorted(path.glob(f"{level}{name}"))]
+    files = []
+    for file, problem in list_files(path, depth=_MAX_DEPTH):
+        if problem is None and file.name in names:
+            files.append(file)
+        elif file.name in names or (problem is not None and file.is_dir() and not file.is_symlink()):
+            name = file.relative_to(path).as_posix()
+            odd.append(OddItem(what=_FILES, id=name, kind="not_read", note=f"left out: {problem}"))
     if not files:
         raise InvalidArgument(f"{str(path)!r:.200} has nothing of mem0 in it", hint=_ELSEWHERE)
-    return files
+    return sorted(files, key=lambda file: (names.index(file.name), len(file.parts), file))
 
 
 @attrs.define
@@ -139,13 +146,12 @@ class _Mem0Files:
     def _take_points(self, database: CopiedDatabase) -> None:
         collection = database.path.parent.name
         what = _ENTITIES if collection.endswith("_entities") else _OTHERS if collection.startswith("mem0mig") else None
-        rows = list(database.rows("points"))
         if what is not None:
-            self._leave_out(what, f"collection {collection}", len(rows))
+            self._leave_out(what, f"collection {collection}", sum(1 for _ in database.rows("points")))
             return
         self.has_points = True
-        # Of several rows of a point the last one holds.
-        for row in reversed(rows):
+        # The last row of a point replaces the others.
+        for row in database.rows("points", newest_first=True):
             self._take_point(row, f"{collection} row {row.number}")
 
     def _take_point(self, row: ForeignRow, place: str) -> None:
@@ -153,9 +159,12 @@ class _Mem0Files:
             point = read_pickle(data if isinstance(data := row.get("point"), bytes) else b"")
             if not isinstance(point, Opaque) or not point.name.endswith(".PointStruct"):
                 raise ValueError("it is no point")
-            payload = plain(point.field("payload"))
-            key = str(point.field("id"))
-        except ValueError as error:
+            payload, key = plain(point.field("payload")), point.field("id")
+            # The text of a nested id could be of any length.
+            if not isinstance(key, str | int):
+                raise TypeError("its id is neither a text nor a number")
+            key = str(key)
+        except (TypeError, ValueError) as error:
             self._count(MEMORIES)
             self._is_odd(MEMORIES, place, "no_point", f"left out: {error}")
             return
@@ -165,7 +174,7 @@ class _Mem0Files:
     def take_json(self, file: Path) -> None:
         """Take what ``get_all`` gave."""
         try:
-            given = read_json(read_bytes(file, "a file of mem0").decode("utf-8-sig"))
+            given = read_json(read_bytes(file, "a file of mem0", limit=MAX_FILE_BYTES).decode("utf-8-sig"))
         except ValueError as error:
             raise refused(file, "is neither a database of mem0 nor JSON", _ELSEWHERE) from error
         items = given.get("results") if isinstance(given, Mapping) else given

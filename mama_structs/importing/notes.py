@@ -1,4 +1,4 @@
-"""What the text of a basic-memory note says: the fields of its frontmatter, its observations and its relations."""
+"""Parser of the text of a basic-memory note: its frontmatter block, observations and relations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 _MAX_TAGS: Final = 100
 _LINKS_TO: Final = "links_to"
 _FENCE: Final = re.compile(r"^---[ \t]*$")
-_FIELD: Final = re.compile(r"^([A-Za-z_][\w -]*):(?:[ \t]+(.*))?$")
-_ENTRY: Final = re.compile(r"^[ \t]*-[ \t]+(.*)$")
 _ITEM: Final = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(\S.*)$")
 _CODE: Final = re.compile(r"^[ \t>]*(`{3,}|~{3,})")
 _TICKS: Final = re.compile("`+")
@@ -50,38 +48,6 @@ def split_front(text: str) -> tuple[str | None, str]:
             if _FENCE.match(line):
                 return "\n".join(lines[1:number]), "\n".join(lines[number + 1 :])
     return None, text
-
-
-def fields_of(front: str) -> dict[str, str | list[str]]:
-    """Return the fields of frontmatter that hold a text or a list of texts, in the plain forms of YAML."""
-    fields: dict[str, str | list[str]] = {}
-    name: str | None = None
-    for line in front.split("\n"):
-        entry = _ENTRY.match(line)
-        field = _FIELD.match(line)
-        if entry and name is not None:
-            if not isinstance(several := fields.get(name), list):
-                several = fields[name] = []
-            several.append(_plain(entry[1]))
-        elif field:
-            name, value = field[1].strip(), (field[2] or "").strip()
-            if value.startswith("[") and value.endswith("]"):
-                fields[name] = [_plain(one) for one in value[1:-1].split(",") if one.strip()]
-            elif value:
-                fields[name] = _plain(value)
-            if value:
-                name = None if value.startswith("[") else name
-        elif line.strip() and not line.startswith((" ", "\t", "#")):
-            name = None
-    return fields
-
-
-def _plain(value: str) -> str:
-    """Return a scalar of YAML without its quotes, or the comment behind it."""
-    value = value.strip()
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        return value[1:-1].replace("''", "'") if value[0] == "'" else value[1:-1].replace('\\"', '"')
-    return value.split(" #")[0].strip()
 
 
 def tags_of(value: str | list[str] | None) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import attrs
 from mama_structs.memory.records import NewRecord
 from mama_structs.memory.relationships import MAX_RELATIONSHIP
 from mama_structs.memory.requests import MAX_TOPIC
+from mama_structs.memory.text import normalize
 
 _DIGEST: Final = 16
 # A host and a sort of things.
@@ -116,7 +117,7 @@ class Outside:
 
 def word_of(text: str) -> tuple[str, str | None]:
     """Return a relation's word as a link takes it, and the whole of it where that is another one."""
-    kept = "".join(sign if _is_of_word(sign) else " " for sign in unicodedata.normalize("NFC", text))
+    kept = "".join(sign if _is_of_word(sign) else " " for sign in normalize("NFC", text))
     word = " ".join(kept.split())[:MAX_RELATIONSHIP].strip(" _-")
     word = word if any(sign.isalnum() for sign in word) else _RELATED
     return word, None if word == text.strip() else text.strip()
@@ -128,7 +129,7 @@ def _is_of_word(sign: str) -> bool:
 
 def topic_of(name: str) -> str:
     """Return a name as a topic, which has a length at the most."""
-    return unicodedata.normalize("NFC", name)[:MAX_TOPIC].strip()
+    return normalize("NFC", name)[:MAX_TOPIC].strip()
 
 
 def digest_of(*parts: str) -> str:

@@ -1,9 +1,12 @@
 """
-What a pickle says, read without unpickling: nothing is imported, made or called.
+Reader of pickles that never unpickles: nothing is imported, created or called.
 
-Qdrant in a folder, where mem0 keeps its memories by default, writes points as pickles, and unpickling runs whatever
-a file says. Here each instruction is followed as far as it builds plain data. An object becomes an `Opaque` that holds
-its name and its parts, and everything else is refused.
+Qdrant in a folder, where mem0 keeps its memories by default, writes points as pickles, and unpickling runs any code
+that a file names. This interpreter follows the instructions that build plain data. It represents an object by an
+`Opaque` with its name and its parts, and rejects every other instruction.
+
+Each collection becomes a list or a dictionary whose keys are texts. Nothing else is ever hashed or compared: the hash
+of a deeply nested tuple crashes the interpreter, and integers can be chosen so that their hashes collide.
 """
 
 from __future__ import annotations
@@ -14,30 +17,63 @@ from typing import Any, Final
 
 import attrs
 
-_MAX_SIZE: Final = 2**26
-_MAX_DEPTH: Final = 50
-# Parts of one value: a pickle may name one part again and again, and would be endless when it is written out.
-_MAX_PARTS: Final = 1_000_000
+MAX_BYTES: Final = 2**26
+"""The largest pickle, and the largest text that its plain data has in total."""
+MAX_DEPTH: Final = 50
+"""The depth to which plain data may be nested."""
+MAX_PARTS: Final = 1_000_000
+"""Instructions of a pickle, and values of its plain data: a pickle can name one part any number of times."""
+_MAX_MEMO_INDEX: Final = MAX_PARTS
+# The payload of a point is inside the object, its state and its attributes.
+_MAX_BUILT_DEPTH: Final = MAX_DEPTH + 10
+_MAX_NAME_LENGTH: Final = 1_000
+_MAX_INTEGER_BITS: Final = 4_096
+_TOO_DEEP: Final = f"it is nested more than {MAX_DEPTH} deep"
+_TOO_MANY: Final = f"it has more than {MAX_PARTS:,} parts"
+_NOT_WHOLE: Final = "it is no whole pickle"
 
 
-@attrs.define(eq=False)
+class Items(list[Any]):
+    """A list, tuple or set of a pickle."""
+
+    __slots__ = ("depth",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 1
+
+
+class Entries(dict[str, Any]):
+    """A dictionary of a pickle."""
+
+    __slots__ = ("depth",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 1
+
+
+@attrs.define(eq=False, repr=False)
 class Opaque:
-    """An object that a pickle would make: the name of what makes it, what that is called with, and its state."""
+    """An object that a pickle would create: the name of its callable, the arguments of that, and its state."""
 
     name: str
     arguments: Any = ()
     state: Any = None
+    depth: int = 1
 
     def field(self, name: str) -> Any:
-        """Return an attribute of the object, None where it has no such one."""
-        # Pydantic keeps the attributes themselves in an entry of its state.
+        """Return an attribute of the object, or None."""
+        # Pydantic stores the attributes in an entry of its state.
         state = self.state if isinstance(self.state, Mapping) else {}
         inner = state.get("__dict__", state)
         return inner.get(name) if isinstance(inner, Mapping) else None
 
 
 class _Mark:
-    """Where the items of a collection begin on the stack."""
+    """The position on the stack at which the items of a collection begin."""
+
+    __slots__ = ()
 
 
 _MARK: Final = _Mark()
@@ -45,61 +81,87 @@ _MARK: Final = _Mark()
 
 def read_pickle(data: bytes) -> Any:
     """
-    Return what a pickle says, with an `Opaque` for each object in it.
+    Return the content of a pickle, with an `Opaque` for each object in it.
+
+    Tuples and sets are lists. Size, instructions, depth and memo indexes are checked before a value is built.
 
     Raises:
-        ValueError: It is no pickle, or says more than plain data and objects.
+        ValueError: It is not a pickle, exceeds a limit, or contains more than plain data and objects.
 
     """
-    if len(data) > _MAX_SIZE:
-        raise ValueError("it is too long")
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
     machine = _Machine()
-    try:
-        for opcode, argument, _ in pickletools.genops(data):
+    instructions = pickletools.genops(data)
+    for _ in range(MAX_PARTS):
+        try:
+            # A length beyond the data is noticed without allocating it: the reader cuts the data that there is.
+            opcode, argument, _position = next(instructions)
+        except (ValueError, LookupError, ArithmeticError, StopIteration, Warning):
+            # The messages of pickletools contain data of the pickle, so they are dropped.
+            raise ValueError(_NOT_WHOLE) from None
+        try:
             if opcode.name == "STOP":
                 return machine.stack.pop()
             machine.step(opcode.name, argument)
-    except ValueError:
-        raise
-    except (IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("it is no whole pickle") from error
-    raise ValueError("it is no whole pickle")
+        except (IndexError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(_NOT_WHOLE) from error
+    raise ValueError(_TOO_MANY)
 
 
 def plain(value: Any) -> Any:
-    """Return JSON-able data that says what a value read from a pickle says; what is no such data is a ValueError."""
+    """
+    Return the content of a pickle as JSON-able data.
+
+    Raises:
+        ValueError: It exceeds a limit, or contains more than JSON can represent.
+
+    """
     return _Plain().of(value, 0)
 
 
 @attrs.define
 class _Plain:
     parts: int = 0
+    characters: int = 0
 
     def of(self, value: Any, depth: int) -> Any:
         self.parts += 1
-        if depth > _MAX_DEPTH or self.parts > _MAX_PARTS:
-            raise ValueError("it is nested too deeply, or holds too much")
-        if value is None or isinstance(value, bool | int | float | str):
+        if depth > MAX_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        if self.parts > MAX_PARTS:
+            raise ValueError(_TOO_MANY)
+        if value is None or isinstance(value, bool | int | float):
             return value
-        if isinstance(value, list | tuple | set | frozenset):
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Items):
             return [self.of(item, depth + 1) for item in value]
-        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            return {key: self.of(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, Entries):
+            return {self.text(key): self.of(item, depth + 1) for key, item in value.items()}
         raise ValueError("it holds something that is no JSON")
+
+    def text(self, value: str) -> str:
+        self.characters += len(value)
+        if self.characters > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} characters")
+        return value
 
 
 @attrs.define
 class _Machine:
-    """The stack and the memory of one pickle, whose instructions are followed one by one."""
+    """The stack and the memo of a pickle."""
 
     stack: list[Any] = attrs.field(factory=list)
     memo: dict[int, Any] = attrs.field(factory=dict)
 
     def step(self, name: str, argument: Any) -> None:
         if name in _PUSHED:
+            if isinstance(argument, int) and argument.bit_length() > _MAX_INTEGER_BITS:
+                raise ValueError(f"it has an integer of more than {_MAX_INTEGER_BITS:,} bits")
             self.stack.append(argument)
-        elif name in _MADE:
-            self.stack.append(_MADE[name]())
+        elif name in _CREATED:
+            self.stack.append(_CREATED[name]())
         elif name in _STEPS:
             _STEPS[name](self, argument)
         elif name not in _IGNORED:
@@ -110,51 +172,84 @@ class _Machine:
         while self.stack[place] is not _MARK:
             place -= 1
             if place < 0:
-                raise ValueError("it is no whole pickle")
+                raise ValueError(_NOT_WHOLE)
         items = self.stack[place + 1 :]
         del self.stack[place:]
         return items
 
     def put(self, number: int | None) -> None:
-        self.memo[len(self.memo) if number is None else number] = self.stack[-1]
+        index = len(self.memo) if number is None else number
+        if not 0 <= index <= _MAX_MEMO_INDEX:
+            raise ValueError(f"it has a memo index above {_MAX_MEMO_INDEX:,}")
+        self.memo[index] = self.stack[-1]
+
+    def nest(self, outer: Items | Entries | Opaque, inner: list[Any]) -> None:
+        """Check and update the depth of a collection before *inner* is put into it."""
+        depth = max([outer.depth, *(one.depth + 1 for one in inner if isinstance(one, Items | Entries | Opaque))])
+        if depth > _MAX_BUILT_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        outer.depth = depth
 
     def fill(self, items: list[Any]) -> None:
-        """Put keys and values into the mapping on top."""
-        mapping = self.stack[-1]
-        # The entries of an object that is a mapping, and of which only its fields are asked for.
-        if isinstance(mapping, dict):
-            mapping.update(zip(items[::2], items[1::2], strict=True))
+        """Put keys and values into the dictionary on top."""
+        entries = self.stack[-1]
+        # The entries of an object that is a mapping are ignored: only its attributes are asked for.
+        if not isinstance(entries, Entries):
+            return
+        if not all(isinstance(key, str) for key in items[::2]):
+            raise ValueError("it is no JSON: a key of a dictionary is not a text")
+        self.nest(entries, items[1::2])
+        entries.update(zip(items[::2], items[1::2], strict=True))
 
     def mapping(self) -> None:
-        """Make a mapping of the keys and values since the mark."""
+        """Make a dictionary of the keys and values since the mark."""
         items = self.since_mark()
-        self.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+        self.stack.append(Entries())
+        self.fill(items)
 
     def extend(self, items: list[Any]) -> None:
         """Put items into the list or set on top."""
         several = self.stack[-1]
-        if isinstance(several, list):
+        if isinstance(several, Items):
+            self.nest(several, items)
             several.extend(items)
-        elif isinstance(several, set):
-            several.update(items)
+
+    def collect(self, items: list[Any]) -> None:
+        """Make a list of items."""
+        self.stack.append(Items())
+        self.extend(items)
+
+    def collect_top(self, count: int) -> None:
+        """Make a list of the topmost items."""
+        if len(self.stack) < count:
+            raise ValueError(_NOT_WHOLE)
+        items = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        self.collect(items)
 
     def call(self) -> None:
         arguments, called = self.stack.pop(), self.stack.pop()
-        self.stack.append(Opaque(called.name, arguments))
+        if not isinstance(called, Opaque):
+            raise TypeError(_NOT_WHOLE)
+        made = Opaque(called.name)
+        self.nest(made, [arguments])
+        made.arguments = arguments
+        self.stack.append(made)
 
     def build(self) -> None:
-        state = self.stack.pop()
-        self.stack[-1].state = state
+        state, made = self.stack.pop(), self.stack[-1]
+        if not isinstance(made, Opaque):
+            raise TypeError(_NOT_WHOLE)
+        self.nest(made, [state])
+        made.state = state
 
-    def named(self) -> None:
-        name, module = self.stack.pop(), self.stack.pop()
+    def name(self, module: Any, name: Any) -> None:
+        """Push the object that a module and a name stand for."""
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise TypeError(_NOT_WHOLE)
+        if len(module) + len(name) > _MAX_NAME_LENGTH:
+            raise ValueError(f"it names an object with more than {_MAX_NAME_LENGTH:,} characters")
         self.stack.append(Opaque(f"{module}.{name}"))
-
-    def replace(self, count: int, make: Callable[[list[Any]], Any]) -> None:
-        """Put in the place of the topmost items what is made of them."""
-        items = self.stack[len(self.stack) - count :]
-        del self.stack[len(self.stack) - count :]
-        self.stack.append(make(items))
 
 
 _IGNORED: Final = frozenset({"PROTO", "FRAME"})
@@ -165,14 +260,14 @@ _PUSHED: Final = frozenset(
         "STRING", "BINSTRING", "SHORT_BINSTRING", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8",
     }
 )  # fmt: skip
-_MADE: Final[Mapping[str, Callable[[], Any]]] = {
+_CREATED: Final[Mapping[str, Callable[[], Any]]] = {
     "NONE": lambda: None,
     "NEWTRUE": lambda: True,
     "NEWFALSE": lambda: False,
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_SET": set,
+    "EMPTY_DICT": Entries,
+    "EMPTY_LIST": Items,
+    "EMPTY_TUPLE": Items,
+    "EMPTY_SET": Items,
     "MARK": lambda: _MARK,
 }
 _STEPS: Final[Mapping[str, Callable[[_Machine, Any], object]]] = {
@@ -188,18 +283,18 @@ _STEPS: Final[Mapping[str, Callable[[_Machine, Any], object]]] = {
     "APPEND": lambda machine, _: machine.extend([machine.stack.pop()]),
     "APPENDS": lambda machine, _: machine.extend(machine.since_mark()),
     "ADDITEMS": lambda machine, _: machine.extend(machine.since_mark()),
-    "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.since_mark())),
-    "LIST": lambda machine, _: machine.stack.append(machine.since_mark()),
+    "TUPLE": lambda machine, _: machine.collect(machine.since_mark()),
+    "LIST": lambda machine, _: machine.collect(machine.since_mark()),
     "DICT": lambda machine, _: machine.mapping(),
-    "FROZENSET": lambda machine, _: machine.stack.append(frozenset(machine.since_mark())),
-    "TUPLE1": lambda machine, _: machine.replace(1, tuple),
-    "TUPLE2": lambda machine, _: machine.replace(2, tuple),
-    "TUPLE3": lambda machine, _: machine.replace(3, tuple),
+    "FROZENSET": lambda machine, _: machine.collect(machine.since_mark()),
+    "TUPLE1": lambda machine, _: machine.collect_top(1),
+    "TUPLE2": lambda machine, _: machine.collect_top(2),
+    "TUPLE3": lambda machine, _: machine.collect_top(3),
     "POP": lambda machine, _: machine.stack.pop(),
     "POP_MARK": lambda machine, _: machine.since_mark(),
     "DUP": lambda machine, _: machine.stack.append(machine.stack[-1]),
-    "GLOBAL": lambda machine, name: machine.stack.append(Opaque(name.replace(" ", "."))),
-    "STACK_GLOBAL": lambda machine, _: machine.named(),
+    "GLOBAL": lambda machine, name: machine.name(*name.split(" ", 1)),
+    "STACK_GLOBAL": lambda machine, _: machine.name(machine.stack.pop(-2), machine.stack.pop()),
     "NEWOBJ": lambda machine, _: machine.call(),
     "REDUCE": lambda machine, _: machine.call(),
     "BUILD": lambda machine, _: machine.build(),

@@ -179,9 +179,12 @@ class Import:
 
     @property
     def _linking(self) -> Linking:
-        """How automatic links are made: not by time, since what was written to a file together need not be one."""
+        """The settings of automatic linking for an import."""
         linking = self.shared.linking
-        return attrs.evolve(linking, policy=attrs.evolve(linking.policy, max_temporal=0))
+        # Items of one file need not belong together in time. An import reports no conflicts, and comparing each
+        # observation with several older ones would take more than half of the time.
+        policy = attrs.evolve(linking.policy, max_temporal=0)
+        return attrs.evolve(linking, policy=policy, detects_conflicts=False)
 
     # Links
 

@@ -23,6 +23,7 @@ from mama_structs.memory.model import (
     MemoryType,
     Outcome,
 )
+from mama_structs.memory.text import normalize
 
 NO_WORDING: Final = 0
 """The wording of what cannot be a copy."""
@@ -108,4 +109,4 @@ def _said(memory: Memory) -> Iterator[str]:
 
 def _plain(text: str | None) -> str:
     """Return a text without what makes no other words of it: letter case, runs of blanks, final full stops."""
-    return " ".join(unicodedata.normalize("NFC", text or "").lower().split()).rstrip(_FINAL)
+    return " ".join(normalize("NFC", text or "").lower().split()).rstrip(_FINAL)

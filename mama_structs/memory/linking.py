@@ -628,10 +628,12 @@ _LIKELY: Final = 0.75
 
 @attrs.frozen(kw_only=True)
 class Linking:
-    """How automatic links are made: which are wanted, and what the embedder's cosines mean."""
+    """The policy of automatic links, the calibration of the embedder, and whether conflicts are detected as well."""
 
     policy: LinkingPolicy
     calibration: Calibration
+    # False where no caller receives the result, such as for an import.
+    detects_conflicts: bool = True
 
 
 @attrs.frozen

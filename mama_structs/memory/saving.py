@@ -371,7 +371,8 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
             for one, node in zip(new, nodes.tolist(), strict=True)
         ]
         found = candidates_of(writer, asked, linking, usual)
-        seen.extend(noticed(writer, asked, found, linking.calibration))
+        detects = linking.detects_conflicts
+        seen.extend(noticed(writer, asked, found, linking.calibration) if detects else [Noticed()] * len(asked))
         return automatic_links(writer, asked, linking, usual, found=found)
 
     writer.put_new(new, links_of)

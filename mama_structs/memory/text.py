@@ -420,12 +420,13 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
 
 def _normalised(text: str) -> str:
     """Return *text* as NFKC, as NFC where the former is much longer: one character can become eighteen."""
-    normal = _normalised_as("NFKC", text)
-    return normal if len(normal) <= 2 * len(text) + _PIECE else _normalised_as("NFC", text)
+    normal = normalize("NFKC", text)
+    return normal if len(normal) <= 2 * len(text) + _PIECE else normalize("NFC", text)
 
 
-def _normalised_as(form: Literal["NFC", "NFKC"], text: str) -> str:
-    # Ordering a run of signs takes quadratic time: where there is one, the text is taken in pieces.
+def normalize(form: Literal["NFC", "NFKC"], text: str) -> str:
+    """Return a text in a Unicode normal form, in linear time."""
+    # `unicodedata.normalize` sorts a run of combining marks in quadratic time, so a text with a long run is split.
     if _SIGNS.search(text) is None:
         return unicodedata.normalize(form, text)
     pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))

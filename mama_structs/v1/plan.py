@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import graphlib
 import hashlib
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,7 +16,6 @@ import attrs
 
 from mama_structs.errors import InvalidArgument, shown
 from mama_structs.importing.values import ForeignRow, ReadTime, kept, read_json, read_text, read_time
-from mama_structs.memory.graph import reached
 from mama_structs.memory.model import (
     OUTCOME_OF,
     SUPERSEDES,
@@ -40,6 +37,7 @@ from mama_structs.memory.model import (
 )
 from mama_structs.memory.relationships import MAX_RELATIONSHIP, normalised
 from mama_structs.memory.requests import MAX_TOPIC, check_id
+from mama_structs.memory.text import normalize
 from mama_structs.v1.read import CHECKPOINTS, DECISIONS, EDGES, VECTORS, VERSIONS, OldDatabase, OtherTable
 from mama_structs.v1.report import OddRow, TableCount
 
@@ -278,7 +276,7 @@ class _Row:
         text = self.filled("topic", "its topic", f"it is {_NO_TOPIC!r} now")
         if text is None:
             return
-        topic = unicodedata.normalize("NFC", text).strip()
+        topic = normalize("NFC", text).strip()
         if len(topic) > MAX_TOPIC:
             what = f"its topic has {len(topic):,} characters: it is shortened, and kept whole besides"
             self.tell("long_topic", what, "topic")
@@ -601,23 +599,41 @@ class _Links:
 
 
 def circles(links: Iterable[Link]) -> list[tuple[str, ...]]:
-    """Return the groups of memories that supersede each other in a circle."""
+    """Return the groups of memories that supersede each other in a circle: strongly connected components."""
     older: defaultdict[str, list[str]] = defaultdict(list)
     newer: defaultdict[str, list[str]] = defaultdict(list)
     for link in links:
         if link.link_type is LinkType.EVOLUTION:
             older[link.from_id].append(link.to_id)
             newer[link.to_id].append(link.from_id)
+    # Kosaraju's algorithm, in linear time: a file may have thousands of circles.
+    finished: list[str] = []
+    seen: set[str] = set()
+    for start in [*older]:
+        finished += _search(start, older, seen)
     groups = []
-    while True:
-        try:
-            graphlib.TopologicalSorter(older).prepare()
-        except graphlib.CycleError as error:
-            begin: str = error.args[1][0]
-            behind = reached([begin], newer)
-            members = reached([begin], older) & behind
+    seen = set()
+    for start in reversed(finished):
+        members = _search(start, newer, seen)
+        if len(members) > 1 or start in older.get(start, ()):
             groups.append(tuple(sorted(members)))
-            for member in members:
-                del older[member]
+    return sorted(groups)
+
+
+def _search(start: str, edges: Mapping[str, Sequence[str]], seen: set[str]) -> list[str]:
+    """Return the nodes that a depth-first search adds to *seen*, in the order in which it leaves them."""
+    if start in seen:
+        return []
+    seen.add(start)
+    left: list[str] = []
+    path = [(start, iter(edges.get(start, ())))]
+    while path:
+        node, ahead = path[-1]
+        further = next((one for one in ahead if one not in seen), None)
+        if further is None:
+            path.pop()
+            left.append(node)
         else:
-            return sorted(groups)
+            seen.add(further)
+            path.append((further, iter(edges.get(further, ()))))
+    return left

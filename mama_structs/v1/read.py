@@ -13,7 +13,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import MigrationError
-from mama_structs.importing.databases import CopiedDatabase, copied, quoted, refused, rowid_of
+from mama_structs.importing.databases import CopiedDatabase, copied, quoted, rowid_of
+from mama_structs.importing.files import refused
 from mama_structs.importing.values import ForeignRow
 
 DECISIONS: Final = "decisions"
@@ -27,6 +28,7 @@ _READ: Final = (DECISIONS, EDGES, CHECKPOINTS)
 _NEEDED: Final = ("id", "topic", "decision")
 # Rows of a table that is left out which are named one by one; of more their number says enough.
 _NAMED: Final = 1000
+_KEY_LENGTH: Final = 200
 _ELSEWHERE: Final = "v1.0 keeps its own in ~/.claude/mama-memory.db unless told otherwise"
 _VIRTUAL: Final = re.compile(r'(?is)\s*CREATE\s+VIRTUAL\s+TABLE\s.*?\sUSING\s+"?([a-z0-9_]+)')
 # The tables that the modules for vectors keep inside a virtual one, as their documentation names them.
@@ -64,11 +66,11 @@ class OldDatabase:
 
 def read_old(path: Path) -> OldDatabase:
     """
-    Read a v1.0 database; blocks, and changes nothing.
+    Read a v1.0 database. Blocks.
 
     Raises:
         InvalidArgument: There is no such file.
-        MigrationError: It is no database of MAMA v1.0, damaged, cut off, or being written to.
+        MigrationError: It is no database of MAMA v1.0, damaged, cut off, too large, or being written to.
 
     """
     with copied(path, kind="a database of MAMA v1.0", program="MAMA") as database:
@@ -105,12 +107,7 @@ def _read(database: CopiedDatabase) -> OldDatabase:
 
 def _tables(database: CopiedDatabase) -> list[str]:
     """Return the tables that a program made, those within a virtual one left out."""
-    names = {
-        str(name): "" if sql is None else str(sql)
-        for name, sql in database.connection.execute(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name"
-        )
-    }
+    names = database.definitions()
     # It names those of the modules that this SQLite has.
     inner = {str(row[1]) for row in database.connection.execute("PRAGMA table_list") if row[2] == "shadow"}
     for name, sql in names.items():
@@ -152,13 +149,15 @@ def _other(database: CopiedDatabase, table: str) -> OtherTable:
     found: list[tuple[Any]] = [(number + 1,) for number in range(min(rows, _NAMED))]
     with contextlib.suppress(sqlite3.OperationalError):
         if key is not None:
-            keys = f"SELECT {key} FROM {quoted(table)} LIMIT {_NAMED}"  # noqa: S608 - quoted
+            # Cut here: a thousand keys could take hundreds of gigabytes of memory.
+            cut = f"CASE WHEN typeof({key}) IN ('text', 'blob') THEN substr({key}, 1, {_KEY_LENGTH}) ELSE {key} END"
+            keys = f"SELECT {cut} FROM {quoted(table)} LIMIT {_NAMED}"  # noqa: S608 - quoted
             found = database.connection.execute(keys).fetchall()
     return OtherTable(table, rows, tuple(form.format(_key(value)) for (value,) in found))
 
 
 def _key(value: Any) -> str:
-    return str(value)[:200] if isinstance(value, str | int | float) else f"({type(value).__name__})"
+    return str(value)[:_KEY_LENGTH] if isinstance(value, str | int | float) else f"({type(value).__name__})"
 
 
 def _foreign(path: Path, why: str) -> MigrationError:

@@ -96,7 +96,7 @@ def test_a_small_pickle_that_says_much_is_refused():
     for _ in range(40):
         value = [value, value]
 
-    with pytest.raises(ValueError, match="holds too much"):
+    with pytest.raises(ValueError, match="parts"):
         plain(read_pickle(pickle.dumps(value)))
 
 
@@ -105,7 +105,7 @@ def test_one_that_holds_itself_is_refused():
     value = []
     value.append(value)
 
-    with pytest.raises(ValueError, match="too deeply"):
+    with pytest.raises(ValueError, match="nested more than 50 deep"):
         plain(read_pickle(pickle.dumps(value)))
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,8 @@ from importing_helpers import (
 
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.importing import basic_memory, langgraph, mcp_memory, mem0
-from mama_structs.importing.notes import fields_of, observations_of, relations_of
+from mama_structs.importing.frontmatter import read_fields
+from mama_structs.importing.notes import observations_of, relations_of
 from mama_structs.importing.outside import word_of
 from mama_structs.memory.relationships import check_relationship
 
@@ -233,25 +235,33 @@ def test_what_is_a_relation(line, expected):
     assert expected == relations_of(line)
 
 
-def test_frontmatter_is_read_in_its_plain_forms():
-    """Texts, lists on one line and on several, quotes and comments are read; what is nested is left alone."""
-    front = "title: 'It''s'\ntags:\n- a\n  - \"b\"\nlist: [c, 'd']\nempty:\nnested:\n  key: value\nn: 1 # one\nurl: http://x/#y"
+def test_read_fields_returns_scalars_and_lists_as_written():
+    """Scalars and lists of them are read as text, aliases are looked up, and other values are left out."""
+    front = (
+        "title: 'It''s'\ntags:\n- a\n- \"b\"\nlist: [c, 'd']\nempty:\nnested:\n  key: value\nn: 1 # one\n"
+        "url: http://x/#y\nlong: >-\n  two\n  lines\nday: &d 2025-03-01\nsame: *d\nto: {a: [b]}\nlists: [[a], b]"
+    )
 
     assert {
         "title": "It's",
         "tags": ["a", "b"],
         "list": ["c", "d"],
+        "empty": "",
         "n": "1",
         "url": "http://x/#y",
-    } == fields_of(front)
+        "long": "two lines",
+        "day": "2025-03-01",
+        "same": "2025-03-01",
+        "lists": ["b"],
+    } == read_fields(front, Path("note.md"))
 
 
-@given(text=st.text(alphabet="`[]()#-*> \n\\|x~'\"", max_size=200))
+@given(text=st.text(alphabet="`[]()#-*> \n\\|x~'\"&:{},!%", max_size=200))
 def test_any_text_is_a_note(text):
     """No text of a note is an error."""
     observations_of(text)
     relations_of(text)
-    fields_of(text)
+    read_fields(text, Path("note.md"))
 
 
 # mem0

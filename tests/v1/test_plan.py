@@ -6,6 +6,7 @@ import base64
 import json
 import unicodedata
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -350,6 +351,28 @@ def test_circles_are_found_as_by_brute_force(pairs):
     assert {str(node) for node, ends in reached.items() if node in ends} == {
         member for circle in circles(links) for member in circle
     }
+
+
+def test_circles_visits_each_link_a_constant_number_of_times_when_circles_are_many():
+    """A file of 2,000 circles of two is searched in linear time."""
+    count = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def __hash__(self):
+            nonlocal count
+            count += 1
+            return super().__hash__()
+
+    def link(from_id, to_id):
+        return SimpleNamespace(link_type=LinkType.EVOLUTION, from_id=Counted(from_id), to_id=Counted(to_id))
+
+    links = [link(f"{n}{one}", f"{n}{other}") for n in range(2_000) for one, other in ("ab", "ba")]
+    found = circles(links)
+
+    assert 2_000 == len(found)
+    assert count <= 20 * len(links)
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 5000, json.dumps("[" * 5000)])

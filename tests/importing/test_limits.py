@@ -1,0 +1,533 @@
+"""Limits on files of other programs: a hostile file raises a typed error, and nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from importing_helpers import PointStruct, entity, graph, langgraph_store, points
+from memory_helpers import SMALL
+
+import mama_structs
+from mama_structs import Session
+from mama_structs.commands import table
+from mama_structs.errors import InvalidArgument, MigrationError
+from mama_structs.importing import basic_memory, databases, files, frontmatter, langgraph, mcp_memory, mem0
+from mama_structs.importing.frontmatter import read_fields
+from mama_structs.importing.pickled import plain, read_pickle
+from mama_structs.memory.text import normalize
+from mama_structs.v1 import read_old
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
+
+
+def run_script(script):
+    """Run a script in an interpreter of its own, which may crash, and return its lines of JSON."""
+    code = textwrap.dedent(script)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# Pickles
+
+
+def test_read_pickle_raises_value_error_when_a_pickle_is_hostile():
+    """Hostile pickles raise ValueError with the limit, and the interpreter neither crashes nor hangs."""
+    outcomes = run_script(
+        r"""
+        import json, pickle, resource
+        from mama_structs.importing import pickled
+        from mama_structs.importing.pickled import plain, read_pickle
+
+        # A crash that allocates all memory must not take the machine with it.
+        resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))
+        head = b"\x80\x04"
+        deep = b")" + b"\x85" * 200_000
+        # A smaller limit, so that this takes no minute.
+        pickled.MAX_PARTS = 210_000
+        samples = {
+            "nested key": head + b"}" + deep + b"K\x01s.",
+            "nested key in many": head + b"}(" + deep + b"K\x01u.",
+            "nested dictionary": head + b"(" + deep + b"K\x01d.",
+            "nested tuple": head + deep + b".",
+            "nested frozenset": head + b"(" * 1000 + b"N" + b"\x91" * 1000 + b".",
+            "nested list": b"(" * 200_000 + b"l" * 200_000 + b".",
+            "nested object": head + b"cos\nx\n" + b"q\x00)R" + b"q\x01h\x00h\x01\x85R" * 100 + b".",
+            "tuple in set": head + b"\x8f(" + deep + b"\x90.",
+            "key of two to the 40": head + b"}" + b"N" + b"2\x86" * 40 + b"K\x01s.",
+            "list in a key": head + b"}]K\x01s.",
+            "colliding keys": head + b"}(" + b"".join(pickle.dumps(n * (2**61 - 1))[2:-1] + b"N" for n in range(9)) + b"u.",
+            "memo index": head + b"Nr" + (2**31).to_bytes(4, "little") + b".",
+            "memo index in text": b"Np99999999999999999999\n.",
+            "length of bytes": head + b"\x8e" + (2**62).to_bytes(8, "little") + b"x.",
+            "length of text": head + b"\x8d" + (2**62).to_bytes(8, "little") + b"x.",
+            "length of bytearray": b"\x80\x05\x96" + (2**62).to_bytes(8, "little") + b"x.",
+            "length of integer": head + b"\x8b" + (2**31 - 1).to_bytes(4, "little") + b"x.",
+            "integer": pickle.dumps(1 << 4_000_000),
+            "digits": b"L" + b"9" * 5_000 + b"L\n.",
+            "instructions": head + b"(" + b"}" * 210_001 + b"l.",
+            "name of a name": head + pickle.dumps("x" * 900)[2:-1] + b"2" + b"\x93" + b".",
+            "text named again": pickle.dumps([text := "x" * 2**20] * 100),
+            "list named again": pickle.dumps(__import__("functools").reduce(lambda one, _: [one] * 10, range(40), [])),
+        }
+        for name, data in samples.items():
+            try:
+                plain(read_pickle(data))
+            except ValueError as error:
+                print(json.dumps([name, str(error)]))
+            else:
+                print(json.dumps([name, None]))
+        """
+    )
+    key, deep = "it is no JSON: a key of a dictionary is not a text", "it is nested more than 50 deep"
+    whole = "it is no whole pickle"
+
+    assert {
+        "nested key": deep,
+        "nested key in many": deep,
+        "nested dictionary": deep,
+        "nested tuple": deep,
+        "nested frozenset": deep,
+        "nested list": deep,
+        "nested object": deep,
+        "tuple in set": deep,
+        "key of two to the 40": key,
+        "list in a key": key,
+        "colliding keys": key,
+        "memo index": "it has a memo index above 1,000,000",
+        "memo index in text": "it has a memo index above 1,000,000",
+        "length of bytes": whole,
+        "length of text": whole,
+        "length of bytearray": whole,
+        "length of integer": whole,
+        "integer": "it has an integer of more than 4,096 bits",
+        "digits": whole,
+        "instructions": "it has more than 1,000,000 parts",
+        "name of a name": "it names an object with more than 1,000 characters",
+        "text named again": "it has more than 67,108,864 characters",
+        "list named again": "it has more than 1,000,000 parts",
+    } == dict(outcomes)
+
+
+@given(data=st.binary(max_size=100).map(lambda data: data + b"."))
+def test_read_pickle_error_contains_no_data_of_the_pickle(data):
+    """The error for an instruction with a wrong argument does not repeat the argument."""
+    for sample in (b"Isecret\n", b"Lsecret\n", b"Fsecret\n", b"Ssecret\n", b"psecret\n"):
+        with pytest.raises(ValueError, match="no whole pickle") as caught:
+            read_pickle(sample + data)
+
+        assert "secret" not in str(caught.value)
+        assert caught.value.__suppress_context__
+
+
+@given(depth=st.integers(0, 120))
+def test_plain_accepts_lists_up_to_the_limit_of_depth(depth):
+    """Plain data may be nested 50 deep, and no deeper."""
+    data = b"\x80\x04" + b"]" * (depth + 1) + b"a" * depth + b"."
+
+    if depth <= 50:
+        assert depth == json.dumps(plain(read_pickle(data))).count("[") - 1
+    else:
+        with pytest.raises(ValueError, match="nested more than 50 deep"):
+            plain(read_pickle(data))
+
+
+def test_mem0_read_lists_point_when_its_id_is_nested(tmp_path):
+    """A point whose id would be a text of 10**40 characters is left out and listed."""
+    nested = "x"
+    for _ in range(40):
+        nested = [nested] * 10
+    point = pickle.dumps(PointStruct(id=nested, vector=[0.5], payload={"data": "left out"}))
+    file = points(tmp_path / "collection" / "mem0" / "storage.sqlite", [("1", {"data": "kept"}), ("2", point)])
+    found = mem0.read(file)
+
+    assert ["kept"] == [one.value["data"] for one in found.records]
+    assert ["left out: its id is neither a text nor a number"] == [one.note for one in found.odd]
+
+
+# Files
+
+
+def sparse(path, size=2**33, start=b""):
+    """Make a file of 8 GB that takes no space."""
+    with path.open("wb") as file:
+        file.write(start)
+        file.truncate(size)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "is_database", "limit"),
+    [
+        (basic_memory.read, "note.md", False, files.MAX_NOTE_BYTES),
+        (mcp_memory.read, "memory.jsonl", False, files.MAX_FILE_BYTES),
+        (mem0.read, "all.json", False, files.MAX_FILE_BYTES),
+        (langgraph.read, "store.db", True, files.MAX_DATABASE_BYTES),
+        (mem0.read, "history.db", True, files.MAX_DATABASE_BYTES),
+        (read_old, "mama-memory.db", True, files.MAX_DATABASE_BYTES),
+    ],
+)
+def test_read_raises_migration_error_when_a_file_is_too_large(  # noqa: PLR0917 - fixtures and parameters
+    tmp_path, monkeypatch, read, name, is_database, limit
+):
+    """A file of 8 GB is rejected by its size, and no more than its first bytes are read."""
+    start = b""
+    if is_database:
+        with contextlib.closing(sqlite3.connect(tmp_path / "small.db")) as database:
+            database.execute("CREATE TABLE t (a)")
+        start = (tmp_path / "small.db").read_bytes()
+    file = sparse(tmp_path / name, start=start)
+    count = 0
+    real = os.fdopen
+
+    class Counting(io.FileIO):
+        def read(self, size=-1):
+            nonlocal count
+            data = super().read(min(size, 2**21) if size >= 0 else 2**21)
+            count += len(data)
+            return data
+
+    monkeypatch.setattr(os, "fdopen", lambda fd, *mode, **more: Counting(fd) if more else real(fd, *mode))
+    with pytest.raises(MigrationError) as caught:
+        read(file)
+
+    assert name in str(caught.value)
+    assert f"{limit:,} bytes" in str(caught.value)
+    assert str(file) == caught.value.path
+    assert count <= 2**20
+
+
+def test_read_raises_migration_error_when_one_note_of_a_folder_is_too_large(tmp_path):
+    """The error for a folder names the note."""
+    (tmp_path / "small.md").write_text("Small.")
+    sparse(tmp_path / "large.md")
+
+    with pytest.raises(MigrationError, match=r"large\.md.*16,777,216 bytes"):
+        basic_memory.read(tmp_path)
+
+
+def test_read_bytes_raises_migration_error_when_a_file_grows(tmp_path):
+    """A file that has more bytes than its size says is read up to the limit only."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("only Linux has files of unknown size below /proc")
+
+    with pytest.raises(MigrationError, match="at most 10 bytes, got 11"):
+        files.read_bytes(maps, "a file", limit=10)
+    assert len(files.read_bytes(maps, "a file", limit=2**24)) > 10
+
+
+def test_read_raises_migration_error_when_the_notes_of_a_folder_are_too_large(tmp_path, monkeypatch):
+    """The notes of a folder have a limit in total."""
+    monkeypatch.setattr(basic_memory, "MAX_FOLDER_BYTES", 30)
+    for number in range(4):
+        (tmp_path / f"{number}.md").write_text("x" * 10)
+
+    with pytest.raises(MigrationError, match="30 bytes in total"):
+        basic_memory.read(tmp_path)
+
+
+def test_list_files_raises_migration_error_when_a_folder_has_too_many_entries(tmp_path, monkeypatch):
+    """Entries are counted while they are listed, hidden ones too."""
+    monkeypatch.setattr(files, "MAX_FOLDER_ENTRIES", 10)
+    for number in range(11):
+        (tmp_path / f".{number}.md").touch()
+
+    for read in (basic_memory.read, mem0.read):
+        with pytest.raises(MigrationError, match="at most 10 files and folders"):
+            read(tmp_path)
+
+
+def test_list_files_raises_migration_error_when_folders_are_nested_too_deep(tmp_path):
+    """Folders nested a thousand deep raise MigrationError and not RecursionError."""
+    (tmp_path / "note.md").write_text("x")
+    current = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1_500):
+        os.mkdir("d", dir_fd=current)
+        inner = os.open("d", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = inner
+    os.close(current)
+    try:
+        with pytest.raises(MigrationError, match="nested at most 64 deep"):
+            basic_memory.read(tmp_path)
+    finally:
+        # pytest removes the folder recursively, which fails at such a depth.
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+def test_read_lists_symbolic_links_and_special_files_and_reads_none(tmp_path):
+    """Links to files, folders and devices, loops, FIFOs and sockets are listed in the report and never opened."""
+    notes = tmp_path / "notes"
+    outside = tmp_path / "outside"
+    notes.mkdir()
+    outside.mkdir()
+    (outside / "secret.md").write_text("Secret.")
+    (notes / "a.md").write_text("Kept.")
+    (notes / "device.md").symlink_to("/dev/zero")
+    (notes / "file.md").symlink_to(outside / "secret.md")
+    (notes / "folder").symlink_to(outside)
+    (notes / "loop").symlink_to(notes)
+    os.mkfifo(notes / "pipe.md")
+    found = basic_memory.read(notes)
+
+    assert ["Kept."] == [one.record["content"] for one in found.memories]
+    assert {
+        "device.md": "left out: it is a symbolic link",
+        "file.md": "left out: it is a symbolic link",
+        "folder": "left out: it is a symbolic link",
+        "loop": "left out: it is a symbolic link",
+        "pipe.md": "left out: it is not a regular file",
+    } == {one.id: one.note for one in found.odd}
+
+
+def test_mem0_read_follows_no_symbolic_link_below_its_folder(tmp_path):
+    """A link to a database outside of the folder is listed and not read."""
+    home = tmp_path / "home"
+    home.mkdir()
+    points(tmp_path / "outside" / "storage.sqlite", [("1", {"data": "outside"})])
+    points(home / "collection" / "mem0" / "storage.sqlite", [("2", {"data": "inside"})])
+    (home / "linked").symlink_to(tmp_path / "outside")
+    (home / "storage.sqlite").symlink_to(tmp_path / "outside" / "storage.sqlite")
+    found = mem0.read(home)
+
+    assert ["inside"] == [one.value["data"] for one in found.records]
+    assert [("storage.sqlite", "not_read")] == [(one.id, one.kind) for one in found.odd]
+
+
+# JSON
+
+
+def test_read_lists_or_raises_when_json_is_nested_deeply_or_has_huge_numbers(tmp_path):
+    """Deep JSON and huge numbers are listed for one item of many, and a typed error for a whole file."""
+    hostile = ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000, '{"a":1e999}']
+    lines = [f'{{"type":"entity","name":"E","observations":{one}}}' for one in hostile]
+    found = mcp_memory.read(graph(tmp_path / "memory.jsonl", entity("Ada"), *lines))
+    store = langgraph_store(tmp_path / "store.db", [("a", str(n), one) for n, one in enumerate(hostile)])
+
+    assert ["no_item"] * 4 == [one.kind for one in found.odd]
+    assert ["no_json"] * 4 == [one.kind for one in langgraph.read(store).odd]
+    for one in hostile:
+        (tmp_path / "all.json").write_text(f'[{{"id":"1","memory":"x","metadata":{one}}}]')
+        with pytest.raises(MigrationError, match=r"all\.json"):
+            mem0.read(tmp_path / "all.json")
+
+
+async def test_import_jsonl_raises_invalid_argument_when_a_line_is_hostile(tmp_path):
+    """Deep JSON, huge numbers and a line without an end raise InvalidArgument, and nothing is written."""
+    path = tmp_path / "export.jsonl"
+    async with Session.open(None, embedder=SMALL) as session:
+        await session.memories.save_context("The text.", source="here")
+        await session.memories.export_jsonl(path)
+    whole = path.read_text()
+    for hostile in ("[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000, "1e999"):
+        path.write_text(whole.replace('"source":"here"', f'"source":"here","extra":{{"a":{hostile}}}'))
+        async with Session.open(None, embedder=SMALL) as session:
+            with pytest.raises(InvalidArgument, match="line 2"):
+                await session.memories.import_jsonl(path)
+
+            assert 0 == await session.memories.count()
+
+
+# YAML
+
+
+def bomb(levels=9, width=9):
+    """Return YAML that expands to *width* ** *levels* texts."""
+    lines = ["a0: &a0 [lol]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        bomb(),
+        "a: " + "[" * 5_000,
+        "a: " + "{b: " * 2_000,
+        "\n".join(f"k{n}: v" for n in range(1_100)),
+        "a: " + "x" * 2**14,
+    ],
+    ids=["aliases", "lists", "mappings", "nodes", "characters"],
+)
+def test_read_raises_migration_error_when_frontmatter_exceeds_a_limit(tmp_path, front):
+    """A note with a YAML bomb raises MigrationError with its path and the limit."""
+    (tmp_path / "note.md").write_text(f"---\n{front}\n---\nText.")
+
+    with pytest.raises(MigrationError, match=r"note\.md.*frontmatter of at most (2,000 YAML nodes|16,384 characters)"):
+        basic_memory.read(tmp_path)
+
+
+def test_read_fields_expands_no_alias(monkeypatch):
+    """Below the limit an alias of nested lists adds nothing."""
+    monkeypatch.setattr(frontmatter, "MAX_ALIASES", 1_000)
+    fields = read_fields(bomb(), Path("note.md"))
+
+    assert {"a0": ["lol"], **{f"a{n}": [] for n in range(1, 9)}} == fields
+
+
+@pytest.mark.parametrize(
+    "front",
+    ["a: !!python/object/apply:os.system [exit]", "a: !!python/name:os.system x", "<<: {a: 1}", 'a: "\\U00110000"'],
+)
+def test_read_fields_constructs_no_object(front):
+    """Tags, merges and code points beyond Unicode neither construct anything nor raise."""
+    fields = read_fields(front, Path("note.md"))
+
+    assert fields in ({"a": ["exit"]}, {"a": "x"}, {}, None)
+
+
+def test_read_reports_note_when_its_frontmatter_is_no_yaml(tmp_path):
+    """A note with invalid YAML is imported under its file's name, and reported."""
+    (tmp_path / "note.md").write_text("---\ntitle: [Tea\n---\nText.")
+    found = basic_memory.read(tmp_path)
+
+    assert ["note"] == [one.record["topic"] for one in found.memories]
+    assert [("notes", "note.md", "no_yaml")] == [(one.what, one.id, one.kind) for one in found.odd]
+
+
+def test_read_raises_invalid_argument_when_pyyaml_is_missing(tmp_path, monkeypatch):
+    """Without PyYAML the error names the extra."""
+    (tmp_path / "note.md").write_text("Text.")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    frontmatter._yaml.cache_clear()
+    try:
+        with pytest.raises(InvalidArgument, match=r"mama-structs\[basic-memory\]"):
+            basic_memory.read(tmp_path)
+    finally:
+        frontmatter._yaml.cache_clear()
+
+
+@given(marks=st.lists(st.sampled_from(["\u0301", "\u0323", "e", "한", " "]), max_size=60))
+def test_normalize_returns_the_normal_form(marks):
+    """A text without a long run of combining marks is normalized as Unicode says."""
+    text = "".join(marks)
+
+    assert unicodedata.normalize("NFC", text) == normalize("NFC", text)
+
+
+def test_normalize_sorts_pieces_when_a_run_of_combining_marks_is_long(monkeypatch):
+    """A run of 200,000 combining marks is normalized in pieces: its order is quadratic."""
+    longest = 0
+    real = unicodedata.normalize
+
+    def counting(form, text):
+        nonlocal longest
+        longest = max(longest, len(text))
+        return real(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", counting)
+    normalize("NFC", "\u0301\u0323" * 100_000)
+
+    assert longest == 64
+
+
+# SQLite
+
+
+def database_of(path, *statements):
+    """Make a database by statements."""
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("BEGIN")
+        for statement in statements:
+            database.execute(statement)
+    return path
+
+
+STORE = "CREATE TABLE store (prefix text, key text, value text)"
+
+
+def test_read_ignores_views_triggers_and_generated_columns(tmp_path):
+    """Expressions of the schema are never evaluated for what is read."""
+    file = database_of(
+        tmp_path / "store.db",
+        "CREATE TABLE store (prefix text, key text, value text, big AS (zeroblob(200000000)), x AS (abs(key)) STORED)",
+        "CREATE VIEW store_vectors AS SELECT prefix, key, zeroblob(900000000) AS field_name FROM store",
+        "CREATE TRIGGER t AFTER INSERT ON store BEGIN SELECT randomblob(100000000); END",
+        "INSERT INTO store VALUES ('a', '1', '{\"text\": \"x\"}')",
+    )
+    found = langgraph.read(file)
+
+    assert [{"text": "x"}] == [one.value for one in found.records]
+
+
+def test_read_raises_migration_error_when_a_table_is_a_view(tmp_path):
+    """A view in place of a table is not read."""
+    file = database_of(
+        tmp_path / "store.db",
+        "CREATE VIEW store AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+        "SELECT 'a' AS prefix, i AS key, '{}' AS value FROM n",
+    )
+
+    with pytest.raises(MigrationError, match="none of a LangGraph store"):
+        langgraph.read(file)
+
+
+def test_read_raises_migration_error_when_a_table_is_virtual(tmp_path):
+    """A virtual table in place of a table is not read."""
+    try:
+        file = database_of(tmp_path / "store.db", "CREATE VIRTUAL TABLE store USING fts5(prefix, key, value)")
+    except sqlite3.OperationalError:
+        pytest.skip("this SQLite has no FTS5")
+
+    with pytest.raises(MigrationError, match="store is a virtual table"):
+        langgraph.read(file)
+
+
+def test_read_raises_migration_error_when_rows_are_larger_than_the_file(tmp_path):
+    """A column that was added with a long default value makes no small file take all memory."""
+    file = database_of(
+        tmp_path / "store.db",
+        STORE,
+        *(f"INSERT INTO store VALUES ('a', '{n}', '{{}}')" for n in range(500)),
+        f"ALTER TABLE store ADD COLUMN more TEXT DEFAULT '{'x' * 100_000}'",
+    )
+
+    with pytest.raises(MigrationError, match="rows of store are larger than the file"):
+        langgraph.read(file)
+
+
+def test_read_raises_migration_error_when_a_database_has_too_many_tables(tmp_path):
+    """The tables are counted before they are looked at."""
+    file = database_of(tmp_path / "store.db", STORE, *(f"CREATE TABLE t{n} (a)" for n in range(1_000)))
+
+    with pytest.raises(MigrationError, match="at most 1,000 tables"):
+        langgraph.read(file)
+    with pytest.raises(MigrationError, match="at most 1,000 tables"):
+        read_old(file)
+
+
+def test_read_raises_migration_error_when_a_value_is_too_large(tmp_path, monkeypatch):
+    """A row above the limit is named as too large, and not as damage."""
+    monkeypatch.setitem(databases._LIMITS, sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+    file = database_of(tmp_path / "store.db", STORE, f"INSERT INTO store VALUES ('a', '1', '{'x' * 200_000}')")
+
+    with pytest.raises(MigrationError, match="a value or a row of more than"):
+        langgraph.read(file)
+
+
+# The command
+
+
+def test_import_from_command_makes_no_store_when_a_file_is_hostile(tmp_path):
+    """The command ends with the typed error, before a store is made."""
+    sparse(tmp_path / "note.md")
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises(MigrationError):
+        table.run(table.parse(["import-from", "basic-memory", str(tmp_path), str(tmp_path / "new.mama")]))
+
+    assert not (tmp_path / "new.mama").exists()
