@@ -21,6 +21,7 @@ import attrs
 
 from mama_structs._async import in_own_thread, to_its_end
 from mama_structs._home import Home, home_at
+from mama_structs._offload import Load, run_inline_or_in_thread
 from mama_structs.descriptors.carrying import LAX, CarriedRows, carried
 from mama_structs.descriptors.log import STARTS
 from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
@@ -66,7 +67,8 @@ async def copy_home(source: Home, target: Home, *, namespace: str | None, progre
         raise UnknownNamespace(namespace, hint=hint_at(namespace, known))
     names = known if namespace is None else (namespace,)
     rows = await source.storage.look(lambda rows: carried(rows, names, strays=namespace is None))
-    _refuse_others(await target.storage.look(lambda rows: carried(rows, names, strays=False)), rows)
+    there = await target.storage.look(lambda rows: carried(rows, names, strays=False))
+    await run_inline_or_in_thread(Load(items=len(there.rows)), _refuse_others, there, rows)
     steps = _Steps(progress, 2 * len(rows.texts))
     damaged = list(rows.damaged)
     tallies = {name: KindTally() for name in names}
@@ -243,11 +245,22 @@ async def _compare(
 ) -> None:
     """Compare the conversations that are there with the source."""
     there = await target.look(lambda rows: carried(rows, list(tallies), strays=False))
-    _refuse_others(there, wanted)
-    missing = [(wanted.spaces[key], key) for key in wanted.rows if key not in there.rows]
-    missing += [text for text in wanted.texts if text not in lost and text not in there.texts]
-    if missing:
-        refuse(missing[0][0], "lacks what conversations hold", [key for _, key in missing])
+
+    def compare() -> None:
+        _refuse_others(there, wanted)
+        missing = [(wanted.spaces[key], key) for key in wanted.rows if key not in there.rows]
+        missing += [text for text in wanted.texts if text not in lost and text not in there.texts]
+        if missing:
+            refuse(missing[0][0], "lacks what conversations hold", [key for _, key in missing])
+
+    def count() -> None:
+        for key, row in sorted(there.rows.items()):
+            if not key.startswith(LAX):
+                kind = "conversations" if key.startswith(STARTS) else "changes"
+                tallies[there.spaces[key]].add(kind, key.encode() + row)
+
+    load = Load(items=len(there.rows) + len(wanted.rows))
+    await run_inline_or_in_thread(load, compare)
     for name, keys in _pages(there.texts):
         found = await target.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023 - awaited
         for key, row in found.items():
@@ -255,7 +268,4 @@ async def _compare(
                 refuse(name, "has damaged texts of conversations", [key])
             tallies[name].add("conversations' texts", key.encode())
         steps.tell(len(keys))
-    for key, row in sorted(there.rows.items()):
-        if not key.startswith(LAX):
-            kind = "conversations" if key.startswith(STARTS) else "changes"
-            tallies[there.spaces[key]].add(kind, key.encode() + row)
+    await run_inline_or_in_thread(load, count)

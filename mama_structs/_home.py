@@ -23,6 +23,7 @@ from typing import Final
 import attrs
 
 from mama_structs._async import in_own_thread, to_its_end
+from mama_structs._offload import Load, run_inline_or_in_thread
 from mama_structs._shared import Registry
 from mama_structs.descriptors.conversation_info import ConversationInfo
 from mama_structs.descriptors.conversations import (
@@ -314,7 +315,9 @@ class Home:
         known = self._open.get(key)
         with contextlib.ExitStack() as claims:
             if known is not None and known.refs.is_here and not known.is_forsaken:
-                going = known.refs.erase(erasure, dry_run=dry_run)
+                usage = known.refs.usage
+                size = Load(usage.bytes, usage.handles)
+                going = await known.refs.change(size, lambda refs: refs.erase(erasure, dry_run=dry_run))
             else:
                 busy: StoreBusy | None = None
                 try:
@@ -323,7 +326,9 @@ class Home:
                 except StoreBusy as error:
                     busy = error
                 entries, log = await load(self.storage, key, DescriptorSettings())
-                going = entries.going(erasure)
+                usage = entries.usage
+                size = Load(usage.bytes, usage.handles)
+                going = await run_inline_or_in_thread(size, entries.going, erasure)
                 if busy is not None and going:
                     raise busy
                 for one in () if dry_run else going:

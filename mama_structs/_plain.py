@@ -39,6 +39,8 @@ _STEPS: Final = 8
 # Longer integers have no decimal text: Python limits it to 4,300 digits by default.
 _MAX_INT_BITS: Final = 14_000
 _MAX_TYPE_NAME: Final = 80
+_JSON_PIECE: Final = 200
+MAX_JSON_PIECES_DEPTH: Final = 8
 
 
 @functools.singledispatch
@@ -358,6 +360,30 @@ def is_same_json(value: object, other: object) -> bool:
 def json_text(data: object) -> str:
     """Return data as the JSON that a model reads: compact, and every sign as it is."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def json_text_in_pieces(data: Any, depth: int = MAX_JSON_PIECES_DEPTH) -> str:
+    """
+    Return what `json_text` returns, written in pieces: one call of the C encoder holds the interpreter lock to its end.
+
+    Containers of more than 200 members are divided, down to *depth* levels.
+    """
+    kind = type(data)
+    if depth and kind is list:
+        if any(map(_is_long, data)):
+            return f"[{','.join(json_text_in_pieces(member, depth - 1) for member in data)}]"
+        if len(data) > _JSON_PIECE:
+            parts = (json_text(data[start : start + _JSON_PIECE]) for start in range(0, len(data), _JSON_PIECE))
+            return f"[{','.join(part[1:-1] for part in parts)}]"
+    if depth and kind is dict and (len(data) > _JSON_PIECE or any(map(_is_long, data.values()))):
+        pairs = ((json_text({key: None}), member) for key, member in data.items())
+        written = (f"{frame[1 : -len('null}')]}{json_text_in_pieces(member, depth - 1)}" for frame, member in pairs)
+        return f"{{{','.join(written)}}}"
+    return json_text(data)
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, list | dict) and len(value) > _JSON_PIECE
 
 
 def json_size(value: object) -> int:

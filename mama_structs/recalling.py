@@ -18,6 +18,8 @@ import attrs
 import numpy as np
 
 from mama_structs import _check
+from mama_structs._async import in_own_thread
+from mama_structs._offload import measure, run_inline_or_in_thread
 from mama_structs._provenance import Origin, least_trusted, mark_of
 from mama_structs._quoting import plainly, quoted, without_recalled
 from mama_structs.descriptors.messages import said_by_user
@@ -108,17 +110,26 @@ async def recall(
     """
     room = _check.whole("max_chars", max_chars, _LEAST_CHARS)
     told = Told() if told is None else told
-    # Half of a surrogate pair is no text that could be searched for.
-    text = _bounded(said_by_user(message)).encode("utf-8", "replace").decode()
+    text = await run_inline_or_in_thread(measure(message), _question, message)
     hits: list[Hit] = []
     if text.strip():
         hits, _ = await memories._worth_showing(text, limit=_LIMIT, bounds=BOUNDS)  # noqa: SLF001 - a plan for this answer
-        resuming = resuming or (exposure or _exposure()).detect(text).kind == "resuming"
+        # Compiling the cues takes a quarter of a second, once in a process.
+        resuming = resuming or (await in_own_thread(functools.partial(_kind_of, text, exposure))) == "resuming"
     if not hits and not resuming:
         return Recall()
     plan = functools.partial(Grounds.of, hits=hits, where=memories._holding(), resuming=resuming)  # noqa: SLF001 - as above
     grounds = await memories._each(plan)  # noqa: SLF001 - as above
     return written(attrs.evolve(Grounds.joined(grounds), own=memories.namespace), hits, told, room)
+
+
+def _question(message: object) -> str:
+    """Return the text to search for; lone surrogates, which UTF-8 cannot encode, are replaced."""
+    return _bounded(said_by_user(message)).encode("utf-8", "replace").decode()
+
+
+def _kind_of(text: str, exposure: Exposure | None) -> str | None:
+    return (exposure or _exposure()).detect(text).kind
 
 
 @functools.cache

@@ -29,10 +29,12 @@ from mama_structs._async import (
 )
 from mama_structs._budget import Budget
 from mama_structs._check import is_address, whole
+from mama_structs._offload import measure, run_inline_or_in_thread
 from mama_structs._provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, trusts_in, using_inserted_texts
 from mama_structs._showing import Figures, boxed, counted, escaped, heading, table
 from mama_structs._telemetry import load, observed
 from mama_structs.descriptors.conversation_info import Conversations
+from mama_structs.descriptors.marking import message_load
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import (
     DescriptorError,
@@ -165,6 +167,7 @@ class Session:
         self.tools: ToolSet = ToolSet()
         self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._heard: Heard = Heard()
+        self._observing = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         own = ref_tools(self.refs)
         if settings.tools.memory:
@@ -502,10 +505,11 @@ class Session:
         """
         self._check()
         budget = self._budget(max_chars)
-        tool, asked = self._tool(tool_name), _read(arguments)
+        load = measure(arguments)
+        tool, asked = self._tool(tool_name), await run_inline_or_in_thread(load, _read, arguments)
         kept, inserted = len(self.refs), None
         try:
-            given = passed(asked, tool, self.refs.get)
+            given = await self.refs.look(load, lambda refs: passed(asked, tool, refs.get))
         except (DescriptorError, InvalidArgument) as error:
             if tool.on_error is None:
                 raise
@@ -525,8 +529,12 @@ class Session:
                 result = await tool.run(given.arguments, host=host)
                 if kind := getattr(result, "type", None) if isinstance(result, str) else None:
                     found["error__type"] = kind
+        from mama_structs.descriptors.decorator import shorten  # noqa: PLC0415 - a session is open: see the top
+
         with using_inserted_texts(inserted):
-            shown = self._told(tool, result, budget)
+            shown = await shorten(
+                self.refs, result, lambda refs, keeps: self._told(tool, result, budget, refs=refs, keeps=keeps)
+            )
         if len(self.refs) != kept:
             try:
                 await self.flush()
@@ -542,8 +550,8 @@ class Session:
         # Where no tool reads on, what is left out would be lost.
         return self.refs.budget if max_chars is not None and self.settings.descriptors.enabled else None
 
-    def _told(self, tool: Tool, result: Any, budget: Budget | None) -> Any:
-        """Return a tool's result as data within the budget."""
+    def _told(self, tool: Tool, result: Any, budget: Budget | None, *, refs: mama_structs.RefStore, keeps: bool) -> Any:
+        """Return a tool's result as data within the budget; may run in a thread, with a draft of the refs."""
         from mama_structs._control_flow import is_framework_result  # noqa: PLC0415
         from mama_structs._plain import to_answer  # noqa: PLC0415
         from mama_structs.descriptors.decorator import within_budget  # noqa: PLC0415
@@ -559,18 +567,18 @@ class Session:
         if budget is None:
             return data
         # What the tools of handles read is kept already, and what memories gave makes room for what is new.
-        keeps = tool.wrapped and not is_error and self.settings.descriptors.enabled
+        keeps = keeps and tool.wrapped and not is_error and self.settings.descriptors.enabled
         is_own = self._is_own(tool)
         source = tool.name if is_own or tool.name in self.hidden else TOOL_RESULT
         if keeps and is_own:
-            make_room(self.refs)
+            make_room(refs)
         # Memories in an answer are marked with their trust. Other tools show memories among the references only, and
         # the tools of v1.0 mark them in text.
         marked = data if is_own else data.get("references") if isinstance(data, dict) else None
         trusts = [UNKNOWN_ORIGIN] if tool.deprecated else trusts_in(marked)
         shown_by = Provenance("tool", least_trusted(["tool", *trusts]))
         shown = within_budget(
-            self.refs,
+            refs,
             data,
             what=tool.name,
             budget=budget,
@@ -671,15 +679,19 @@ class Session:
         from mama_structs.memory.learning import Utterance, learn  # noqa: PLC0415
 
         self._check()
-        said = [
-            Utterance(
-                # A message of the user may show the text of a handle.
-                least_trusted([one.speaker, *trusts_shown(one.text, self.refs)]),
-                one.text,
-                f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}",
-            )
-            for one in spoken_in(messages)
-        ]
+
+        def read(refs: mama_structs.RefStore) -> list[Utterance]:
+            return [
+                Utterance(
+                    # A message of the user may show the text of a handle.
+                    least_trusted([one.speaker, *trusts_shown(one.text, refs)]),
+                    one.text,
+                    f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}",
+                )
+                for one in spoken_in(messages)
+            ]
+
+        said = await self.refs.look(measure(messages), read)
         return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)
 
     # Refs and descriptors
@@ -692,18 +704,22 @@ class Session:
         is told to the model with the next result of a tool that an adapter runs.
 
         Args:
-            message: See `RefStore.ingest`.
+            message: See `RefStore.ingest`; of any size, since a large one is processed in a thread.
 
         Raises:
             InvalidArgument: *message* is no model's answer; nothing was stored.
+            StoreBusy: Other calls changed the refs during each of several attempts to store a large message.
             StoreError: The disk does not take it; the refs can be used, and the next `flush` tries again.
 
         """
         self._check()
-        ingested = self._heard.before(message)
-        if ingested is None:
-            ingested = self.refs.ingest(message)
-            self._heard.keep(message, ingested)
+        load = message_load(message)
+        # An adapter and the host may observe one message concurrently: the second one must find the first.
+        async with self._observing:
+            ingested = await run_inline_or_in_thread(load, self._heard.before, message)
+            if ingested is None:
+                ingested = await self.refs.change(load, lambda refs: refs.ingest(message))
+                self._heard.keep(message, ingested)
         await self.flush()
         return ingested
 
@@ -720,8 +736,10 @@ class Session:
         """
         Return a result as a model should read it, shortened if it is long; the whole is on disk then.
 
+        A large result is processed in a thread.
+
         Args:
-            result: See `RefStore.wrap`.
+            result: See `RefStore.wrap`. Do not change it before the call returns.
             source: The source of the result, which determines the origin of the new handles: ``"user_input"`` and
                 ``"host"`` are the user's, ``"tool_result"`` is a tool's, every other one, such as ``"web"``, is from
                 outside. With ``"user_input"`` the user's own words around the pasted text stay visible.
@@ -731,7 +749,7 @@ class Session:
 
         """
         self._check()
-        shown = self.refs.wrap(result, source=source)
+        shown = await self.refs.change(measure(result), lambda refs: refs.wrap(result, source=source))
         if shown is not result:
             await self.flush()
         return shown
@@ -943,7 +961,7 @@ class SessionStream:
         Take the next part and return what is known by now; see `RefStream.feed`.
 
         Raises:
-            InvalidArgument: It is no chunk of an answer.
+            InvalidArgument: It is no chunk of an answer, or has more than 1,000,000 characters or 1,000 refs.
             SessionClosed: The stream was closed.
 
         """
@@ -958,7 +976,7 @@ class SessionStream:
             StoreError: The disk does not take it; the refs can be used, and the next `Session.flush` tries again.
 
         """
-        ingested: mama_structs.Ingested = self._stream.close()
+        ingested: mama_structs.Ingested = await self._stream.finish()
         await self._closed(ingested)
         return ingested
 

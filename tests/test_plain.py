@@ -10,7 +10,7 @@ import types
 import attrs
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mama_structs._plain import (
@@ -20,6 +20,7 @@ from mama_structs._plain import (
     copy_plain,
     json_size,
     json_text,
+    json_text_in_pieces,
     own_copy,
     plain_of,
     written,
@@ -232,3 +233,16 @@ def test_what_a_model_reads_has_no_blanks_between_its_signs():
     text = json_text({"name": "행성", "rows": [1, {"a": None}]})
 
     assert '{"name":"행성","rows":[1,{"a":null}]}' == text
+
+
+@settings(max_examples=15)
+@given(st.lists(JSON, max_size=2), st.sampled_from([1, 199, 201]), st.integers(0, 4))
+def test_json_text_in_pieces_returns_what_json_text_returns(values, repeats, nesting):
+    """Long lists and mappings, alone, nested and with keys that are no texts, are written alike."""
+    long = values * repeats
+    data = {"list": long, 1: dict(enumerate(long)), None: [long, [1, long]], "text": "x"}
+    for _ in range(nesting):
+        data = [data]
+
+    assert json_text(data) == json_text_in_pieces(data)
+    assert json_text(long) == json_text_in_pieces(long)

@@ -349,7 +349,7 @@ def kept(session: Session, media: Media) -> str:
         # No tool would read it.
         return f"[{what}: cannot be shown here]"
     try:
-        descriptor = session.refs.add(content, source="tool_result", mime_type=media.mime_type)
+        descriptor = session.refs.add_any(content, source="tool_result", mime_type=media.mime_type)
     except (QuotaExceeded, InvalidArgument) as error:
         _log.warning("%s of a tool is not kept: %s", media.kind, error)
         return f"[{what}: cannot be shown here]"

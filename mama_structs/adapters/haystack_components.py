@@ -6,6 +6,7 @@ import mimetypes
 from typing import Any, Final, Self
 
 from mama_structs import _check
+from mama_structs._offload import measure
 from mama_structs.adapters._haystack import Connected, Where
 from mama_structs.adapters._haystack_documents import Filters
 from mama_structs.adapters.haystack import HaystackDocumentStore
@@ -124,9 +125,11 @@ class HaystackToolResultStore(Connected, ToolResultStore):
         mime_type = (mimetypes.guess_type(key)[0] or _BYTES) if isinstance(content, bytes) else None
 
         async def write() -> str:
-            handle = session.refs.add(content, source=key, mime_type=mime_type).handle
+            descriptor = await session.refs.change(
+                measure(content), lambda refs: refs.add_any(content, source=key, mime_type=mime_type)
+            )
             await session.flush()
-            return handle
+            return descriptor.handle
 
         return self._bridge.run(write)
 

@@ -12,14 +12,16 @@ from mama_structs._async import call_progress, find_session, no_session
 from mama_structs._budget import Budget
 from mama_structs._control_flow import is_framework_result
 from mama_structs._introspect import awaited, called_by, disguise, name_of
+from mama_structs._offload import measure
 from mama_structs._telemetry import raised
 from mama_structs.descriptors.store import RefStore
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreError, WrongLoop, shown
 
 _log = logging.getLogger("mama_structs")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Wrapped = Callable[P, Coroutine[Any, Any, R | str]]
 
@@ -80,6 +82,20 @@ def within_budget(
     return result
 
 
+async def shorten(store: RefStore, result: Any, work: Callable[[RefStore, bool], T]) -> T:
+    """
+    Return what *work* makes of a tool's result and a store; in a thread if the result is large.
+
+    Where nothing can be stored, it is called again with False, and stores nothing.
+    """
+    load = measure(result)
+    try:
+        return await store.change(load, lambda refs: work(refs, True))
+    except (SessionClosed, StoreError, WrongLoop) as error:
+        _log.error("the result of a tool is shortened without handles: %s", error)
+        return await store.look(load, lambda refs: work(refs, False))
+
+
 def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[..., Any]:
     name = name_of(tool)
     function = awaited(tool, what="what with_descriptors decorates")
@@ -91,7 +107,7 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
         result = await function(*args, **kwargs)
         if not keeper.settings.enabled or is_framework_result(result):
             return result
-        return within_budget(keeper, result, what=name)
+        return await shorten(keeper, result, lambda refs, keeps: within_budget(refs, result, what=name, keeps=keeps))
 
     # What comes back may say what was shortened: no schema can be made of the tool's own return type.
     disguise(wrapper, tool, inspect.signature(called_by(tool)).replace(return_annotation=Any))

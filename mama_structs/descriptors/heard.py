@@ -53,8 +53,10 @@ class Heard:
             self.note(ingested.diagnostics)
 
     def note(self, diagnostics: Iterable[Diagnostic]) -> None:
-        """Keep what the model should know: not what only says what was done."""
-        self._notes |= {" ".join(one.message.split()): None for one in diagnostics if not one.is_note}
+        """Store what the model should know, the newest 100; a report of what was done is left out."""
+        # A message may have thousands: no more of them are written than are stored.
+        newest = [one for one in diagnostics if not one.is_note][-_MOST:]
+        self._notes |= {" ".join(one.message.split()): None for one in newest}
         # Where no tool is called, nobody tells them.
         for old in [*self._notes][:-_MOST]:
             del self._notes[old]

@@ -22,6 +22,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Final, Literal, Self, TypeVar, Union, cast, get_type_hints
 from urllib.parse import quote
@@ -30,12 +31,13 @@ import attrs
 import msgspec
 
 from mama_structs import _check
+from mama_structs._offload import Load, run_inline_or_in_thread
 from mama_structs._provenance import UNKNOWN_ORIGIN
 from mama_structs.descriptors.entries import DamagedEntry, DeletedEntry, Descriptor, Entries, Entry, Ref
 from mama_structs.descriptors.text import TEXT, Content
 from mama_structs.errors import InvalidArgument, StoreDamaged, shown
 from mama_structs.settings import DescriptorSettings
-from mama_structs.storage.rows import Change, New, Rows, Snapshot
+from mama_structs.storage.rows import Change, New, PreparedChanges, Rows, Snapshot
 from mama_structs.storage.rows import Damaged as DamagedRow
 from mama_structs.storage.store import RowStorage
 
@@ -203,6 +205,16 @@ def check_conversation(name: object) -> str:
 Generation = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
 
 
+@attrs.frozen
+class PreparedPut:
+    """The rows of some changes, and the state of the log that their numbers follow."""
+
+    changes: PreparedChanges
+    last: int
+    is_started: bool
+    count: int
+
+
 class ConversationLog:
     """Hands the changes of one conversation, of which *last* is the number, to the store, which writes them behind."""
 
@@ -214,18 +226,34 @@ class ConversationLog:
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
         """Take what was stored, with its text, or deleted, in one transaction; nothing of it where the store raises."""
-        record: _Record
-        beside: tuple[str, Change]
-        if isinstance(slot, DeletedEntry):
-            at, record, beside = slot.at, DeleteRecord(handle=handle, at=slot.at), (DEBT, b"")
-        else:
-            at, record = slot.created_at, _record_of(slot)
-            beside = f"{TEXTS}{slot.content.hash}", New(slot.content.data)
-        rows = [] if self.is_started else [_start_row(self._key, at)]
-        number = self._last + 1
-        change = f"{self._key.changes}{number:010}/{_spelt(handle)}", ENCODER.encode(record)
-        self._storage.enqueue([*rows, change, beside], namespace=self._key.namespace)
-        self._last, self.is_started = number, True
+        self.put_prepared(self.prepare([(handle, slot)]))
+
+    def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedPut:
+        """Return the rows of changes, numbered from the last one on; may run in any thread."""
+        last, is_started = self._last, self.is_started
+        rows: list[tuple[str, Change]] = []
+        for number, (handle, slot) in enumerate(changes, last + 1):
+            record: _Record
+            beside: tuple[str, Change]
+            if isinstance(slot, DeletedEntry):
+                at, record, beside = slot.at, DeleteRecord(handle=handle, at=slot.at), (DEBT, b"")
+            else:
+                at, record = slot.created_at, _record_of(slot)
+                beside = f"{TEXTS}{slot.content.hash}", New(slot.content.data)
+            if not rows and not is_started:
+                rows.append(_start_row(self._key, at))
+            rows += (f"{self._key.changes}{number:010}/{_spelt(handle)}", ENCODER.encode(record)), beside
+        return PreparedPut(PreparedChanges.of(rows), last, is_started, len(changes))
+
+    def follows(self, prepared: PreparedPut) -> bool:
+        """Return True if nothing was recorded since *prepared* was made."""
+        return (self._last, self.is_started) == (prepared.last, prepared.is_started)
+
+    def put_prepared(self, prepared: PreparedPut) -> None:
+        """Enqueue prepared changes in one transaction; nothing changes if the store raises."""
+        if prepared.count:
+            self._storage.enqueue(prepared.changes, namespace=self._key.namespace)
+            self._last, self.is_started = prepared.last + prepared.count, True
 
     def tell(self, rows: Mapping[str, Change], at: datetime) -> None:
         """Store rows of the recall log, keyed by the end of their keys."""
@@ -257,7 +285,8 @@ async def load(
     started, generations = await storage.look(
         lambda rows: lineage(rows, key, storage.location), namespace=key.namespace
     )
-    changes = changes_of(generations)
+    load = Load(items=sum(len(rows) for rows, _ in generations))
+    changes = await run_inline_or_in_thread(load, changes_of, generations)
     log = ConversationLog(storage, key, last=changes[-1].number if changes else 0, started=started or bool(changes))
     return await _replayed(storage, key.namespace, changes, settings), log
 
@@ -313,12 +342,17 @@ def texts_of(rows: Mapping[str, bytes]) -> dict[str, str]:
 
 async def missing_texts(storage: RowStorage) -> list[tuple[str, str]]:
     """Return the keys of missing texts, each with the key of a change that refers to it."""
-    found = []
+    found: list[tuple[str, str]] = []
     for space in await storage.spaces():
         known = await _KnownChanges.read(storage, space)
         texts = set(await storage.keys(TEXTS, namespace=space))
-        found += [(text, change) for text, change in known.reachable().items() if text not in texts]
+        load = Load(items=len(known.changes))
+        found += await run_inline_or_in_thread(load, _find_missing, known, texts)
     return found
+
+
+def _find_missing(known: _KnownChanges, texts: AbstractSet[str]) -> list[tuple[str, str]]:
+    return [(text, change) for text, change in known.reachable().items() if text not in texts]
 
 
 async def reclaim(storage: RowStorage, namespace: str) -> int:
@@ -336,7 +370,8 @@ async def reclaim(storage: RowStorage, namespace: str) -> int:
     texts = set(await storage.keys(TEXTS, namespace=namespace))
     if known.unreadable:
         return 0
-    unreachable = texts - known.reachable().keys()
+    load = Load(items=len(known.changes))
+    unreachable = await run_inline_or_in_thread(load, lambda: texts - known.reachable().keys())
 
     def delete(rows: Rows) -> int:
         if not rows.is_complete:
@@ -402,7 +437,8 @@ class _KnownChanges:
     async def read(cls, storage: RowStorage, namespace: str) -> _KnownChanges:
         keys = [key for prefix in (STARTS, CHANGES) for key in await storage.keys(prefix, namespace=namespace)]
         rows = await storage.read(keys, namespace=namespace)
-        return cls.of({key: rows.get(key) for key in keys})
+        load = Load(items=len(keys))
+        return await run_inline_or_in_thread(load, cls.of, {key: rows.get(key) for key in keys})
 
     @classmethod
     def of(cls, rows: Mapping[str, bytes | DamagedRow | None]) -> _KnownChanges:
@@ -506,12 +542,28 @@ def _read_handle(text: str) -> str:
 async def _replayed(
     storage: RowStorage, namespace: str, changes: Sequence[_Change], settings: DescriptorSettings
 ) -> Entries:
+    """Return the entries that a conversation's changes come to."""
+
+    def find() -> tuple[set[str], set[tuple[str, str]], list[str]]:
+        gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
+        held = (change for change in changes if change.hash is not None and change.handle not in gone)
+        kept = {(change.hash or "", change.mime_type) for change in held}
+        return gone, kept, list({f"{TEXTS}{digest}" for digest, _ in kept})
+
+    gone, kept, keys = await run_inline_or_in_thread(Load(items=len(changes)), find)
+    rows = await storage.read(keys, namespace=namespace)
+    load = Load(sum(len(row) for row in rows.values() if isinstance(row, bytes)), len(changes))
+    return await run_inline_or_in_thread(load, _build_entries, changes, rows, gone, kept, settings)
+
+
+def _build_entries(
+    changes: Sequence[_Change],
+    rows: Mapping[str, bytes | DamagedRow],
+    gone: AbstractSet[str],
+    kept: AbstractSet[tuple[str, str]],
+    settings: DescriptorSettings,
+) -> Entries:
     entries = Entries(settings)
-    gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
-    kept = {
-        (change.hash, change.mime_type) for change in changes if change.hash is not None and change.handle not in gone
-    }
-    rows = await storage.read(list({f"{TEXTS}{digest}" for digest, _ in kept}), namespace=namespace)
     contents = {one: _content(rows.get(f"{TEXTS}{one[0]}"), *one) for one in kept}
     for change in changes:
         record = change.record

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
 
+from mama_structs._offload import SYNC_CHARS, SYNC_REFS, Load, check_inline, measure
 from mama_structs._showing import briefly
 from mama_structs.descriptors.entries import Ref
-from mama_structs.descriptors.messages import DeltaReader, describe_item, may_be_chunk
+from mama_structs.descriptors.messages import DeltaReader, describe_item, may_be_chunk, said_by_model
 from mama_structs.descriptors.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, ref_id_in
 from mama_structs.errors import InvalidArgument, SessionClosed
 
@@ -74,6 +76,27 @@ class Collected:
         return "".join([*parts, self.text[at:]])
 
 
+def refs_load(pieces: Sequence[str]) -> Load:
+    """Return the size of a message; its items are its tags, of which a ref has two."""
+    tags = sum(lowered.count("<ref") + lowered.count("</ref") for lowered in map(str.lower, pieces))
+    return Load(sum(map(len, pieces)), tags)
+
+
+def message_load(message: object) -> Load:
+    """Return the size of a message; of a short one its tags count, too."""
+    load = measure(message)
+    return refs_load(said_by_model(message)) if load.is_inline else load
+
+
+def check_refs(name: str, pieces: Sequence[str], *, hint: str) -> None:
+    """Raise `InvalidArgument` if a synchronous call may not parse a message."""
+    load = refs_load(pieces)
+    check_inline(name, Load(load.chars), hint=hint)
+    if load.items > 2 * SYNC_REFS:
+        message = f"{name} must have at most {SYNC_REFS:,} refs in a synchronous call, got about {load.items // 2:,}"
+        raise InvalidArgument(message, hint=hint)
+
+
 def mention(ref: Ref) -> str:
     """Name a ref where it stood, in a tag that stores nothing."""
     state = "" if ref.complete else ' complete="false"'
@@ -103,6 +126,11 @@ class Collector:
         self._open: list[MarkedText] = []
         self._marked: list[MarkedText] = []
         self._diagnostics: list[Diagnostic] = []
+
+    @property
+    def count(self) -> int:
+        """How many refs and diagnostics were found."""
+        return len(self._marked) + len(self._diagnostics)
 
     def feed(self, chunk: str) -> list[Event]:
         """Scan the next part of the piece and return what is known by now."""
@@ -176,12 +204,21 @@ class RefStream:
     `RefStore.stream` makes one.
     """
 
-    def __init__(self, collector: Collector, store: Callable[[Collected], Ingested]) -> None:
+    def __init__(
+        self,
+        collector: Collector,
+        store: Callable[[Collected], Ingested],
+        store_any: Callable[[Load, Collected], Awaitable[Ingested]],
+    ) -> None:
         self._collector = collector
         self._deltas = DeltaReader()
         self._store = store
+        self._store_any = store_any
         self._result: Ingested | None = None
         self._skipped: list[Diagnostic] = []
+        self._finishing: Collected | None = None
+        self._storing = asyncio.Lock()
+        self._chars = 0
 
     def __repr__(self) -> str:
         return f"<RefStream{', closed' if self._result is not None else ''}>"
@@ -196,11 +233,12 @@ class RefStream:
             chunk: Text, or a stream event of the ``anthropic`` or ``openai`` packages (objects or dicts).
 
         Raises:
-            InvalidArgument: *chunk* is a whole message, or a value that no stream yields.
+            InvalidArgument: *chunk* is a whole message, or a value that no stream yields; or it has more than
+                1,000,000 characters or 1,000 refs.
             SessionClosed: The stream was closed.
 
         """
-        if self._result is not None:
+        if self._result is not None or self._finishing is not None:
             raise SessionClosed("the stream was closed", hint="take another one for the next answer: stream()")
         try:
             delta = self._deltas.read(chunk)
@@ -212,16 +250,46 @@ class RefStream:
             return []
         if delta is None:
             return []
+        check_refs("chunk", [delta.text], hint="feed it in several chunks, with await asyncio.sleep(0) between them")
+        self._chars += len(delta.text)
         events = self._collector.end_piece() if delta.starts_piece else []
         return [*events, *self._collector.feed(delta.text)] if delta.text else events
 
     def close(self) -> Ingested:
-        """Store the refs and return the result. Idempotent."""
+        """
+        Store the refs, and return them; idempotent.
+
+        Raises:
+            InvalidArgument: The answer has more than 1,000,000 characters or 1,000 refs, for which there is `finish`.
+
+        """
         if self._result is None:
-            self._collector.end_piece()
-            ingested = self._store(self._collector.finish())
-            self._result = attrs.evolve(ingested, diagnostics=(*ingested.diagnostics, *self._skipped))
+            count = self._collector.count
+            if self._chars > SYNC_CHARS or count > SYNC_REFS:
+                message = (
+                    f"a synchronous call stores at most {SYNC_CHARS:,} characters and {SYNC_REFS:,} refs, "
+                    f"got {self._chars:,} characters and {count:,} refs and diagnostics"
+                )
+                raise InvalidArgument(message, hint="await stream.finish(), which stores them in a thread")
+            self._result = self._with_skipped(self._store(self._collected()))
         return self._result
+
+    async def finish(self) -> Ingested:
+        """Store the refs of an answer of any size, in a thread if it is large, and return them; idempotent."""
+        async with self._storing:
+            if self._result is None:
+                load = Load(self._chars, 2 * self._collector.count)
+                self._result = self._with_skipped(await self._store_any(load, self._collected()))
+        return self._result
+
+    def _collected(self) -> Collected:
+        if self._finishing is None:
+            self._collector.end_piece()
+            self._finishing = self._collector.finish()
+        return self._finishing
+
+    def _with_skipped(self, ingested: Ingested) -> Ingested:
+        return attrs.evolve(ingested, diagnostics=(*ingested.diagnostics, *self._skipped))
 
     def _skip(self, chunk: object) -> None:
         item = describe_item(chunk, "a chunk")

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from mama_structs._budget import Budget
-from mama_structs._plain import json_text
+from mama_structs._plain import json_text, json_text_in_pieces
 from mama_structs.descriptors.text import Content, count_lines, preview
 
 SHORTENED: Final = "shortened"
@@ -43,6 +43,7 @@ _FIXED: Final = ("enum", "const", "format", "pattern")
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
 # What `Rendering` replaces, of what JSON leaves as it is: a row that is read must be the row.
 _NOT_SHOWN: Final = re.compile("[\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_SEARCHED: Final = 2**20
 # Digits that a double gives back as they were written.
 _EXACT_DIGITS: Final = 16
 
@@ -484,4 +485,13 @@ def _whole_text(value: Any) -> str:
 
 def _line(value: Any) -> str:
     # JSON has a way to write what no file can hold, or what no answer shows as it is.
-    return _NOT_SHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text(value))
+    text = json_text_in_pieces(value)
+    if len(text) <= _SEARCHED:
+        return _NOT_SHOWN.sub(_escape, text)
+    # One search of a long text would hold the interpreter lock to its end.
+    parts = (text[start : start + _SEARCHED] for start in range(0, len(text), _SEARCHED))
+    return "".join(_NOT_SHOWN.sub(_escape, part) for part in parts)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, get_args
+from typing import Any, Final, Protocol, Self, TypeVar, cast, get_args
 
 from mama_structs import _check
 from mama_structs._async import LoopBound, in_own_thread
 from mama_structs._budget import Budget
+from mama_structs._offload import SYNC_CHARS, SYNC_ITEMS, Load, check_inline, measure
 from mama_structs._provenance import ORIGINS, Origin, Provenance, inserted_texts
 from mama_structs._showing import boxed, counted, entries, heading
+from mama_structs.descriptors.drafts import DraftLog, Log, Turns
 from mama_structs.descriptors.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.fences import fenced_blocks
 from mama_structs.descriptors.kinds import Category, Suggestion, category_of, suggest
-from mama_structs.descriptors.marking import Collected, Collector, Ingested, RefStream, mentioned
+from mama_structs.descriptors.marking import Collected, Collector, Ingested, RefStream, check_refs, mentioned
 from mama_structs.descriptors.messages import said_by_model
 from mama_structs.descriptors.parser import ID_RULE, IN_CODE, MENTIONED, Diagnostic, DiagnosticKind, ref_id_in
 from mama_structs.descriptors.render import Rendering, instructions
@@ -33,6 +37,7 @@ from mama_structs.errors import (
     InvalidParameter,
     QuotaExceeded,
     SessionClosed,
+    StoreBusy,
     WrongLoop,
     shown,
 )
@@ -40,6 +45,11 @@ from mama_structs.settings import AnswerSettings, DescriptorSettings, answers_bu
 
 _CATEGORIES: Final = get_args(Category)
 _AWAITED: Final = 8
+# Drafts that are discarded, because the store changed meanwhile, before the caller gets an error.
+_MAX_DRAFTS: Final = 10
+_IN_THREAD: Final = "await refs.run_in_thread(lambda refs: refs.{})"
+
+T = TypeVar("T")
 
 
 class HasRefs(Protocol):
@@ -48,13 +58,6 @@ class HasRefs(Protocol):
     @property
     def refs(self) -> RefStore:
         """The store."""
-
-
-class Log(Protocol):
-    """Where a store's changes go, to be written behind."""
-
-    def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
-        """Take what was stored, with its text, or that it was deleted."""
 
 
 def _now() -> datetime:
@@ -121,7 +124,7 @@ class RefStore:
         self.own_share: OwnShareOf | None = None
         self._clock = clock
         self._entries = Entries(self.settings)
-        self._log: Log | None = None
+        self._log: Log[Any] | None = None
         self._directory: Path | None = None
         self._closed = False
         # Streamed answers whose finished messages may still come: each is stored once.
@@ -130,13 +133,18 @@ class RefStore:
         self._finished: deque[tuple[int, Collected, Ingested]] = deque(maxlen=_AWAITED)
         self._ingests: int = 0
         self._loop = LoopBound("ref store")
+        # Counts changes: a draft of an earlier version cannot be applied.
+        self._version = 0
+        self._is_draft = False
+        self._writing = Turns()
         self.rendering: Rendering = Rendering(self.budget)
 
-    def keep(self, log: Log, *, entries: Entries | None = None, directory: Path | None = None) -> None:
+    def keep(self, log: Log[Any], *, entries: Entries | None = None, directory: Path | None = None) -> None:
         """Hand all further changes to a log, which holds *entries*; no export may touch the session's *directory*."""
         self._loop.check_here()
         self._entries = entries or self._entries
         self._log = log
+        self._version += 1
         self._directory = directory
 
     def is_like(self, other: RefStore) -> bool:
@@ -147,6 +155,84 @@ class RefStore:
     def close(self) -> None:
         """Refuse further calls."""
         self._closed = True
+
+    async def run_in_thread(self, work: Callable[[RefStore], T]) -> T:
+        """
+        Run synchronous methods of this store on inputs of any size, in a thread, and store all that they stored.
+
+        All of it is stored, or nothing if *work* raises or the caller is cancelled.
+        ``await refs.run_in_thread(lambda refs: refs.put("report", text))``
+
+        Args:
+            work: A function of a draft of this store; called again if the store changes before the draft is applied.
+
+        Raises:
+            StoreBusy: The store changed during each of 10 attempts; nothing was stored.
+
+        """
+        return await self.change(None, work)
+
+    async def change(self, load: Load | None, work: Callable[[RefStore], T]) -> T:
+        """
+        Run *work* on this store if its input is small, and else on a draft in a thread; None stands for a large one.
+
+        Async writers of one store run one after the other, in the order of their calls.
+        """
+        self._check_open()
+        started = time.monotonic()
+        async with self._writing.turn():
+            self._check_open()
+            if load is not None and load.is_inline:
+                return work(self)
+            for _ in range(_MAX_DRAFTS):
+                draft, version, log = self._make_draft(), self._version, self._log
+                changes = cast("DraftLog", draft._log).changes  # noqa: SLF001 - of this class
+
+                def run(draft: RefStore = draft, changes: Any = changes, log: Any = log) -> tuple[T, Any]:
+                    result = work(draft)
+                    return result, None if log is None else log.prepare(changes)
+
+                result, prepared = await in_own_thread(run)
+                self._check_open()
+                if self._version == version and (log is None or log.follows(prepared)):
+                    self._apply(draft, prepared)
+                    return result
+        raise StoreBusy(
+            f"the refs changed during {_MAX_DRAFTS} attempts to store a large input; nothing of it was stored",
+            waited=time.monotonic() - started,
+            hint="call it again when no other task stores refs",
+        )
+
+    async def look(self, load: Load, work: Callable[[RefStore], T]) -> T:
+        """Run *work*, which stores nothing, on this store if its input is small, and else on a draft in a thread."""
+        if load.is_inline:
+            return work(self)
+        return await in_own_thread(functools.partial(work, self._make_draft()))
+
+    def _make_draft(self) -> RefStore:
+        """Return a copy for one thread, which shares the stored entries and records its changes."""
+        draft = copy.copy(self)
+        draft._entries = self._entries.fork()  # noqa: SLF001 - of this class, as below
+        draft._log = cast("Log[Any]", DraftLog())  # noqa: SLF001
+        draft._loop = LoopBound("draft")  # noqa: SLF001
+        draft._awaited, draft._finished = self._awaited.copy(), self._finished.copy()  # noqa: SLF001
+        draft._is_draft = True  # noqa: SLF001
+        return draft
+
+    def _apply(self, draft: RefStore, prepared: Any) -> None:
+        """Replace the contents by those of a draft of this version; the log first, which may raise."""
+        if self._log is not None:
+            self._log.put_prepared(prepared)
+        self._entries = draft._entries
+        self._awaited, self._finished = draft._awaited, draft._finished
+        self._ingests = draft._ingests
+        self._version += 1
+
+    def _check_size(self, name: str, *texts: object, call: str, items: int = 0) -> None:
+        """Raise `InvalidArgument` for an input that only a thread may process."""
+        if not self._is_draft:
+            chars = sum(len(text) for text in texts if isinstance(text, str | bytes))
+            check_inline(name, Load(chars, items), hint=_IN_THREAD.format(call))
 
     def fork(self) -> Self:
         """
@@ -219,12 +305,16 @@ class RefStore:
                 packages. Thinking and tool calls are not scanned.
 
         Raises:
-            InvalidArgument: *message* is nothing of the kind, or not by a model; nothing was stored.
+            InvalidArgument: *message* is nothing of the kind, or not by a model, or it has more than 1,000,000
+                characters or 1,000 refs, for which there are `Session.observe` and `run_in_thread`; nothing was stored.
 
         """
         self._check_open()
         collector = Collector(marks=self.settings.references_enabled)
-        for piece in said_by_model(message):
+        pieces = said_by_model(message)
+        if not self._is_draft:
+            check_refs("message", pieces, hint="await session.observe(message), which processes it in a thread")
+        for piece in pieces:
             collector.feed(piece)
             collector.end_piece()
         collected = collector.finish()
@@ -232,6 +322,7 @@ class RefStore:
             if collected == streamed:
                 # It is the message that was streamed, and stored then.
                 del self._awaited[number]
+                self._version += 1
                 return ingested
         ingested = self._ingested(collected)
         if collected.marked:
@@ -242,7 +333,12 @@ class RefStore:
     def stream(self) -> RefStream:
         """Return a stream for an answer that comes in parts; see `RefStream`."""
         collector = Collector(marks=self.settings.references_enabled)
-        return RefStream(collector, functools.partial(self._streamed, begun=self._ingests))
+        begun = self._ingests
+
+        async def store(load: Load, collected: Collected) -> Ingested:
+            return await self.change(load, lambda refs: refs._streamed(collected, begun=begun))  # noqa: SLF001 - of this class
+
+        return RefStream(collector, functools.partial(self._streamed, begun=begun), store)
 
     def put(
         self, ref_id: str, text: str, *, append: bool = False, origin: Origin | None = None, **attributes: str
@@ -262,11 +358,12 @@ class RefStore:
 
         Raises:
             InvalidHandle: *ref_id* is no id.
-            InvalidArgument: *text* or an attribute is no text or has surrogates that no file could hold, or *origin* is
-                unknown.
+            InvalidArgument: *text* or an attribute is no text or has surrogates that no file could hold, *origin* is
+                unknown, or *text* has more than 1,000,000 characters, see `run_in_thread`.
 
         """
         self._check_open()
+        self._check_size("text", text, call="put(ref_id, text)")
         author = _author("user" if origin is None else origin)
         for name, value in attributes.items():
             if not isinstance(value, str):
@@ -293,12 +390,13 @@ class RefStore:
         Raises:
             InvalidParameter: *old* occurs more than once, or not at all; the message shows candidate lines by number.
             InvalidHandle: It is no ref.
-            InvalidArgument: *origin* is unknown.
+            InvalidArgument: *origin* is unknown, or a text has more than 1,000,000 characters, see `run_in_thread`.
 
         """
         self._check_open()
         author = _author("user" if origin is None else origin)
         ref = self._ref(ref_id)
+        self._check_size("the ref and its change", ref.text, old, new, call="edit(ref_id, old, new)")
         return self._revised(ref.id, edited(ref, old, new, author=author))
 
     def adopt(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
@@ -312,7 +410,7 @@ class RefStore:
             ref_id: With or without ``ref:``; ``@<version>`` for an earlier version than the child's newest.
 
         Raises:
-            InvalidArgument: *child* has no refs.
+            InvalidArgument: *child* has no refs, or the ref has more than 1,000,000 characters, see `run_in_thread`.
             InvalidHandle: It is no ref.
 
         """
@@ -320,21 +418,28 @@ class RefStore:
         store = child if isinstance(child, RefStore) else getattr(child, "refs", None)
         if not isinstance(store, RefStore):
             raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
-        ref = store._ref(ref_id)  # noqa: SLF001 - of this class
+        # The other store belongs to the loop's thread; its entries never change, and may be read in any.
+        entry = store._entries.find(_with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
+        ref = _as_ref(entry, ref_id)
+        self._check_size("the ref", ref.text, call="adopt(child, ref_id)")
         return self._revised(ref.id, Revision(ref.text, ref.attributes, ref.complete, provenance=ref.provenance))
 
     def diff(self, before: str, after: str) -> str:
         """
         Return the difference of two handles as a unified diff; "" if they are the same.
 
-        It blocks, and for two long texts that differ in most lines it takes long.
-
         Args:
             before: The handle of the older one.
             after: The handle of the newer one.
 
+        Raises:
+            InvalidArgument: The two have more than 1,000,000 characters or 10,000 lines, see `run_in_thread`.
+
         """
-        return difference(self.get(before), self.get(after))
+        old, new = self.get(before), self.get(after)
+        lines = old.lines + new.lines
+        self._check_size("the texts", old.body.text, new.body.text, call="diff(before, after)", items=lines)
+        return difference(old, new)
 
     def suggest(self, text: str) -> list[Suggestion]:
         """
@@ -343,7 +448,11 @@ class RefStore:
         Args:
             text: A model's answer.
 
+        Raises:
+            InvalidArgument: It has more than 1,000,000 characters, see `run_in_thread`.
+
         """
+        self._check_size("text", text, call="suggest(text)")
         taken = {entry.id for entry in self._entries.live() if isinstance(entry, Ref)}
         return suggest(text, taken=taken)
 
@@ -371,9 +480,24 @@ class RefStore:
 
         Raises:
             InvalidArgument: *text* is neither, or has surrogates that no file could hold; bytes have no *mime_type*;
-                *origin* or *trust* is unknown.
+                *origin* or *trust* is unknown; or it has more than 1,000,000 characters or bytes, see
+                `run_in_thread`.
 
         """
+        self._check_open()
+        self._check_size("text", text, call="add(text)")
+        return self.add_any(text, source=source, mime_type=mime_type, origin=origin, trust=trust)
+
+    def add_any(
+        self,
+        text: str | bytes,
+        *,
+        source: str,
+        mime_type: str | None = None,
+        origin: Origin | None = None,
+        trust: Origin | None = None,
+    ) -> Descriptor:
+        """Store a text or bytes of any size, as `add` does; for content that is in memory already, such as an image."""
         self._check_open()
         if isinstance(text, bytes):
             kept = Content.of_bytes(text, mime_type)
@@ -408,7 +532,14 @@ class RefStore:
         Returns:
             The shortened result, or *result* itself if it is short or has no text.
 
+        Raises:
+            InvalidArgument: It has more than 1,000,000 characters or 10,000 items; `Session.wrap` processes it in a
+                thread.
+
         """
+        if not self._is_draft:
+            load = measure(result, max_chars=SYNC_CHARS, max_items=SYNC_ITEMS)
+            check_inline("result", load, hint="await session.wrap(result), which processes it in a thread")
         return self.within(result, self.budget, source=source)
 
     def within(
@@ -528,6 +659,7 @@ class RefStore:
         self._check_open()
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
         provenance = self._find(excerpt.handle).provenance
+        self._check_size("the part", excerpt.text, call="extract(handle)")
         return self._add(Content.of(excerpt.text), f"{EXTRACT}{excerpt.handle}", provenance)
 
     async def search(
@@ -674,10 +806,7 @@ class RefStore:
             )
 
     def _ref(self, ref_id: str) -> Ref:
-        entry = self.get(ref_id)
-        if not isinstance(entry, Ref):
-            raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="only refs have versions: ref:<id>")
-        return entry
+        return _as_ref(self.get(ref_id), ref_id)
 
     def _find(self, handle: str) -> Entry:
         self._check_open()
@@ -722,6 +851,7 @@ class RefStore:
             if self._newest(ref_id) is None:
                 self._entries.miss(ref_id, MENTIONED)
         said.sort(key=lambda diagnostic: diagnostic.position)
+        self._version += 1
         return Ingested(
             refs=tuple(stored.values()),
             diagnostics=tuple(said),
@@ -735,6 +865,7 @@ class RefStore:
             if number > begun and collected == finished:
                 # Its finished message was stored while the stream was open.
                 del self._finished[at]
+                self._version += 1
                 return ingested
         ingested = self._ingested(collected)
         if collected.marked:
@@ -803,6 +934,7 @@ class RefStore:
         if self._log is not None:
             self._log.put(handle, slot)
         self._entries.put(handle, slot)
+        self._version += 1
 
 
 def _with_kind(handle: Any) -> Any:
@@ -813,6 +945,13 @@ def _with_kind(handle: Any) -> Any:
 def _author(origin: object) -> Provenance:
     """Return the provenance of a text by *origin*, or raise `InvalidArgument`."""
     return Provenance.by(_check.choice("origin", origin, ORIGINS))
+
+
+def _as_ref(entry: Entry, ref_id: str) -> Ref:
+    """Return an entry that is a ref, or raise `InvalidHandle`."""
+    if not isinstance(entry, Ref):
+        raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="only refs have versions: ref:<id>")
+    return entry
 
 
 def _id_in(text: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._budget import Budget
-from mama_structs._plain import json_text, to_jsonable
+from mama_structs._plain import json_text, json_text_in_pieces, to_jsonable
 from mama_structs.descriptors.entries import Descriptor
 from mama_structs.descriptors.media import media_in
 from mama_structs.descriptors.messages import are_blocks, block_text, joined_blocks
@@ -239,7 +239,7 @@ class Wrapping:
 
 def _written(value: Any) -> str | None:
     try:
-        return json_text(value)
+        return json_text_in_pieces(value)
     except (TypeError, ValueError, RecursionError):
         return None
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mama_structs import _check
 from mama_structs._async import asked_in_plan
+from mama_structs._offload import measure, run_inline_or_in_thread
 from mama_structs._provenance import Origin
 from mama_structs._telemetry import observed
 from mama_structs.errors import InvalidArgument
@@ -128,7 +129,8 @@ class RecordStore:
             history=history,
             if_version=if_version,
         )
-        (record,) = await self._put([self._checked(asked, "the record")], ())
+        checked = await run_inline_or_in_thread(measure(value, text), self._checked, asked, "the record")
+        (record,) = await self._put([checked], ())
         return record
 
     async def put_many(
@@ -147,9 +149,13 @@ class RecordStore:
 
         """
         given = _check.items("records", records, of="records")
-        asked = [self._checked(one, f"records[{position}]") for position, one in enumerate(given)]
-        gone = _versioned("delete", delete)
-        return await self._put(asked, gone)
+        deleted = _check.items("delete", delete, of="labels, a key and perhaps a version")
+
+        def check() -> tuple[list[PreparedRecord], list[tuple[Place, int | None]]]:
+            asked = [self._checked(one, f"records[{position}]") for position, one in enumerate(given)]
+            return asked, _versioned("delete", deleted)
+
+        return await self._put(*await run_inline_or_in_thread(measure(given, deleted), check))
 
     async def append(
         self,
@@ -173,14 +179,14 @@ class RecordStore:
             created_by: As for `NewRecord`.
 
         """
-        checked = [
-            self._checked(
-                NewRecord(labels, "0", value, expires_at=expires_at, origin=origin, created_by=created_by),
-                f"values[{position}]",
-            )
-            for position, value in enumerate(_check.items("values", values, of="values"))
-        ]
-        return await self._put([attrs.evolve(one, key=None) for one in checked], ())
+        given = _check.items("values", values, of="values")
+
+        def check() -> list[PreparedRecord]:
+            form = partial(NewRecord, labels, "0", expires_at=expires_at, origin=origin, created_by=created_by)
+            checked = (self._checked(form(value), f"values[{position}]") for position, value in enumerate(given))
+            return [attrs.evolve(one, key=None) for one in checked]
+
+        return await self._put(await run_inline_or_in_thread(measure(given), check), ())
 
     async def _put(
         self, asked: Sequence[PreparedRecord], gone: Sequence[tuple[Place, int | None]]
@@ -199,13 +205,17 @@ class RecordStore:
     async def _prepared(self, asked: Sequence[PreparedRecord]) -> Sequence[PreparedRecord]:
         """Embed the texts of records, and find what they mention."""
         texts = [[text[:MAX_EMBEDDED] for text in one.texts] for one in asked if one.texts]
-        vectors = iter(await saving.together(self._shared.embedding, texts) if texts else ())
-        return [
-            attrs.evolve(one, vectors=next(vectors), mentions=tuple(self._shared.find_mentions(one.text or "")))
-            if one.texts
-            else one
-            for one in asked
-        ]
+        if not texts:
+            return asked
+        vectors = iter(await saving.together(self._shared.embedding, texts))
+
+        def mention(one: PreparedRecord) -> PreparedRecord:
+            if not one.texts:
+                return one
+            return attrs.evolve(one, vectors=next(vectors), mentions=tuple(self._shared.find_mentions(one.text or "")))
+
+        load = measure(*(one.texts for one in asked))
+        return await run_inline_or_in_thread(load, lambda: [mention(one) for one in asked])
 
     async def delete(self, labels: Sequence[str], key: str, *, if_version: int | None = None) -> bool:
         """
@@ -286,15 +296,8 @@ class RecordStore:
             overwrite: Whether what is at the other place goes; else that raises `VersionConflict`.
 
         """
-        pairs = []
-        for position, one in enumerate(_check.items("moves", moves, of="pairs of places")):
-            pair = _check.items(f"moves[{position}]", one, of="two places")
-            if len(pair) != 2:  # noqa: PLR2004 - from and to
-                raise InvalidArgument(f"moves[{position}] must be two places, got {len(pair)}")
-            pairs.append((check_place(pair[0], f"moves[{position}][0]"), check_place(pair[1], f"moves[{position}][1]")))
-        for name, ends in (("from", [old for old, _ in pairs]), ("to", [new for _, new in pairs])):
-            if len(set(ends)) < len(ends):
-                raise InvalidArgument(f"moves must name each place that records go {name} once")
+        given = _check.items("moves", moves, of="pairs of places")
+        pairs = await run_inline_or_in_thread(measure(given), _check_moves, given)
         plan = partial(
             record_plans.move, moves=pairs, overwrite=_check.flag("overwrite", overwrite), now=self._shared.now
         )
@@ -316,7 +319,9 @@ class RecordStore:
 
         """
         end = None if expires_at is None else _check.moment("expires_at", expires_at)
-        plan = partial(record_plans.expire, places=_versioned("places", places), expires_at=end, now=self._shared.now)
+        given = _check.items("places", places, of="labels, a key and perhaps a version")
+        checked = await run_inline_or_in_thread(measure(given), _versioned, "places", given)
+        plan = partial(record_plans.expire, places=checked, expires_at=end, now=self._shared.now)
         with self._observed("update_memory"):
             return await self._shared.write(plan)
 
@@ -349,7 +354,9 @@ class RecordStore:
             places: Labels and key of each.
 
         """
-        plan = partial(record_plans.get, places=_places("places", places), now=self._shared.now)
+        given = _check.items("places", places, of="pairs of labels and a key")
+        checked = await run_inline_or_in_thread(measure(given), _places, "places", given)
+        plan = partial(record_plans.get, places=checked, now=self._shared.now)
         return await self._shared.read(plan)
 
     async def history(self, labels: Sequence[str], key: str) -> Results[HostRecord]:
@@ -538,6 +545,20 @@ class RecordStore:
     def _observed(self, operation: str, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
         about: dict[str, str | int] = {} if count is None else {"memory__record__count": count}
         return observed(operation, memory__store__id=self.namespace, **about)
+
+
+def _check_moves(moves: Sequence[Any]) -> list[tuple[Place, Place]]:
+    """Return pairs of places, each of which is named once on its side."""
+    pairs = []
+    for position, one in enumerate(moves):
+        pair = _check.items(f"moves[{position}]", one, of="two places")
+        if len(pair) != 2:  # noqa: PLR2004 - from and to
+            raise InvalidArgument(f"moves[{position}] must be two places, got {len(pair)}")
+        pairs.append((check_place(pair[0], f"moves[{position}][0]"), check_place(pair[1], f"moves[{position}][1]")))
+    for name, ends in (("from", [old for old, _ in pairs]), ("to", [new for _, new in pairs])):
+        if len(set(ends)) < len(ends):
+            raise InvalidArgument(f"moves must name each place that records go {name} once")
+    return pairs
 
 
 def _places(name: str, value: object) -> list[Place]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mama_structs import _check
 from mama_structs._async import in_own_thread
+from mama_structs._offload import measure, run_inline_or_in_thread
 from mama_structs._provenance import ORIGINS, UNKNOWN_ORIGIN, Origin, Provenance, inserted_texts, least_trusted
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, MemoryNotFound
 from mama_structs.memory.copies import repeated, standing_copy, wording
@@ -225,7 +226,9 @@ async def prepare(
     for position, one in enumerate(asked):
         if position and position % AT_ONCE == 0:
             await asyncio.sleep(0)
-        memories.append(attrs.evolve(one.memory, mentions=tuple(find_mentions(embedded_text(one.memory)))))
+        text = embedded_text(one.memory)
+        mentions = await run_inline_or_in_thread(measure(text), find_mentions, text)
+        memories.append(attrs.evolve(one.memory, mentions=tuple(mentions)))
     vectors = await documents(embedding, memories)
     return [
         attrs.evolve(one, memory=memory, vectors=pieces, link_types=kinds)

@@ -15,6 +15,7 @@ import attrs
 
 from mama_structs._async import LoopBound
 from mama_structs._lru import Lru
+from mama_structs._offload import SYNC_CHARS, SYNC_ITEMS, check_inline, measure, run_inline_or_in_thread
 from mama_structs._plain import as_payload, copy_plain
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed, shown
 from mama_structs.references import outcomes
@@ -164,9 +165,14 @@ class Resolver:
             subject: The id that the payload is about, where it does not say so itself.
             kind: See `with_references`.
 
+        Raises:
+            InvalidArgument: *payload* has more than 10,000 items or 1,000,000 characters; `enrich` takes any size.
+
         """
         options = self._checked(options)
         check_kind(kind)
+        load = measure(payload, max_chars=SYNC_CHARS, max_items=SYNC_ITEMS)
+        check_inline("payload", load, hint="await resolver.enrich(payload), which processes it in a thread")
         mapping = as_payload(payload)
         if mapping is None or not options.wanted:
             return []
@@ -274,17 +280,21 @@ class Resolver:
         self._open()
         if not self.settings.enabled or not options.wanted:
             return References({})
-        kinds = ((entity_id, self._detector.kind(entity_id)) for entity_id in map(str, ids))
-        found = [Found((one, UNKNOWN if kind is None else kind[None], None, None, None)) for one, kind in kinds]
-        sought = self._seeking(options)
-        if sought.paths is not None:
-            for entity_id, rule, *_ in found:
-                sought.paths.first(entity_id, rule)
-        # What somebody asks for by name counts, whatever field it may stand in.
-        plan = plan_level(found, options, "all")
+        sought, given = self._seeking(options), list(ids)
+
+        def choose() -> LevelPlan:
+            kinds = ((entity_id, self._detector.kind(entity_id)) for entity_id in map(str, given))
+            found = [Found((one, UNKNOWN if kind is None else kind[None], None, None, None)) for one, kind in kinds]
+            if sought.paths is not None:
+                for entity_id, rule, *_ in found:
+                    sought.paths.first(entity_id, rule)
+            # An id that the caller names counts in any field.
+            return plan_level(found, options, "all")
+
+        plan = await run_inline_or_in_thread(measure(given), choose)
         await self._follow(sought, plan, options, options.scope(is_list=False), self._detector)
         await self._remember(sought, options)
-        return References(*self._finish(sought, options))
+        return References(*await self._finish(sought, options))
 
     async def enrich(
         self,
@@ -323,28 +333,33 @@ class Resolver:
         if not self.settings.enabled or not options.wanted:
             return payload
         self._open()
-        mapping = as_payload(payload)
+        load = measure(payload)
+        mapping = await run_inline_or_in_thread(load, as_payload, payload)
         if mapping is None or not _can_carry(mapping):
             self._warn_untouched(payload, mapping)
             return payload
         detector = self._detector if fields is None else self._detector_with(fields)
-        shape, scan = _search(mapping, detector, kind=kind, subject=subject)
+        shape, scan = await run_inline_or_in_thread(load, _search, mapping, detector, kind=kind, subject=subject)
         scope = options.scope(is_list=shape.kind == "list")
         earlier = mapping.get(META, {}).get("omitted_ids", ())
         # What is one line only is asked for again.
         existing = {key: entry for key, entry in mapping.get(SECTION, {}).items() if not isinstance(entry, str)}
         sought = self._seeking(options, existing=existing, ceilings=ceilings or {})
         sought.omitted = {str(one): EARLIER for one in earlier}
-        sought.note(scan, shape.holder, via=None, metadata=options.metadata)
-        answered = sought.answered
-        leads = _everywhere if sought.paths is None else sought.paths.first
-        plan = plan_level(sought.on_paths(scan.found.tuples(), leads), options, scope, known=answered)
-        named = [*dict.fromkeys(one for one in scan.found.ids() if one in answered)]
+
+        def choose() -> tuple[LevelPlan, Collection[str]]:
+            sought.note(scan, shape.holder, via=None, metadata=options.metadata)
+            answered = sought.answered
+            leads = _everywhere if sought.paths is None else sought.paths.first
+            plan = plan_level(sought.on_paths(scan.found.tuples(), leads), options, scope, known=answered)
+            return plan, [*dict.fromkeys(one for one in scan.found.ids() if one in answered)]
+
+        plan, named = await run_inline_or_in_thread(load, choose)
         await self._follow(sought, plan, options, scope, detector, named=named)
         remembered = await self._remember(sought, options, shape.own)
         if not scan.found and not sought.existing:
-            sought.notes += self._without_sources(mapping, kind, subject)
-        section, meta = self._finish(sought, options)
+            sought.notes += await run_inline_or_in_thread(load, self._without_sources, mapping, kind, subject)
+        section, meta = await self._finish(sought, options)
         enriched = {key: value for key, value in mapping.items() if key != META}
         enriched[SECTION] = section
         if remembered and (REMEMBERED not in enriched or is_section(mapping.get(SECTION), mapping.get(META))):
@@ -460,12 +475,20 @@ class Resolver:
         """Resolve a level, then the next one if asked for, in what came and in entries *named* that were there."""
         until = asyncio.get_running_loop().time() + options.deadline
         await self._resolve(sought, plan, until, options.deadline)
-        if options.levels < 2 or sought.is_over(options.max_bytes):  # noqa: PLR2004 - the rule itself
+        if options.levels < 2:  # noqa: PLR2004 - the rule itself
             return
-        found = sought.search_below(detector, named, metadata=options.metadata)
-        known = {*sought.references, *sought.answered, *sought.present}
-        below = plan_level(found, options, scope, known=known, started=len(sought.references))
-        await self._resolve(sought, below, until, options.deadline)
+
+        def choose() -> LevelPlan | None:
+            if sought.is_over(options.max_bytes):
+                return None
+            found = sought.search_below(detector, named, metadata=options.metadata)
+            known = {*sought.references, *sought.answered, *sought.present}
+            return plan_level(found, options, scope, known=known, started=len(sought.references))
+
+        load = measure(*(one.fields for one in sought.references.values()), *map(sought.existing.get, named))
+        below = await run_inline_or_in_thread(load, choose)
+        if below is not None:
+            await self._resolve(sought, below, until, options.deadline)
 
     async def _resolve(self, sought: Sought, plan: LevelPlan, until: float, deadline: float) -> None:
         sought.omitted.update(plan.omitted)
@@ -532,10 +555,12 @@ class Resolver:
             _log.warning("references were asked for, and there is no source of them: give structs= or sources=")
         return (_SOURCELESS if strange is None else f"{_STRANGE}{strange}",)
 
-    def _finish(self, sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    async def _finish(self, sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
         for reference in sought.references.values() if options.metadata else ():
             reference.as_of = self._as_of(reference.outcome)
-        section, meta = sought.section(options)
+        fields = (one.fields for one in sought.references.values())
+        load = measure(sought.omitted, sought.filtered, sought.places, *fields)
+        section, meta = await run_inline_or_in_thread(load, sought.section, options)
         counters = self._counters
         counters.lookalikes += sought.lookalikes
         for entity_id, reference in sought.references.items():

@@ -139,6 +139,20 @@ def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
     return changes
 
 
+@attrs.frozen
+class PreparedChanges:
+    """Checked rows of one call, and their bytes; made in any thread and enqueued in the store's."""
+
+    changes: dict[str, Change]
+    size: int
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, Change]]) -> PreparedChanges:
+        """Check rows and add up their bytes."""
+        changes = checked_changes(rows)
+        return cls(changes, size_of(changes))
+
+
 def combined(calls: Iterable[PendingCall]) -> dict[str, Change]:
     """Return what the calls, one after the other, come to."""
     changes: dict[str, Change] = {}

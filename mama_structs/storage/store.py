@@ -45,14 +45,13 @@ from mama_structs.storage.rows import (
     Damaged,
     New,
     PendingCall,
+    PreparedChanges,
     Rows,
     Snapshot,
     SqliteRows,
     SqliteSnapshot,
     check_key,
-    checked_changes,
     combined,
-    size_of,
 )
 
 T = TypeVar("T")
@@ -125,19 +124,18 @@ class RowStorage:
         """Return the results of `space` for all namespaces that have visible rows."""
         return ("",)
 
-    def enqueue(self, rows: Iterable[tuple[str, Change]], *, namespace: str | None = None) -> None:
-        """Write pairs of key and change in the background: all pairs of a call in one transaction, or none."""
+    def enqueue(self, rows: Iterable[tuple[str, Change]] | PreparedChanges, *, namespace: str | None = None) -> None:
+        """Write rows in the background, those of one call in one transaction; if one is invalid, write none of them."""
         self._check_open()
         space = self.space(namespace)
-        changes = checked_changes(rows)
-        if not changes:
+        prepared = rows if isinstance(rows, PreparedChanges) else PreparedChanges.of(rows)
+        if not prepared.changes:
             return
-        self._accept(changes)
-        size = size_of(changes)
+        self._accept(prepared.changes)
         with self._guard:
             self._schedule()
             self._enqueued += 1
-            self._queue.append(PendingCall(self._enqueued, changes, size, space))
+            self._queue.append(PendingCall(self._enqueued, prepared.changes, prepared.size, space))
 
     def _accept(self, changes: dict[str, Change]) -> None:
         """Refuse changes that could not be written."""

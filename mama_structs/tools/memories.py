@@ -519,7 +519,7 @@ class Cutter:
         try:
             make_room(self.refs)
             provenance = self.provenance
-            return self.refs.add(text, source=source, origin=provenance.origin, trust=provenance.trust).handle
+            return self.refs.add_any(text, source=source, origin=provenance.origin, trust=provenance.trust).handle
         except QuotaExceeded:
             return None
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from mama_structs._offload import measure
 from mama_structs.descriptors.entries import Ref
 from mama_structs.descriptors.render import Rendering, newest_first
 from mama_structs.descriptors.search import MAX_CONTEXT, MAX_LIMIT
@@ -59,7 +60,10 @@ async def read_fd(
     excerpt = store.read(fd, mode=mode, start=start, count=count, read_all=read_all)
     if not extract_to_new_fd:
         return store.rendering.content(excerpt)
-    made = store.extract(fd, mode=mode, start=start, count=count, read_all=read_all)
+    load = measure(excerpt.text)
+    made = await store.change(
+        load, lambda refs: refs.extract(fd, mode=mode, start=start, count=count, read_all=read_all)
+    )
     return store.rendering.extraction(excerpt, made)
 
 
@@ -177,7 +181,10 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
         new: What is to stand there
 
     """
-    return store.rendering.stored(store.edit(ref_id, old, new, origin="model"))
+    entry = store.get(ref_id)
+    # A text that is edited is read whole.
+    load = measure(old, new, entry.content.text)
+    return store.rendering.stored(await store.change(load, lambda refs: refs.edit(ref_id, old, new, origin="model")))
 
 
 async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
@@ -191,7 +198,9 @@ async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
         text: All of it
 
     """
-    return store.rendering.stored(store.put(ref_id, text, origin="model"))
+    return store.rendering.stored(
+        await store.change(measure(text), lambda refs: refs.put(ref_id, text, origin="model"))
+    )
 
 
 # The arguments of these tools that are handles.

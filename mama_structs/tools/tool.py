@@ -12,6 +12,7 @@ import attrs
 
 from mama_structs._async import CallProgress, call_progress, from_model
 from mama_structs._introspect import awaited, layers_of, written_as
+from mama_structs._offload import measure, run_inline_or_in_thread
 from mama_structs._plain import to_answer
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, shown
 from mama_structs.tools.names import hint_at
@@ -198,7 +199,8 @@ class Tool:
     async def _run(self, arguments: Mapping[str, Any], host: Mapping[str, Any]) -> Any:
         progress = (call_progress.get() or CallProgress()).enter()
         try:
-            checked = self.signature.check(arguments, tool=self.name)
+            load = measure(arguments)
+            checked = await run_inline_or_in_thread(load, self.signature.check, arguments, tool=self.name)
             own = self.signature.check_host(host, tool=self.name)
             progress.start(self.function)
             result = await self.function(**checked, **own)
@@ -324,7 +326,9 @@ class ToolSet(Mapping[str, Tool]):
 
         """
         result = await self[name].run(arguments, host=host)
-        return result if isinstance(result, ErrorText) else to_answer(result)
+        if isinstance(result, ErrorText):
+            return result
+        return await run_inline_or_in_thread(measure(result), to_answer, result)
 
     def __getitem__(self, name: str) -> Tool:
         """Return the tool of this name, or raise `UnknownTool` with the nearest names."""

@@ -1,5 +1,6 @@
 """The store of refs and descriptors, without a session."""
 
+import asyncio
 import copy
 import itertools
 import json
@@ -629,7 +630,7 @@ def test_nested_refs_over_the_quota_take_no_memory():
     store = small(max_bytes=2_000_000)
     text = "".join(f'<ref id="n{level}">' for level in range(64)) + "x" * 1_000_000
     tracemalloc.start()
-    ingested = store.ingest(text)
+    ingested = asyncio.run(store.run_in_thread(lambda draft: draft.ingest(text)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 

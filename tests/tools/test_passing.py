@@ -139,7 +139,7 @@ async def test_bytes_are_no_text(session):
 async def test_a_short_text_cannot_grow_without_end(session):
     """What is put into longer texts of one call has a million characters at the most; a handle alone has no limit."""
     session.refs.put("big", "x" * 300_000)
-    session.refs.add("y" * 2_000_000)
+    await session.refs.run_in_thread(lambda refs: refs.add("y" * 2_000_000))
     assert 900_002 == len(session.resolved("take", {"text": "{{ref:big}} {{ref:big}} {{ref:big}}"}).arguments["text"])
     with pytest.raises(InvalidArgument, match="more than 1,000,000 characters"):
         await session.call("take", {"text": "{{ref:big}}{{ref:big}}", "texts": ["{{ref:big}}", "a {{ref:big}}"]})

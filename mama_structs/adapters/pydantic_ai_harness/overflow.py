@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mama_structs import Descriptor, RefStore
+from mama_structs._offload import measure
 from mama_structs.errors import HandleNotFound, InvalidHandle
 from mama_structs.session import Session
 
@@ -18,10 +20,14 @@ class SessionOverflowStore:
 
     async def write(self, key: str, data: bytes) -> str:  # noqa: ARG002 - a session names its descriptors itself
         """Keep a result, on disk when this returns, and return its handle."""
-        try:
-            descriptor = self._session.refs.add(data.decode(), source="tool_result")
-        except UnicodeDecodeError:
-            descriptor = self._session.refs.add(data, source="tool_result", mime_type=_BYTES)
+
+        def add(refs: RefStore) -> Descriptor:
+            try:
+                return refs.add_any(data.decode(), source="tool_result")
+            except UnicodeDecodeError:
+                return refs.add_any(data, source="tool_result", mime_type=_BYTES)
+
+        descriptor = await self._session.refs.change(measure(data), add)
         await self._session.flush()
         return descriptor.handle
 

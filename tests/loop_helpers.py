@@ -1,0 +1,79 @@
+"""A meter of the work that one callback of an event loop does, by counts that no machine's speed changes."""
+
+import asyncio
+import contextlib
+import sys
+import threading
+
+from mama_structs import _plain
+from mama_structs.descriptors import parser, text
+
+
+class LoopMeter:
+    """
+    The most calls and the most bytes of one callback: of what runs between two suspensions.
+
+    Attributes:
+        calls: Calls of Python and C functions.
+        bytes: Characters of texts that were parsed, hashed or written as JSON.
+
+    """
+
+    def __init__(self):
+        self.calls = self.bytes = 0
+        self._calls = self._bytes = 0
+        self._thread = threading.get_ident()
+
+    def count(self, _frame, event, _argument):
+        self._calls += event in {"call", "c_call"}
+
+    def take(self, size):
+        if threading.get_ident() == self._thread:
+            self._bytes += size
+
+    def run(self, handle, run):
+        self._calls = self._bytes = 0
+        sys.setprofile(self.count)
+        try:
+            run(handle)
+        finally:
+            self.end()
+
+    def end(self):
+        sys.setprofile(None)
+        self.calls, self.bytes = max(self.calls, self._calls), max(self.bytes, self._bytes)
+        self._calls = self._bytes = 0
+
+
+@contextlib.contextmanager
+def metered(monkeypatch):
+    """Measure every callback of this thread's event loop."""
+    meter = LoopMeter()
+    with monkeypatch.context() as patch:
+        run = asyncio.Handle._run
+        patch.setattr(asyncio.Handle, "_run", lambda handle: meter.run(handle, run))
+        of, feed, written = text.Content.of.__func__, parser.RefParser.feed, _plain.json_text
+
+        def take_text(cls, content):
+            meter.take(len(content) if isinstance(content, str) else 0)
+            return of(cls, content)
+
+        def take_chunk(self, chunk):
+            meter.take(len(chunk))
+            return feed(self, chunk)
+
+        def take_json(data):
+            made = written(data)
+            meter.take(len(made))
+            return made
+
+        patch.setattr(text.Content, "of", classmethod(take_text))
+        patch.setattr(parser.RefParser, "feed", take_chunk)
+        for module in list(sys.modules.values()):
+            if getattr(module, "json_text", None) is written:
+                patch.setattr(module, "json_text", take_json)
+        try:
+            yield meter
+        finally:
+            # The callback at hand goes on with what is not measured.
+            meter.end()
