@@ -134,7 +134,8 @@ WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
 ONCE = [
     # Killed processes and failing statements lose nothing.
-    *("tests/testing/test_crash.py", "tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py"),
+    *(f"tests/testing/test_crash{part}.py" for part in ("", "_oracle", "_power")),
+    *("tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py"),
     *("tests/storage/test_wal.py", "tests/storage/test_faults.py"),
     *("tests/descriptors/test_parser_steps.py", "tests/descriptors/test_export_faults.py"),
     # Interpreters that are started, and texts that are cut everywhere.

@@ -1,15 +1,18 @@
-"""A file outside of a store in which processes say what was acknowledged: what a crash is judged by."""
+"""The log of the crash test: a file outside of the store that says which changes were begun and acknowledged."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
+
+from mama_structs.errors import MamaStructsError
 
 # Seconds after which a process counts as hung; a busy machine must never reach it.
 PATIENCE: Final = 300.0
@@ -17,15 +20,25 @@ PATIENCE: Final = 300.0
 
 @attrs.frozen
 class Book:
-    """A file of what was done, a line each, to which many processes append; a killed writer takes nothing back."""
+    """
+    A log file to which many processes append lines of JSON; a line that was written survives the kill of its writer.
+
+    Args:
+        fd: The open file.
+        store: The directory or address of the store that it is about, empty if no change needs it.
+
+    """
 
     fd: int
+    store: str = ""
 
     @classmethod
-    def open(cls, path: Path) -> Book:
-        return cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
+    def open(cls, path: Path, *, store: str = "") -> Book:
+        """Open a log, creating it if it is missing."""
+        return cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), store)
 
     def say(self, *what: Any) -> None:
+        """Append a line."""
         line = json.dumps(what, separators=(",", ":")).encode() + b"\n"
         with _unlimited():
             if os.write(self.fd, line) != len(line):
@@ -33,21 +46,33 @@ class Book:
 
     @staticmethod
     def read(path: Path) -> list[list[Any]]:
-        """Return all that was said in a file; a line that is still being written is none yet."""
+        """Return the complete lines of a file."""
         return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
 
     def last(self, length: int = 2**14, *, of: str, space: str) -> list[list[Any]]:
-        """Return what was said in the last bytes of a kind and in a namespace, whoever said it."""
+        """Return the lines of one kind and namespace in the last bytes, of all writers."""
         begin = max(os.fstat(self.fd).st_size - length, 0)
-        # A line that was cut at either end is none.
+        # Lines that are cut at either end are left out.
         lines = os.pread(self.fd, length, begin).split(b"\n")[begin > 0 : -1]
         found = [json.loads(line) for line in lines]
         return [one for one in found if one[:2] == [of, space]]
 
 
 @contextlib.contextmanager
+def told(book: Book) -> Iterator[None]:
+    """Log the error of a change, typed or not, and continue with the next change."""
+    try:
+        yield
+    except MamaStructsError as error:
+        book.say("refused", error.type, str(error))
+    except Exception as error:  # noqa: BLE001 - the run reports it
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        book.say("untyped", f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"[:500])
+
+
+@contextlib.contextmanager
 def _unlimited() -> Iterator[None]:
-    """Let a process whose disk is made full go on saying what it does."""
+    """Lift the limit of file sizes, so that a process with a full disk can still write its log."""
     import resource  # noqa: PLC0415 - not everywhere
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

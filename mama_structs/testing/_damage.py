@@ -8,8 +8,7 @@ import json
 import os
 import random
 import shutil
-import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,19 +16,10 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.testing._book import Book
-from mama_structs.testing._oracle import (
-    Child,
-    Known,
-    Tally,
-    Verdict,
-    compare_memories,
-    compare_refs,
-    judged,
-    note_findings,
-    opened,
-    text_of,
-)
-from mama_structs.testing._writers import write
+from mama_structs.testing._changes import write
+from mama_structs.testing._comparison import Comparison, note_findings
+from mama_structs.testing._model import Known
+from mama_structs.testing._oracle import Child, Tally, Verdict, judged, opened
 
 FILES: Final = (
     "cache.db",
@@ -206,9 +196,7 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: bool = False)
             return "DEAD", f"the process that had it open ended with {ended}"
         seen = Verdict(**json.loads(line))
         said = _lines_of(book)
-        known = attrs.evolve(known, refs=defaultdict(dict, {key: dict(refs) for key, refs in known.refs.items()}))
-        known = attrs.evolve(known, saved=dict(known.saved), planned=dict(known.planned), links=dict(known.links))
-        known.hear(said)
+        known = known.copy().hear(said)
     else:
         done = damage()
     if not done:
@@ -246,12 +234,11 @@ def _live(directory: Path, facts: Known, book: Path, pause: Callable[[], None]) 
             with verdict.noting("a search"):
                 await session.memories.search("shield raid guild")
             await write(session, own, "live-b", random.Random(2), 6)  # noqa: S311 - to be repeated
-            now = attrs.evolve(facts, doubtful=set(facts.doubtful), deleted=set(facts.deleted)).hear(
-                line for line in _lines_of(book) if '"deleting"' in line or '"deleted"' in line
-            )
+            now = Comparison(facts.copy().hear(_lines_of(book)), verdict)
             with verdict.noting("reading"):
-                await compare_memories(session, now, verdict, frozenset())
-            compare_refs(session, facts.refs["default", _CONVERSATION], verdict)
+                await now.compare_memories(session)
+                await now.compare_records(session)
+            now.compare_refs(session, now.facts.conversation("default", _CONVERSATION))
             with verdict.noting("the check"):
                 note_findings(verdict, (await session.check()).findings)
 
@@ -268,23 +255,6 @@ def _live(directory: Path, facts: Known, book: Path, pause: Callable[[], None]) 
 
 def _lines_of(book: Path) -> list[str]:
     return book.read_text().splitlines()
-
-
-def remove_row(directory: Path, facts: Known) -> None:
-    """Remove an acknowledged memory from the database, behind the back of all that would know."""
-    with contextlib.closing(sqlite3.connect(directory / "journal" / "cache.db")) as database, database:
-        # The newest, to which nothing is linked.
-        for (space, memory_id), tag in reversed(facts.saved.items()):
-            if (space, memory_id) in facts.deleted | facts.doubtful:
-                continue
-            sought = text_of(tag)[:40].encode()
-            rows = database.execute(
-                "SELECT rowid FROM Cache WHERE instr(value, ?) AND key LIKE 'memories/%'", (sought,)
-            )
-            found = [row for (row,) in rows]
-            if found:
-                database.executemany("DELETE FROM Cache WHERE rowid = ?", [(row,) for row in found])
-                return
 
 
 @contextlib.contextmanager

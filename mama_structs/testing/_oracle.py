@@ -1,4 +1,4 @@
-"""What the crash test knows apart from the store: what was acknowledged, and how a store is compared with it."""
+"""The verdict of a comparison, the processes that make one, and the tally of a run."""
 
 from __future__ import annotations
 
@@ -8,127 +8,57 @@ import faulthandler
 import json
 import logging
 import os
-import re
 import select
 import signal
 import time
 import traceback
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
 from mama_structs._check import is_address
-from mama_structs.errors import EmbedderMismatch, HandleNotFound, MamaStructsError, StoreBusy
+from mama_structs.errors import EmbedderMismatch, MamaStructsError, StoreBusy
 from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.model import Link, Memory
-from mama_structs.memory.store import MemoryStore
 from mama_structs.session import Session
 from mama_structs.settings import MemorySettings, ServerSettings, Settings
 from mama_structs.testing._book import PATIENCE
+from mama_structs.testing._model import Known
 
 EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
-"""Quick ones; only what is embedded anew has the second."""
+"""Fast embedders; namespaces that were re-embedded have the second one."""
 SETTINGS: Final = Settings(
     memory=MemorySettings(snapshot_every=40),
     server=ServerSettings(connections=4, connect_timeout=2.0, wait=5.0, statement_timeout=10.0, lease=1.5),
 )
-"""Views are written often, so that processes are killed while they are; a killed host's conversations are free soon."""
+"""Snapshots are written often, so that kills hit them, and leases of killed hosts expire soon."""
 
 Store = Path | str
-"""A directory, or a server's address."""
-_WORDS: Final = (
-    "shield", "raid", "guild", "reactor", "planet", "fleet", "login", "token",
-    "cache", "queue", "index", "journal", "ore", "tax", "vote", "trade",
-)  # fmt: skip
-_TAG: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)+")
-_ALL: Final = 10**6
-
-
-def text_of(tag: str) -> str:
-    """Return the text that is saved under a name: who reads it can tell what it must be."""
-    digest = blake2b(tag.encode(), digest_size=12).hexdigest()
-    words = " ".join(_WORDS[int(digit, 16)] for digit in digest)
-    # Some fill several pages of the database.
-    return f"{tag} {words}" + f" {words}" * (40 if digest[0] == "0" else 0)
-
-
-Key = tuple[str, str]
-
-
-@attrs.define
-class Known:
-    """What the lines of a book say; memories and links are told apart by namespace and id."""
-
-    # By the name of its text: where, and what it was to come with.
-    planned: dict[str, tuple[str, list[str], list[str], str | None]] = attrs.field(factory=dict)
-    saved: dict[Key, str] = attrs.field(factory=dict)
-    unnamed: set[Key] = attrs.field(factory=set)
-    outcomes: dict[Key, set[str]] = attrs.field(factory=lambda: defaultdict(set))
-    links: dict[Key, tuple[str, str]] = attrs.field(factory=dict)
-    copied: set[Key] = attrs.field(factory=set)
-    refs: dict[tuple[str, str], dict[str, str]] = attrs.field(factory=lambda: defaultdict(dict))
-    deleted: set[Key] = attrs.field(factory=set)
-    doubtful: set[Key] = attrs.field(factory=set)
-    backups: list[tuple[str, int]] = attrs.field(factory=list)
-    namespaces: set[str] = attrs.field(factory=lambda: {"default"})
-
-    @property
-    def acknowledged(self) -> int:
-        """How many changes were."""
-        sizes = (len(one) for one in (self.saved, self.unnamed, self.links, self.copied, self.deleted))
-        return sum(sizes) + sum(map(len, self.outcomes.values())) + sum(map(len, self.refs.values()))
-
-    def hear(self, lines: Iterable[str]) -> Known:  # noqa: C901 - a line for each kind
-        """Take up lines, and return this."""
-        for line in lines:
-            match json.loads(line):
-                case ["saving", space, tag, targets, handles, before]:
-                    self.planned[tag] = space, targets, handles, before
-                    self.namespaces.add(space)
-                case ["saved", space, None, tag]:
-                    self.unnamed.add((space, tag))
-                case ["saved", space, memory_id, tag]:
-                    self.saved[space, memory_id] = tag
-                case ["outcome", space, memory_id, tag]:
-                    self.outcomes[space, memory_id].add(text_of(tag))
-                case ["linked", space, link_id, one, other]:
-                    self.links[space, link_id] = one, other
-                case ["deleting", space, memory_id]:
-                    self.doubtful.add((space, memory_id))
-                case ["deleted", space, memory_id]:
-                    self.deleted.add((space, memory_id))
-                case ["copied", space, ids]:
-                    self.copied |= {(space, memory_id) for memory_id in ids}
-                    self.namespaces.add(space)
-                case ["ref", space, conversation, tag]:
-                    self.refs[space, conversation][tag] = text_of(tag)
-                case ["backup", path, length]:
-                    self.backups.append((path, length))
-        return self
+"""A directory, or the address of a server."""
 
 
 @attrs.define
 class Verdict:
     """
-    What a comparison found, a line each.
+    The differences that a comparison found, a line each.
 
     Args:
         lost: Acknowledged, and not there.
-        wrong: There, and not as it was written, or only in part; what was deleted and is there.
+        duplicated: Stored once, and there several times.
+        wrong: There and different from what was written, there in part, or there though nobody wrote it.
         errors: Typed errors of opening and reading.
-        findings: Of `Session.check`, all but that SQLite is old.
-        warnings: What was logged.
-        untyped: Errors that this package should have explained.
-        memories: How many there are.
+        findings: Findings of `Session.check`, except that SQLite is old.
+        warnings: Messages of the log.
+        untyped: Other exceptions.
+        memories: The number of memories.
 
     """
 
     lost: list[str] = attrs.field(factory=list)
+    duplicated: list[str] = attrs.field(factory=list)
     wrong: list[str] = attrs.field(factory=list)
     errors: list[str] = attrs.field(factory=list)
     findings: list[str] = attrs.field(factory=list)
@@ -138,23 +68,23 @@ class Verdict:
 
     @property
     def is_said(self) -> bool:
-        """Whether somebody who looks can know that not all is well."""
+        """Whether the store reported a problem."""
         return bool(self.errors or self.findings or self.warnings)
 
     @contextlib.contextmanager
     def noting(self, what: str) -> Iterator[None]:
-        """Take down what a call raises."""
+        """Note the exception of a block, and continue."""
         try:
             yield
         except MamaStructsError as error:
             self.errors.append(f"{what}: {type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - that it is another one is what is noted
+        except Exception as error:  # noqa: BLE001 - the verdict reports it
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.untyped.append(f"{what}: {type(error).__name__} at {where.filename}:{where.lineno}: {error}")
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take down what is logged and warned of."""
+        """Note the warnings that the package logs in a block."""
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.warnings.append(record.getMessage())  # type: ignore[method-assign]
         logger = logging.getLogger("mama_structs")
@@ -165,20 +95,22 @@ class Verdict:
             logger.removeHandler(handler)
 
     def joined(self, other: Verdict) -> Verdict:
-        """Return both."""
+        """Return a verdict with the lines of both."""
         both = attrs.asdict(self), attrs.asdict(other)
         return Verdict(**{name: value + both[1][name] for name, value in both[0].items()})
 
 
 @contextlib.asynccontextmanager
-async def opened(store: Store, namespace: str = "default", conversation: str | None = None) -> AsyncIterator[Session]:
-    """Open a session with the embedder that the namespace has at present; waits for the lease of a host that died."""
+async def opened(
+    store: Store, namespace: str = "default", conversation: str | None = None, *, settings: Settings = SETTINGS
+) -> AsyncIterator[Session]:
+    """Open a session with the present embedder of the namespace; wait for the lease of a killed host."""
     session = None
     embedders = list(EMBEDDERS)
     until = time.monotonic() + (4 * SETTINGS.server.lease if is_address(store) else 0)
     while session is None:
         opening = Session.open(
-            store, embedder=embedders[0], namespace=namespace, conversation=conversation, settings=SETTINGS
+            store, embedder=embedders[0], namespace=namespace, conversation=conversation, settings=settings
         )
         try:
             session = await opening
@@ -192,125 +124,6 @@ async def opened(store: Store, namespace: str = "default", conversation: str | N
             await asyncio.sleep(0.1)
     async with session:
         yield session
-
-
-async def compare(store: Store, facts: Known, *, doubtful: frozenset[Key] = frozenset()) -> Verdict:
-    """Open a store in this process and compare all of it; *doubtful* memories may be there or not."""
-    verdict = Verdict()
-    with verdict.listening():
-        first = True
-        for space in sorted(facts.namespaces):
-            with verdict.noting(f"opening {space}"):
-                async with opened(store, space) as session:
-                    await compare_memories(session, facts, verdict, doubtful)
-                    # Rows are looked at once.
-                    note_findings(
-                        verdict, (await session.check()).findings if first else await session.memories.check()
-                    )
-                    first = False
-        for space, conversation in sorted(facts.refs):
-            with verdict.noting(f"opening {conversation}"):
-                async with opened(store, space, conversation) as session:
-                    compare_refs(session, facts.refs[space, conversation], verdict)
-    return verdict
-
-
-def note_findings(verdict: Verdict, found: Iterable[Any]) -> None:
-    """Record the findings of a check, except those about the environment: an old SQLite, the server's settings."""
-    about_store = (one for one in found if one.kind not in {"sqlite", "server"})
-    verdict.findings += [f"{one.severity} {one.kind}: {one.message}" for one in about_store]
-
-
-def compare_refs(session: Session, wanted: dict[str, str], verdict: Verdict) -> None:
-    """Compare the refs of a session's conversation."""
-    for tag, text in wanted.items():
-        with verdict.noting(f"ref {tag}"):
-            try:
-                if session.refs.get(tag).text != text:
-                    verdict.wrong.append(f"the text of ref:{tag}")
-            except HandleNotFound:
-                verdict.lost.append(f"ref:{tag} of {session.conversation}")
-
-
-async def compare_memories(session: Session, facts: Known, verdict: Verdict, doubtful: frozenset[Key]) -> None:
-    """Compare the memories of a session's namespace."""
-    store, space = session.memories, session.memories.namespace
-    there = {memory.id: memory for memory in await store.recent(limit=_ALL)}
-    links = dict(zip(there, await asyncio.gather(*map(store.links_of, there)), strict=True))
-    tags = {memory.content.split(" ", 1)[0]: memory for memory in there.values()}
-    maybe = {memory_id for where, memory_id in facts.doubtful | doubtful if where == space}
-    dead = {memory_id for where, memory_id in facts.deleted if where == space}
-    seen = _Seen(store, facts, verdict, there, links, tags, (maybe | dead) - set(there))
-    verdict.memories += len(there)
-    verdict.wrong += [f"{memory_id} is there, which was deleted" for memory_id in dead & set(there)]
-    seen.compare_acknowledged(space)
-    for tag, memory in tags.items():
-        if _TAG.fullmatch(tag) and tag in facts.planned:
-            await seen.compare_plan(tag, memory)
-
-
-@attrs.frozen
-class _Seen:
-    """What there is in a namespace, and what is known of it; some of it was deleted, or may have been."""
-
-    store: MemoryStore
-    facts: Known
-    verdict: Verdict
-    there: dict[str, Memory]
-    links: Mapping[str, Sequence[Link]]
-    tags: dict[str, Memory]
-    gone: set[str]
-
-    def compare_acknowledged(self, space: str) -> None:
-        """See that all that was acknowledged is there."""
-        facts, there, lost = self.facts, self.there, self.verdict.lost
-        wanted = {memory_id: tag for (where, memory_id), tag in facts.saved.items() if where == space}
-        for memory_id, tag in wanted.items():
-            if memory_id in there and there[memory_id].content != text_of(tag):
-                self.verdict.wrong.append(f"the content of {memory_id}")
-            if memory_id not in there and memory_id not in self.gone:
-                lost.append(f"{memory_id} ({tag})")
-        copied = {memory_id for where, memory_id in facts.copied if where == space}
-        lost += [f"{memory_id} (a copy)" for memory_id in copied - set(there)]
-        lost += [f"a memory ({tag})" for where, tag in facts.unnamed if where == space and tag not in self.tags]
-        for (where, memory_id), reasons in facts.outcomes.items():
-            if where == space and memory_id in there and not reasons <= set(_reasons(there[memory_id])):
-                lost.append(f"an outcome of {memory_id}")
-        for (where, link_id), ends in facts.links.items():
-            if where == space and set(ends) <= set(there) and link_id not in {link.id for link in self.links[ends[0]]}:
-                lost.append(f"the link {link_id}")
-
-    async def compare_plan(self, tag: str, memory: Memory) -> None:
-        """See that a memory, acknowledged or not, is as it was to be, with all that was to come with it."""
-        wrong = self.verdict.wrong
-        where, targets, handles, before = self.facts.planned[tag]
-        if memory.content != text_of(tag):
-            wrong.append(f"the content of {memory.id} ({tag})")
-        if where != self.store.namespace:
-            # A copy of what there was at some moment.
-            return
-        if before is not None and before not in self.tags:
-            # Of one call to save many, what is saved is saved in order.
-            wrong.append(f"{tag} is there without {before}, which came before it")
-        made = {link.to_id for link in self.links[memory.id] if link.from_id == memory.id}
-        wrong += [f"{memory.id} ({tag}) has no link to {one}" for one in targets if one not in made | self.gone]
-        ways = Counter(
-            (link.from_id, link.to_id, link.metadata.original_relationship) for link in self.links[memory.id]
-        )
-        wrong += [f"{memory.id} ({tag}) has a link twice: {way}" for way, count in ways.items() if count > 1]
-        if handles:
-            with self.verdict.noting(f"the evidence of {memory.id}"):
-                kept = [(one.source.partition("@")[0], one.text) for one in await self.store.evidence_of(memory.id)]
-                if kept != [(f"ref:{handle}", text_of(handle)) for handle in handles]:
-                    wrong.append(f"the evidence of {memory.id} ({tag})")
-        ends = {one.from_id for one in self.links[memory.id] if one.metadata.original_relationship == "outcome_of"}
-        contents = [one.content for one in self.there.values() if one.id in ends]
-        if sorted(_reasons(memory)) != sorted(contents):
-            wrong.append(f"{memory.id} ({tag}) and the memories of its outcomes")
-
-
-def _reasons(memory: Memory) -> list[str]:
-    return [change.reason for change in getattr(memory.metadata, "history", ()) if change.reason is not None]
 
 
 def fork(work: Callable[[], object]) -> int:
@@ -404,19 +217,19 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
     return (None if line is None else Verdict(**json.loads(line))), ended
 
 
-def judged(
-    store: Store, facts: Known, errors: Path, doubtful: frozenset[Key] = frozenset()
-) -> tuple[Verdict | None, int]:
+def judged(store: Store, facts: Known, errors: Path) -> tuple[Verdict | None, int]:
     """Let a fresh process compare a store."""
-    return ask(lambda: asyncio.run(compare(store, facts, doubtful=doubtful)), errors)
+    from mama_structs.testing._comparison import compare  # noqa: PLC0415 - it imports this module
+
+    return ask(lambda: asyncio.run(compare(store, facts)), errors)
 
 
-BAD: Final = ("lost", "silent", "wrong", "dead")
-"""What there must be none of."""
+BAD: Final = ("lost", "duplicated", "silent", "wrong", "dead")
+"""The kinds of faults; a run without any of them succeeds."""
 _ALWAYS: Final = (
     "rounds", "processes", "kills", "stops", "forks", "parents that closed", "parents that died",
     "parents that forked again", "full disks", "failing SQLite calls", "interrupted SQLite calls",
-    "damaged files", "acknowledged changes",
+    "power failures", "damaged files", "acknowledged changes",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The processes of the crash test that write: alone, below a parent that has the store open, and with faults."""
+"""The writing processes of the crash test: alone, forked from a parent with an open store, and with faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import sqlite3
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,20 +22,19 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._check import is_address
-from mama_structs.errors import MamaStructsError, MemoryNotFound
-from mama_structs.memory.results import Hit
-from mama_structs.memory.store import MemoryStore
+from mama_structs.memory.model import from_milliseconds
 from mama_structs.session import Session
-from mama_structs.testing._book import Book
-from mama_structs.testing._oracle import EMBEDDERS, SETTINGS, fork, opened, text_of
+from mama_structs.settings import DescriptorSettings
+from mama_structs.testing._book import Book, told
+from mama_structs.testing._changes import Author, began_at, write
+from mama_structs.testing._comparison import rows_of
+from mama_structs.testing._model import ANY, plain, text_of
+from mama_structs.testing._oracle import EMBEDDERS, SETTINGS, fork, opened
 
 NAMESPACES: Final = ("default", "alice", "bob")
 ENDINGS: Final = ("close", "die", "stay", "again")
 """What a parent does while its forked children write: close its session, die, write on, or fork again."""
 
-_CHANGES: Final = (
-    "decision", "decision", "many", "supersede", "outcome", "delete", "link", "ref", "evidence", "look", "look",
-)  # fmt: skip
 # The tables of v1.0 that a migration needs.
 _OLD: Final = """
 CREATE TABLE decisions (id TEXT PRIMARY KEY, topic TEXT, decision TEXT, reasoning TEXT, outcome TEXT,
@@ -46,8 +44,7 @@ CREATE TABLE schema_version (version INTEGER PRIMARY KEY, applied_at INTEGER, de
 INSERT INTO schema_version (version) VALUES (4);
 """
 _OLD_START: Final = 1_748_822_400_000
-# As much of a text as is searched for.
-_QUESTION: Final = 200
+_TTL: Final = 0.01
 
 
 @attrs.frozen
@@ -84,102 +81,15 @@ class Task:
 
 
 def run(task: Task) -> None:
-    """Do a task in this process, which is another one's child."""
-    book = Book.open(Path(task.book))
+    """Do a task in this process."""
+    book = Book.open(Path(task.book), store=task.store)
     book.say("born", os.getpid(), task.kind)
     faulthandler.enable()
     chance = random.Random(task.seed)  # noqa: S311 - to be repeated
     # Ended by its end or by a kill, and by nothing else: the next line is missed otherwise.
-    with _told(book), faulty(task.fault, task.store, chance):
+    with told(book), faulty(task.fault, task.store, chance):
         _KINDS[task.kind](task, book, chance)
     book.say("done", os.getpid())
-
-
-@contextlib.contextmanager
-def _told(book: Book) -> Iterator[None]:
-    """Say what this package should have explained, and what a fault left nothing else to do than to give up."""
-    try:
-        yield
-    except MamaStructsError as error:
-        book.say("refused", error.type, str(error))
-    except Exception as error:  # noqa: BLE001 - it is written down
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        book.say("untyped", f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"[:500])
-
-
-async def write(session: Session, book: Book, name: str, chance: random.Random, count: int) -> None:
-    """Make *count* changes, one after the other, and acknowledge each when its call has returned."""
-    mine: list[str] = []
-    for number in range(count):
-        with _told(book):
-            await _change(session, book, f"{name}-{number}", chance, mine)
-
-
-async def _change(session: Session, book: Book, tag: str, chance: random.Random, mine: list[str]) -> None:  # noqa: C901 - a case for each kind
-    store, space, text = session.memories, session.memories.namespace, text_of(tag)
-    kind = chance.choice(_CHANGES if mine else ("decision", "many", "ref"))
-    match kind:
-        case "decision" | "evidence":
-            handles = []
-            if kind == "evidence":
-                handles = [f"{tag}-e"]
-                await session.observe(f'<ref id="{handles[0]}">{text_of(handles[0])}</ref>')
-                book.say("ref", space, session.conversation, handles[0])
-            targets = chance.sample(mine, min(len(mine), chance.randrange(4)))
-            book.say("saving", space, tag, targets, handles, None)
-            memory = await store.save_decision(
-                "topic", text, "why", implements=targets, evidence=[f"ref:{one}" for one in handles]
-            )
-            book.say("saved", space, memory.id, tag)
-            mine.append(memory.id)
-        case "many":
-            tags = [f"{tag}-{part}" for part in range(chance.choice((3, 3, 5, 60)))]
-            for before, one in zip([None, *tags], tags, strict=False):
-                book.say("saving", space, one, [], [], before)
-            saved = await store.save_many([{"type": "context", "content": text_of(one)} for one in tags])
-            for memory, one in zip(saved, tags, strict=True):
-                book.say("saved", space, memory.id, one)
-        case "supersede":
-            target = chance.choice(mine)
-            book.say("saving", space, tag, [target], [], None)
-            memory = await store.supersede(target, text, "better")
-            book.say("saved", space, memory.id, tag)
-            mine.append(memory.id)
-        case "outcome":
-            target = chance.choice(mine)
-            await store.set_outcome(target, "FAILED", reason=text)
-            book.say("outcome", space, target, tag)
-        case "link":
-            one, other = (chance.choice(mine) for _ in range(2))
-            if one != other:
-                link = await store.link(one, other, "refines")
-                book.say("linked", space, link.id, one, other)
-        case "delete":
-            target = mine.pop(chance.randrange(len(mine)))
-            book.say("deleting", space, target)
-            with contextlib.suppress(MemoryNotFound):
-                await store.delete(target)
-            book.say("deleted", space, target)
-        case "ref":
-            await session.observe(f'<ref id="{tag}">{text}</ref>')
-            book.say("ref", space, session.conversation, tag)
-        case "look":
-            await _look(store, book)
-
-
-async def _look(store: MemoryStore, book: Book) -> None:
-    """See what any process acknowledged last: it has to be there, and to be found by what it says, at the next call."""
-    said = [(memory_id, tag) for _, _, memory_id, tag in book.last(of="saved", space=store.namespace) if memory_id]
-    if not said:
-        return
-    memory_id, tag = said[-1]
-    hits: Sequence[Hit] = ()
-    with contextlib.suppress(MemoryNotFound):
-        await store.get(memory_id)
-        hits = await store.search(text_of(tag)[:_QUESTION], superseded="equal")
-    is_going = any(memory_id == one[2] for one in book.last(2**20, of="deleting", space=store.namespace))
-    if not is_going and memory_id not in {hit.memory.id for hit in hits}:
-        book.say("unseen", store.namespace, memory_id)
 
 
 def _writer(task: Task, book: Book, chance: random.Random) -> None:
@@ -187,8 +97,9 @@ def _writer(task: Task, book: Book, chance: random.Random) -> None:
         space = chance.choice(NAMESPACES)
         async with opened(task.store, space, f"c-{task.name}") as session:
             if task.early:
-                book.say("saving", space, task.name, [], [], None)
-                book.say("saved", space, None, task.name)
+                spec = {"tag": task.name, "type": "context", "origin": "user"}
+                book.say("begin", task.name, space, "save", began_at(), {"memories": [spec]})
+                book.say("end", task.name, {})
                 _die(book)
             tasks = chance.choice((1, 1, 3))
             own = [random.Random(chance.random()) for _ in range(tasks)]  # noqa: S311 - to be repeated
@@ -269,7 +180,7 @@ class _Parent:
         return task
 
     def close(self) -> None:
-        with _told(self.book):
+        with told(self.book):
             self.runner.run(self.session.close())
         self.book.say("closes", os.getpid())
 
@@ -363,7 +274,7 @@ def _keeper(task: Task, book: Book, chance: random.Random) -> None:
     async def main() -> None:
         for turn in range(2):
             for chore in chance.sample(chores, 2):
-                with _told(book):
+                with told(book):
                     await chore(at, book, f"{name}-{turn}", chance)
 
     asyncio.run(main())
@@ -386,21 +297,29 @@ async def _back_up(at: _Beside, book: Book, tag: str, chance: random.Random) -> 
 
 
 async def _copy(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+    """Export a namespace and import the file into another one."""
     file, space = at.files / f"export-{tag}", f"copy-{chance.randrange(3)}-{tag}"
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await session.memories.export_jsonl(file)
-    with file.open("rb") as lines:
-        found = [json.loads(line) for line in lines]
-    file.unlink()
+    rows = rows_of(file.read_text("utf-8").splitlines())
     async with opened(at.store, space) as session:
-        await session.memories.import_jsonl(_written(file, found))
+        with Author(session, book, tag, chance).change(tag, "import", rows=rows):
+            await session.memories.import_jsonl(file)
     file.unlink()
-    book.say("copied", space, [line["memory"]["id"] for line in found if "memory" in line])
 
 
-def _written(file: Path, lines: Sequence[Any]) -> Path:
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return file
+async def _expire_conversation(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+    """Begin a conversation, and let its time to live end."""
+    space, name = f"expiring-{tag}", f"c-{tag}"
+    async with opened(at.store, space, name) as session:
+        await write(session, book, tag, chance, 0, kinds=["ref", "ref"])
+    settings = attrs.evolve(SETTINGS, descriptors=DescriptorSettings(conversation_ttl=_TTL))
+    await asyncio.sleep(2 * _TTL)
+    drop = f"{tag}-drop"
+    book.say("begin", drop, space, "drop_conversation", began_at(), {"conversation": name})
+    async with opened(at.store, space, settings=settings) as session:
+        await session.maintain()
+    book.say("end", drop, {})
 
 
 async def _embed_anew(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
@@ -411,29 +330,39 @@ async def _embed_anew(at: _Beside, book: Book, tag: str, chance: random.Random) 
 
 
 async def _migrate(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
-    from mama_structs.v1 import migrate  # noqa: PLC0415 - few need it
+    """Migrate a database of v1.0 into a namespace of its own."""
+    from mama_structs.v1 import migrate  # noqa: PLC0415 - few runs need it
 
-    file, space, count = at.files / f"old-{tag}.db", f"old-{tag}", chance.randrange(5, 15)
+    file, space, tags = at.files / f"old-{tag}.db", f"old-{tag}", [f"{tag}-{n}" for n in range(chance.randrange(5, 15))]
+    specs = []
     with contextlib.closing(sqlite3.connect(file)) as database, database:
         database.executescript(_OLD)
-        for number in range(count):
+        for number, one in enumerate(tags):
             made = _OLD_START + number * 600_000
-            row = (f"decision_{number}", f"topic {number % 3}", f"Use part {number}", "It is simpler.", 0.5, made, made)
+            text = text_of(one)
+            row = (f"decision_{number}", f"topic {number % 3}", text, "It is simpler.", 0.5, made, made)
             database.execute(
                 "INSERT INTO decisions (id, topic, decision, reasoning, confidence, created_at, updated_at)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
                 row,
             )
+            spec: dict[str, Any] = {
+                "tag": one,
+                "type": "decision",
+                "topic": f"topic {number % 3}",
+                "reasoning": "It is simpler.",
+            }
+            at_ms = plain(from_milliseconds(made))
+            spec |= {"confidence": 0.5, "origin": ANY, "fields": {"created_at": at_ms, "updated_at": at_ms}}
+            specs.append(spec | {"created_by": ANY, "extra": ANY})
     async with opened(at.store, space) as session:
-        await migrate(session.memories, file)
-        ids = [memory.id for memory in await session.memories.recent(limit=count * 2)]
-    if len(ids) != count:
-        book.say("untyped", f"{len(ids)} of {count} memories were migrated")
-    book.say("copied", space, ids)
+        with Author(session, book, tag, chance).change(tag, "migrate", memories=specs):
+            await migrate(session.memories, file)
     file.unlink()
 
 
 async def _tend(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+    """Write, rebuild the indexes, and prune."""
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)
         await session.memories.rebuild()
@@ -441,7 +370,7 @@ async def _tend(at: _Beside, book: Book, tag: str, chance: random.Random) -> Non
         await session.maintain()
 
 
-_CHORES: Final = (_back_up, _copy, _embed_anew, _migrate, _tend)
+_CHORES: Final = (_back_up, _copy, _embed_anew, _expire_conversation, _migrate, _tend)
 _KINDS: Final[dict[str, Callable[[Task, Book, random.Random], None]]] = {
     "writer": _writer,
     "parent": _parent,

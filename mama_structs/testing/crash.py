@@ -1,11 +1,11 @@
 """
-Kills, forks, full disks and damaged files, and whether a session's directory loses anything that it acknowledged.
+Crash testing: kills, forks, full disks, lost unsynced writes and damaged files, and what a session's store loses.
 
-``python -m mama_structs.testing.crash --minutes 10`` lets processes write to a store and ends them at random.
-Each says what was acknowledged in a file outside of the store, and after each round a fresh process compares the two.
-``--damage`` damages every kind of file in every way, below processes that are alive and before fresh ones open it.
+``python -m mama_structs.testing.crash --minutes 10`` lets processes write to a store and kills them at random.
+Each process logs its changes in a file outside of the store. After each round a new process compares the two exactly.
+``--damage`` damages every kind of file in every way, below open sessions and before a new one opens it.
 
-The exit status is 0 where nothing was lost, nothing went in silence, nothing is wrong and no interpreter died.
+The exit status is 0 if nothing was lost, duplicated or wrong, no damage was silent and no interpreter died.
 Needs a system with ``fork``.
 """
 
@@ -35,17 +35,24 @@ import attrs
 from mama_structs.session import Session
 from mama_structs.storage.server import has_session
 from mama_structs.testing._book import PATIENCE, Book
-from mama_structs.testing._damage import Case, Sample, outcome_of, remove_row, sweep
-from mama_structs.testing._oracle import BAD, Known, Store, Tally, Verdict, fork, judged
+from mama_structs.testing._damage import Case, Sample, outcome_of, sweep
+from mama_structs.testing._model import Known
+from mama_structs.testing._oracle import BAD, Child, Store, Tally, Verdict, fork, judged
+from mama_structs.testing._power import KEPT, build, environment, lose_unsynced, record
+from mama_structs.testing._sabotage import SABOTAGES, plant
 from mama_structs.testing._writers import ENDINGS, Task, run
 
-# What a run always tells, also where there was none.
-# Errors that no kill, fork or fault of ours may lead to.
+UNSYNCED: Final = "unsynced"
+PLANTED: Final = ("row", *SABOTAGES)
+"""The faults that `--sabotage` plants between rounds."""
+# The share of rounds in a directory that end with a power failure.
+_POWER_FAILURES: Final = 0.2
+# Errors that no kill, fork or injected fault may cause.
 _FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
 _DELETIONS: Final = 50
-# A store is begun anew after so many rounds: comparing all of it takes longer and longer.
+# Rounds per store: comparing a store takes longer with each round.
 _ROUNDS_OF_A_STORE: Final = 12
-# Loaded before anything is forked, or each process would take a second to do it.
+# Modules that are imported before a fork, because each process would take a second to import them.
 _LOADED: Final = (
     "_home composition memory.opening storage.backup tools.exposure tools.memories tools.refs tools.view v1"
 )
@@ -65,6 +72,8 @@ class Loop:
     # A database that is one store for the whole run, and what ends its server and starts it again.
     server: str | None = None
     restart: Sequence[str] = ()
+    # None where no power failure can be simulated.
+    library: Path | None = None
     # Of the present store.
     store: Store = attrs.field(init=False)
     lines: list[str] = attrs.field(factory=list, init=False)
@@ -78,17 +87,26 @@ class Loop:
             self.begin(number)
         book = self.place / f"round-{number}.jsonl"
         self.table.counts["rounds"] += 1
-        with contextlib.closing(_Round(self, number, chance, book)) as one:
+        library = self.library if isinstance(self.store, Path) else None
+        fails = library is not None and (self.sabotage == UNSYNCED or chance.random() < _POWER_FAILURES)
+        shadow = self.place / "shadow"
+        with contextlib.closing(_Round(self, number, chance, book, library=library if fails else None)) as one:
             with self.table.held():
+                if fails and isinstance(self.store, Path):
+                    record(self.store, shadow)
                 one.start()
             self.table.go_on()
             one.watch()
+        if fails and isinstance(self.store, Path):
+            self.table.counts["power failures"] += 1
+            kept = 0.0 if self.sabotage == UNSYNCED else KEPT
+            self.table.counts["files that lost writes"] += lose_unsynced(self.store, shadow, chance, kept=kept)
         said = book.read_text().splitlines()
         self.account(said, one.killed)
         facts = Known().hear([*self.lines, *said])
         self.table.counts["acknowledged changes"] += facts.acknowledged - Known().hear(self.lines).acknowledged
-        if self.sabotage == "row" and isinstance(self.store, Path):
-            remove_row(self.store, facts)
+        if self.sabotage in PLANTED:
+            self.plant(facts)
         self.judge(facts, number)
         self.judge_backups(said, facts, number)
         self.lines += said
@@ -133,6 +151,12 @@ class Loop:
                 "dead", f"a {born.get(pid, 'process')} ended by itself (signal {ended.get(pid, 'unknown')})"
             )
 
+    def plant(self, facts: Known) -> None:
+        """Plant the fault that the run was asked for, in a process of its own."""
+        child = Child.start(lambda _pause: plant(self.store, facts, self.sabotage), self.place / "errors")
+        self.table.counts["planted faults"] += child.wait() == "true"
+        child.end()
+
     def judge(self, facts: Known, number: int) -> None:
         """Let a fresh process compare the store, in which nothing was damaged."""
         verdict, ended = judged(self.store, facts, self.place / "errors")
@@ -143,22 +167,22 @@ class Loop:
         if verdict is None:
             self.table.note("dead", f"{where}: who opened the store ended with {ended}")
             return
-        self.table.note("lost", *(f"{where}: {one}" for one in verdict.lost))
-        # A new embedder's vectors, when who made them was killed, are no damage.
+        for kind, lines in (("lost", verdict.lost), ("duplicated", verdict.duplicated)):
+            self.table.note(kind, *(f"{where}: {one}" for one in lines))
+        # Vectors that a killed process made for a new embedder are no damage.
         found = [one for one in verdict.findings if not one.startswith("warning orphan")]
         odd = [*verdict.wrong, *verdict.errors, *verdict.untyped, *found, *verdict.warnings]
         self.table.note("wrong", *(f"{where}: {one}" for one in odd))
-        self.spoilt = self.spoilt or bool(verdict.lost or odd)
+        self.spoilt = self.spoilt or bool(verdict.lost or verdict.duplicated or odd)
 
     def judge_backups(self, said: Sequence[str], facts: Known, number: int) -> None:
-        """Compare each backup with what was acknowledged before it was begun."""
+        """Compare each backup with the state of the store while it was made."""
         text = "".join(f"{line}\n" for line in said).encode()
-        for path, length in Known().hear(said).backups:
+        for path, length in facts.backups[len(Known().hear(self.lines).backups) :]:
             before = text[: text.rfind(b"\n", 0, length) + 1].decode().splitlines()
-            known = Known().hear([*self.lines, *before])
-            # What came later may be in it or not, and may have been deleted.
-            known.planned, known.outcomes = facts.planned, known.outcomes
-            verdict, ended = judged(Path(path), known, self.place / "errors", frozenset(facts.doubtful | facts.deleted))
+            # Later changes may be in it.
+            known = Known().hear([*self.lines, *before]).loosen().hear(said[len(before) :])
+            verdict, ended = judged(Path(path), known, self.place / "errors")
             if not self.spoilt:
                 self.take(verdict, ended, f"a backup of round {number}")
             self.table.counts["backups"] += 1
@@ -185,6 +209,8 @@ class _Round:
     number: int
     chance: random.Random
     book: Path
+    # Of a round that ends with a power failure.
+    library: Path | None = attrs.field(default=None, kw_only=True)
     pids: list[int] = attrs.field(factory=list, init=False)
     killed: set[int] = attrs.field(factory=set, init=False)
     _alive: tuple[int, int] = attrs.field(factory=os.pipe, init=False)
@@ -219,7 +245,9 @@ class _Round:
                     self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
                 if task.kind == "parent" and task.ending == "again":
                     self.loop.table.counts["parents that forked again"] += 1
-                self.pids.append(self._started(task, spawned=chance.random() < 0.25))  # noqa: PLR2004 - they take long to start
+                # Few, because a new interpreter takes long to start; a library is preloaded into new ones only.
+                spawned = self.library is not None or chance.random() < 0.25  # noqa: PLR2004
+                self.pids.append(self._started(task, spawned=spawned))
         finally:
             os.close(self._alive[1])
 
@@ -231,6 +259,7 @@ class _Round:
                 process = subprocess.Popen(  # noqa: S603 - our own module
                     [*command, json.dumps(attrs.asdict(task))],
                     stdout=errors, stderr=errors, pass_fds=[self._alive[1]], start_new_session=True,
+                    env=self._environment(),
                 )  # fmt: skip
                 # It is waited for by its id, as the forked ones are.
                 process.returncode = 0
@@ -245,8 +274,17 @@ class _Round:
 
             return fork(work)
 
+    def _environment(self) -> dict[str, str] | None:
+        if self.library is None or not isinstance(self.loop.store, Path):
+            return None
+        ignored = "cache.db-wal" if self.loop.sabotage == UNSYNCED else ""
+        return environment(self.library, self.loop.store, self.loop.place / "shadow", unsynced=ignored)
+
     def watch(self) -> None:
-        """Kill, stop and go on at moments that are counted in acknowledged changes, until all have ended."""
+        """Kill and stop processes after random numbers of changes, until all have ended."""
+        if self.library is not None:
+            self._fail_power()
+            return
         until = time.monotonic() + PATIENCE
         strikes = self.chance.randrange(1, 4 * self.loop.writers)
         restarted = self.chance.randrange(strikes) if self.loop.restart else None
@@ -268,6 +306,20 @@ class _Round:
                         # Where it hangs is written into the file of errors.
                         os.kill(pid, signal.SIGABRT)
                 break
+
+    def _fail_power(self) -> None:
+        """Let the processes write for a while, and kill all of them."""
+        until = time.monotonic() + PATIENCE
+        after = self.chance.randrange(10, 120)
+        while self._lines < after and self._anyone(_POLL) and time.monotonic() < until:
+            self._listen()
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+                self.loop.table.counts["kills"] += 1
+        self._anyone(PATIENCE)
+        self._listen()
+        self.killed.update(pid for pid in self._born if pid not in self._done)
 
     def _strike(self) -> None:
         self._listen()
@@ -373,9 +425,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--writers", type=int, default=4, metavar="N", help="families of processes at once, at most")
     parser.add_argument(
-        "--sabotage", choices=("row", "early", "old"), default="",
-        help="have a row removed, a change acknowledged that was not made, or (--damage) an old store put back: "
-        "a test of this test, which must fail",
+        "--sabotage", choices=("early", "old", UNSYNCED, *PLANTED), default="", metavar="KIND",
+        help="test this test, which must fail: acknowledge a change that was not made (early), restore an old store "
+        "(old, with --damage), ignore the syncs of the log (unsynced), or plant a fault in the store: "
+        + ", ".join(PLANTED),
     )  # fmt: skip
     return parser.parse_args(argv)
 
@@ -408,8 +461,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                     say=_say,
                 )
             else:
+                library = build(place)
+                if isinstance(library, str):
+                    _say(f"no power failures: {library}")
                 loop = Loop(
-                    place, seed, given.writers, given.sabotage, table, given.server, shlex.split(given.restart or "")
+                    place,
+                    seed,
+                    given.writers,
+                    given.sabotage,
+                    table,
+                    given.server,
+                    shlex.split(given.restart or ""),
+                    library if isinstance(library, Path) else None,
                 )
                 _rounds(loop, given.minutes, given.rounds)
         except KeyboardInterrupt:

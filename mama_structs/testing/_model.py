@@ -1,0 +1,498 @@
+"""
+The oracle of the crash test: the exact state of a store, computed from a log of operations that is kept outside of it.
+
+Each operation is logged before its call and again with its result. An acknowledged operation must be in the store
+exactly. An operation in flight must be there completely or not at all. Nothing else may exist.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b, sha256
+from typing import Any, Final, Literal
+
+import attrs
+
+_WORDS: Final = (
+    "shield", "raid", "guild", "reactor", "planet", "fleet", "login", "token",
+    "cache", "queue", "index", "journal", "ore", "tax", "vote", "trade",
+)  # fmt: skip
+ANY: Final = {"$any": True}
+"""A value that the oracle cannot know."""
+_AFTER: Final = "$after"
+_OPEN: Final = "$open"
+
+LINK_TYPES: Final[Mapping[str, str]] = {
+    "refines": "evolution",
+    "supersedes": "evolution",
+    "implements": "implementation",
+    "outcome_of": "implementation",
+    "relates to": "association",
+}
+"""The link type of each relationship word that the crash test uses."""
+
+Mode = Literal["atomic", "prefix", "each"]
+
+
+def text_of(tag: str) -> str:
+    """Return the text that is stored under a tag; the tag is its first word."""
+    digest = blake2b(tag.encode(), digest_size=12).hexdigest()
+    words = " ".join(_WORDS[int(digit, 16)] for digit in digest)
+    # Some texts fill several pages of the database.
+    return f"{tag} {words}" + f" {words}" * (40 if digest[0] == "0" else 0)
+
+
+def tag_of(text: str) -> str:
+    """Return the tag of a stored text."""
+    return text.split(" ", 1)[0]
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of a text, as evidence names it."""
+    return sha256(text.encode()).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it, with every public field of attrs classes."""
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat()
+        case enum.Enum():
+            return value.value
+        case Mapping():
+            return {str(key): plain(one) for key, one in value.items()}
+        case tuple() | list():
+            return [plain(one) for one in value]
+    if attrs.has(type(value)):
+        names = [field.name for field in attrs.fields(type(value))]
+        # `noticed` is not stored, and a leading underscore marks a cache.
+        return {name: plain(getattr(value, name)) for name in names if name[0] != "_" and name != "noticed"}
+    return value
+
+
+def after(moment: str) -> dict[str, str]:
+    """Return a pattern that matches every time from *moment* on."""
+    return {_AFTER: moment}
+
+
+def difference(expected: Any, actual: Any, path: str = "") -> str | None:
+    """Return the path of the first difference between a pattern and a value, None if the value matches."""
+    if isinstance(expected, dict):
+        return _mapping_difference(expected, actual, path)
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(expected) != len(actual):
+            return path
+        pairs = enumerate(zip(expected, actual, strict=True))
+        found = (difference(one, other, f"{path}[{place}]") for place, (one, other) in pairs)
+        return next((one for one in found if one is not None), None)
+    return None if type(expected) is type(actual) and expected == actual else path or "existence"
+
+
+def _mapping_difference(expected: dict[str, Any], actual: Any, path: str) -> str | None:
+    if "$any" in expected:
+        return None
+    if _AFTER in expected:
+        is_time = isinstance(actual, str)
+        is_later = is_time and datetime.fromisoformat(actual) >= datetime.fromisoformat(expected[_AFTER])
+        return None if is_later else path
+    if not isinstance(actual, dict):
+        return path or "existence"
+    names = set(expected) - {_OPEN}
+    if missing := names - set(actual) or (set() if _OPEN in expected else set(actual) - names):
+        return _joined(path, min(missing))
+    found = (difference(expected[name], actual[name], _joined(path, name)) for name in sorted(names))
+    return next((one for one in found if one is not None), None)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+@attrs.define(eq=False)
+class Item:
+    """
+    A memory, link, group of records, ref or namespace copy, with every state in which the store may hold it.
+
+    Args:
+        name: What reports call it.
+        states: Operations and the states that they led to, oldest first; the state None means that it does not exist.
+        id: Its id in the store, once that is known.
+
+    """
+
+    name: str
+    states: list[tuple[str | None, Any]] = attrs.field(factory=lambda: [(None, None)])
+    id: str | None = None
+    # The id under which a comparison found it.
+    found: str | None = None
+
+    @property
+    def now(self) -> Any:
+        """The last state."""
+        return self.states[-1][1]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether only one state is possible."""
+        return len(self.states) == 1
+
+
+@attrs.define(eq=False)
+class Operation:
+    """
+    A change that was begun.
+
+    Args:
+        tag: Its unique name.
+        kind: The method.
+        effects: The items that it changes, in order.
+        mode: ``"atomic"``; ``"prefix"`` where the first effects may be there without the rest; ``"each"`` where each
+            effect may be there without the others.
+        done: Whether it was acknowledged.
+
+    """
+
+    tag: str
+    kind: str
+    space: str
+    arguments: dict[str, Any]
+    effects: list[Item] = attrs.field(factory=list)
+    mode: Mode = "atomic"
+    done: bool = False
+
+
+MemoryKey = tuple[str, str]
+LinkKey = tuple[str, str, str, str]
+GroupKey = tuple[str, tuple[str, ...]]
+RefKey = tuple[str, str, str]
+
+
+@attrs.define(eq=False)
+class Known:
+    """The expected state of a store, item by item; keys begin with a namespace, and tags stand for ids."""
+
+    memories: dict[MemoryKey, Item] = attrs.field(factory=dict)
+    links: dict[LinkKey, Item] = attrs.field(factory=dict)
+    groups: dict[GroupKey, Item] = attrs.field(factory=dict)
+    refs: dict[RefKey, Item] = attrs.field(factory=dict)
+    copies: dict[str, Item] = attrs.field(factory=dict)
+    operations: dict[str, Operation] = attrs.field(factory=dict)
+    backups: list[tuple[str, int]] = attrs.field(factory=list)
+    namespaces: set[str] = attrs.field(factory=lambda: {"default"})
+    conversations: set[tuple[str, str]] = attrs.field(factory=set)
+    migrated: set[str] = attrs.field(factory=set)
+    misreported: list[str] = attrs.field(factory=list)
+    """Answers of calls that differ from what was asked for."""
+    is_loose: bool = False
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of operations that were acknowledged."""
+        return sum(one.done for one in self.operations.values())
+
+    def hear(self, lines: Iterable[str]) -> Known:
+        """Apply lines of the log, and return this."""
+        for line in lines:
+            match json.loads(line):
+                case ["begin", tag, space, kind, at, arguments]:
+                    self._begin(Operation(tag, kind, space, arguments), at)
+                case ["end", tag, result]:
+                    self._end(self.operations[tag], result)
+                case ["backup", path, length]:
+                    self.backups.append((path, length))
+        return self
+
+    def loosen(self) -> Known:
+        """Let each later operation be there or not, as in a copy made about now; return this."""
+        self.is_loose = True
+        return self
+
+    def copy(self) -> Known:
+        """Return an independent copy."""
+        return copy.deepcopy(self)
+
+    def conversation(self, space: str, name: str) -> dict[str, Item]:
+        """Return the refs and descriptors of a conversation by handle."""
+        return {handle: item for (where, other, handle), item in self.refs.items() if (where, other) == (space, name)}
+
+    def _begin(self, operation: Operation, at: str) -> None:
+        self.namespaces.add(operation.space)
+        self.operations[operation.tag] = operation
+        for item, state in getattr(self, f"_{operation.kind}")(operation, at, operation.arguments):
+            item.states.append((operation.tag, state))
+            operation.effects.append(item)
+
+    def _end(self, operation: Operation, result: dict[str, Any]) -> None:
+        operation.done = True
+        for item in operation.effects:
+            state = next(state for tag, state in item.states if tag == operation.tag)
+            self._settle(operation, item, self._reported(operation, item, state, result))
+
+    def _settle(self, operation: Operation, item: Item, state: Any) -> None:
+        if self.is_loose:
+            item.states = [(tag, state if tag == operation.tag else one) for tag, one in item.states]
+        else:
+            item.states = [(operation.tag, state)]
+
+    def _reported(self, operation: Operation, item: Item, state: Any, result: dict[str, Any]) -> Any:
+        """Return a state completed by the call's result, which must match it."""
+        answer = result.get(item.name)
+        if answer is None or state is None:
+            return state
+        if "handle" in answer:
+            item.id = answer["handle"]
+            return state
+        if item.name.startswith("records"):
+            # The answer has only the records that were written, and no history.
+            answer = {key: {**answer.get(key, one), "history": one["history"]} for key, one in state.items()}
+        elif item.id is None:
+            item.id = answer["id"]
+        path = difference(state, answer)
+        if path is not None:
+            self.misreported.append(f"{operation.kind} {operation.tag} returned another {path}")
+        return answer if path is None else state
+
+    # Memories and links
+
+    def _memory(self, space: str, tag: str) -> Item:
+        return self.memories.setdefault((space, tag), Item(f"memory {tag}"))
+
+    def _link(self, space: str, one: str, other: str, word: str) -> Item:
+        key = space, one, other, word
+        return self.links.setdefault(key, Item(f"link {one} {word} {other}"))
+
+    def _save(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        """Yield the effects of a call that saves one memory or several."""
+        space = operation.space
+        operation.mode = "prefix" if given.get("many") else "atomic"
+        for one in given["memories"]:
+            yield self._memory(space, one["tag"]), new_memory(space, at, one)
+            for word, ends in one.get("links", {}).items():
+                for end in ends:
+                    yield self._link(space, one["tag"], end, word), new_link(at, word, "user")
+
+    def _migrate(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        self.migrated.add(operation.space)
+        yield from self._save(operation, at, given)
+        operation.mode = "each"
+
+    def _outcome(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        decision, reason = self._memory(operation.space, given["target"]), given["reason"]
+        why = text_of(reason)
+        state = copy.deepcopy(decision.now)
+        own = state["metadata"]
+        own |= {"outcome": given["outcome"], "outcome_reason": why, "outcome_at": after(at)}
+        own["history"] = [*own["history"], {"outcome": given["outcome"], "reason": why, "at": after(at)}]
+        yield decision, {**state, "updated_at": after(at)}
+        saved = {"tag": reason, "type": "context", "topic": state["topic"], "source": "outcome_of", "origin": "model"}
+        saved |= {"created_by": "llm", "trust": state["trust"]}
+        yield self._memory(operation.space, reason), new_memory(operation.space, at, saved)
+        yield self._link(operation.space, reason, given["target"], "outcome_of"), new_link(at, "outcome_of", "llm")
+
+    def _correct(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        item = self._memory(operation.space, given["target"])
+        state = copy.deepcopy(item.now)
+        former = {"content": state["content"], "reasoning": state["metadata"].get("reasoning", "")}
+        state["former"] = [*state["former"], {**former, "until": after(at), "reason": given["reason"]}]
+        state |= {"content": text_of(given["content"]), "updated_at": after(at)}
+        if given["reasoning"] is not None:
+            state["metadata"]["reasoning"] = given["reasoning"]
+        # A copy under another id is recognized by its new text, too.
+        self.memories[operation.space, given["content"]] = item
+        yield item, state
+
+    def _merge(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        item = self._memory(operation.space, given["target"])
+        yield item, {**item.now, "repeats": [*item.now["repeats"], after(at)]}
+
+    def _link_memories(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        item = self._link(operation.space, given["from"], given["to"], given["word"])
+        if item.now is None:
+            state = new_link(at, given["word"], "user", given["confidence"], given["reason"])
+        else:
+            known = item.now["metadata"]
+            metadata = {**known, "reason": given["reason"] or known["reason"]}
+            confidence = max(item.now["confidence"], given["confidence"])
+            state = {**item.now, "confidence": confidence, "metadata": metadata}
+        yield item, state
+
+    def _unlink(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        yield self._link(operation.space, given["from"], given["to"], given["word"]), None
+
+    def _delete(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        yield self._memory(operation.space, given["target"]), None
+
+    def _forget(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        space, target = operation.space, given["target"]
+        item = self._memory(space, target)
+        kept = [*item.now["evidence"]]
+        yield item, None
+        for (where, one, other, word), link in self.links.items():
+            if (where, other, word) == (space, target, "outcome_of") and link.now is not None:
+                reason = self._memory(space, one)
+                if reason.now is not None:
+                    yield reason, None
+        yield from [*self._bridges(space, target)]
+        gone = {entry.rpartition("#sha256:")[2] for entry in kept}
+        for (where, _, _), ref in [*self.refs.items()]:
+            if where == space and ref.now is not None and ref.now["text"] in gone:
+                yield ref, None
+
+    def _bridges(self, space: str, target: str) -> Iterator[tuple[Item, Any]]:
+        """Yield the links by which what a forgotten memory superseded stays superseded by its successors."""
+        evolution = {
+            key: item
+            for key, item in self.links.items()
+            if key[0] == space and item.now is not None and item.now["link_type"] == "evolution"
+        }
+        before, behind = defaultdict(list), set()
+        for (_, one, other, _), item in evolution.items():
+            if other == target and self._memory(space, one).now is not None:
+                before[one].append(item.now)
+            if one == target and self._memory(space, other).now is not None:
+                behind.add(other)
+        for one, made in before.items():
+            for other in sorted(behind - {one}):
+                item = self._link(space, one, other, "supersedes")
+                # With two links between the same memories either one is followed.
+                confidence = made[0]["confidence"] if len(made) == 1 and item.now is None else ANY
+                created_at = made[0]["created_at"] if len(made) == 1 else ANY
+                state = new_link("", "supersedes", made[0]["created_by"], confidence)
+                yield item, {**state, "created_at": created_at} | ({"created_at": ANY} if item.now else {})
+
+    # Records
+
+    def _group(self, space: str, labels: Sequence[str]) -> Item:
+        return self.groups.setdefault((space, tuple(labels)), Item(f"records {'/'.join(labels)}", [(None, {})]))
+
+    def _put(self, operation: Operation, at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        item = self._group(operation.space, given["labels"])
+        state = dict(item.now)
+        for one in given["records"]:
+            state[one["key"]] = next_record(state.get(one["key"]), at, given["labels"], one)
+        yield item, state
+
+    def _remove(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        """Yield the effect of a deletion, a pop or an end in the past, of some keys or of all."""
+        item = self._group(operation.space, given["labels"])
+        keys = given["keys"]
+        yield item, {key: one for key, one in item.now.items() if keys is not None and key not in keys}
+
+    def _move(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        source, target = self._group(operation.space, given["labels"]), self._group(operation.space, given["to"])
+        moved = {**source.now[given["key"]], "labels": given["to"], "key": given["new_key"]}
+        moved["memory_id"] = None if moved["text"] is None else ANY
+        yield source, {key: one for key, one in source.now.items() if key != given["key"]}
+        yield target, {**target.now, given["new_key"]: moved}
+
+    # Refs, descriptors and conversations
+
+    def _ref(self, space: str, conversation: str, handle: str) -> Item:
+        self.conversations.add((space, conversation))
+        return self.refs.setdefault((space, conversation, handle), Item(f"{handle} of {conversation}", id=handle))
+
+    def _refer(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        """Yield the effect of a call that stores refs; the handle of a descriptor is known from the answer only."""
+        for handle, text in given["refs"].items():
+            item = self._ref(operation.space, given["conversation"], handle)
+            if handle.startswith("?"):
+                item.id = None
+            yield item, {"text": text, "attributes": {}}
+
+    def _fork(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        for handle, state in given["refs"].items():
+            yield self._ref(operation.space, given["conversation"], handle), state
+
+    def _drop_conversation(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        self.conversations.add((operation.space, given["conversation"]))
+        for item in self.conversation(operation.space, given["conversation"]).values():
+            if item.now is not None:
+                yield item, None
+
+    # Copies of whole namespaces
+
+    def _import(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
+        """Yield the effect of an import, a migration or a change of the embedder; nothing where nothing changes."""
+        operation.mode = "each"
+        item = self.copies.setdefault(operation.space, Item(f"copy {operation.space}", [(None, [])]))
+        yield item, sorted(given["rows"])
+
+
+def new_memory(space: str, at: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the pattern of a memory that is saved from *at* on."""
+    kind, origin = given["type"], given["origin"]
+    metadata: dict[str, Any] = {"created_by": given.get("created_by", "user"), "extra": given.get("extra", {})}
+    metadata["schema_version"] = 1
+    match kind:
+        case "decision":
+            metadata |= {"reasoning": given["reasoning"], "confidence": given.get("confidence", 0.7)}
+            metadata |= {"outcome": None, "outcome_reason": None, "outcome_at": None, "history": []}
+        case "checkpoint":
+            metadata |= {"open_files": given["open_files"], "next_steps": given["next_steps"]}
+        case "insight":
+            metadata |= {"category": given["category"], "tags": given["tags"], "source": given.get("source")}
+        case "context":
+            metadata |= {"source": given.get("source")}
+    return {
+        _OPEN: True,
+        "id": ANY,
+        "type": kind,
+        "content": given.get("content") or text_of(given["tag"]),
+        "topic": given.get("topic"),
+        "metadata": {_OPEN: True, **metadata},
+        "mentions": [],
+        "evidence": given.get("evidence", []),
+        "created_at": after(at),
+        "updated_at": after(at),
+        "namespace": space,
+        "origin": origin,
+        "trust": given.get("trust", origin),
+        "valid_until": given.get("valid_until"),
+        "repeats": [],
+        "former": [],
+        **given.get("fields", {}),
+    }
+
+
+def new_link(at: str, word: str, created_by: str, confidence: Any = 1.0, reason: str | None = None) -> dict[str, Any]:
+    """Return the pattern of an explicit link."""
+    metadata: dict[str, Any] = {
+        "original_relationship": word,
+        "similarity": None,
+        "reason": reason,
+        "tags": [],
+        "extra": {},
+    }
+    return {
+        _OPEN: True,
+        "link_type": LINK_TYPES[word],
+        "confidence": confidence,
+        "created_by": created_by,
+        "metadata": metadata,
+        "created_at": after(at) if at else ANY,
+    }
+
+
+def next_record(before: dict[str, Any] | None, at: str, labels: list[str], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the pattern of a record after it was put in the place of *before*."""
+    history = [] if before is None else before["history"]
+    if before is not None and given["history"]:
+        history = [*history, [before["value"], before["version"], before["text"]]]
+    return {
+        "labels": labels,
+        "key": given["key"],
+        "value": given["value"],
+        "version": 1 if before is None else before["version"] + 1,
+        "created_at": after(at) if before is None else before["created_at"],
+        "updated_at": after(at),
+        "expires_at": None,
+        "text": given["text"],
+        "origin": given["origin"],
+        "memory_id": None if given["text"] is None else ANY,
+        "history": history,
+    }

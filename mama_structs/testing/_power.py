@@ -1,0 +1,101 @@
+"""
+Simulated power failures: writes that were not followed by a sync are lost.
+
+A preloaded library, built from `unsynced.c`, copies each file to a shadow directory when it is synced. After all
+writers were killed, `lose_unsynced` gives the files that content back.
+
+* Modelled: unsynced writes, truncations, renames, links and deletions of files, lost or kept per file at random.
+* Not modelled: torn writes within a file, new directories (they stay), and files synced by `sync` or `syncfs`.
+* The index of SQLite's log (``cache.db-shm``) is mapped memory that is never synced: it is as it was, or missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+_SOURCE: Final = Path(__file__).with_name("unsynced.c")
+_COPYING: Final = ".copying"
+KEPT: Final = 0.3
+
+
+@functools.cache
+def build(directory: Path) -> Path | str:
+    """Build the library in a directory, and return its path, or the reason why it cannot be built."""
+    if not sys.platform.startswith("linux"):
+        return "unsynced writes are lost on Linux only"
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        return "there is no C compiler"
+    library = directory / "unsynced.so"
+    command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(_SOURCE), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the system's compiler
+    return library if done.returncode == 0 else f"the C compiler failed: {done.stderr[:200]}"
+
+
+def environment(library: Path, store: Path, shadow: Path, *, unsynced: str = "") -> dict[str, str]:
+    """
+    Return the environment of a process whose syncs are recorded.
+
+    Args:
+        library: The preloaded library.
+        store: The directory whose files count.
+        shadow: Where synced content is kept.
+        unsynced: The name of a file whose syncs are ignored, to test the test.
+
+    """
+    own = {"LD_PRELOAD": str(library), "MAMA_CRASH_STORE": os.path.realpath(store), "MAMA_CRASH_SHADOW": str(shadow)}
+    return {**os.environ, **own, "MAMA_CRASH_UNSYNCED": unsynced}
+
+
+def record(store: Path, shadow: Path) -> None:
+    """Take all files of a store as synced; no process may have it open."""
+    shutil.rmtree(shadow, ignore_errors=True)
+    (shadow / "pending").mkdir(parents=True)
+    if store.exists():
+        shutil.copytree(store, shadow / "durable")
+    else:
+        (shadow / "durable").mkdir()
+
+
+def lose_unsynced(store: Path, shadow: Path, chance: random.Random, *, kept: float = KEPT) -> int:
+    """
+    Restore the content and the names that were synced, and return how many files changed.
+
+    Args:
+        store: The directory, which no process has open.
+        shadow: Its synced content.
+        chance: What is random.
+        kept: The share of files that stay as they are: a system may write before it is asked to.
+
+    """
+    durable = _files(shadow / "durable")
+    present = _files(store)
+    changed = 0
+    for name in sorted({*durable, *present}):
+        synced, path = durable.get(name), store / name
+        if _is_same(synced, present.get(name)) or chance.random() < kept:
+            continue
+        changed += 1
+        if synced is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(synced, path)
+    return changed
+
+
+def _files(directory: Path) -> Mapping[str, Path]:
+    found = (path for path in directory.rglob("*") if path.is_file() and not path.name.endswith(_COPYING))
+    return {str(path.relative_to(directory)): path for path in found}
+
+
+def _is_same(one: Path | None, other: Path | None) -> bool:
+    return one is not None and other is not None and one.read_bytes() == other.read_bytes()

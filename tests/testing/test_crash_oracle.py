@@ -1,0 +1,165 @@
+"""The oracle of the crash test: each kind of fault that is planted in a store is found and named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+
+import pytest
+
+from mama_structs.testing._book import Book
+from mama_structs.testing._changes import CHANGES, EVERY_CHANGE, write
+from mama_structs.testing._comparison import compare
+from mama_structs.testing._model import ANY, Known, after, difference
+from mama_structs.testing._oracle import opened
+from mama_structs.testing._sabotage import SABOTAGES, plant
+
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
+
+SEED = 1
+MORE = ("decision", "outcome", "put", "put", "put", "put", "put")
+KINDS = ("lost", "duplicated", "wrong", "errors", "findings", "warnings", "untyped")
+
+
+def make(place, kinds, *, seed=SEED):
+    """Make a store by changes of some kinds, and return the lines of its log."""
+    book = Book.open(place / "book", store=str(place / "store"))
+
+    async def main():
+        async with opened(place / "store", "default", "c1") as session:
+            await write(session, book, "w-0", random.Random(seed), 0, kinds=kinds)
+
+    asyncio.run(main())
+    lines = (place / "book").read_text().splitlines()
+    assert {"begin", "end"} <= {json.loads(line)[0] for line in lines} <= {"begin", "end", "saved", "deleting"}
+    return lines
+
+
+def compared(store, lines):
+    """What a comparison reports, by kind."""
+    verdict = asyncio.run(compare(store, Known().hear(lines)))
+    return {kind: lines for kind in KINDS if (lines := getattr(verdict, kind))}
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """A store with every kind of change, and its log."""
+    place = tmp_path_factory.mktemp("oracle")
+    return place / "store", make(place, (*EVERY_CHANGE, *MORE))
+
+
+def test_comparison_finds_nothing_in_an_intact_store(sample):
+    """A store with acknowledged changes of every kind is exactly what the oracle expects."""
+    store, lines = sample
+    begun = {json.loads(line)[3] for line in lines if line.startswith('["begin"')}
+
+    assert {} == compared(store, lines)
+    assert set(CHANGES) == set(EVERY_CHANGE)
+    assert begun == {
+        *("save", "supersede", "outcome", "correct", "merge", "link_memories", "unlink", "delete", "forget"),
+        *("put", "remove", "move", "refer", "fork", "drop_conversation"),
+    } - {"supersede"}
+
+
+@pytest.mark.parametrize("kind", SABOTAGES)
+def test_comparison_names_a_planted_fault(sample, tmp_path, kind):
+    """A fault is counted as what it is, and the report names it."""
+    store, lines = sample
+    shutil.copytree(store, tmp_path / "store")
+
+    assert plant(tmp_path / "store", Known().hear(lines), kind)
+
+    found = compared(tmp_path / "store", lines)
+    expected = SABOTAGES[kind]
+    assert any(expected.report in line for line in found.get(expected.kind, ())), found
+
+
+def without_end(lines):
+    """A log whose last change was not acknowledged."""
+    last = max(place for place, line in enumerate(lines) if line.startswith('["end"'))
+    return [line for place, line in enumerate(lines) if place != last]
+
+
+@pytest.mark.parametrize("kind", ["supersede", "outcome", "many", "correct", "forget", "move", "fork", "merge", "wrap"])
+def test_unacknowledged_change_may_be_there(tmp_path, kind):
+    """A change that was made but not acknowledged is no fault, and neither is one that was not made."""
+    setup = ("decision", "evidence", "insight", "put")
+    before = make(tmp_path, setup)
+    shutil.copytree(tmp_path / "store", tmp_path / "before")
+    (tmp_path / "book").unlink()
+    shutil.rmtree(tmp_path / "store")
+    lines = make(tmp_path, (*setup, kind))
+    # The times and ids of the two stores differ, so the earlier one gets its own log.
+    begun = [line for line in lines[len(before) :] if line.startswith('["begin"')][-1]
+    again = json.loads(begun)
+
+    assert {} == compared(tmp_path / "store", without_end(lines))
+    if kind not in ("forget", "fork"):
+        assert {} == compared(tmp_path / "before", [*before, json.dumps(again)])
+
+
+async def undo_half(store, lines, kind):
+    """Undo a part of the last change."""
+    async with opened(store) as session:
+        memories = session.memories
+        if kind == "outcome":
+            reason = (await memories.recent(limit=1, types="context"))[0]
+            await memories.delete(reason.id)
+        elif kind == "supersede":
+            newest = (await memories.recent(limit=1))[0]
+            (link,) = [link for link in await memories.links_of(newest.id) if link.created_by == "user"]
+            await memories.unlink(link.id)
+        elif kind == "many":
+            tags = [one["tag"] for one in json.loads(lines[-1])[5]["memories"]]
+            (first,) = [one async for one in memories.all() if one.content.split(" ")[0] == tags[0]]
+            await memories.delete(first.id)
+        elif kind == "move":
+            (record,) = await session.records.list(("moved",))
+            await session.records.delete(record.labels, record.key)
+
+
+@pytest.mark.parametrize("kind", ["supersede", "outcome", "many", "move"])
+def test_half_of_an_unacknowledged_change_is_a_fault(tmp_path, kind):
+    """Of a change that was not acknowledged all is there, or nothing."""
+    lines = make(tmp_path, ("decision", "put", kind))
+    open_change = [line for line in without_end(lines) if line.startswith(('["begin"', '["end"'))]
+    asyncio.run(undo_half(tmp_path / "store", open_change, kind))
+
+    assert any("is there in part" in line for line in compared(tmp_path / "store", open_change)["wrong"])
+
+
+def test_backup_may_have_later_changes_only_in_order(tmp_path):
+    """In a copy that was made meanwhile each item has one of the states since then."""
+    lines = make(tmp_path, ("decision", "correct", "outcome"))
+    begun = next(place for place, line in enumerate(lines) if '"correct"' in line)
+
+    def report(loose):
+        known = Known().hear(lines[:loose]).loosen().hear(lines[loose:])
+        return asyncio.run(compare(tmp_path / "store", known))
+
+    assert [] == report(begun).wrong + report(begun).lost
+    assert [] == report(len(lines)).wrong
+
+
+def test_difference_names_the_path():
+    """A pattern matches every time from a moment on, and any value; all else must be equal, with its type."""
+    pattern = {"a": [1, {"b": after("2026-01-01T00:00:00+00:00")}], "c": ANY}
+
+    assert None is difference(pattern, {"a": [1, {"b": "2026-01-01T00:00:01+00:00"}], "c": None})
+    assert "a[1].b" == difference(pattern, {"a": [1, {"b": "2025-01-01T00:00:00+00:00"}], "c": None})
+    assert "a[0]" == difference(pattern, {"a": [1.0, {"b": "2026-01-01T00:00:01+00:00"}], "c": None})
+    assert "d" == difference(pattern, {"a": [1, {"b": "2026-01-01T00:00:01+00:00"}], "c": None, "d": 1})
+
+
+def test_answer_that_differs_from_the_request_is_a_fault():
+    """A call that returns another text than it was given is reported, whatever the store holds."""
+    memory = {"tag": "w-1", "type": "context", "origin": "model"}
+    lines = [
+        json.dumps(["begin", "w-1", "default", "save", "2026-01-01T00:00:00+00:00", {"memories": [memory]}]),
+        json.dumps(["end", "w-1", {"memory w-1": {"id": "context_1", "content": "other"}}]),
+    ]
+
+    assert 1 == len(Known().hear(lines).misreported)
