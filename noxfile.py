@@ -141,7 +141,10 @@ ONCE = [
     # Interpreters that are started, and texts that are cut everywhere.
     *("tests/adapters/test_mcp_processes.py", "tests/memory/test_engine_processes.py", "tests/testing/test_plugin.py"),
     "tests/cli/test_cli.py",
-    *(f"tests/test_{name}.py" for name in ("conversations", "conversation_namespaces", "copying", "session_refs")),
+    *(
+        f"tests/test_{name}.py"
+        for name in ("conversations", "conversation_namespaces", "copying", "event_loop", "session_refs")
+    ),
     # Lengths, scores and counts for many memories.
     *(f"tests/memory/test_{name}.py" for name in ("month", "namespaces")),
     *(f"tests/{name}.py" for name in ("references/test_hostile", "tools/test_budget_of_answers", "tools/test_tokens")),
@@ -174,7 +177,7 @@ def tests(session: nox.Session) -> None:
 
 
 # About a minute of the suites that also run as a role with policies, while a second role deletes in its namespace.
-ROLES_BRIEFLY = ["tests/memory/test_forgetting.py", "tests/test_ref_machine.py", "tests/test_story.py"]
+ROLES_BRIEFLY = ["tests/memory/test_forgetting.py", "tests/test_session.py", "tests/test_story.py"]
 AS_ROLES = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres-roles"}
 
 

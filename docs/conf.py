@@ -46,7 +46,7 @@ def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:
     """Put what a front page lists into the navigation, without a directive in the page, which GitHub would show."""
     if docname not in FRONTS:
         return
-    parts = [*FRONTS[1:], "changelog"] if docname == "index" else listed(docname, source[0])
+    parts = [*FRONTS[1:], "security", "changelog"] if docname == "index" else listed(docname, source[0])
     source[0] += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(f"/{name}" for name in parts) + "\n```\n"
 
 

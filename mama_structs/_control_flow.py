@@ -32,7 +32,7 @@ class ControlFlow:
         return isinstance(value, self.results)
 
 
-NO_CONTROL_FLOW: Final = ControlFlow()
+NO_CONTROL_FLOW: Final[ControlFlow] = ControlFlow()
 
 # Set by the adapter that runs a call. The session and the decorators of tools read it before they convert a result.
 _current: Final[ContextVar[ControlFlow]] = ContextVar("mama_structs_control_flow", default=NO_CONTROL_FLOW)

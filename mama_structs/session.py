@@ -34,7 +34,6 @@ from mama_structs._provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_t
 from mama_structs._showing import Figures, boxed, counted, escaped, heading, table
 from mama_structs._telemetry import load, observed
 from mama_structs.descriptors.conversation_info import Conversations
-from mama_structs.descriptors.marking import message_load
 from mama_structs.descriptors.parser import Event
 from mama_structs.errors import (
     DescriptorError,
@@ -489,6 +488,7 @@ class Session:
         The answer is no longer, as compact JSON, than the settings for answers allow. A longer result is shortened by
         its structure and says so under ``shortened``; handles give the rest; see `RefStore.wrap`.
         References have half of the budget for themselves, and lose fields before they are left out.
+        A text takes the place of each part of the result that has no JSON form, and says that the tool has run.
 
         Args:
             tool_name: The name of one of `tools`, or of a deprecated tool; also as on the wire: ``save__decision``.
@@ -712,6 +712,8 @@ class Session:
             StoreError: The disk does not take it; the refs can be used, and the next `flush` tries again.
 
         """
+        from mama_structs.descriptors.marking import message_load  # noqa: PLC0415 - a session is open: see the top
+
         self._check()
         load = message_load(message)
         # An adapter and the host may observe one message concurrently: the second one must find the first.
@@ -861,7 +863,7 @@ class Session:
 
     async def warm_up(self) -> None:
         """
-        Load what the first search would wait for: the embedder, the views, the reranker.
+        Load the embedder, the views, the reranker and the cues of the exposure, which take a while the first time.
 
         Raises:
             EmbeddingFailed: The embedder cannot be loaded.
@@ -869,6 +871,8 @@ class Session:
 
         """
         self._check()
+        # Compiling the cues takes a quarter of a second, for which `tools_for` would block the event loop.
+        await in_own_thread(lambda: self.exposed.exposure.detect(""))
         await self.memories.warm_up()
 
     def stats(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ EXAMPLES = {
     "StoreDiffers": lambda: errors.StoreDiffers("what", namespace="default", ids=("decision_x",), hint="do"),
     "StoreFull": lambda: errors.StoreFull("what", hint="do"),
     "StoreDamaged": lambda: errors.StoreDamaged("what", file="cache.db", findings=("a page",), hint="do"),
-    "StoreReadOnly": lambda: errors.StoreReadOnly("what", hint="do"),
+    "StoreReadOnly": lambda: errors.StoreReadOnly("what", namespace="raids", role="raiders", hint="do"),
     "StoreUnreachable": lambda: errors.StoreUnreachable("what", hint="do"),
     "MemoryStoreError": lambda: errors.MemoryStoreError("what", hint="do"),
     "MemoryNotFound": lambda: errors.MemoryNotFound("decision_x", nearest=("decision_y",), hint="do"),

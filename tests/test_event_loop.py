@@ -13,6 +13,7 @@ from mama_structs import HashEmbedder, RefStore, Resolver, Session, StructsSourc
 from mama_structs.errors import InvalidArgument, QuotaExceeded, StoreBusy, StoreError
 from mama_structs.memory.records import NewRecord
 from mama_structs.settings import DescriptorSettings
+from mama_structs.tools import view
 
 # 20,000 calls take some 10 ms, and 200,000 characters less.
 MAX_CALLS, MAX_BYTES = 20_000, 200_000
@@ -149,6 +150,24 @@ async def test_meter_counts_work_in_the_loop(monkeypatch):
 
     assert MAX_CALLS < meter.calls
     assert MAX_BYTES < meter.bytes
+
+
+async def test_warm_up_makes_the_exposure_in_a_thread(session, monkeypatch):
+    """The cues are compiled outside the loop's thread, once, so that `tools_for` need not."""
+    made = []
+    exposure = view.Exposure
+
+    def make():
+        made.append(threading.get_ident())
+        return exposure()
+
+    monkeypatch.setattr(view, "Exposure", make)
+    session.exposed._exposure = None
+    await session.warm_up()
+    session.tools_for("continue")
+
+    assert 1 == len(made)
+    assert threading.get_ident() not in made
 
 
 # What a synchronous method accepts

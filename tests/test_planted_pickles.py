@@ -21,8 +21,6 @@ from mama_structs.errors import HandleDamaged, MamaStructsError, StoreDamaged, S
 from mama_structs.storage.opening import SETTINGS
 from mama_structs.storage.rows import seal
 
-pytestmark = pytest.mark.of_the_directory("it is about the files of a directory")
-
 
 class Trap:
     """Makes a file when it is unpickled."""

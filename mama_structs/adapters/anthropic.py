@@ -42,7 +42,7 @@ _MAX_UNIONS: Final = 16
 _PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 # The stop reasons with which all calls of a message are complete. Not "stop_sequence": the sequence may stand in the
 # arguments of the last call. Not "pause_turn" and "compaction": the model goes on with this message.
-FINISHED: Final = frozenset({"end_turn", "tool_use"})
+FINISHED: Final[frozenset[str]] = frozenset({"end_turn", "tool_use"})
 # Anthropic's own tool that searches those whose loading is deferred.
 _SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 _ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"

@@ -35,8 +35,8 @@ from mama_structs.tools.tool import Tool
 API: TypeAlias = Literal["responses", "chat"]
 
 # The values of `status` and `finish_reason` with which all calls of an answer are complete.
-FINISHED_RESPONSES: Final = frozenset({"completed"})
-FINISHED_CHATS: Final = frozenset({"stop", "tool_calls", "function_call"})
+FINISHED_RESPONSES: Final[frozenset[str]] = frozenset({"completed"})
+FINISHED_CHATS: Final[frozenset[str]] = frozenset({"stop", "tool_calls", "function_call"})
 _ACCEPTED: Final = "pass a response, a completion, its message, or a list of its output items or tool calls"
 
 

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 _IDLE: Final = 1_800.0
 # Seconds that a helper may take to close its store.
 _ENDING: Final = 10.0
-# Bytes that a request may have: the largest event of a hook, and its other parts.
-MAX_REQUEST_BYTES: Final = 2**23
-# Seconds in which a request must be there, and an answer taken. A hook gives up earlier.
-REQUEST_SECONDS: Final = 10.0
 # Agents at work on one store, each a conversation that knows what it was told.
 _CONVERSATIONS: Final = 8
 _RESUMING: Final = (
@@ -125,6 +121,8 @@ class HookHelper:
     async def serve(self, listening: socket.socket) -> None:
         """Answer until nobody asks for long enough, or somebody says that it is to end."""
         import asyncio  # noqa: PLC0415 - see `main`
+
+        from mama_structs.commands.hook_messages import MAX_REQUEST_BYTES, read_request, send_answer  # noqa: PLC0415
 
         version, asked, done = _version(), asyncio.Event(), asyncio.Event()
         turn = asyncio.Lock()
@@ -255,42 +253,6 @@ class HookHelper:
         if len(self._sessions) > _CONVERSATIONS:
             await self._sessions.pop(next(iter(self._sessions))).close()
         return session
-
-
-async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
-    """Return a request, or "" and the limit that it exceeds."""
-    import asyncio  # noqa: PLC0415 - see `main`
-
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(REQUEST_SECONDS):
-            while part := await reader.read(2**16):
-                size += len(part)
-                if size > MAX_REQUEST_BYTES:
-                    return "", f"the request is longer than {MAX_REQUEST_BYTES:,} bytes"
-                parts.append(part)
-    except TimeoutError:
-        return "", f"the request was not complete after {REQUEST_SECONDS:g} seconds"
-    except OSError as error:
-        return "", f"the request was lost: {type(error).__name__}"
-    return b"".join(parts).decode(errors="replace"), ""
-
-
-async def send_answer(writer: asyncio.StreamWriter, answer: bytes) -> bool:
-    """Send an answer and close the connection; return False if nobody takes it."""
-    import asyncio  # noqa: PLC0415 - see `main`
-
-    try:
-        async with asyncio.timeout(REQUEST_SECONDS):
-            writer.write(answer)
-            await writer.drain()
-    # TimeoutError is an OSError.
-    except OSError:
-        writer.transport.abort()
-        return False
-    writer.close()
-    return True
 
 
 def first(given: dict[str, Any], names: tuple[str, ...]) -> str:

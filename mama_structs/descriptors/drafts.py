@@ -42,13 +42,13 @@ class DraftLog:
         self.changes.append((handle, slot))
 
 
-class Turns:
-    """The turns of async writers: one at a time in each event loop."""
+class WriterLock:
+    """The lock of async writers, one for each event loop."""
 
     def __init__(self) -> None:
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
-    def turn(self) -> asyncio.Lock:
+    def of_loop(self) -> asyncio.Lock:
         """Return the lock of the running loop; a store without a session may be used in several, one after another."""
         loop = asyncio.get_running_loop()
         if self._lock is None or self._lock[0] is not loop:

@@ -18,7 +18,7 @@ from mama_structs._budget import Budget
 from mama_structs._offload import SYNC_CHARS, SYNC_ITEMS, Load, check_inline, measure
 from mama_structs._provenance import ORIGINS, Origin, Provenance, inserted_texts
 from mama_structs._showing import boxed, counted, entries, heading
-from mama_structs.descriptors.drafts import DraftLog, Log, Turns
+from mama_structs.descriptors.drafts import DraftLog, Log, WriterLock
 from mama_structs.descriptors.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
 from mama_structs.descriptors.export import ExportMode, FileOrder, FileResult, export
 from mama_structs.descriptors.fences import fenced_blocks
@@ -136,7 +136,7 @@ class RefStore:
         # Counts changes: a draft of an earlier version cannot be applied.
         self._version = 0
         self._is_draft = False
-        self._writing = Turns()
+        self._writing = WriterLock()
         self.rendering: Rendering = Rendering(self.budget)
 
     def keep(self, log: Log[Any], *, entries: Entries | None = None, directory: Path | None = None) -> None:
@@ -180,7 +180,7 @@ class RefStore:
         """
         self._check_open()
         started = time.monotonic()
-        async with self._writing.turn():
+        async with self._writing.of_loop():
             self._check_open()
             if load is not None and load.is_inline:
                 return work(self)

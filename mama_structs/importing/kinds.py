@@ -58,8 +58,10 @@ async def import_from(
         progress: Called with how many items are done, and of how many.
 
     Raises:
-        InvalidArgument: There is no such file, or nothing of that kind in it; nothing was written.
-        MigrationError: A file is damaged, cut off, being written to, or of another kind; nothing was written.
+        InvalidArgument: There is no such file, or nothing of that kind in it; nothing was written. Or a library that
+            reads it is not installed.
+        MigrationError: A file is damaged, cut off, being written to, of another kind, or exceeds a limit of
+            docs/how-to/import-from-others.md; nothing was written.
         EmbeddingFailed: The embedder failed; what was written before stays.
         StoreError: The store cannot be read or written; what was written before stays.
 

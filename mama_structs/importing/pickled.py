@@ -43,7 +43,7 @@ class Items(list[Any]):
         self.depth = 1
 
 
-class Entries(dict[str, Any]):
+class DictEntries(dict[str, Any]):
     """A dictionary of a pickle."""
 
     __slots__ = ("depth",)
@@ -137,7 +137,7 @@ class _Plain:
             return self.text(value)
         if isinstance(value, Items):
             return [self.of(item, depth + 1) for item in value]
-        if isinstance(value, Entries):
+        if isinstance(value, DictEntries):
             return {self.text(key): self.of(item, depth + 1) for key, item in value.items()}
         raise ValueError("it holds something that is no JSON")
 
@@ -183,9 +183,9 @@ class _Machine:
             raise ValueError(f"it has a memo index above {_MAX_MEMO_INDEX:,}")
         self.memo[index] = self.stack[-1]
 
-    def nest(self, outer: Items | Entries | Opaque, inner: list[Any]) -> None:
+    def nest(self, outer: Items | DictEntries | Opaque, inner: list[Any]) -> None:
         """Check and update the depth of a collection before *inner* is put into it."""
-        depth = max([outer.depth, *(one.depth + 1 for one in inner if isinstance(one, Items | Entries | Opaque))])
+        depth = max([outer.depth, *(one.depth + 1 for one in inner if isinstance(one, Items | DictEntries | Opaque))])
         if depth > _MAX_BUILT_DEPTH:
             raise ValueError(_TOO_DEEP)
         outer.depth = depth
@@ -194,7 +194,7 @@ class _Machine:
         """Put keys and values into the dictionary on top."""
         entries = self.stack[-1]
         # The entries of an object that is a mapping are ignored: only its attributes are asked for.
-        if not isinstance(entries, Entries):
+        if not isinstance(entries, DictEntries):
             return
         if not all(isinstance(key, str) for key in items[::2]):
             raise ValueError("it is no JSON: a key of a dictionary is not a text")
@@ -204,7 +204,7 @@ class _Machine:
     def mapping(self) -> None:
         """Make a dictionary of the keys and values since the mark."""
         items = self.since_mark()
-        self.stack.append(Entries())
+        self.stack.append(DictEntries())
         self.fill(items)
 
     def extend(self, items: list[Any]) -> None:
@@ -264,7 +264,7 @@ _CREATED: Final[Mapping[str, Callable[[], Any]]] = {
     "NONE": lambda: None,
     "NEWTRUE": lambda: True,
     "NEWFALSE": lambda: False,
-    "EMPTY_DICT": Entries,
+    "EMPTY_DICT": DictEntries,
     "EMPTY_LIST": Items,
     "EMPTY_TUPLE": Items,
     "EMPTY_SET": Items,

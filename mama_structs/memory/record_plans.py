@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._provenance import least_trusted
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory import search
 from mama_structs.memory.embedding.protocol import Calibration
@@ -367,6 +368,11 @@ def _next(
         memory_id=memory_id_of(place) if asked.texts else None,
     )
     memory = None
+    trust = record.origin
+    if present is not None and former:
+        # A search in the past shows the former values, too.
+        was_trusted = present.record.origin if present.memory is None else present.memory.trust
+        trust = least_trusted([trust, was_trusted])
     if record.text is not None and record.memory_id is not None:
         memory = Memory(
             id=record.memory_id,
@@ -386,7 +392,7 @@ def _next(
             updated_at=record.updated_at,
             namespace=namespace,
             origin=record.origin,
-            trust=record.origin,
+            trust=trust,
             valid_until=record.expires_at,
             former=_former(present, record, keep=asked.history),
         )

@@ -57,7 +57,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 
 @attrs.frozen
-class _Change:
+class _RowChange:
     """A row of changes. *digest* is the hash of the text to which it refers, None where it has none."""
 
     number: int
@@ -76,7 +76,7 @@ class _Conversation:
     part: str
     namespace: str | None = None
     record: dict[str, Any] | None = None
-    changes: list[_Change] = attrs.field(factory=list)
+    changes: list[_RowChange] = attrs.field(factory=list)
 
     @property
     def parent(self) -> str | None:
@@ -159,7 +159,7 @@ def _start(value: object) -> dict[str, Any] | None:
     return record if is_known else None
 
 
-def _change(found: re.Match[str], key: str, stored: bytes) -> _Change:
+def _change(found: re.Match[str], key: str, stored: bytes) -> _RowChange:
     value = unseal(key, stored)
     record = _decoded(value)
     is_deletion = record is not None and record.get("op") == "delete"
@@ -168,7 +168,7 @@ def _change(found: re.Match[str], key: str, stored: bytes) -> _Change:
         # The checksum is wrong, but the hash may be right: then its text is not lost.
         record, hidden = None, _DIGEST.search(stored)
         digest = hidden[1].decode() if hidden else None
-    return _Change(
+    return _RowChange(
         number=int(found["number"]),
         handle=str(record["handle"]) if is_deletion and record is not None else found["handle"],
         rest=found["rest"],
@@ -205,7 +205,7 @@ def _detached(known: Mapping[str, _Conversation], one: _Conversation) -> Iterato
     if parent is None or one.record is None or parent.namespace in {one.namespace, None}:
         return
     until, current, seen = math.inf, one, {one.part}
-    inherited: list[_Change] = []
+    inherited: list[_RowChange] = []
     while parent is not None and parent.part not in seen:
         if current is not one and current.record is None:
             return

@@ -276,14 +276,14 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
         ended.end()
 
     facts = {}
-    fill(stores["older"], "older", 0)
+    fill(stores["older"], "older-0", 0)
     for number, name in enumerate(("older", "closed", "killed"), start=1):
         if name != "older":
             shutil.copytree(stores["older" if name == "closed" else "closed"], stores[name])
         # With a log that can be put in another one's place.
         fill(stores[name], f"{name}-{number}", number, dies=name != "closed")
         facts[name] = Known().hear(_lines_of(book))
-    fill(stores["other"], "other", 9)
+    fill(stores["other"], "other-1", 9)
     fill(stores["other"], "other-2", 10, dies=True)
     work = place / "case"
     yield {

@@ -222,6 +222,8 @@ class Known:
 
     def _begin(self, operation: Operation, at: str) -> None:
         self.namespaces.add(operation.space)
+        if operation.tag in self.operations:
+            raise ValueError(f"two changes have the tag {operation.tag}")
         self.operations[operation.tag] = operation
         for item, state in getattr(self, f"_{operation.kind}")(operation, at, operation.arguments):
             item.states.append((operation.tag, state))

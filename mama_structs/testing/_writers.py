@@ -303,7 +303,7 @@ async def _copy(at: _Beside, book: Book, tag: str, chance: random.Random) -> Non
         await session.memories.export_jsonl(file)
     rows = rows_of(file.read_text("utf-8").splitlines())
     async with opened(at.store, space) as session:
-        with Author(session, book, tag, chance).change(tag, "import", rows=rows):
+        with Author(session, book, tag, chance).change(f"{tag}-copy", "import", rows=rows):
             await session.memories.import_jsonl(file)
     file.unlink()
 
@@ -312,7 +312,7 @@ async def _expire_conversation(at: _Beside, book: Book, tag: str, chance: random
     """Begin a conversation, and let its time to live end."""
     space, name = f"expiring-{tag}", f"c-{tag}"
     async with opened(at.store, space, name) as session:
-        await write(session, book, tag, chance, 0, kinds=["ref", "ref"])
+        await write(session, book, f"{tag}-x", chance, 0, kinds=["ref", "ref"])
     settings = attrs.evolve(SETTINGS, descriptors=DescriptorSettings(conversation_ttl=_TTL))
     await asyncio.sleep(2 * _TTL)
     drop = f"{tag}-drop"
@@ -356,7 +356,7 @@ async def _migrate(at: _Beside, book: Book, tag: str, chance: random.Random) -> 
             spec |= {"confidence": 0.5, "origin": ANY, "fields": {"created_at": at_ms, "updated_at": at_ms}}
             specs.append(spec | {"created_by": ANY, "extra": ANY})
     async with opened(at.store, space) as session:
-        with Author(session, book, tag, chance).change(tag, "migrate", memories=specs):
+        with Author(session, book, tag, chance).change(f"{tag}-old", "migrate", memories=specs):
             await migrate(session.memories, file)
     file.unlink()
 

@@ -337,7 +337,8 @@ async def migrate(
 
     Raises:
         InvalidArgument: There is no such file.
-        MigrationError: It is no database of MAMA v1.0, damaged, cut off, or being written to; nothing was written.
+        MigrationError: It is no database of MAMA v1.0, damaged, cut off, too large, or being written to; nothing was
+            written.
             Or somebody takes the migration back at the same time.
         EmbeddingFailed: The embedder failed; what was written before stays.
         StoreError: The store cannot be read or written; what was written before stays.

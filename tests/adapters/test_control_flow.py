@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from host_helpers import call
 
 from mama_structs import HashEmbedder, Session, sync, with_descriptors
 from mama_structs._control_flow import ControlFlow
-from mama_structs.adapters.answers import Turns, answer
+from mama_structs.adapters.answers import Turns, answer, hear
+from mama_structs.errors import InvalidArgument
 from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+
+MARKED = 'Here: <ref id="plan">shield first</ref>'
 
 
 class Pause(Exception):
@@ -109,6 +113,45 @@ async def test_tool_that_is_cancelled_cancels_the_call(session):
     session.tools.add(leave)
     with pytest.raises(asyncio.CancelledError):
         await answer(session, "leave", {})
+
+
+# Messages with items that cannot be read
+
+
+def _messages():
+    """Yield messages of frameworks with a ref and an item of an unknown type, as objects and dicts."""
+    said, unknown = {"type": "text", "text": MARKED}, {"type": "made_up_later", "content": "x"}
+    yield {"role": "assistant", "content": [said, unknown]}
+    yield {"candidates": [{"content": {"role": "model", "parts": [unknown, {"text": MARKED}]}}]}
+    for module, make in (
+        ("langchain_core.messages", lambda messages: messages.AIMessage([unknown, said])),
+        (
+            "pydantic_ai.messages",
+            lambda messages: messages.ModelResponse(
+                [SimpleNamespace(part_kind="new", content="x"), messages.TextPart(MARKED)]
+            ),
+        ),
+    ):
+        try:
+            yield make(importlib.import_module(module))
+        except ImportError:
+            continue
+
+
+@pytest.mark.parametrize("message", [*_messages()], ids=lambda one: type(one).__module__)
+async def test_hear_stores_refs_and_reports_item_that_cannot_be_read(session, caplog, message):
+    """Refs of the items that can be read are stored once, and log and model learn of the other one."""
+    await hear(session, message)
+    await hear(session, message)
+
+    assert 1 == caplog.text.count("cannot be read")
+    assert "shield first" == session.refs.get("ref:plan@1").text
+    assert "ref:plan@2" not in session.refs
+    assert "could not be read" in (await answer(session, "list_refs", {})).text
+    with pytest.raises(InvalidArgument):
+        await session.observe(message)
+    with pytest.raises(InvalidArgument):
+        session.refs.ingest(message)
 
 
 # LangGraph
@@ -419,6 +462,7 @@ async def test_agents_sdk_run_with_hooks_goes_on_when_item_cannot_be_read(sessio
     ("module", "name", "arguments"),
     [
         ("agent_framework", "MiddlewareFailure", ("stop",)),
+        ("agent_framework", "MiddlewareTermination", ("stop",)),
         ("agent_framework.exceptions", "UserInputRequiredException", ([],)),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+from urllib.parse import urlsplit
 
 import aiohttp
 import httpx2
@@ -18,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ToolListChangedNotification
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
-from mama_structs.adapters.mcp import EXTENSION, MESSAGE_KEY, serve_http, server
+from mama_structs.adapters.mcp import EXTENSION, MESSAGE_KEY, http_limits, serve_http, server
 from mama_structs.adapters.mcp.http import BearerToken, ListenAddress, check_token
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.tools.names import wire_name
@@ -432,6 +433,108 @@ async def test_a_body_that_is_too_long_is_refused(session, era):
         right, _, _ = await post(url, era)
 
     assert (413, 413, 200) == (announced, streamed, right)
+
+
+async def raw_answer(url, *pieces, ends=True):
+    """Send bytes on a connection of its own, and return the status and all that comes back until it is closed."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    for piece in pieces:
+        writer.write(piece)
+    if ends:
+        writer.write(b"\r\n")
+    answer = await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+    return int(answer.split(b" ", 2)[1]) if answer else None, answer
+
+
+def head(url, *headers, length):
+    lines = [
+        "POST /mcp HTTP/1.1",
+        f"Host: {urlsplit(url).netloc}",
+        "Accept: application/json, text/event-stream",
+        "Content-Type: application/json",
+        "Connection: close",
+        f"Content-Length: {length}",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n"
+
+
+async def test_http_rejects_headers_that_are_too_long(session):
+    """Headers above the limit are answered with 431, whether they come at once or never end."""
+    async with served(session) as url:
+        whole = head(url, *(f"X-{number}: {'a' * 100}" for number in range(400)), length=0)
+        at_once, _ = await raw_answer(url, whole)
+        endless, _ = await raw_answer(url, head(url, length=0), b"X: ", b"a" * 100_000, ends=False)
+        right, _, _ = await post(url, "legacy")
+
+    assert (431, 431, 200) == (at_once, endless, right)
+
+
+async def test_http_ends_slow_requests(session, monkeypatch):
+    """A client that does not finish headers or body in time is answered with 408, one that sends nothing is closed."""
+    monkeypatch.setattr(http_limits, "HEADER_SECONDS", 0.2)
+    monkeypatch.setattr(http_limits, "BODY_SECONDS", 0.2)
+    async with served(session) as url:
+        slow = [
+            raw_answer(url, head(url, length=0), ends=False),
+            raw_answer(url, head(url, length=50), b"\r\n{", ends=False),
+            raw_answer(url, ends=False),
+        ]
+        statuses = [status for status, _ in await asyncio.gather(*slow)]
+
+    assert [408, 408, None] == statuses
+
+
+async def test_http_answers_request_after_time_for_headers(session, monkeypatch):
+    """The limit is for headers alone: a call that runs longer is answered, and a connection can be used again."""
+    monkeypatch.setattr(http_limits, "HEADER_SECONDS", 0.05)
+
+    async def wait() -> str:
+        await asyncio.sleep(0.3)
+        return "done"
+
+    session.tools.add(wait)
+    async with served(session) as url, Client(url) as client:
+        first = await client.call_tool("wait", {})
+        again = await client.call_tool("wait", {})
+
+    assert ["done", "done"] == [first.content[0].text, again.content[0].text]
+
+
+@pytest.mark.parametrize(
+    ("body", "found", "code"),
+    [
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', None, -32600),
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', 1.5, -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":NaN}}', 1, -32700),
+        (
+            b'{"method":"x","params":{"a":%b},"jsonrpc":"2.0","id":"deep"}' % (b"[" * 5_000 + b"]" * 5_000),
+            "deep",
+            -32600,
+        ),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', None, -32600),
+        (b"{", None, -32700),
+    ],
+)
+async def test_http_rejects_body_as_over_stdio(session, era, body, found, code):
+    """A body with no single meaning is answered with 400, the code and the id."""
+    async with served(session) as url:
+        status, _, text = await post(url, era, body=body)
+
+    answer = json.loads(text)
+    assert (400, found, code) == (status, answer["id"], answer["error"]["code"])
+
+
+async def test_http_repairs_body_as_over_stdio(session, era):
+    """A lone surrogate escape and a byte order mark do not cost a request its answer."""
+    question, _ = RAW[era]
+    body = b"\xef\xbb\xbf" + json.dumps({**question, "cut": "\ud83d"}).encode()
+    async with served(session) as url:
+        status, _, _ = await post(url, era, body=body)
+
+    assert 200 == status
 
 
 async def test_what_is_no_request_is_refused_and_the_server_goes_on(session, era):

@@ -189,6 +189,33 @@ async def test_an_http_server_is_stopped_while_clients_save(tmp_path):
     assert TOKEN.encode() not in log
 
 
+async def test_serve_mcp_answers_all_requests_of_a_pipe(tmp_path):
+    """``printf ... | mama-structs serve-mcp`` answers every request, also those that cannot be parsed, and ends with 0."""
+    store = await made(tmp_path / "agent.mama")
+    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    save = {"name": "save__insight", "arguments": {"content": "saved at the end of a pipe"}}
+    messages = [
+        {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": "save", "method": "tools/call", "params": save},
+        {"jsonrpc": "2.0", "id": "cut", "method": "ping", "params": {"text": "\ud83d"}},
+        [{"jsonrpc": "2.0", "id": "in a batch", "method": "ping"}],
+        {"jsonrpc": "2.0", "id": "last", "method": "tools/call", "params": {"name": "search__recent"}},
+    ]
+    deep = b'{"jsonrpc":"2.0","id":"deep","method":"ping","params":{"a":%b}}' % (b"[" * 5_000 + b"]" * 5_000)
+    lines = b"\n".join([*(json.dumps(message).encode() for message in messages[:-1]), deep, b'{"id": "broken", ', b""])
+    async with running(store) as process:
+        out, log = await asyncio.wait_for(process.communicate(lines + json.dumps(messages[-1]).encode()), 120)
+        code = process.returncode
+    answers = {answer["id"]: answer for answer in map(json.loads, out.splitlines())}
+
+    assert 0 == code, log
+    errors = {found: answer["error"]["code"] for found, answer in answers.items() if "error" in answer}
+    assert {"in a batch": -32600, "deep": -32600, "broken": -32700} == errors
+    assert {0, "save", "cut", "last"} == set(answers) - set(errors)
+    assert "saved at the end of a pipe" in json.dumps(answers["last"])
+
+
 # At the door, in this process
 
 

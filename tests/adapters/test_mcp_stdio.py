@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 from mama_structs import HashEmbedder, Session, adapters
 from mama_structs.adapters.mcp import serve_stdio, server
 from mama_structs.adapters.mcp.jsonrpc import Rejected
-from mama_structs.adapters.mcp.stdio import LINE_SECONDS, ByteBudget, Connection, _decoded, _serve, split_lines
+from mama_structs.adapters.mcp.stdio import LINE_SECONDS, ByteBudget, StdioConnection, _decoded, _serve, split_lines
 from mama_structs.commands.serving import adapter_module, settings_of
 from mama_structs.commands.table import parse
 from mama_structs.errors import MamaStructsError
@@ -363,8 +363,8 @@ async def test_stdio_completes_accepted_requests_at_end_of_input(client):
     assert 5 == len(started)
 
 
-async def test_stdio_ends_when_only_subscriptions_and_cancelled_requests_are_open(client):
-    """An open subscription and a request that the client cancelled do not keep the server from ending."""
+async def test_stdio_ends_when_only_cancelled_requests_are_open(client):
+    """A request that the client cancelled is not answered and does not keep the server from ending."""
     reached = asyncio.Event()
 
     async def forever() -> str:
@@ -385,7 +385,7 @@ async def test_stdio_ends_when_only_subscriptions_and_cancelled_requests_are_ope
 async def test_stdio_answers_result_that_has_no_json_form():
     """A result that cannot be serialized costs its own answer only, which says that the request was processed."""
     sent = Sent()
-    connection = Connection(sent)
+    connection = StdioConnection(sent)
 
     await connection.send(SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=4, result={"a": "\ud83d"})))
 
@@ -413,7 +413,7 @@ def test_byte_budget_blocks_until_bytes_are_given_back():
 
 
 def requests_of(draw_id):
-    """Generate request lines with what their answer must be: the id, None for no id, or False for no answer."""
+    """Generate request objects whose id comes from *draw_id*, with their members in any order."""
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
     )

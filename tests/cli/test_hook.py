@@ -15,7 +15,7 @@ import pytest
 
 from mama_structs import HashEmbedder, Session, as_embedder
 from mama_structs.commands import hook as client
-from mama_structs.commands import hook_helper
+from mama_structs.commands import hook_helper, hook_messages
 from mama_structs.commands.hook_helper import QUIT, HookHelper, formed, kind_of, text_in
 from mama_structs.memory.store import MemoryStore
 
@@ -215,7 +215,7 @@ async def test_an_error_is_a_line_for_people(helper, store, monkeypatch):
 async def test_helper_rejects_request_that_is_too_long(helper, store, monkeypatch):
     """A request above the limit is not held in memory, and the helper serves the next one."""
     monkeypatch.chdir(store)
-    monkeypatch.setattr(hook_helper, "MAX_REQUEST_BYTES", 1_000)
+    monkeypatch.setattr(hook_messages, "MAX_REQUEST_BYTES", 1_000)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(client.SOCKET)
         listening.listen()
@@ -228,7 +228,7 @@ async def test_helper_rejects_request_that_is_too_long(helper, store, monkeypatc
 async def test_helper_rejects_request_that_is_not_finished(helper, store, monkeypatch):
     """A client that keeps its connection open is answered after a while and holds nothing."""
     monkeypatch.chdir(store)
-    monkeypatch.setattr(hook_helper, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(hook_messages, "REQUEST_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(client.SOCKET)
         listening.listen()
@@ -245,12 +245,12 @@ async def test_helper_rejects_request_that_is_not_finished(helper, store, monkey
 
 async def test_send_answer_gives_up_when_nobody_reads(monkeypatch):
     """A client that reads nothing does not hold the helper."""
-    monkeypatch.setattr(hook_helper, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(hook_messages, "REQUEST_SECONDS", 0.05)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         _, writer = await asyncio.open_connection(sock=ours)
 
-        assert not await hook_helper.send_answer(writer, b"x" * 10**7)
+        assert not await hook_messages.send_answer(writer, b"x" * 10**7)
 
 
 async def test_a_helper_of_another_version_makes_room(helper, store, monkeypatch):

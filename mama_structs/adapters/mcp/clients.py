@@ -25,7 +25,9 @@ from mama_structs.tools.view import ToolView
 _log = logging.getLogger("mama_structs")
 
 # As in the SDK's own server: an MCPError, such as UrlElicitationRequiredError, is an error of the protocol.
-CONTROL_FLOW: Final = ControlFlow(exceptions=(MCPError,), results=(types.CallToolResult, types.InputRequiredResult))
+CONTROL_FLOW: Final[ControlFlow] = ControlFlow(
+    exceptions=(MCPError,), results=(types.CallToolResult, types.InputRequiredResult)
+)
 # An extension of the protocol: its setting "client" tells apart the clients of a stateless connection.
 EXTENSION: Final = "mama-structs/exposure"
 # Seconds in which a client has to take a notice (DESIGN 7).

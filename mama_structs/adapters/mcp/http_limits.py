@@ -143,7 +143,8 @@ class _Request:
             text = f"The body was not complete after {BODY_SECONDS:g} seconds."
             return await self._answer(Response(text, _NOT_FINISHED, headers={"Connection": "close"}))
         body: bytes = message.get("body", b"")
-        if not body or message.get("more_body") or self.scope["method"] != "POST":
+        # The application answers a body that is too long with 413.
+        if not 0 < len(body) <= self._max_body or message.get("more_body") or self.scope["method"] != "POST":
             return message
         checked = await asyncio.to_thread(_checked, body) if len(body) > _LARGE else _checked(body)
         if isinstance(checked, bytes):

@@ -76,7 +76,7 @@ async def serve_stdio(served: Session | McpServer) -> None:
 
 async def _serve(own: McpServer, lines: Iterator[Line], sent: WriteStream[SessionMessage]) -> None:
     requests, received = anyio.create_memory_object_stream[SessionMessage | Exception]()
-    connection = Connection(sent)
+    connection = StdioConnection(sent)
     reading = asyncio.create_task(connection.read(_decoded(lines, connection.budget), requests))
     try:
         await own.run(received, connection, own.create_initialization_options())
@@ -220,7 +220,7 @@ class WireText:
 
 
 @attrs.define(eq=False)
-class Batch:
+class BatchAnswers:
     """The answers of one batch, which are sent together when all are there."""
 
     expected: int
@@ -240,13 +240,13 @@ class Request:
 
     size: int
     method: str
-    batch: Batch | None
+    batch: BatchAnswers | None
     # Answers to later messages of the same id. A client takes the first answer for that of the first request.
-    later: list[tuple[Rejected, Batch | None]] = attrs.field(factory=list)
+    later: list[tuple[Rejected, BatchAnswers | None]] = attrs.field(factory=list)
     done: asyncio.Event = attrs.field(factory=asyncio.Event)
 
 
-class Connection:
+class StdioConnection:
     """
     The requests of one client that are not answered yet, and the stream for answers.
 
@@ -282,7 +282,7 @@ class Connection:
                 messages = self._rejected_batch(messages)
             else:
                 messages = [_not_in_batch(one) for one in messages]
-                batch = Batch(sum(isinstance(one, types.JSONRPCRequest | Rejected) for one in messages))
+                batch = BatchAnswers(sum(isinstance(one, types.JSONRPCRequest | Rejected) for one in messages))
         size = incoming.size
         for message in messages:
             match message:
@@ -353,7 +353,7 @@ class Connection:
             self.budget.give_back(request.size)
             request.done.set()
 
-    async def _reject(self, rejected: Rejected, batch: Batch | None) -> None:
+    async def _reject(self, rejected: Rejected, batch: BatchAnswers | None) -> None:
         """Answer a message that is not processed, behind the answer to a running request of the same id."""
         _log.info("a message is rejected with %d: %s", rejected.code, rejected.message)
         found = rejected.id
@@ -363,7 +363,7 @@ class Connection:
         else:
             await self._write(_serialized(rejected.answer()), batch)
 
-    async def _write(self, text: str | None, batch: Batch | None) -> None:
+    async def _write(self, text: str | None, batch: BatchAnswers | None) -> None:
         wire = batch.add(text) if batch is not None else None if text is None else WireText(text)
         if wire is not None:
             await self._sent.send(SessionMessage(cast("Any", wire)))

@@ -1,0 +1,43 @@
+"""The messages of ``mama-structs hook`` and its helper process over a socket, with limits for size and time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+MAX_REQUEST_BYTES: Final = 2**23
+"""Bytes that a request may have: the largest event of a hook, and its other parts."""
+REQUEST_SECONDS: Final = 10.0
+"""Seconds in which a request must arrive and its answer be read. A hook gives up earlier."""
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
+    """Return a request, or "" and the limit that it exceeds."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            while part := await reader.read(2**16):
+                size += len(part)
+                if size > MAX_REQUEST_BYTES:
+                    return "", f"the request is longer than {MAX_REQUEST_BYTES:,} bytes"
+                parts.append(part)
+    except TimeoutError:
+        return "", f"the request was not complete after {REQUEST_SECONDS:g} seconds"
+    except OSError as error:
+        return "", f"the request was lost: {type(error).__name__}"
+    return b"".join(parts).decode(errors="replace"), ""
+
+
+async def send_answer(writer: asyncio.StreamWriter, answer: bytes) -> bool:
+    """Send an answer and close the connection; return False if nobody takes it."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            writer.write(answer)
+            await writer.drain()
+    # TimeoutError is an OSError.
+    except OSError:
+        writer.transport.abort()
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,59 @@
+"""Which namespaces need which texts when rows that all namespaces shared are migrated."""
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mama_structs.descriptors.log import CHANGES, STARTS, ConversationKey, ConversationLog, texts_of
+from mama_structs.descriptors.store import RefStore
+from mama_structs.storage import shared_rows
+from mama_structs.storage.rows import seal
+
+STEPS = st.tuples(st.sampled_from(["put", "put", "delete", "fork"]), st.integers(0, 3), st.integers(0, 5))
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Capture:
+    """A store that keeps the rows that are written, by key."""
+
+    def __init__(self):
+        self.rows = {}
+
+    def enqueue(self, rows, *, namespace):
+        assert "raids" == namespace
+        self.rows |= dict(rows)
+
+
+def stored(rows, prefix):
+    """Return rows as the server returns them."""
+    return [
+        {"namespace": "raids", "key": key, "value": seal(key, row)}
+        for key, row in rows.items()
+        if key.startswith(prefix)
+    ]
+
+
+@given(steps=st.lists(STEPS, max_size=25))
+def test_needed_texts_equal_reachable_texts(steps):
+    """The migration copies exactly the texts that the garbage collection finds reachable, forks included."""
+    capture = Capture()
+    log = ConversationLog(capture, ConversationKey("raids", "0"))
+    stores = [(RefStore(), log)]
+    stores[0][0].keep(log, directory=None)
+    for what, who, value in steps:
+        refs, log = stores[who % len(stores)]
+        if what == "put":
+            refs.put("a", f"text {value}")
+        elif what == "delete" and (handles := list(refs)):
+            refs.delete(handles[value % len(handles)])
+        elif what == "fork" and len(stores) < 4:
+            fork, its = refs.fork(), log.fork(str(len(stores)), NOW)
+            fork.keep(its, directory=None)
+            stores.append((fork, its))
+    rows = {key: row for key, row in capture.rows.items() if key.startswith((STARTS, CHANGES))}
+    known, all_readable = shared_rows._read(stored(rows, STARTS), stored(rows, CHANGES))
+    needed = shared_rows._needed(known).get("raids", set())
+
+    assert all_readable
+    assert {key.removeprefix("texts/") for key in texts_of(rows)} == needed
