@@ -226,8 +226,6 @@ class Bindable(Protocol):
         """Whether it can be used: opened, not closed, and its event loop still there."""
 
 
-# Whether the arguments of the call under way came from a model: then the host's ceilings hold against them. Whoever
-# holds them sets it back meanwhile, since what a tool's own code asks of other tools is the host's.
 class CallProgress:
     """How far a tool call of a model has come, so that an error can say whether the tool has run."""
 
@@ -273,6 +271,8 @@ call_progress: Final[contextvars.ContextVar[CallProgress | None]] = contextvars.
 )
 """The progress of the model's call that runs, which an adapter reports if it fails."""
 
+# Limits of the host apply to arguments of a model. It is reset while a tool's own code runs: calls by the tool are not
+# the model's.
 from_model: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
 # Innermost last.

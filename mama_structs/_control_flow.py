@@ -17,13 +17,21 @@ class ControlFlow:
     The types with which tools steer one framework.
 
     Args:
-        exceptions: Raised by a tool for the framework: interrupts, approvals, retries. No adapter catches them.
+        exceptions: Raised by a tool for the framework: interrupts, approvals, retries. No adapter catches them. One in
+            an exception group is raised in place of the group, since frameworks do not look into groups.
         results: Returned by a tool for the framework. They are not converted to JSON, shortened or enriched.
 
     """
 
     exceptions: tuple[type[BaseException], ...] = ()
     results: tuple[type, ...] = ()
+
+    def find_exception(self, error: BaseException) -> BaseException | None:
+        """Return the exception for the framework: the error itself, or the first one in a group."""
+        if isinstance(error, self.exceptions):
+            return error
+        members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        return next((found for member in members if (found := self.find_exception(member)) is not None), None)
 
     def has_result(self, value: object) -> bool:
         """Return True if a result is for the framework, or is a list with an item that is."""

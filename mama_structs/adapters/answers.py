@@ -36,7 +36,7 @@ _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000
 # Characters of what is recalled, by default.
 MAX_CHARS: Final = 2_000
-_CUT_OFF: Final = "the call was cut off: the answer did not finish normally"
+_CUT_OFF: Final = "the call was cut off: the answer did not finish normally, or has no finish reason"
 _CALL_AGAIN: Final = "call the tool again, with shorter arguments if the output limit was reached"
 _NO_NAMES: Final = WireNames.of(())
 # What of a memory tool's answer are our own words.
@@ -139,10 +139,12 @@ async def _answer(
     except MamaStructsError as error:
         return failed(error, names=names, status=_status(session, wire, error, progress))
     except Exception as error:  # noqa: BLE001 - a host's own tool may raise anything, and an agent goes on
-        # A host's own tool: its model may know what to do about it, and the host finds in the log where it failed.
+        signal = control_flow.find_exception(error)
+        if signal is not None:
+            raise signal from None
+        # The model reads the error, since it may be able to correct the call. The log has the traceback.
         _log.error("the tool %s failed: %s", wire, raised(error))
-        text = f"{wire} failed: {type(error).__name__}: {error!s:.500}"
-        return failed(MamaStructsError(text), names=names, status=progress.status)
+        return failed(MamaStructsError(f"{wire} failed: {_described(error)}"), names=names, status=progress.status)
     if control_flow.has_result(data):
         return ToolAnswer(text="", data=data, is_native=True)
     # A host's own tool may have a name of v1.0, too.
@@ -168,6 +170,14 @@ async def _answer(
         return failed(MamaStructsError(text), status=progress.status)
 
 
+def _described(error: Exception) -> str:
+    """Return the type and the text of an exception of a host's tool, whose ``__str__`` may raise."""
+    try:
+        return f"{type(error).__name__}: {error!s:.500}"
+    except Exception:  # noqa: BLE001 - as said
+        return type(error).__name__
+
+
 def _status(session: Session, wire: str, error: MamaStructsError, progress: CallProgress) -> str | None:
     """Return whether the tool has run, None if the error itself says all: tools of this package do all or nothing."""
     tool = session.tools.get(session.wire_names.by_wire.get(wire, wire))
@@ -179,9 +189,9 @@ def _status(session: Session, wire: str, error: MamaStructsError, progress: Call
 class Turns:
     """Run calls that write one at a time, in arrival order, and calls that only read concurrently."""
 
-    # For frameworks that start all calls of a message at once. A call from inside another one, as that of an agent
-    # which a tool runs, waits for nobody: that would be for ever. Where calls are not those of one turn, only what
-    # stays inside the session holds others up, and a tool that reaches beyond it, and may take its time, nobody.
+    # For frameworks that start all calls of a message concurrently. A call from inside another call, such as that of an
+    # agent which runs in a tool, does not wait: it would wait for itself. If the calls are not those of one turn, a
+    # tool that reaches beyond the session may take long, so no call waits for it.
 
     def __init__(
         self, session: Session, *, of_one_turn: bool = True, control_flow: ControlFlow = NO_CONTROL_FLOW
@@ -195,7 +205,7 @@ class Turns:
         """Run a call when it is its turn and return its answer; see `answer`."""
         if self in _inside.get():
             return await answer(self._session, wire, arguments, host=host, control_flow=self._control_flow)
-        # Taken before anything is awaited: the place in the order is that of the call.
+        # Before the first await, so that calls run in arrival order.
         mine = self._place(wire)
         before = [one.done for one in self._calls if one.holds_up and not (one.reads and mine.reads)]
         self._calls.append(mine)
@@ -411,11 +421,12 @@ async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, An
 
 
 def log_cut_off(reason: object, argument: str) -> None:
-    """Log why a call does not run, and the *argument* that says how a message without its own reason ended."""
+    """Log why a call does not run, and the *argument* of `handle` for the reason of a message that has none."""
     if reason is None:
-        _log.warning("a call does not run: nothing says that its message is finished; pass all of it, or %s", argument)
+        hint = f"pass the whole response of the provider to handle(), or {argument}"
+        _log.warning("a call was not run: its message has no finish reason, so it may be incomplete (%s)", hint)
     else:
-        _log.warning("a call does not run: its message ended with %s", shown(reason))
+        _log.warning("a call was not run: its message ended with %s", shown(reason))
 
 
 async def recall_for(session: Session, messages: object, *, max_chars: int, again: bool = False) -> str:

@@ -362,6 +362,23 @@ async def test_answer_says_that_tool_may_have_run_when_it_raises(session):
         assert error["status"].startswith(MAY_HAVE_RUN)
 
 
+async def test_answer_names_type_of_exception_whose_text_raises(session):
+    """The answer of a call does not depend on the ``__str__`` of the tool's exception."""
+
+    class Declined(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    async def charge() -> str:
+        raise Declined
+
+    session.tools.add(charge)
+    error = error_of(await answer(session, "charge", {}))
+
+    assert "charge failed: Declined" == error["message"]
+    assert error["status"].startswith(MAY_HAVE_RUN)
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -71,6 +71,27 @@ async def test_answer_raises_exception_of_the_framework(session, caplog):
     assert (await answer(session, "in_loop", {})).is_error
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_answer_raises_exception_of_the_framework_out_of_group(session, caplog, depth):
+    """A tool's task group does not hide the exception: an approval must not be bypassed."""
+    raised = Pause("wait")
+
+    async def pay() -> str:
+        """Pay in a task group."""
+        error: Exception = raised
+        for _ in range(depth):
+            error = ExceptionGroup("tasks failed", [ValueError("other"), error])
+        raise error
+
+    session.tools.add(pay)
+    with pytest.raises(Pause) as caught:
+        await answer(session, "pay", {}, control_flow=FLOW)
+
+    assert raised is caught.value
+    assert "failed" not in caplog.text
+    assert (await answer(session, "pay", {})).is_error
+
+
 @pytest.mark.parametrize("decorate", [lambda one: one, with_descriptors, None])
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: [one], lambda one: ["text", one]])
 async def test_answer_returns_result_of_the_framework_unchanged(session, decorate, wrap):
@@ -86,7 +107,7 @@ async def test_answer_returns_result_of_the_framework_unchanged(session, decorat
 
     assert result is answered.data
     assert (True, False) == (answered.is_native, answered.is_error)
-    assert (await answer(session, "judge", {})).is_error
+    assert "[Verdict: not shown" in (await answer(session, "judge", {})).text
 
 
 async def test_result_of_the_framework_leaves_notes_for_the_next_answer(session):
@@ -201,6 +222,53 @@ async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approv
     assert "ai" == paused["messages"][-1].type
     assert ([5] if approved else []) == paid
     assert ["paid" if approved else "refused", "done"] == [one.content for one in resumed["messages"][-2:]]
+
+
+async def test_langgraph_interrupt_in_task_group_pauses_and_resumes(session):
+    """The graph pauses, and the answer of the person reaches the task of the tool."""
+    types = pytest.importorskip("langgraph.types")
+
+    async def ask() -> str:
+        return str(types.interrupt("approve?"))
+
+    async def pay() -> str:
+        """Pay."""
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(ask())
+        return asked.result()
+
+    session.tools.add(pay)
+    graph = _graph(session, call("pay"))
+    paused = await graph.ainvoke(ASKED, THREAD)
+    resumed = await graph.ainvoke(types.Command(resume="yes"), THREAD)
+
+    assert ["approve?"] == [one.value for one in paused["__interrupt__"]]
+    assert "yes" == resumed["messages"][-2].content
+
+
+async def test_langgraph_interrupt_keeps_results_of_parallel_calls(session):
+    """Other calls of the message run once, and the call that paused does not block the order of calls."""
+    types = pytest.importorskip("langgraph.types")
+    ran = []
+
+    async def pay() -> str:
+        """Pay."""
+        return str(types.interrupt("approve?"))
+
+    async def note(text: str) -> str:
+        """Note."""
+        ran.append(text)
+        return text
+
+    session.tools.add(pay)
+    session.tools.add(note)
+    graph = _graph(session, call("note", text="a"), call("pay"), call("note", text="b"))
+    paused = await graph.ainvoke(ASKED, THREAD)
+    resumed = await asyncio.wait_for(graph.ainvoke(types.Command(resume="yes"), THREAD), 30)
+
+    assert ["approve?"] == [one.value for one in paused["__interrupt__"]]
+    assert ["a", "yes", "b"] == [one.content for one in resumed["messages"][-4:-1]]
+    assert ["a", "b"] == ran
 
 
 def test_langgraph_interrupt_pauses_and_resumes_with_sync_session():

@@ -487,6 +487,47 @@ async def test_http_ends_slow_requests(session, monkeypatch):
     assert [408, 408, None] == statuses
 
 
+async def test_http_ends_connection_when_body_goes_on_after_answer(session, monkeypatch):
+    """A client without the token cannot keep a connection open with a body that arrives byte by byte."""
+    monkeypatch.setattr(http_limits, "REST_SECONDS", 0.2)
+    async with served(session, token=TOKEN) as url:
+        address = urlsplit(url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(head(url, length=1000).replace(b"close", b"keep-alive") + b"\r\n{")
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 60)
+        sent = 1
+        while not reader.at_eof() and sent < 500:
+            await asyncio.sleep(0.02)
+            with contextlib.suppress(OSError):
+                writer.write(b" ")
+                await writer.drain()
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(reader.read(65_536), 0.01)
+            sent += 1
+        writer.close()
+
+    assert b"401" in answer
+    assert sent < 500
+
+
+async def test_http_answers_next_request_when_body_ends_after_answer(session, monkeypatch):
+    """The time for the rest of one body does not end the next request on the connection."""
+    monkeypatch.setattr(http_limits, "REST_SECONDS", 0.3)
+    async with served(session, token=TOKEN) as url:
+        address = urlsplit(url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        first = head(url, length=2).replace(b"close", b"keep-alive")
+        writer.write(first + b"\r\n{")
+        await asyncio.wait_for(reader.readuntil(b"\r\n"), 60)
+        writer.write(b"}" + head(url, length=2))
+        await asyncio.sleep(0.6)
+        writer.write(b"\r\n{}")
+        rest = await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+
+    assert 1 == rest.count(b"HTTP/1.1 401")
+
+
 async def test_http_answers_request_after_time_for_headers(session, monkeypatch):
     """The limit is for headers alone: a call that runs longer is answered, and a connection can be used again."""
     monkeypatch.setattr(http_limits, "HEADER_SECONDS", 0.05)

@@ -26,6 +26,8 @@ MAX_HEADER_BYTES: Final = 32 * 1024
 # Seconds that a client has for line and headers, and for the body; later it is answered with 408.
 HEADER_SECONDS: Final = 20.0
 BODY_SECONDS: Final = 60.0
+# Seconds that a client has for the rest of a body whose request is answered already, such as one without a token.
+REST_SECONDS: Final = 5.0
 # Larger bodies are decoded in a thread, because that takes longer than the event loop may be blocked.
 _LARGE: Final = 256 * 1024
 _NOT_FINISHED: Final = 408
@@ -37,6 +39,7 @@ class LimitedProtocol(H11Protocol):
     """The HTTP protocol of uvicorn, with a time limit for headers and the status that fits a broken request."""
 
     _header_timer: asyncio.TimerHandle | None = None
+    _rest_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to count the time for the first request."""
@@ -46,15 +49,26 @@ class LimitedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting."""
         self._stop_timer()
+        self._stop_rest_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Count the time until the headers are complete."""
         super().data_received(data)
+        if self.conn.our_state is not h11.DONE:
+            # The body arrived in time, and the next request may have begun.
+            self._stop_rest_timer()
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
             self._stop_timer()
         elif self._header_timer is None:
             self._start_timer()
+
+    def on_response_complete(self) -> None:
+        """Limit the time for the rest of a body that the application did not read: uvicorn would read it forever."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            # Not immediately: data that is received after the close would delete the answer on its way to the client.
+            self._rest_timer = self.loop.call_later(REST_SECONDS, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is not HTTP, or whose headers are too long."""
@@ -69,6 +83,11 @@ class LimitedProtocol(H11Protocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+    def _stop_rest_timer(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
 
     def _end_slow_request(self) -> None:
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
