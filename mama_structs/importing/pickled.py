@@ -31,26 +31,29 @@ _MAX_INTEGER_BITS: Final = 4_096
 _TOO_DEEP: Final = f"it is nested more than {MAX_DEPTH} deep"
 _TOO_MANY: Final = f"it has more than {MAX_PARTS:,} parts"
 _NOT_WHOLE: Final = "it is no whole pickle"
+_CHANGED_LATER: Final = "it puts a collection into one that is itself part of another, as a cycle does"
 
 
 class Items(list[Any]):
     """A list, tuple or set of a pickle."""
 
-    __slots__ = ("depth",)
+    __slots__ = ("depth", "is_nested")
 
     def __init__(self) -> None:
         super().__init__()
         self.depth = 1
+        self.is_nested = False
 
 
 class DictEntries(dict[str, Any]):
     """A dictionary of a pickle."""
 
-    __slots__ = ("depth",)
+    __slots__ = ("depth", "is_nested")
 
     def __init__(self) -> None:
         super().__init__()
         self.depth = 1
+        self.is_nested = False
 
 
 @attrs.define(eq=False, repr=False)
@@ -61,6 +64,7 @@ class Opaque:
     arguments: Any = ()
     state: Any = None
     depth: int = 1
+    is_nested: bool = False
 
     def field(self, name: str) -> Any:
         """Return an attribute of the object, or None."""
@@ -185,10 +189,16 @@ class _Machine:
 
     def nest(self, outer: Items | DictEntries | Opaque, inner: list[Any]) -> None:
         """Check and update the depth of a collection before *inner* is put into it."""
-        depth = max([outer.depth, *(one.depth + 1 for one in inner if isinstance(one, Items | DictEntries | Opaque))])
+        parts = [one for one in inner if isinstance(one, Items | DictEntries | Opaque)]
+        # The depth of the collections around it would not be updated.
+        if parts and outer.is_nested:
+            raise ValueError(_CHANGED_LATER)
+        depth = max([outer.depth, *(one.depth + 1 for one in parts)])
         if depth > _MAX_BUILT_DEPTH:
             raise ValueError(_TOO_DEEP)
         outer.depth = depth
+        for one in parts:
+            one.is_nested = True
 
     def fill(self, items: list[Any]) -> None:
         """Put keys and values into the dictionary on top."""
@@ -196,6 +206,8 @@ class _Machine:
         # The entries of an object that is a mapping are ignored: only its attributes are asked for.
         if not isinstance(entries, DictEntries):
             return
+        if len(items) % 2:
+            raise ValueError(_NOT_WHOLE)
         if not all(isinstance(key, str) for key in items[::2]):
             raise ValueError("it is no JSON: a key of a dictionary is not a text")
         self.nest(entries, items[1::2])

@@ -307,7 +307,8 @@ def rows_of(lines: Iterable[str]) -> list[str]:
     rows = []
     for line in lines:
         row = json.loads(line)
-        if "format" in row:
+        # The first and the last line describe the file: the last one counts its memories.
+        if "format" in row or "end" in row:
             continue
         rows += [_row(one) for one in row.pop("links", ())]
         row.get("memory", {}).pop("namespace", None)

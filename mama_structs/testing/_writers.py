@@ -63,7 +63,6 @@ class Task:
         ending: One of `ENDINGS`, of a parent.
         children: How many it forks.
         alive: A descriptor that is open as long as any process of this family lives.
-        early: Whether to acknowledge what was not done: a lie, which the test has to find out.
 
     """
 
@@ -77,7 +76,6 @@ class Task:
     fault: str = ""
     ending: str = "stay"
     children: int = 2
-    early: bool = False
 
 
 def run(task: Task) -> None:
@@ -96,11 +94,6 @@ def _writer(task: Task, book: Book, chance: random.Random) -> None:
     async def main() -> None:
         space = chance.choice(NAMESPACES)
         async with opened(task.store, space, f"c-{task.name}") as session:
-            if task.early:
-                spec = {"tag": task.name, "type": "context", "origin": "user"}
-                book.say("begin", task.name, space, "save", began_at(), {"memories": [spec]})
-                book.say("end", task.name, {})
-                _die(book)
             tasks = chance.choice((1, 1, 3))
             own = [random.Random(chance.random()) for _ in range(tasks)]  # noqa: S311 - to be repeated
             await asyncio.gather(

@@ -35,6 +35,7 @@ import attrs
 from mama_structs.session import Session
 from mama_structs.storage.server import has_session
 from mama_structs.testing._book import PATIENCE, Book
+from mama_structs.testing._changes import began_at
 from mama_structs.testing._damage import Case, Sample, outcome_of, sweep
 from mama_structs.testing._model import Known
 from mama_structs.testing._oracle import BAD, Child, Store, Tally, Verdict, fork, judged
@@ -42,6 +43,7 @@ from mama_structs.testing._power import KEPT, build, environment, lose_unsynced,
 from mama_structs.testing._sabotage import SABOTAGES, plant
 from mama_structs.testing._writers import ENDINGS, Task, run
 
+EARLY: Final = "early"
 UNSYNCED: Final = "unsynced"
 PLANTED: Final = ("row", *SABOTAGES)
 """The faults that `--sabotage` plants between rounds."""
@@ -101,6 +103,11 @@ class Loop:
             self.table.counts["power failures"] += 1
             kept = 0.0 if self.sabotage == UNSYNCED else KEPT
             self.table.counts["files that lost writes"] += lose_unsynced(self.store, shadow, chance, kept=kept)
+        if self.sabotage == EARLY:
+            # Not by a writer: each may be killed before it logs anything.
+            spec = {"tag": f"r{number}-early", "type": "context", "origin": "user"}
+            Book.open(book).say("begin", spec["tag"], "default", "save", began_at(), {"memories": [spec]})
+            Book.open(book).say("end", spec["tag"], {})
         said = book.read_text().splitlines()
         self.account(said, one.killed)
         facts = Known().hear([*self.lines, *said])
@@ -239,7 +246,6 @@ class _Round:
                     fault=fault,
                     ending=chance.choice(ENDINGS),
                     children=chance.randrange(1, 4),
-                    early=self.loop.sabotage == "early" and kind == "writer",
                 )
                 if fault:
                     self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
@@ -425,7 +431,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--writers", type=int, default=4, metavar="N", help="families of processes at once, at most")
     parser.add_argument(
-        "--sabotage", choices=("early", "old", UNSYNCED, *PLANTED), default="", metavar="KIND",
+        "--sabotage", choices=(EARLY, "old", UNSYNCED, *PLANTED), default="", metavar="KIND",
         help="test this test, which must fail: acknowledge a change that was not made (early), restore an old store "
         "(old, with --damage), ignore the syncs of the log (unsynced), or plant a fault in the store: "
         + ", ".join(PLANTED),

@@ -119,3 +119,26 @@ def test_what_is_no_json_is_refused():
 def test_sets_and_tuples_are_lists():
     """What JSON has no name for, and holds items only, is a list."""
     assert [[1, 2, 3, 4], [5], []] == plain(read_pickle(pickle.dumps([(1, 2, 3, 4), {5}, frozenset()])))
+
+
+# Instructions that put a new part into the former one, which was put into another one before.
+GROWN = {
+    "list": (b"]q\x00h\x00q\x01", b"h\x01]q\x02a0h\x02q\x010"),
+    "dictionary": (b"}q\x00h\x00q\x01", b"h\x01U\x01a}q\x02s0h\x02q\x010"),
+    "object": (b"cx\ny\n)Rq\x00h\x00q\x01", b"h\x01cx\ny\n)Rq\x02b0h\x02q\x010"),
+}
+
+
+@pytest.mark.parametrize("kind", GROWN)
+def test_read_pickle_rejects_growth_of_a_nested_part(kind):
+    """A part does not grow inside of another one: the depth of that one would not be known."""
+    begin, again = GROWN[kind]
+
+    with pytest.raises(ValueError, match="itself part of another"):
+        read_pickle(b"\x80\x04" + begin + again * 200 + b".")
+
+
+def test_read_pickle_rejects_a_key_without_a_value():
+    """The error for a key without a value names the pickle, not the function that failed."""
+    with pytest.raises(ValueError, match="it is no whole pickle"):
+        read_pickle(b"}(U\x01aK\x01U\x01bu.")

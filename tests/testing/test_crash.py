@@ -81,7 +81,7 @@ def test_every_kind_of_file_is_damaged_in_every_way():
 
 @pytest.mark.parametrize(
     ("sabotage", "rounds", "kind"),
-    [("row", 2, "lost"), ("early", 2, "lost"), ("memory-duplicated", 1, "duplicated"), ("memory-invented", 1, "wrong")],
+    [("row", 2, "lost"), ("early", 1, "lost"), ("memory-duplicated", 1, "duplicated"), ("memory-invented", 1, "wrong")],
 )
 def test_fault_is_reported(tmp_path, sabotage, rounds, kind):
     """A removed row, a change acknowledged too early, and planted faults are counted by their kind."""

@@ -12,7 +12,7 @@ import pytest
 
 from mama_structs.testing._book import Book
 from mama_structs.testing._changes import CHANGES, EVERY_CHANGE, write
-from mama_structs.testing._comparison import compare
+from mama_structs.testing._comparison import compare, rows_of
 from mama_structs.testing._model import ANY, Known, after, difference
 from mama_structs.testing._oracle import opened
 from mama_structs.testing._sabotage import SABOTAGES, plant
@@ -150,6 +150,29 @@ def test_backup_may_have_later_changes_only_in_order(tmp_path):
 
     assert [] == report(begun).wrong + report(begun).lost
     assert [] == report(len(lines)).wrong
+
+
+@pytest.mark.parametrize("imported", [0, 1, 2])
+def test_interrupted_import_may_leave_any_part_of_the_file(tmp_path, imported):
+    """An import that was not acknowledged may have written some of its memories, and nothing else."""
+    lines = make(tmp_path, ("context", "context"))
+    store, file = tmp_path / "store", tmp_path / "export"
+
+    async def export():
+        async with opened(store) as session:
+            await session.memories.export_jsonl(file)
+        return rows_of(file.read_text().splitlines())
+
+    async def import_some():
+        async with opened(store, "copy") as session:
+            await session.memories.import_jsonl(file)
+            for memory in (await session.memories.recent(limit=2))[imported:]:
+                await session.memories.delete(memory.id)
+
+    begun = ["begin", "w-0-copy", "copy", "import", "2026-01-01T00:00:00+00:00", {"rows": asyncio.run(export())}]
+    asyncio.run(import_some())
+
+    assert {} == compared(store, [*lines, json.dumps(begun)])
 
 
 def test_difference_names_the_path():
