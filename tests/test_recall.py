@@ -245,7 +245,7 @@ async def test_what_was_told_goes_with_its_conversation(tmp_path):
     assert ["one"] == [one.name for one in conversations]
     await conversations.delete("one")
     async with Session.open(tmp_path, conversation="one") as session:
-        assert [] == await session._common.home.storage.keys("told/")
+        assert [] == await session._common.home.storage.keys("told/", namespace="default")
         assert await session.recall(LOGIN)
 
 
@@ -256,9 +256,9 @@ async def test_what_was_told_moves_with_its_conversation(tmp_path):
         await session.recall(LOGIN)
     async with Session.open(tmp_path, namespace="to") as session:
         home = session._common.home
-        before = await home.storage.keys("told/")
+        before = await home.storage.keys("told/", namespace="from")
         await home.assign("one", origin="from", namespace="to")
-        after = await home.storage.keys("told/")
+        after = await home.storage.keys("told/", namespace="to")
     async with Session.open(tmp_path, namespace="to", conversation="one") as session:
         assert session.is_recalled("Use server sessions for login")
 
@@ -273,8 +273,8 @@ async def test_a_row_that_cannot_be_read_is_told_again(tmp_path):
         await session.recall(LOGIN)
     async with Session.open(tmp_path) as session:
         storage = session._common.home.storage
-        (key,) = await storage.keys("told/")
-        await storage.transact(lambda rows: rows.put(key, b'{"state": 1}'))
+        (key,) = await storage.keys("told/", namespace="default")
+        await storage.transact(lambda rows: rows.put(key, b'{"state": 1}'), namespaces=["default"])
     async with Session.open(tmp_path, conversation="one") as session:
         assert await session.recall(LOGIN)
 
@@ -286,8 +286,8 @@ async def test_what_was_told_is_kept_as_hashes(tmp_path):
         await session.recall(LOGIN)
         await session.flush()
         storage = session._common.home.storage
-        keys = await storage.keys("told/")
-        rows = await storage.read(keys)
+        keys = await storage.keys("told/", namespace="default")
+        rows = await storage.read(keys, namespace="default")
 
     assert 1 == len(keys)
     for word in (b"login", b"auth", b"tokens", b"decision"):

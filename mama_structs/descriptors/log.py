@@ -256,7 +256,10 @@ class ConversationLog:
             self._last, self.is_started = prepared.last + prepared.count, True
 
     def tell(self, rows: Mapping[str, Change], at: datetime) -> None:
-        """Store rows of the recall log, keyed by the end of their keys."""
+        """Store rows of the recall log, keyed by the end of their keys; a store that can only be read gets none."""
+        # A recall is a read: rows that cannot be written must not fail the next flush or close.
+        if self._storage.is_read_only:
+            return
         begun = [] if self.is_started else [_start_row(self._key, at)]
         told = [(f"{self._key.told}{name}", row) for name, row in rows.items()]
         self._storage.enqueue([*begun, *told], namespace=self._key.namespace)

@@ -166,9 +166,11 @@ async def _migrate(
         if not has_vector and not await _has_made_vector(connection):
             hint = "have an administrator of the server run in this database: CREATE EXTENSION vector"
             raise StoreError(f"{where} has no pgvector in this database, and its user may not add it", hint=hint)
-        await connection.execute(_BEGUN)
-        schema = (await connection.fetchrow(_LOOK))["vector_schema"]
-        prepared = Prepared(is_read_only=False, vector_schema=schema, version=files[-1][0])
+        found = await connection.fetchrow(_LOOK)
+        # An owner of the tables may lack the right to create schemas, which the server checks even if it exists.
+        if not found["is_begun"]:
+            await connection.execute(_BEGUN)
+        prepared = Prepared(is_read_only=False, vector_schema=found["vector_schema"], version=files[-1][0])
         await connection.execute(f"SET LOCAL search_path = {prepared.path}")
         version = await _version(connection)
         check_version(version, files[-1][0], where)

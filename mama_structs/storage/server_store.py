@@ -52,13 +52,14 @@ WITH pruned AS (DELETE FROM touched WHERE namespace = $1 AND change < (
 INSERT INTO touched (namespace, change, nodes, more) SELECT namespace, change + 1, '{}', false FROM namespaces
 WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
 """
-# Policies that depend on no other column of a row show all rows of a namespace or none.
+# Policies that depend on no other column of a row show all rows of a namespace or none. The server stores no dependency
+# for a reference to the whole row, which is column 0 of a variable in the stored expression.
 _IS_COMPLETE: Final = """
 SELECT NOT row_security_active('rows') OR NOT EXISTS (
-    SELECT FROM pg_policy JOIN pg_depend ON classid = 'pg_policy'::regclass AND objid = pg_policy.oid
-        JOIN pg_attribute ON attrelid = refobjid AND attnum = refobjsubid
-    WHERE polrelid = 'rows'::regclass AND refclassid = 'pg_class'::regclass AND refobjid = polrelid
-        AND refobjsubid <> 0 AND attname <> 'namespace'
+    SELECT FROM pg_policy WHERE polrelid = 'rows'::regclass AND (polqual::text LIKE '%:varattno 0 %' OR EXISTS (
+        SELECT FROM pg_depend JOIN pg_attribute ON attrelid = refobjid AND attnum = refobjsubid
+        WHERE classid = 'pg_policy'::regclass AND objid = pg_policy.oid AND refclassid = 'pg_class'::regclass
+            AND refobjid = polrelid AND refobjsubid <> 0 AND attname <> 'namespace'))
 ) AS is_complete
 """
 _KEYS: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key"
@@ -212,6 +213,11 @@ class ServerStorage(RowStorage):
         if not found:
             raise InvalidArgument("rows on a server belong to a namespace", hint="name the namespace of the rows")
         return found
+
+    @property
+    def is_read_only(self) -> bool:
+        """See `RowStorage`."""
+        return self._server.is_read_only
 
     async def spaces(self) -> tuple[str, ...]:
         """See `RowStorage`."""

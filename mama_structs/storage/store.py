@@ -23,7 +23,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -35,7 +35,7 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs._async import LoopBound, done_at_once, in_own_thread
 from mama_structs._check import seconds
-from mama_structs.errors import SessionClosed, StoreBusy, StoreError, StoreFull
+from mama_structs.errors import SessionClosed, StoreBusy, StoreError, StoreFull, StoreReadOnly
 from mama_structs.storage.connection import Database, scrub
 from mama_structs.storage.failures import Finding, is_busy, store_error
 from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
@@ -115,6 +115,11 @@ class RowStorage:
         """How many calls' rows are not on the disk yet."""
         with self._guard:
             return len(self._queue)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the store could only be read when it was opened."""
+        return False
 
     def space(self, namespace: str | None) -> str:  # noqa: ARG002 - see below
         """Return the namespace under which rows are stored: a directory stores all namespaces together, as ``""``."""
@@ -287,7 +292,7 @@ class RowStorage:
     ) -> T:
         """Do as `transact`, for a job."""
         spaces = [self.space(one) for one in namespaces or (None,)]
-        self._write_pending()
+        self._write_pending(spaces)
         return self._in_transaction(work, spaces=spaces, wait=wait)
 
     def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
@@ -340,34 +345,54 @@ class RowStorage:
             else:
                 done.set_exception(again(failure))
 
-    def _write_pending(self) -> None:
-        """Write what was taken until now, in order and in few transactions; what fails stays."""
+    def _write_pending(self, spaces: Sequence[str] | None = None) -> None:
+        """
+        Write the rows that were enqueued until now, in order and in few transactions; what fails stays enqueued.
+
+        If the database denies the rows of a namespace, those of the others are written. The error is raised afterwards
+        if the namespace is one of *spaces*, by default any.
+        """
         with self._guard:
             target = self._enqueued
         one_by_one = False
-        while group := self._take(target, 1 if one_by_one else None):
+        denied: dict[str, StoreReadOnly] = {}
+        while group := self._take(target, 1 if one_by_one else None, denied):
             changes = combined(group)
             try:
                 self._write_changes(changes, group[0].namespace)
             except StoreError as error:
                 self._failure = error
+                if isinstance(error, StoreReadOnly) and error.namespace is not None:
+                    denied[group[0].namespace] = error
+                    continue
                 if not isinstance(error, StoreFull) or len(group) == 1:
                     raise
                 # What comes before the call that there is no room for is saved.
                 one_by_one = True
                 continue
-            self._failure = None
             with self._guard:
-                for _ in group:
-                    self._queue.popleft()
-                self._durable = group[-1].number
+                if denied:
+                    written = {call.number for call in group}
+                    self._queue = deque(call for call in self._queue if call.number not in written)
+                else:
+                    for _ in group:
+                        self._queue.popleft()
+                self._durable = self._queue[0].number - 1 if self._queue else self._enqueued
+        self._failure = next(iter(denied.values()), None)
+        for space, denial in denied.items():
+            if spaces is None or space in spaces:
+                raise denial
 
-    def _take(self, target: int, count: int | None) -> list[PendingCall]:
-        """Return the next calls up to *target* that form one transaction of one namespace. They stay in the queue."""
+    def _take(self, target: int, count: int | None, denied: Container[str]) -> list[PendingCall]:
+        """
+        Return the next calls up to *target* that form one transaction of one namespace. They stay in the queue.
+
+        Calls of *denied* namespaces are skipped.
+        """
         group: list[PendingCall] = []
         size = 0
         with self._guard:
-            for call in islice(self._queue, count):
+            for call in islice((call for call in self._queue if call.namespace not in denied), count):
                 if call.number > target or (group and size + call.size > _TRANSACTION_BYTES):
                     break
                 if group and call.namespace != group[0].namespace:

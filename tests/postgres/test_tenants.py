@@ -22,6 +22,13 @@ NAMESPACED = """
 SELECT table_name AS name FROM information_schema.columns
 WHERE table_schema = 'mama_structs' AND column_name = 'namespace'
 """
+IS_SEEN = """
+CREATE SCHEMA aside;
+GRANT USAGE ON SCHEMA aside TO PUBLIC;
+CREATE FUNCTION aside.is_seen(one mama_structs.rows) RETURNS bool LANGUAGE sql AS $$
+    SELECT one.key NOT LIKE '%ref:plan%'
+$$
+"""
 MIGRATIONS = """
 CREATE EXTENSION vector;
 CREATE SCHEMA mama_structs;
@@ -92,12 +99,14 @@ async def test_role_keeps_its_texts_when_another_role_deletes(teams, own_databas
     assert gone[0]["n"] < 2, "its own text is deleted"
 
 
-async def test_reclaim_deletes_nothing_when_a_policy_hides_rows(own_database):
-    """A text stays if the changes that refer to it may be hidden from the role that deletes another one."""
+@pytest.mark.parametrize("rule", ["key NOT LIKE '%ref:plan%'", "aside.is_seen(rows)"])
+async def test_reclaim_deletes_nothing_when_a_policy_hides_rows(own_database, rule):
+    """A text stays if a policy on the key or the whole row may hide the changes that refer to it."""
+    administer(own_database, script=IS_SEEN)
     with team(own_database, "raids") as url:
         await store_refs(url, "raids", plan="needed", own="deleted")
         role = url.partition("://")[2].partition("@")[0]
-        hide = f"CREATE POLICY hides ON mama_structs.rows AS RESTRICTIVE TO {role} USING (key NOT LIKE '%ref:plan%')"
+        hide = f"CREATE POLICY hides ON mama_structs.rows AS RESTRICTIVE TO {role} USING ({rule})"
         administer(own_database, hide)
         async with opened(url, "raids", "other") as session:
             session.refs.put("x", "y")
@@ -151,6 +160,38 @@ async def test_role_that_may_only_select_reads_and_cannot_write(own_database):
     assert ("raids", role) == (caught.value.namespace, caught.value.role)
 
 
+async def test_rows_are_written_when_those_of_another_namespace_are_denied(own_database):
+    """A namespace that the role may not write any more holds up no rows of another session of the process."""
+    written = "SELECT key FROM mama_structs.rows WHERE namespace = 'trade' AND key LIKE '%ref:late@1'"
+    hide = "CREATE POLICY later ON mama_structs.rows AS RESTRICTIVE FOR INSERT WITH CHECK (namespace <> 'raids')"
+    with team(own_database, "raids'' OR namespace = ''trade") as url:
+        denied, allowed = await opened(url, "raids"), await opened(url, "trade")
+        administer(own_database, hide)
+        denied.refs.put("late", "denied")
+        allowed.refs.put("late", "written")
+        with pytest.raises(StoreReadOnly, match="'raids'"):
+            await allowed.flush()
+
+        assert 1 == len(administer(own_database, written))
+        async with home_at(url) as home:
+            await home.expire("trade", (await home.conversations("trade"))[0].used_at)
+        administer(own_database, "DROP POLICY later ON mama_structs.rows")
+        await allowed.close()
+        await denied.close()
+    assert {"ref:late@1": "denied"} == await refs_of(own_database, "raids")
+
+
+async def test_close_succeeds_when_a_role_that_may_only_select_has_recalled(own_database):
+    """A recall stores nothing about the conversation if the role may only read."""
+    with team(own_database, "raids") as url:
+        role = url.partition("://")[2].partition("@")[0]
+        async with opened(url, "raids") as session:
+            await session.memories.save_context("shields first")
+        administer(own_database, f"REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA mama_structs FROM {role}")
+        async with opened(url, "raids") as session:
+            assert "shields first" in str(await session.recall("shields first"))
+
+
 async def test_reads_grant_of_the_guide_shows_memories_and_no_refs(own_database):
     """With the block for *reads* a role finds memories of another namespace with their evidence, and writes none."""
     async with opened(own_database, "shared") as session:
@@ -158,6 +199,9 @@ async def test_reads_grant_of_the_guide_shows_memories_and_no_refs(own_database)
         kept = await session.memories.save_decision("auth", "use tokens", "stateless", evidence=["ref:secret"])
     with team(own_database, "raids") as url:
         role = url.partition("://")[2].partition("@")[0]
+        # As after an update of the package: both blocks again.
+        for script in (team_block(role, "raids", heading=READS), team_block(role, "raids").split("\n", 2)[2]) * 2:
+            administer(own_database, script=script)
         administer(own_database, script=team_block(role, "raids", heading=READS))
         async with opened(url, "raids", reads=["shared"]) as session:
             await session.memories.save_context("our own note on tokens")
@@ -292,6 +336,23 @@ async def test_migration_keeps_the_text_of_a_row_with_a_wrong_checksum(earlier_d
 
     sql = f"SELECT namespace FROM mama_structs.rows WHERE key = 'texts/{named[0]['hash']}'"
     assert ["default"] == [row["namespace"] for row in administer(earlier_database, sql)]
+
+
+async def test_migration_succeeds_when_the_owner_may_not_create_schemas(earlier_database):
+    """The owner of the schema and its tables needs no right on the database."""
+    role = f"owner_{uuid.uuid4().hex[:12]}"
+    tables = administer(earlier_database, "SELECT tablename AS name FROM pg_tables WHERE schemaname = 'mama_structs'")
+    administer(earlier_database, f"CREATE ROLE {role} LOGIN", f"ALTER SCHEMA mama_structs OWNER TO {role}",
+               *[f"ALTER TABLE mama_structs.{table['name']} OWNER TO {role}" for table in tables])  # fmt: skip
+    expected = {"a", "branch", "left behind"}
+    try:
+        url = in_database(earlier_database, Path(earlier_database).name, user=role)
+        async with home_at(url) as home:
+            found = {one.name for one in await home.conversations("raids")}
+    finally:
+        administer(earlier_database, f"REASSIGN OWNED BY {role} TO postgres", f"DROP ROLE {role}")
+
+    assert expected <= found
 
 
 async def test_open_raises_when_the_role_does_not_own_an_earlier_database(earlier_database):

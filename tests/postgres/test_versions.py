@@ -69,12 +69,12 @@ async def test_every_write_of_a_session_raises_when_the_database_was_migrated(ow
 def test_claim_of_a_conversation_raises_when_the_database_was_migrated(own_database):
     """A name is neither claimed nor renewed by an older version."""
     with opened(own_database) as server:
-        leases = Leases(Server.open(own_database), lambda _name: "n", seconds=30)
-        leases.claim("kept")
+        leases = Leases(Server.open(own_database), seconds=30)
+        leases.claim("kept", "n")
         held = administer(own_database, "SELECT * FROM mama_structs.leases")
         administer(own_database, MIGRATED)
 
-        for call in (lambda: leases.claim("another"), leases.renew):
+        for call in (lambda: leases.claim("another", "n"), leases.renew):
             with pytest.raises(StoreError, match=NEWER):
                 call()
         assert held == administer(own_database, "SELECT * FROM mama_structs.leases")
@@ -183,7 +183,7 @@ def test_write_transactions_are_durable_when_synchronous_commit_is_off(own_datab
         # Of this database alone: the role is that of all tests.
         administer(own_database, f"ALTER ROLE postgres IN DATABASE {name} {setting}")
     with opened(url) as server:
-        storage = ServerStorage(Server.open(url))
+        storage = ServerStorage(Server.open(url), namespace="n")
         found = [
             server.run(lambda one: one.ask(SETTING)[0]["found"], write=True, namespace=space, exclusive=exclusive)
             for space in ("n", None)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mama_structs.descriptors.log import CHANGES, STARTS, ConversationKey, ConversationLog, texts_of
 from mama_structs.descriptors.store import RefStore
 from mama_structs.storage import shared_rows
-from mama_structs.storage.rows import seal
+from mama_structs.storage.rows import New, PreparedChanges, seal
 
 STEPS = st.tuples(st.sampled_from(["put", "put", "delete", "fork"]), st.integers(0, 3), st.integers(0, 5))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,7 +22,8 @@ class Capture:
 
     def enqueue(self, rows, *, namespace):
         assert "raids" == namespace
-        self.rows |= dict(rows)
+        changes = rows.changes if isinstance(rows, PreparedChanges) else dict(rows)
+        self.rows |= {key: change.value if isinstance(change, New) else change for key, change in changes.items()}
 
 
 def stored(rows, prefix):
