@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from mama_structs._provenance import UNKNOWN_ORIGIN, Origin, Provenance, marked_trust
+from mama_structs._provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, marked_trust
 from mama_structs.descriptors.entries import Erasure
 from mama_structs.descriptors.shortening import OwnShare
 from mama_structs.descriptors.store import RefStore
@@ -32,10 +32,11 @@ _PUNCTUATION: Final = ".:!?*_~#@|"
 _BETWEEN: Final = re.compile(r"[/=:|→]")
 # What stands between blanks, quotes, brackets and commas.
 _WORD: Final = re.compile("[^\\s,;()\\[\\]{}<>\"'`\u201c\u201d\u2018\u2019\u300c\u300d]+")
-# The element of a handle whose text is shown, and the note on a handle in shortened JSON.
+# The element of a handle whose text is shown, and the note on a handle in shortened JSON. Either may be part of a text
+# in JSON, where backslashes precede the quotation marks.
 _SHOWN_HANDLE: Final = re.compile(
-    r"<(?:fd_result|fd_content|fd_matches|ref_content)\s[^<>]{0,1000}?\b(?:fd|id)=\"(?P<tag>[^\"<>]{1,300})\""
-    r"|\"fd\":\s?\"(?P<json>(?:fd:[1-9][0-9]{0,17}|ref:[^\"]{1,300}))\""
+    r"<(?:fd_result|fd_content|fd_matches|ref_content)\s[^<>]{0,1000}?\b(?:fd|id)=\\{0,16}\"(?P<tag>[^\"\\<>]{1,300})"
+    r"|\"fd\\{0,16}\":\s{0,2}\\{0,16}\"(?P<json>(?:fd:[1-9][0-9]{0,17}|ref:[^\"\\]{1,300}))"
 )
 _PARTICLE: Final = re.compile(r"[가-힣]{1,8}$")
 
@@ -174,7 +175,12 @@ def contents_of(refs: RefStore) -> FindContent:
     return find
 
 
-def trusts_shown(text: str, refs: RefStore) -> Iterator[Origin]:
+def author_of(text: str, speaker: Origin, refs: RefStore) -> Origin:
+    """Return the least trusted author of a message, which may show the text of handles."""
+    return least_trusted([speaker, *_trusts_shown(text, refs)])
+
+
+def _trusts_shown(text: str, refs: RefStore) -> Iterator[Origin]:
     """Yield the trust of each handle whose text a message shows, as `RefStore.wrap` and the tools of refs write it."""
     for found in _SHOWN_HANDLE.finditer(text):
         handle = found["tag"] or found["json"]

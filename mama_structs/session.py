@@ -507,7 +507,8 @@ class Session:
         budget = self._budget(max_chars)
         load = measure(arguments)
         tool, asked = self._tool(tool_name), await run_inline_or_in_thread(load, _read, arguments)
-        kept, inserted = len(self.refs), None
+        # The number of handles may be the same again: answers of memory tools replace older ones.
+        version, inserted = self.refs._version, None  # noqa: SLF001 - of this package, as below
         try:
             given = await self.refs.look(load, lambda refs: passed(asked, tool, refs.get))
         except (DescriptorError, InvalidArgument) as error:
@@ -535,7 +536,7 @@ class Session:
             shown = await shorten(
                 self.refs, result, lambda refs, keeps: self._told(tool, result, budget, refs=refs, keeps=keeps)
             )
-        if len(self.refs) != kept:
+        if self.refs._version != version:  # noqa: SLF001
             try:
                 await self.flush()
             except StoreError as error:
@@ -674,7 +675,7 @@ class Session:
             StoreError: The memories cannot be written.
 
         """
-        from mama_structs.composition import trusts_shown  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.composition import author_of  # noqa: PLC0415 - a session is open: see the top
         from mama_structs.descriptors.spoken import spoken_in  # noqa: PLC0415
         from mama_structs.memory.learning import Utterance, learn  # noqa: PLC0415
 
@@ -683,16 +684,22 @@ class Session:
         def read(refs: mama_structs.RefStore) -> list[Utterance]:
             return [
                 Utterance(
-                    # A message of the user may show the text of a handle.
-                    least_trusted([one.speaker, *trusts_shown(one.text, refs)]),
-                    one.text,
-                    f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}",
+                    speaker=one.speaker,
+                    origin=author_of(one.text, one.speaker, refs),
+                    text=one.text,
+                    source=f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}",
                 )
                 for one in spoken_in(messages)
             ]
 
         said = await self.refs.look(measure(messages), read)
         return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)
+
+    def _author_of(self, text: str, speaker: Origin) -> Origin:
+        """Return the least trusted author of a message by *speaker*, which may show the text of handles."""
+        from mama_structs.composition import author_of  # noqa: PLC0415 - a session is open: see the top
+
+        return author_of(text, speaker, self.refs)
 
     # Refs and descriptors
 

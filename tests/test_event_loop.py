@@ -11,6 +11,7 @@ from loop_helpers import metered
 
 from mama_structs import HashEmbedder, RefStore, Resolver, Session, StructsSource, with_descriptors, with_references
 from mama_structs.errors import InvalidArgument, QuotaExceeded, StoreBusy, StoreError
+from mama_structs.memory import carrying
 from mama_structs.memory.records import NewRecord
 from mama_structs.settings import DescriptorSettings
 from mama_structs.tools import view
@@ -137,6 +138,25 @@ async def test_open_reads_large_conversation_outside_the_loop(tmp_path, monkeypa
 
     assert MAX_CALLS > meter.calls
     assert before == after
+
+
+async def test_copy_compares_memories_outside_the_loop(session, tmp_path, monkeypatch):
+    """The memories of a page are encoded and compared with the copy in a thread."""
+    await session.records.put_many([NewRecord(("n",), str(number), number, text=LINE) for number in range(400)])
+    await session.backup(tmp_path / "backup")
+
+    encode, threads = carrying.memory_line, []
+
+    def record_thread(*parts):
+        threads.append(threading.get_ident())
+        return encode(*parts)
+
+    monkeypatch.setattr(carrying, "memory_line", record_thread)
+    copied = await Session.copy(tmp_path / "backup", tmp_path / "copy")
+
+    assert 400 == copied.namespaces[0].added
+    assert 3 * 400 == len(threads)
+    assert threading.get_ident() not in threads
 
 
 async def test_meter_counts_work_in_the_loop(monkeypatch):

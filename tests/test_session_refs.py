@@ -414,6 +414,24 @@ async def test_a_quota_reached_by_extracting_is_told(tmp_path):
         assert ["fd:1"] == list(session.refs)
 
 
+async def test_call_flushes_handle_that_replaces_another_one(monkeypatch):
+    """Answers of memory tools replace older handles, so that their number stays the same."""
+    async with Session.open(settings=typed(max_handles=3)) as session:
+        kept = [await session.memories.save_context(f"{number} {'walls ' * 2_000}") for number in range(4)]
+        flushed = []
+        flush = session.flush
+
+        async def record():
+            await flush()
+            flushed.append(list(session.refs))
+
+        monkeypatch.setattr(session, "flush", record)
+        answers = [await session.call("load/context", {"id": one.id}) for one in kept]
+
+        assert len(kept) == len(flushed)
+        assert all(answer["more"][0]["fd"] in held for answer, held in zip(answers, flushed, strict=True))
+
+
 async def test_a_file_is_written_below_the_working_directory_at_open(tmp_path, monkeypatch):
     """Where the process goes later does not matter."""
     monkeypatch.chdir(tmp_path)

@@ -10,8 +10,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs import _check
 from mama_structs.adapters._haystack import HOST, Connected, Where
 from mama_structs.errors import InvalidArgument, VersionConflict
+from mama_structs.memory.model import ORIGINS, Origin
 from mama_structs.memory.records import check_labels
 from mama_structs.records import HostRecord, NewRecord
 
@@ -33,11 +35,18 @@ class DocumentRecords(Connected):
     """The records that hold the documents of one collection: how they are read, compared and written."""
 
     def __init__(
-        self, session: Where, *, collection: str, namespace: str, similarity: Literal["cosine", "dot_product"]
+        self,
+        session: Where,
+        *,
+        collection: str,
+        namespace: str,
+        similarity: Literal["cosine", "dot_product"],
+        origin: Origin,
     ) -> None:
         super().__init__(session, namespace=namespace)
         self.collection: str = check_labels((collection,), "collection")[0]
         self.embedding_similarity_function = similarity
+        self.origin: Origin = _check.choice("origin", origin, ORIGINS)
         self._labels = (HOST, "documents", collection)
 
     async def _records(self, filters: Filters = None) -> list[HostRecord]:
@@ -79,11 +88,19 @@ class DocumentRecords(Connected):
                 raise DuplicateDocumentError(f"ID '{error.key}' already exists.") from error
             return len(new)
 
-    def _new(self, document: Document, place: int, *, if_version: int | None = None) -> NewRecord:
+    def _new(
+        self, document: Document, place: int, *, if_version: int | None = None, origin: Origin | None = None
+    ) -> NewRecord:
+        """Return the record of a document; one whose metadata change keeps its *origin*."""
         value = {"document": told_of(document), "place": place}
         longest = self._bridge.session.settings.memory.max_content
         return NewRecord(
-            self._labels, document.id, value, text=(document.content or "")[:longest], if_version=if_version
+            self._labels,
+            document.id,
+            value,
+            text=(document.content or "")[:longest],
+            origin=origin or self.origin,
+            if_version=if_version,
         )
 
 

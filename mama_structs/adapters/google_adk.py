@@ -179,7 +179,9 @@ class AdkMemoryService(BaseMemoryService):
                         # What callers add is looked at as it is: pydantic would write a NaN as null.
                         entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
                         text=_said(entry.content)[:longest],
-                        origin="user" if entry.author == "user" else "model",
+                        origin=self._bridge.session._author_of(  # noqa: SLF001 - for the adapters
+                            _said(entry.content), "user" if entry.author == "user" else "model"
+                        ),
                         created_at=_time(entry.timestamp),
                         if_version=0 if (there := known[key]) is None else there.version,
                     )

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from mama_structs.adapters._haystack import Where
 from mama_structs.adapters._haystack_documents import DocumentRecords, Filters, document_of, where_of
 from mama_structs.errors import VersionConflict
+from mama_structs.memory.model import Origin
 
 try:
     from haystack import Document, default_from_dict, default_to_dict
@@ -34,6 +35,8 @@ class HaystackDocumentStore(DocumentRecords):
         collection: Documents of other collections are neither seen nor replaced.
         namespace: Of a session that is opened here.
         embedding_similarity_function: How `embedding_retrieval` compares.
+        origin: The author of the documents: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``. It determines how
+            recall marks them.
 
     """
 
@@ -44,14 +47,25 @@ class HaystackDocumentStore(DocumentRecords):
         collection: str = "default",
         namespace: str = "default",
         embedding_similarity_function: Literal["cosine", "dot_product"] = "cosine",
+        origin: Origin = "outside",
     ) -> None:
-        super().__init__(session, collection=collection, namespace=namespace, similarity=embedding_similarity_function)
+        super().__init__(
+            session,
+            collection=collection,
+            namespace=namespace,
+            similarity=embedding_similarity_function,
+            origin=origin,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a pipeline's file says; `InvalidArgument` for a temporary session, or a URL with a password."""
         similarity = self.embedding_similarity_function
         return default_to_dict(
-            self, **self._place(), collection=self.collection, embedding_similarity_function=similarity
+            self,
+            **self._place(),
+            collection=self.collection,
+            embedding_similarity_function=similarity,
+            origin=self.origin,
         )
 
     @classmethod
@@ -139,6 +153,7 @@ class HaystackDocumentStore(DocumentRecords):
                     document_of(one, meta={**one.value["document"]["meta"], **meta}),
                     one.value["place"],
                     if_version=one.version,
+                    origin=one.origin,
                 )
                 for one in found
             ]

@@ -126,7 +126,7 @@ class HaystackToolResultStore(Connected, ToolResultStore):
 
         async def write() -> str:
             descriptor = await session.refs.change(
-                measure(content), lambda refs: refs.add_any(content, source=key, mime_type=mime_type)
+                measure(content), lambda refs: refs.add_any(content, source=key, mime_type=mime_type, origin="tool")
             )
             await session.flush()
             return descriptor.handle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
@@ -11,6 +12,7 @@ import attrs
 import msgspec
 import numpy as np
 
+from mama_structs._offload import Load, run_inline_or_in_thread
 from mama_structs.errors import StoreDamaged, StoreDiffers
 from mama_structs.memory.codec import vectors_from_bytes, vectors_to_bytes
 from mama_structs.memory.engine import Engine, NewMemory, Reader, Writer, in_turns
@@ -18,6 +20,8 @@ from mama_structs.memory.model import Link
 from mama_structs.memory.transfer import Exported, ExportPage, memory_line, pages, put_links
 
 _BATCH: Final = 32
+# A memory counts as this many items of an input.
+_FIELDS: Final = 20
 _NAMED: Final = 10
 _SAID: Final = 3
 _DIGEST: Final = 16
@@ -148,16 +152,23 @@ class CarriedMemories:
     async def _whole(self, page: ExportPage) -> list[Exported]:
         """Return the memories of a page without the links to what is left out."""
         self._lost |= {memory_id: "; ".join(error.findings) for memory_id, error in page.lost.items()}
-        ends = list(dict.fromkeys(link.to_id for one in page.lines for link in one.links))
+        load = Load(items=sum(_FIELDS + len(one.links) for one in page.lines))
+        ends = await run_inline_or_in_thread(
+            load, lambda: list(dict.fromkeys(link.to_id for one in page.lines for link in one.links))
+        )
         found = await self.source.read(lambda reader: reader.find_many(ends))
         there = {end for end, node in zip(ends, found, strict=True) if node is not None and end not in self._lost}
-        self._dropped.update(link.id for one in page.lines for link in one.links if link.to_id not in there)
-        return [
-            attrs.evolve(
-                one, links=[link for link in one.links if link.to_id in there], vectors=self._as_kept(one.vectors)
-            )
-            for one in page.lines
-        ]
+
+        def without_dropped() -> list[Exported]:
+            self._dropped.update(link.id for one in page.lines for link in one.links if link.to_id not in there)
+            return [
+                attrs.evolve(
+                    one, links=[link for link in one.links if link.to_id in there], vectors=self._as_kept(one.vectors)
+                )
+                for one in page.lines
+            ]
+
+        return await run_inline_or_in_thread(load, without_dropped)
 
     def _as_kept(self, vectors: bytes) -> bytes:
         """Return vectors as the target keeps them."""
@@ -244,30 +255,39 @@ class CarriedMemories:
 
     async def _compare(self) -> None:
         """Compare all that is there, in its order, with the source."""
-        name, last = self.source.namespace, -1
+        last = -1
         async for page in pages(self.source):
             whole = await self._whole(page)
             digests = [digest for one in whole for digest in one.texts]
             stored, texts, ends = await self.target.read(
                 lambda reader: (self._stored(reader, whole), reader.contents(digests), self._ends(reader, whole))  # noqa: B023 - awaited
             )
-            written = {one: memory_line(have.memory, have.links, have.vectors) for one, have in stored.items()}
-            wanted = {one.memory.id: memory_line(one.memory, one.links, one.vectors) for one in whole}
-            if others := [one for one in wanted if written.get(one) != wanted[one]]:
-                refuse(name, "lacks memories, or has them otherwise", others)
-            if list(written) != list(wanted) or (ends and ends[0] <= last):
-                refuse(name, "has the memories in another order", list(wanted))
-            if others := [one for exported in whole for one in exported.texts if texts[one] != exported.texts[one]]:
-                refuse(name, "has other texts", others)
+            compare = functools.partial(self._compare_page, whole, stored, texts, is_next=not ends or ends[0] > last)
+            links = sum(len(one.links) for one in whole)
+            await run_inline_or_in_thread(Load(items=_FIELDS * len(whole) + links), compare)
             last = ends[-1] if ends else last
-            for one in whole:
-                self.tally.add("memories", memory_line(one.memory, (), one.vectors))
-                for link in sorted(one.links, key=lambda link: (link.created_at, link.id)):
-                    self.tally.add("links", _encode(link))
-            for digest in digests:
-                self.tally.add("texts", digest.encode())
             self.tell(len(page.lines))
         await self._compare_rest()
+
+    def _compare_page(
+        self, whole: Sequence[Exported], stored: Mapping[str, Exported], texts: Mapping[str, str], *, is_next: bool
+    ) -> None:
+        """Compare and count the memories of one page; *is_next* is False if they are not behind those before."""
+        name = self.source.namespace
+        written = {one: memory_line(have.memory, have.links, have.vectors) for one, have in stored.items()}
+        wanted = {one.memory.id: memory_line(one.memory, one.links, one.vectors) for one in whole}
+        if others := [one for one in wanted if written.get(one) != wanted[one]]:
+            refuse(name, "lacks memories, or has them otherwise", others)
+        if list(written) != list(wanted) or not is_next:
+            refuse(name, "has the memories in another order", list(wanted))
+        if others := [one for exported in whole for one in exported.texts if texts[one] != exported.texts[one]]:
+            refuse(name, "has other texts", others)
+        for one in whole:
+            self.tally.add("memories", memory_line(one.memory, (), one.vectors))
+            for link in sorted(one.links, key=lambda link: (link.created_at, link.id)):
+                self.tally.add("links", _encode(link))
+        for digest in (digest for one in whole for digest in one.texts):
+            self.tally.add("texts", digest.encode())
 
     async def _compare_rest(self) -> None:
         """Compare notes, and how many things there are."""

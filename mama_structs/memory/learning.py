@@ -54,8 +54,18 @@ Extract = Callable[[str, Mapping[str, Any]], Any]
 
 @attrs.frozen
 class Utterance:
-    """Something that was said: by whom, and in which message, as evidence names it."""
+    """
+    The text of one message.
 
+    Args:
+        speaker: The role of the message.
+        origin: The least trusted author of the text; a user's message may show the text of a tool or of a page.
+        text: The text.
+        source: The name of the message in evidence.
+
+    """
+
+    speaker: Literal["user", "model", "tool"]
     origin: Origin
     text: str = attrs.field(repr=False)
     source: str
@@ -150,8 +160,8 @@ class _Refusal(Exception):
 
 
 def _shows_memories(one: Utterance) -> bool:
-    """Tell whether a tool's result is what memories said."""
-    return one.origin == "tool" and _MEMORY_ID.search(one.text) is not None
+    """Return True for a result of a tool that contains ids of memories."""
+    return one.speaker == "tool" and _MEMORY_ID.search(one.text) is not None
 
 
 def _batches(said: Iterable[Utterance]) -> Iterator[list[Utterance]]:
@@ -171,7 +181,7 @@ def _batches(said: Iterable[Utterance]) -> Iterator[list[Utterance]]:
 
 async def _known(memories: MemoryStore, batch: Sequence[Utterance]) -> list[Memory]:
     """Return what the memories say on the matter."""
-    text = "\n".join(one.text[:_LONGEST] for one in batch if one.origin != "tool")[-_ASKED:]
+    text = "\n".join(one.text[:_LONGEST] for one in batch if one.speaker != "tool")[-_ASKED:]
     if not text.strip():
         return []
     hits = await memories.search(text, limit=_KNOWN, min_relevance=_RELEVANT)
@@ -266,7 +276,7 @@ async def _draft(
     if any(link.to_id not in own for link in asked.links):
         raise _Refusal("it links to what is no known memory of this namespace")
     sources = _sources(asked, batch)
-    origin = least_trusted(one.origin for one in sources)
+    origin = least_trusted([*(one.origin for one in sources), *_trusts_of_known(asked, sources, known)])
     for memory in known:
         # A copy of the same origin is merged where it is saved.
         is_elsewhere = memory.namespace != memories.namespace or memory.origin != origin
@@ -284,7 +294,7 @@ async def _draft(
             draft.memory, evidence=tuple(str(KeptItem(one.source, digest)) for digest, one in texts.items())
         ),
         contents={digest: one.text for digest, one in texts.items()},
-        trusts=dict.fromkeys(texts, origin),
+        trusts={digest: one.origin for digest, one in texts.items()},
     )
 
 
@@ -325,10 +335,26 @@ def _sources(asked: ProposedRecord, batch: Sequence[Utterance]) -> list[Utteranc
     A tool's result may have talked the model into naming the user for what only it says.
     """
     named = {batch[number - 1] for number in asked.messages}
-    words = set(itertools.chain.from_iterable(one.terms for one in named))
+    says_more = _says_more(asked, named)
+    return [one for one in batch if one in named or says_more(one.terms)]
+
+
+def _trusts_of_known(asked: ProposedRecord, sources: Iterable[Utterance], known: Iterable[Memory]) -> Iterator[Origin]:
+    """Yield the trust of each known memory that contains more of a record than its messages do."""
+    # The prompt shows these memories. A page among them may have talked the model into naming the user.
+    says_more = _says_more(asked, sources)
+    for memory in known:
+        if says_more(query_terms(memory.content[:_LINE])):
+            yield least_trusted([memory.origin, memory.trust])
+
+
+def _says_more(asked: ProposedRecord, sources: Iterable[Utterance]) -> Callable[[Iterable[str]], bool]:
+    """Return a test for words that contain more of the text of a record than the messages do together."""
+    words = set(itertools.chain.from_iterable(one.terms for one in sources))
 
     def worth(terms: Mapping[str, float], words: Iterable[str]) -> float:
         return sum(terms.get(word, 0.0) for word in words)
 
-    told = [(terms, worth(terms, words)) for terms in map(query_terms, filter(None, (asked.content, asked.reasoning)))]
-    return [one for one in batch if one in named or any(worth(terms, one.terms) > most for terms, most in told)]
+    texts = [query_terms(text) for text in (asked.content, asked.reasoning) if text]
+    said = [(terms, worth(terms, words)) for terms in texts]
+    return lambda words: any(worth(terms, words) > most for terms, most in said)

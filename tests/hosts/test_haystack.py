@@ -372,6 +372,27 @@ def test_place_may_be_a_secret(tmp_path, monkeypatch):
     again.close()
 
 
+def test_documents_are_from_outside_unless_the_host_says_otherwise(session, tmp_path):
+    """Recall marks a document by the origin of its store; new metadata and a pipeline's file keep it."""
+    HaystackDocumentStore(session).write_documents(TEXTS[:1])
+    HaystackDocumentStore(session, origin="user").update_by_filter({}, {"year": 2030})
+    own = HaystackDocumentStore(str(tmp_path / "own"), origin="user")
+    own.close()
+
+    assert ["outside"] == [one.origin for one in session.records.list(("haystack",))]
+    assert "user" == HaystackDocumentStore.from_dict(own.to_dict()).origin
+    assert "from outside, unchecked" in session.recall("What stops the first raid of the season?").text
+    with pytest.raises(InvalidArgument, match="origin must be one of"):
+        HaystackDocumentStore(session, origin="nobody")
+
+
+def test_tool_result_has_the_origin_tool_whatever_its_key(session):
+    """Haystack chooses the key, which is no author."""
+    handles = [HaystackToolResultStore(session).write(key=key, content=key) for key in ("host", "search/1.txt")]
+
+    assert ["tool", "tool"] == [session.refs.get(one).trust for one in handles]
+
+
 # Results of tools
 
 
