@@ -75,15 +75,14 @@ def measure(*values: object, max_chars: int = INLINE_CHARS, max_items: int = INL
 
 def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one for each kind of object
     """Return what an object holds; an object of an unknown kind holds nothing."""
-    if isinstance(value, list | tuple):
-        return value
-    if isinstance(value, Mapping | set | frozenset):
-        try:
-            return [*value, *value.values()] if isinstance(value, Mapping) else [*value]
-        except Exception:  # noqa: BLE001 - a host's own class; the work itself reports its error
-            return ()
     kind = type(value)
+    if kind in (list, tuple):
+        return value
     try:
+        if isinstance(value, Mapping):
+            return [*value, *value.values()]
+        if isinstance(value, _COLLECTIONS):
+            return [*value]
         if attrs.has(kind):
             return [getattr(value, field.name, None) for field in attrs.fields(kind)]
         if dataclasses.is_dataclass(kind):
@@ -91,7 +90,7 @@ def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one 
         if (names := getattr(kind, "__struct_fields__", None)) is not None:
             return [getattr(value, name, None) for name in names]
         return [*vars(value).values()] if hasattr(value, "__dict__") else range(len(value))  # type: ignore[return-value]
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - a host's own class may raise anything; the work itself reports its error
         return ()
 
 

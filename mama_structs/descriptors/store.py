@@ -48,6 +48,7 @@ _AWAITED: Final = 8
 # Drafts that are discarded, because the store changed meanwhile, before the caller gets an error.
 _MAX_DRAFTS: Final = 10
 _IN_THREAD: Final = "await refs.run_in_thread(lambda refs: refs.{})"
+_WRAP_IN_THREAD: Final = f"await session.wrap(result), or {_IN_THREAD.format('wrap(result)')}"
 
 T = TypeVar("T")
 
@@ -539,7 +540,7 @@ class RefStore:
         """
         if not self._is_draft:
             load = measure(result, max_chars=SYNC_CHARS, max_items=SYNC_ITEMS)
-            check_inline("result", load, hint="await session.wrap(result), which processes it in a thread")
+            check_inline("result", load, hint=_WRAP_IN_THREAD)
         return self.within(result, self.budget, source=source)
 
     def within(

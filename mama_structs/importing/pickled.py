@@ -41,8 +41,8 @@ class Items(list[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.depth = 1
-        self.is_nested = False
+        self.depth: int = 1
+        self.is_nested: bool = False
 
 
 class DictEntries(dict[str, Any]):
@@ -52,8 +52,8 @@ class DictEntries(dict[str, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.depth = 1
-        self.is_nested = False
+        self.depth: int = 1
+        self.is_nested: bool = False
 
 
 @attrs.define(eq=False, repr=False)

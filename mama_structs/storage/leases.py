@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Final
 
@@ -58,6 +58,8 @@ class Leases:
         self._holder = uuid.uuid4()
         self._guard = threading.Lock()
         self._held: dict[str, Future[object] | None] = {}
+        # A token for each confirmed claim. A renewal must not report a claim as lost that is made meanwhile.
+        self._claims: dict[str, object] = {}
         self._unclaimed: set[str] = set()
         self._over = threading.Event()
         self._renewing: threading.Thread | None = None
@@ -95,6 +97,8 @@ class Leases:
                     is_mine = self._claim(name)
                 if not is_mine:
                     raise self._busy()
+                with self._guard:
+                    self._claims[name] = object()
             except StoreReadOnly as error:
                 # A server or role that can only read needs no lease, because every write fails.
                 if error.namespace is not None and not self.is_read_only:
@@ -110,6 +114,7 @@ class Leases:
         with self._guard:
             self._spaces[name] = namespace
             self._held[name] = None
+            self._claims[name] = object()
             self._unclaimed.add(name)
         self._begin_renewing()
 
@@ -120,6 +125,7 @@ class Leases:
                 return None
             given = self._spaces[name], name, self._holder
             self._unclaimed.discard(name)
+            self._claims.pop(name, None)
             going: Future[object] = self._server.run(
                 lambda one: one.tell(_RELEASE, *given), write=True, settings=ACROSS
             )
@@ -136,9 +142,10 @@ class Leases:
         """Return which of some names somebody else took; those that are held are held until the transaction ends."""
         with self._guard:
             mine = self._held.keys() & set(names)
+            claims = {name: claim for name, claim in self._claims.items() if name in mine}
         self._claim_new(connection, mine)
         kept = {row["name"] for row in connection.ask(_KEEP, self._holder, sorted(mine))} if mine else set()
-        self._lose(mine - kept)
+        self._lose(claims, kept)
         return frozenset(mine - kept)
 
     def written(self, names: Collection[str]) -> None:
@@ -154,7 +161,7 @@ class Leases:
         if self._renewing is not None:
             self._renewing.join()
         with self._guard:
-            held, self._held = self._held, {}
+            held, self._held, self._claims = self._held, {}, {}
         try:
             if held:
                 self._server.run(lambda one: one.tell(_RELEASE_ALL, self._holder), write=True, settings=ACROSS).result()
@@ -168,8 +175,9 @@ class Leases:
     def renew(self) -> None:
         """Renew all leases; those that somebody else took meanwhile are lost. Blocks."""
         with self._guard:
-            held = {name for name, going in self._held.items() if going is None}
-        if held:
+            claims = dict(self._claims)
+        if claims:
+            held = claims.keys()
             given = self._holder, self._seconds, sorted(held)
 
             def plan(connection: Connection) -> set[str]:
@@ -177,7 +185,7 @@ class Leases:
                 self._claim_new(connection, held)
                 return {row["name"] for row in connection.ask(_RENEW, *given)}
 
-            self._lose(held - self._server.run(plan, write=True, settings=ACROSS).result())
+            self._lose(claims, self._server.run(plan, write=True, settings=ACROSS).result())
             self.written(held)
 
     def _claim(self, name: str) -> bool:
@@ -193,9 +201,10 @@ class Leases:
     def _claimed_in(self, connection: Connection, name: str) -> bool:
         return bool(connection.tell(_CLAIM, self._spaces[name], name, self._holder, self._seconds))
 
-    def _lose(self, names: Collection[str]) -> None:
+    def _lose(self, claims: Mapping[str, object], kept: Collection[str]) -> None:
+        """Record the claims that are not in *kept*, except those that were released or made again meanwhile."""
         with self._guard:
-            gone = {name for name in names if name in self._held and self._held[name] is None}
+            gone = {name for name, claim in claims.items() if name not in kept and self._claims.get(name) is claim}
             new = gone - self.lost
             self.lost |= gone
         if new:

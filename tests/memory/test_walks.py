@@ -8,8 +8,9 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-# What is said of older memories at a save is two modules of the 36, watching it one, and what records share another.
-MOST_IN_THE_LOOP, MOST = 16, 36
+# Of these, conflict detection has two modules, telemetry one and records one; provenance and the choice between the
+# event loop and a thread have one each.
+MOST_IN_THE_LOOP, MOST = 18, 39
 PACKAGE = Path(mama_structs.__file__).parent
 
 

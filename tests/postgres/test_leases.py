@@ -47,6 +47,37 @@ def test_a_name_is_had_once(hosts):
     there.claim("a", "default")
 
 
+@pytest.mark.parametrize("is_released", [False, True])
+def test_renewal_during_a_claim_does_not_lose_the_name(hosts, monkeypatch, is_released):
+    """A renewal that overlaps a first claim, or a release and a further claim, does not report the name as lost."""
+    here, _ = hosts
+    here.claim("other", "default")
+    claim, running = here._claim, here._server.run
+
+    def renew_before(name):
+        here.renew()
+        return claim(name)
+
+    def claim_after(plan, **options):
+        found = running(plan, **options)
+        found.result()
+        here._server.run = running
+        here.release("a").result()
+        here.claim("a", "default")
+        return running(lambda _: {"other"}, **options)
+
+    if is_released:
+        here.claim("a", "default")
+        monkeypatch.setattr(here._server, "run", claim_after)
+        here.renew()
+    else:
+        monkeypatch.setattr(here, "_claim", renew_before)
+        here.claim("a", "default")
+
+    assert set() == here.lost
+    assert {"a", "other"} == here.claimed()
+
+
 def test_who_closes_lets_go_of_everything(database, hosts):
     """The names of a host that is closed are free at once."""
     other = leases(database)

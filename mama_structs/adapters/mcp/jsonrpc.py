@@ -169,9 +169,9 @@ class IdScanner:
     _NESTED = re.compile(rb'"|[{\[]+|[}\]]')
 
     def __init__(self) -> None:
-        self.max_depth = 0
+        self.max_depth: int = 0
         self.id: Id = None
-        self.is_complete = False
+        self.is_complete: bool = False
         self._depth = 0
         self._is_object = False
         self._in_string = False

@@ -254,7 +254,7 @@ class StdioConnection:
     """
 
     def __init__(self, sent: WriteStream[SessionMessage]) -> None:
-        self.budget = ByteBudget()
+        self.budget: ByteBudget = ByteBudget()
         self._sent = sent
         self._pending: dict[Key, Request] = {}
         self._version: str | None = None
