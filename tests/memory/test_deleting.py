@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -34,14 +35,17 @@ def unit(number=0):
 
 async def wheel(store, count):
     """Save a hub to which *count* others link, and which links to one; quicker than one by one."""
-    vectors = unit()
+    vectors, ids = unit(), (f"link_{number:024x}" for number in itertools.count())
 
     def plan(writer):
         writer.put(plain_memory("rim"), vectors=vectors)
-        writer.put(plain_memory("hub"), vectors=vectors, links=[plain_link("hub", "rim")])
+        writer.put(plain_memory("hub"), vectors=vectors, links=[plain_link("hub", "rim", link_id=next(ids))])
         for number in range(count):
             one = f"spoke {number:05}"
-            links = [plain_link(one, "hub", created_by="user"), plain_link(one, "rim")]
+            links = [
+                plain_link(one, "hub", created_by="user", link_id=next(ids)),
+                plain_link(one, "rim", link_id=next(ids)),
+            ]
             writer.put(plain_memory(one), vectors=vectors, links=links)
 
     await store._engine.write(plan)
