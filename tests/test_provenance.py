@@ -302,6 +302,17 @@ async def test_record_with_history_is_trusted_as_its_former_values():
         assert ["user", "user"] == [kept.origin, replaced.origin]
 
 
+async def test_load_context_returns_record_with_former_values():
+    """The history of a record has no outcomes."""
+    async with opened() as session:
+        for number in range(3):
+            kept = await session.records.put(("notes",), "a", number, text=f"version {number}", history=True)
+        answer = await session.call("load/context", {"id": kept.memory_id})
+
+        assert "version 2" == answer["memory"]["content"]
+        assert "outcomes" not in answer["memory"]
+
+
 async def test_remember_trusts_message_as_the_handle_that_it_shows():
     """A page that the host shows in the user's message is not the user's word."""
     async with opened() as session:

@@ -878,6 +878,8 @@ def _whole(found: Surroundings, cutter: Cutter, memories: MemoryStore, *, today:
     outcome, reason = _outcome_of(memory)
     # What a memory of its type has not is left empty.
     part = functools.partial(getattr, memory.metadata)
+    # A record has a history, too: that of its values.
+    history = memory.metadata.history if isinstance(memory.metadata, DecisionMetadata) else ()
     after = cutter.cut_items("successors", successors(found.links, memory.id), most=_LINKS)
     known = {
         **_named(memory, memories),
@@ -886,7 +888,7 @@ def _whole(found: Surroundings, cutter: Cutter, memories: MemoryStore, *, today:
         "outcome": outcome,
         "outcome_reason": cutter.cut_or_none("outcome_reason", reason),
         # Of one alone all stands above.
-        "outcomes": _outcome_lines(history, cutter) if len(history := part("history", ())) > 1 else None,
+        "outcomes": _outcome_lines(history, cutter) if len(history) > 1 else None,
         "category": cutter.cut_or_none("category", part("category", None)),
         "tags": cutter.cut_items("tags", part("tags", ())),
         "source": cutter.cut_or_none("source", part("source", None)),
