@@ -76,8 +76,9 @@ def measure(*values: object, max_chars: int = INLINE_CHARS, max_items: int = INL
 def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one for each kind of object
     """Return what an object holds; an object of an unknown kind holds nothing."""
     kind = type(value)
-    if kind in (list, tuple):
-        return value
+    if kind is list or kind is tuple:
+        members: list[Any] | tuple[Any, ...] = value
+        return members
     try:
         if isinstance(value, Mapping):
             return [*value, *value.values()]
