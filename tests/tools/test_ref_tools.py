@@ -173,7 +173,7 @@ async def test_a_list_of_one_category_goes_on_with_it(category):
 async def test_ten_megabytes_are_not_an_answer():
     """Everything at once is as much as the budget holds, and says what remains."""
     desk = Desk()
-    desk.store.add("line of text\n" * 800_000)
+    await desk.store.run_in_thread(lambda refs: refs.add("line of text\n" * 800_000))
     answer = answer_in(await desk.call("read_fd", fd="fd:1", read_all=True))
 
     assert 7_000 < len(answer.text) < 8_000
