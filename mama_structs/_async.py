@@ -282,7 +282,7 @@ open_sessions: Final[weakref.WeakSet[Bindable]] = weakref.WeakSet()
 
 
 def enter_session(session: Bindable) -> None:
-    """Make *session* the one of this context."""
+    """Set *session* as the session of this context."""
     _entered.set((*_entered.get(), session))
 
 

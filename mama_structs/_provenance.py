@@ -43,7 +43,7 @@ def mark_of(trust: Origin) -> str | None:
 
 
 def trusts_in(answer: object) -> Iterator[Origin]:
-    """Yield the trust marks in a tool's answer, which are the values of ``trust`` and ``…_trust``."""
+    """Yield the values of the fields ``trust`` and ``…_trust`` in a tool's answer."""
     waiting = [answer]
     while waiting:
         one = waiting.pop()

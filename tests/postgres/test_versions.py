@@ -210,7 +210,7 @@ async def test_acknowledged_saves_survive_an_immediate_stop_when_synchronous_com
     """Memories, records and refs that were acknowledged are there after the server was killed."""
     administer(
         own_postgres.url,
-        # The server's own writer would save what nobody waited for.
+        # The server's background writer would flush commits that were not flushed when they returned.
         "ALTER SYSTEM SET wal_writer_delay = '10s'",
         "ALTER ROLE postgres SET synchronous_commit = off",
         "SELECT pg_reload_conf()",
