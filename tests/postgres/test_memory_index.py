@@ -14,7 +14,7 @@ import pytest
 from memory_helpers import plain_memory
 from postgres_helpers import administer, block, in_database
 
-from mama_structs.errors import InvalidArgument, StoreError
+from mama_structs.errors import InvalidArgument, StoreBusy, StoreError
 from mama_structs.memory.engine import EmbedderRecord, Filter, NewMemory
 from mama_structs.memory.model import MemoryType
 from mama_structs.memory.postgres import indexing, questions
@@ -286,6 +286,27 @@ async def test_an_index_that_a_killed_build_left_is_made_anew(own):
         assert ([False], "exact") == left
         assert "hnsw" == await look(engine)
         assert [True] == [row["indisvalid"] for row in administer(own, NAMES)]
+
+
+async def test_index_build_waits_for_build_of_another_namespace(own):
+    """Concurrent builds on one table can deadlock, so a lease of any namespace excludes those of all others."""
+    with at(own) as server:
+        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        administer(
+            own,
+            "INSERT INTO mama_structs.leases (namespace, name, holder, expires) "
+            "VALUES ('other', 'index of vectors', gen_random_uuid(), clock_timestamp() + interval '1 hour')",
+        )
+        await fill(engine)
+        with pytest.raises(StoreBusy):
+            await engine.index.made()
+        during = administer(own, NAMES)
+        administer(own, "UPDATE mama_structs.leases SET expires = clock_timestamp() - interval '1 second'")
+        await asyncio.wrap_future(engine.index.tidy(engine._head))
+
+        assert [] == during
+        assert "hnsw" == await look(engine)
+        assert ["other"] == [row["namespace"] for row in administer(own, "SELECT namespace FROM mama_structs.leases")]
 
 
 async def test_an_index_is_made_though_somebody_looks_after_the_table(engine, own):

@@ -60,13 +60,16 @@ _MAY: Final = f"""
     SELECT pg_has_role(relowner, 'USAGE') AND has_schema_privilege(relnamespace, 'CREATE')
     FROM pg_class WHERE oid = '{SCHEMA}.pieces'::regclass
 """
+# The lease is a row of the namespace, and the namespaces exclude each other: concurrent index builds on one table can
+# deadlock. Claims are serialized by the lock on the table that each of them is made under.
 _CLAIM: Final = f"""
     INSERT INTO {SCHEMA}.leases (namespace, name, holder, expires)
-    VALUES ('', '{_LEASE}', $1, clock_timestamp() + interval '1 minute')
+    SELECT $1, '{_LEASE}', $2, clock_timestamp() + interval '1 minute'
+    WHERE NOT EXISTS (SELECT FROM {SCHEMA}.leases WHERE name = '{_LEASE}' AND expires >= clock_timestamp())
     ON CONFLICT (namespace, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
-    WHERE leases.expires < clock_timestamp() RETURNING true
+    RETURNING true
 """
-_RELEASE: Final = f"DELETE FROM {SCHEMA}.leases WHERE namespace = '' AND name = '{_LEASE}' AND holder = $1"
+_RELEASE: Final = f"DELETE FROM {SCHEMA}.leases WHERE namespace = $1 AND name = '{_LEASE}' AND holder = $2"
 _SETTINGS: Final = {
     # Candidates come in batches that overlap in order, and the best of them are taken in the end: strict order would
     # throw those away that come late, and find less.
@@ -241,9 +244,10 @@ class NamespaceIndex:
 
 
 async def _carried_out(held: Any, work: _Work) -> bool:
-    """Drop what is not wanted or was left unfinished, and make what is wanted; False where the user may not."""
+    """Drop unwanted and unfinished indexes, and build the wanted one. Return False if the user lacks the privilege."""
     holder = uuid.uuid4()
-    async with held.transaction():
+    # Read committed: the claim must see a lease that was committed while this transaction waited for the table lock.
+    async with held.transaction(isolation="read_committed"):
         await held.execute(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
         if not await held.fetchval(_MAY):
             return False
@@ -258,7 +262,7 @@ async def _carried_out(held: Any, work: _Work) -> bool:
         if kept or not work.is_wanted:
             return True
         # Two that made indexes of one table would wait for each other; from here on another host waits for its turn.
-        if not await held.fetchval(_CLAIM, holder):
+        if not await held.fetchval(_CLAIM, work.values[0], holder):
             raise StoreBusy("another host makes an index", waited=0.0)
     sql = await held.fetchval(_CREATE.format(**work.parts), work.name, *work.values)
     try:
@@ -268,5 +272,5 @@ async def _carried_out(held: Any, work: _Work) -> bool:
         await held.execute(_ANALYSE, timeout=_LONGEST)
     finally:
         if not held.is_closed():
-            await held.execute(_RELEASE, holder)
+            await held.execute(_RELEASE, work.values[0], holder)
     return True
