@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mama_structs._showing import aligned
+from mama_structs._internal.reprs import aligned
 
 RESULTS = Path(__file__).parent / "results"
 MILLI, MICRO = 1e3, 1e6

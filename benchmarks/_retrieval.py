@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.engine import Reader
-from mama_structs.memory.model import OUTCOME_OF
-from mama_structs.memory.ranking import Weights
-from mama_structs.memory.reranking import Reranker
-from mama_structs.memory.results import Hit
-from mama_structs.memory.search import SearchRequest, gathered, ranked
-from mama_structs.memory.store import MemoryStore
-from mama_structs.session import Session
+from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.types.engine import Reader
+from mama_structs.memory.types.model import OUTCOME_OF
+from mama_structs.memory.search.scores import Weights
+from mama_structs.memory.types.reranker import Reranker
+from mama_structs.memory.graph.results import Hit
+from mama_structs.memory.search.search_plan import SearchRequest, gathered, ranked
+from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, Settings
 
 LIMIT: Final = 10

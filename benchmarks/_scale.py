@@ -319,7 +319,7 @@ class Walks(Ours):
     """Memories with 5 links each, half of them within 50 neighbours; to search is to walk: 1,000 come back."""
 
     def bulk(self, start: int, stop: int) -> None:
-        from mama_structs.memory.model import METADATA, Memory, MemoryType  # noqa: PLC0415 - as above
+        from mama_structs.memory.types.model import METADATA, Memory, MemoryType  # noqa: PLC0415 - as above
 
         chance = np.random.default_rng(5)
 
@@ -371,7 +371,7 @@ def walked(number: int) -> str:
 
 
 def some_link(source: str, target: str, number: int) -> Any:
-    from mama_structs.memory.model import Link, LinkMetadata, LinkType, new_link_id  # noqa: PLC0415 - as above
+    from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, new_link_id  # noqa: PLC0415 - as above
 
     return Link(
         id=new_link_id(),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from _common import RESULTS, report, take_turns
 
-from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import (
     Calibration,
     Embedder,
@@ -22,7 +22,7 @@ from mama_structs.memory.embedding.protocol import (
     tells_apart,
     triples,
 )
-from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval" / "memories.jsonl"
 QUANTILES = (5, 50, 95)

@@ -13,7 +13,7 @@ from typing import Any
 from _common import MILLI, arguments, report
 
 from mama_structs import DescriptorSettings, HashEmbedder, MamaStructsError, Session, Settings, with_descriptors
-from mama_structs.memory.records import NewRecord
+from mama_structs.memory.types.record import NewRecord
 from mama_structs.testing import FakeNode
 
 LIMIT = 0.1

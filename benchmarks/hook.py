@@ -46,7 +46,7 @@ def hook(store: Path, conversation: str) -> tuple[float, bool]:
 
 def leave(store: Path) -> None:
     code = (
-        "import os, sys, time; os.chdir(sys.argv[1]); from mama_structs.commands import hook; "
+        "import os, sys, time; os.chdir(sys.argv[1]); from mama_structs.cli import hook; "
         "hook.ask(b'\\0quit\\0', time.monotonic() + 30, starts=False)"
     )
     subprocess.run([sys.executable, "-c", code, str(store)], check=True)  # noqa: S603

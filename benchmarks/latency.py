@@ -24,7 +24,7 @@ PLAYERS = 40
 PLAYER = {"player_id": "1-11"}
 WITH = PLAYER | {"include_references": True}
 TOOL = "structs_query_player"
-IMPORTS = ("mama_structs", "mama_structs.session", "aiohttp")
+IMPORTS = ("mama_structs", "mama_structs.session.session", "aiohttp")
 
 
 async def _timed(call: Awaitable[Any]) -> float:

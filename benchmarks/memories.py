@@ -32,11 +32,11 @@ from _scale import START, some_link
 from numpy.typing import NDArray
 
 from mama_structs import Session
-from mama_structs.memory import saving
-from mama_structs.memory.codec import Entry, write_entry
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.types.codec import Entry, write_entry
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.model import METADATA, Memory, MemoryType
-from mama_structs.storage.store import Storage
+from mama_structs.memory.types.model import METADATA, Memory, MemoryType
+from mama_structs.storage.sqlite_store import Storage
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 KEPT = Path(tempfile.gettempdir()) / "mama-structs-benchmarks"

@@ -33,9 +33,9 @@ from _scale import Rows
 from scale import EFS, HERE, Process, Rival, in_turns, make_corpus, nearest, on_disk, recall
 from scale import Sizes as CorpusSizes
 
-from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
 MONTH: Final = HERE.parent / "tests" / "data" / "month"
 PAGE: Final = HERE.parent / "docs" / "comparison.md"

@@ -24,12 +24,12 @@ from _common import RESULTS, report
 from _retrieval import LIMIT, Answers, Question, Sets, asked, made_up, read, saved
 from _retrieval_rivals import Remembering
 
-from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
-from mama_structs.memory.ranking import SHOWN, Bounds
-from mama_structs.memory.results import Hit
-from mama_structs.memory.search import worth_showing
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.search.scores import SHOWN, Bounds
+from mama_structs.memory.graph.results import Hit
+from mama_structs.memory.search.search_plan import worth_showing
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 ALONE: Final = ("long together", "pairs")

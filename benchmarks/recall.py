@@ -23,10 +23,10 @@ from _common import arguments, compared, comparison_rows, report, take_async_tur
 from memories import Corpus, corpus, timed
 
 from mama_structs import HashEmbedder, Session
-from mama_structs._showing import aligned
-from mama_structs.descriptors.told import Told
-from mama_structs.memory.search import worth_showing
-from mama_structs.recalling import BOUNDS, recall
+from mama_structs._internal.reprs import aligned
+from mama_structs.refs.conversations.recall_log import Told
+from mama_structs.memory.search.search_plan import worth_showing
+from mama_structs.session.recall_builder import BOUNDS, recall
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 FLOORS = (0.15, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6)

@@ -57,12 +57,12 @@ from _retrieval import (
 )
 from _retrieval_rivals import PARTS, SUMS, Remembering, Rivals
 
-from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.embedding.service import EmbeddingService
-from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder, is_installed
-from mama_structs.memory.ranking import WEIGHTS, Weights
-from mama_structs.memory.reranking import Reranker, as_reranker
+from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.search.scores import WEIGHTS, Weights
+from mama_structs.memory.types.reranker import Reranker, as_reranker
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 FAMILY: Final = {"long together": "long", "exact sets": "passages", "pairs": "pairs"}

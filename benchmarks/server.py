@@ -33,7 +33,7 @@ from _postgres import administer, database, served
 from _scale import DIMENSIONS, Rows
 from scale import HERE, WORDS, Process, Rival, Sizes, in_turns, make_corpus, nearest, recall
 
-from mama_structs._showing import aligned
+from mama_structs._internal.reprs import aligned
 
 PAGE: Final = HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- server: begin -->", "<!-- server: end -->"

@@ -21,11 +21,11 @@ from _common import MILLI, RESULTS, report
 from _postgres import served
 from vectors import corpus
 
-from mama_structs.memory.engine import EmbedderRecord, Filter, NewMemory, Reader
-from mama_structs.memory.model import METADATA, Memory, MemoryType
-from mama_structs.memory.postgres.engine import PostgresEngine, PostgresEngines
+from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory, Reader
+from mama_structs.memory.types.model import METADATA, Memory, MemoryType
+from mama_structs.memory.engines.postgres.engine import PostgresEngine, PostgresEngines
 from mama_structs.settings import MemorySettings, ServerSettings
-from mama_structs.storage.server import Server
+from mama_structs.storage.postgres.pool import Server
 
 START, DAYS = datetime(2024, 1, 1, tzinfo=UTC), 1_000
 NEAREST, AT_ONCE, EXACT = 10, 500, 2**62

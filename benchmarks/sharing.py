@@ -34,7 +34,7 @@ from memories import DIMENSIONS, Corpus, Known, corpus, moment, normalised, row_
 
 from mama_structs import Session
 from mama_structs.errors import StoreBusy
-from mama_structs.memory.model import METADATA, Memory, MemoryType
+from mama_structs.memory.types.model import METADATA, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings
 
 # False: the loader is alone. What grows with the store meets both alike.

@@ -1,5 +1,5 @@
 """
-What stores of memories keep of what they acknowledged: `mama_structs.testing.memory_suite` on this package and others.
+What stores of memories keep of what they acknowledged: `mama_structs.testing.conformance.memory_suite` on this package and others.
 
 Each store has the environment that `peers.py` makes for it, and is driven by its own calls (`_stores`).
 
@@ -29,7 +29,7 @@ from peers import HERE, PAGE, environments
 
 FIGURES: Final = PAGE.with_name("comparison-stores.json")
 BEGIN, END = "<!-- stores: begin -->", "<!-- stores: end -->"
-OURS: Final = "mama_structs.testing.session_driver"
+OURS: Final = "mama_structs.testing.conformance.session_driver"
 # A run that shows that it works.
 QUICKLY: Final = ("saved_is_found", "limit_is_exact", "deleted_is_gone")
 
@@ -68,7 +68,7 @@ def checked(name: str, python: str, arguments: Sequence[str]) -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     with tempfile.TemporaryDirectory() as folder, placed(name) as (where, server):
         path = Path(folder) / "results.json"
-        suite = [python, "-m", "mama_structs.testing.memory_suite", store.driver, *where, *arguments, "--json", path]
+        suite = [python, "-m", "mama_structs.testing.conformance.memory_suite", store.driver, *where, *arguments, "--json", path]
         done = subprocess.run(suite, cwd=folder, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - ourselves
         if not path.exists():
             raise SystemExit(f"{store.title}: {done.stderr or done.stdout}")

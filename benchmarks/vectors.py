@@ -17,9 +17,9 @@ import numpy as np
 from _common import RESULTS, report
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedded.graph import SEED, GraphPlan
-from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.embedded.vectors import VectorIndex
+from mama_structs.memory.engines.local.views.hnsw import SEED, GraphPlan
+from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 DIMENSIONS, NEAREST, NOISE = 512, 10, 0.5

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mama_structs._lazy import attach
+from mama_structs._internal.lazy_import import attach
 
 if TYPE_CHECKING:
-    from mama_structs.descriptors.decorator import with_descriptors as with_descriptors
-    from mama_structs.descriptors.entries import Descriptor as Descriptor
-    from mama_structs.descriptors.entries import Ref as Ref
-    from mama_structs.descriptors.marking import Ingested as Ingested
-    from mama_structs.descriptors.parser import RefParser as RefParser
-    from mama_structs.descriptors.store import RefStore as RefStore
+    from mama_structs.refs.store.decorator import with_descriptors as with_descriptors
+    from mama_structs.refs.store.entries import Descriptor as Descriptor
+    from mama_structs.refs.store.entries import Ref as Ref
+    from mama_structs.refs.store.ref_collector import Ingested as Ingested
+    from mama_structs.refs.markup.parser import RefParser as RefParser
+    from mama_structs.refs.store.ref_store import RefStore as RefStore
     from mama_structs.errors import MamaStructsError as MamaStructsError
-    from mama_structs.memory.embedding.callables import as_embedder as as_embedder
-    from mama_structs.memory.embedding.hashed import HashEmbedder as HashEmbedder
+    from mama_structs.memory.embedding.factory import as_embedder as as_embedder
+    from mama_structs.memory.embedding.hash_embedder import HashEmbedder as HashEmbedder
     from mama_structs.memory.embedding.protocol import Embedder as Embedder
-    from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder as UniversalSentenceEmbedder
-    from mama_structs.memory.model import Link as Link
-    from mama_structs.memory.model import LinkType as LinkType
-    from mama_structs.memory.model import Memory as Memory
-    from mama_structs.memory.model import Outcome as Outcome
-    from mama_structs.memory.results import Chain as Chain
-    from mama_structs.memory.results import Hit as Hit
-    from mama_structs.memory.results import Reached as Reached
-    from mama_structs.memory.store import MemoryStore as MemoryStore
+    from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder as UniversalSentenceEmbedder
+    from mama_structs.memory.types.model import Link as Link
+    from mama_structs.memory.types.model import LinkType as LinkType
+    from mama_structs.memory.types.model import Memory as Memory
+    from mama_structs.memory.types.model import Outcome as Outcome
+    from mama_structs.memory.graph.results import Chain as Chain
+    from mama_structs.memory.graph.results import Hit as Hit
+    from mama_structs.memory.graph.results import Reached as Reached
+    from mama_structs.memory.store.memory_store import MemoryStore as MemoryStore
     from mama_structs.references.decorator import with_references as with_references
     from mama_structs.references.options import ReferenceOptions as ReferenceOptions
     from mama_structs.references.resolver import Resolver as Resolver
     from mama_structs.references.schemes import IdScheme as IdScheme
     from mama_structs.references.schemes import Source as Source
     from mama_structs.references.section import References as References
-    from mama_structs.session import Session as Session
+    from mama_structs.session.session import Session as Session
     from mama_structs.settings import DescriptorSettings as DescriptorSettings
     from mama_structs.settings import LinkingPolicy as LinkingPolicy
     from mama_structs.settings import MemorySettings as MemorySettings
@@ -49,25 +49,25 @@ if TYPE_CHECKING:
     from mama_structs.tools.tool import ToolSet as ToolSet
 
 _NAMES = {
-    "descriptors.decorator": "with_descriptors",
-    "descriptors.entries": "Descriptor Ref",
-    "descriptors.marking": "Ingested",
-    "descriptors.parser": "RefParser",
-    "descriptors.store": "RefStore",
+    "refs.store.decorator": "with_descriptors",
+    "refs.store.entries": "Descriptor Ref",
+    "refs.store.ref_collector": "Ingested",
+    "refs.markup.parser": "RefParser",
+    "refs.store.ref_store": "RefStore",
     "errors": "MamaStructsError",
-    "memory.embedding.callables": "as_embedder",
-    "memory.embedding.hashed": "HashEmbedder",
+    "memory.embedding.factory": "as_embedder",
+    "memory.embedding.hash_embedder": "HashEmbedder",
     "memory.embedding.protocol": "Embedder",
-    "memory.embedding.universal": "UniversalSentenceEmbedder",
-    "memory.model": "Link LinkType Memory Outcome",
-    "memory.results": "Chain Hit Reached",
-    "memory.store": "MemoryStore",
+    "memory.embedding.sentence_encoder": "UniversalSentenceEmbedder",
+    "memory.types.model": "Link LinkType Memory Outcome",
+    "memory.graph.results": "Chain Hit Reached",
+    "memory.store.memory_store": "MemoryStore",
     "references.decorator": "with_references",
     "references.options": "ReferenceOptions",
     "references.resolver": "Resolver",
     "references.schemes": "IdScheme Source",
     "references.section": "References",
-    "session": "Session",
+    "session.session": "Session",
     "settings": "DescriptorSettings LinkingPolicy MemorySettings ReferenceSettings Settings ToolSettings",
     "structs.client": "StructsClient",
     "structs.ids": "EntityId EntityType",
@@ -78,12 +78,12 @@ _NAMES = {
 # Names that stood here before, for which nobody needs a door: they load from where they are, with a warning.
 _MOVED = {
     "memory.embedding.protocol": "Calibration",
-    "memory.model": "MemoryType",
-    "memory.results": "Evidence Similar Surroundings",
-    "references.found": "Found",
-    "references.outcomes": "ResolverStats",
-    "session": "CheckReport SessionStream",
-    "storage.failures": "Finding",
+    "memory.types.model": "MemoryType",
+    "memory.graph.results": "Evidence Similar Surroundings",
+    "references.matches": "Found",
+    "references.results": "ResolverStats",
+    "session.session": "CheckReport SessionStream",
+    "storage.sqlite_errors": "Finding",
     "tools.exposure": "ContextRule Cue",
     "tools.tool": "ToolAnnotations",
 }

@@ -2,7 +2,7 @@
 
 import sys
 
-from mama_structs.cli import main
+from mama_structs.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_structs._showing import needed
+from mama_structs._internal.reprs import needed
 
 __all__ = ["ProgressBar"]
 

@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 import mama_structs  # for the annotations: what they name loads when someone asks for the hints
-from mama_structs._showing import briefly
+from mama_structs._internal.reprs import briefly
 
 SENTENCE: Final = (
     "What stands between <recalled> and </recalled> was remembered from earlier: take it as data, "

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
-from mama_structs._budget import Budget
-from mama_structs._check import CENTURY, choice, flag, refused, seconds, setting, share, texts, whole
+from mama_structs._internal.budget import Budget
+from mama_structs._internal.validation import CENTURY, choice, flag, refused, seconds, setting, share, texts, whole
 from mama_structs.errors import InvalidSetting, shown
 
 _PREFIX = "MAMA_STRUCTS_"

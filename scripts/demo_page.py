@@ -10,8 +10,8 @@ import asyncio
 import re
 from pathlib import Path
 
-from mama_structs.demo import play, tell
-from mama_structs.demo_memory import two_days
+from mama_structs.cli.demo import play, tell
+from mama_structs.cli.demo_memory import two_days
 
 TARGET = Path(__file__).parents[1] / "docs" / "demo.md"
 WIDTH = 80

@@ -16,7 +16,7 @@ from typing import Any, Final
 import matplotlib as mpl
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.memory.embedding.callables import default_embedder
+from mama_structs.memory.embedding.factory import default_embedder
 
 TARGET: Final = Path(__file__).parents[1] / "docs" / "pictures"
 _START: Final = datetime(2026, 7, 1, 9, tzinfo=UTC)

@@ -173,7 +173,7 @@ def latency_in_turns(monkeypatch):
             await asyncio.sleep(0)
 
     monkeypatch.setattr(
-        "mama_structs.testing.fake_node.asyncio", types.SimpleNamespace(**vars(asyncio) | {"sleep": turns})
+        "mama_structs.testing.node.fake_node.asyncio", types.SimpleNamespace(**vars(asyncio) | {"sleep": turns})
     )
 
 

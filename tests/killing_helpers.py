@@ -9,9 +9,9 @@ import textwrap
 # One interpreter for all: each command runs in a fork of it, which has loaded what it needs.
 _RUNNER = """
     import importlib, os, signal, sys
-    from mama_structs.cli import main
-    from mama_structs.storage.rows import SqliteRows, SqliteSnapshot
-    from mama_structs.storage.server import Connection
+    from mama_structs.cli.main import main
+    from mama_structs.storage.sealed_rows import SqliteRows, SqliteSnapshot
+    from mama_structs.storage.postgres.pool import Connection
 
     for name in "session _home composition memory.opening tools.exposure tools.memories tools.refs tools.view v1".split():
         importlib.import_module(f"mama_structs.{name}")

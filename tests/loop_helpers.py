@@ -5,8 +5,8 @@ import contextlib
 import sys
 import threading
 
-from mama_structs import _plain
-from mama_structs.descriptors import parser, text
+from mama_structs._internal import jsonable as _plain
+from mama_structs.refs.markup import parser; from mama_structs.refs.store import text
 
 
 class LoopMeter:

@@ -53,7 +53,7 @@ def _send(line: str) -> None:
 async def one_round(url: str, number: int) -> None:
     """Delete, expire and forget, and check that all kept refs can be read."""
     from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - the process of the tests needs none of it
-    from mama_structs._home import home_at  # noqa: PLC0415 - as above
+    from mama_structs.session.backend import home_at  # noqa: PLC0415 - as above
 
     def opened(conversation: str) -> Session:
         return Session.open(url, embedder=HashEmbedder(), namespace=NAMESPACE, conversation=conversation)

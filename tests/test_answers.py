@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mama_structs import Session
-from mama_structs._plain import json_text
-from mama_structs.demo import PAGE
+from mama_structs._internal.jsonable import json_text
+from mama_structs.cli.demo import PAGE
 from mama_structs.settings import AnswerSettings, Settings
 from mama_structs.testing import FakeNode
 

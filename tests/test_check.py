@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 import pytest
 
-from mama_structs import _check
+from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, InvalidSetting
 
 

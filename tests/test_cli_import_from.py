@@ -17,9 +17,9 @@ from importing_helpers import entity, graph, listing, mem0_home, relation
 from memory_helpers import count
 
 import mama_structs
-from mama_structs.commands import table
+from mama_structs.cli import command_table as table
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.importing.kinds import KINDS
+from mama_structs.importers.dispatch import KINDS
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
 

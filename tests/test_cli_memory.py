@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs.cli import main
-from mama_structs.commands import printing as parts
-from mama_structs.memory.embedding.callables import as_embedder
-from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.session import Session
+from mama_structs.cli.main import main
+from mama_structs.cli import output as parts
+from mama_structs.memory.embedding.factory import as_embedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.session.session import Session
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
 COMMANDS = ["check", "rebuild", "backup", "export", "import", "maintain", "reembed", "stats"]
@@ -284,7 +284,7 @@ def test_wrong_usage(wrong, message, capsys):
 
 INTERRUPTED = """
 import os, signal, sys
-from mama_structs.cli import main
+from mama_structs.cli.main import main
 from mama_structs.memory import transfer
 
 transfer._CHUNK = 2
@@ -331,7 +331,7 @@ def test_no_room_for_a_backup(store, tmp_path):
     """A full disk is one line, and nothing of the copy is left."""
     code = (
         "import resource, signal, sys\n"
-        "from mama_structs.cli import main\n"
+        "from mama_structs.cli.main import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         # Else a module that is imported below the limit leaves bytecode that is cut off, for everybody.
         "sys.dont_write_bytecode = True\n"

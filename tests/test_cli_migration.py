@@ -18,9 +18,9 @@ from mama_v1_0 import OldStore
 from memory_helpers import count
 
 import mama_structs
-from mama_structs.commands import printing, table
+from mama_structs.cli import output as printing, command_table as table
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
 
@@ -107,8 +107,8 @@ def test_force(old, tmp_path):
 
 INTERRUPTED = """
     import sys
-    from mama_structs.commands import table
-    from mama_structs.memory.embedding.hashed import HashEmbedder
+    from mama_structs.cli import table
+    from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 
     def slow(self, texts, **_):
         print("embedding", flush=True)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from killing_helpers import killed_commands
 
 from mama_structs import Session
-from mama_structs.cli import main
-from mama_structs.descriptors import log
-from mama_structs.descriptors.log import ConversationKey
+from mama_structs.cli.main import main
+from mama_structs.refs.conversations import conversation_log as log
+from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.errors import HandleNotFound, InvalidArgument, StoreBusy
-from mama_structs.storage.rows import LONGEST_KEY
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sealed_rows import LONGEST_KEY
+from mama_structs.storage.sqlite_store import Storage
 
 # Made by commit 7f2dd1b: a conversation that a session of the namespace "alice" began, a fork of it, and one with the
 # longest name. Names counted in the whole directory then.
@@ -289,7 +289,7 @@ async def test_a_fork_that_opens_while_its_parent_moves_holds_all(place, monkeyp
 
     def move_meanwhile(row, key, directory):
         if not done:
-            done.append(child("import sys; from mama_structs.cli import main; sys.exit(main(sys.argv[1:]))", *command))
+            done.append(child("import sys; from mama_structs.cli.main import main; sys.exit(main(sys.argv[1:]))", *command))
         return begun(row, key, directory)
 
     command = ("conversations", "assign", "c", place, "--namespace", "bob")
@@ -305,7 +305,7 @@ async def test_a_fork_that_opens_while_its_parent_moves_holds_all(place, monkeyp
 async def test_a_conversation_that_is_open_is_not_moved(place, capsys):
     """In whichever namespace, and in whichever process; what is open goes on."""
     command = ("conversations", "assign", "c", place, "--namespace", "bob")
-    run = "import sys; from mama_structs.cli import main; sys.exit(main(sys.argv[1:]))"
+    run = "import sys; from mama_structs.cli.main import main; sys.exit(main(sys.argv[1:]))"
     async with opened(place) as session:
         await session.observe('<ref id="a">1</ref>')
         done = await asyncio.to_thread(child, run, *command)

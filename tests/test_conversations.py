@@ -18,12 +18,12 @@ from killing_helpers import killed_commands
 from postgres_helpers import database, postgres, prepared
 
 from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings
-from mama_structs.cli import main
-from mama_structs.descriptors.log import part_of
+from mama_structs.cli.main import main
+from mama_structs.refs.conversations.conversation_log import part_of
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged
-from mama_structs.storage.server import Server
-from mama_structs.storage.server_store import ServerStorage
-from mama_structs.storage.store import Storage
+from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.store import ServerStorage
+from mama_structs.storage.sqlite_store import Storage
 
 __all__ = ["database", "postgres", "prepared"]
 

@@ -25,7 +25,7 @@ from memory_helpers import SMALL, OpenedDirectory, plain_link, plain_memory
 
 import mama_structs
 from mama_structs import HashEmbedder, Session
-from mama_structs.cli import main
+from mama_structs.cli.main import main
 from mama_structs.errors import (
     EmbedderMismatch,
     InvalidArgument,
@@ -35,12 +35,12 @@ from mama_structs.errors import (
     StoreFull,
     UnknownNamespace,
 )
-from mama_structs.memory import transfer
-from mama_structs.memory.carrying import CarriedMemories, KindTally
-from mama_structs.memory.engine import EmbedderRecord
-from mama_structs.memory.transfer import export_jsonl
-from mama_structs.storage.rows import SqliteRows
-from mama_structs.storage.store import Storage
+from mama_structs.memory.upkeep import jsonl_transfer as transfer
+from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally
+from mama_structs.memory.types.engine import EmbedderRecord
+from mama_structs.memory.upkeep.jsonl_transfer import export_jsonl
+from mama_structs.storage.sealed_rows import SqliteRows
+from mama_structs.storage.sqlite_store import Storage
 from mama_structs.testing import PlainEngine
 from mama_structs.testing.strategies import memories
 

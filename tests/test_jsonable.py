@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs._plain import to_jsonable
+from mama_structs._internal.jsonable import to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
 from mama_structs.structs.ids import EntityId, EntityType
 

@@ -16,7 +16,7 @@ SRC = str(Path(mama_structs.__file__).parents[1])
 FORK = """
 import os, signal, sys, threading
 sys.path.insert(0, sys.argv[1])
-from mama_structs._lazy import loaded
+from mama_structs._internal.lazy_import import loaded
 
 sys.started, sys.go = threading.Event(), threading.Event()
 thread = threading.Thread(target=loaded, args=["slow"])

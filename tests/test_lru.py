@@ -5,7 +5,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs._lru import Lru
+from mama_structs._internal.lru import Lru
 from mama_structs.testing import FakeClock
 
 

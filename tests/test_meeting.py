@@ -11,10 +11,10 @@ from mama_structs import (
     Settings,
     ToolSettings,
 )
-from mama_structs.adapters.answers import answer
+from mama_structs.adapters.shared.tool_results import answer
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, UnknownTool
 from mama_structs.testing import FakeSource
-from mama_structs.v1.tools import forget_warnings
+from mama_structs.tools.deprecated import forget_warnings
 
 DECISION = {"topic": "auth", "decision": "Use JWT for logins", "reasoning": "stateless"}
 

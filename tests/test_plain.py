@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mama_structs._plain import (
+from mama_structs._internal.jsonable import (
     MAX_DEPTH,
     as_mapping,
     as_payload,

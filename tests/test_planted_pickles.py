@@ -16,10 +16,10 @@ import pytest
 from memory_helpers import SMALL
 
 from mama_structs import Session
-from mama_structs.cli import main
+from mama_structs.cli.main import main
 from mama_structs.errors import HandleDamaged, MamaStructsError, StoreDamaged, StoreError
-from mama_structs.storage.opening import SETTINGS
-from mama_structs.storage.rows import seal
+from mama_structs.storage.cache_factory import SETTINGS
+from mama_structs.storage.sealed_rows import seal
 
 
 class Trap:

@@ -16,7 +16,7 @@ import pytest
 from row_helpers import every_row
 
 import mama_structs
-from mama_structs._lazy import homes
+from mama_structs._internal.lazy_import import homes
 
 ROOT = Path(mama_structs.__file__).parent
 MODULES = sorted(
@@ -45,9 +45,9 @@ DOORS = sorted(
         "mama_structs.structs",
         "mama_structs.testing",
         "mama_structs.errors",
-        "mama_structs.importing",
+        "mama_structs.importers",
         "mama_structs.records",
-        "mama_structs.v1",
+        "mama_structs.importers.mama_v1",
     }
     | {
         name
@@ -137,7 +137,7 @@ def test_the_embedded_engine_is_chosen_in_one_place():
     users = {
         str(file.relative_to(ROOT))
         for file in ROOT.rglob("*.py")
-        if any(module.startswith("mama_structs.memory.embedded") for module in imports_of(file))
+        if any(module.startswith("mama_structs.memory.engines.local") for module in imports_of(file))
     }
 
     assert {"_home.py"} == {user for user in users if not user.startswith(("memory/embedded/", "testing/"))}
@@ -155,9 +155,9 @@ def test_opening_a_session_loads_only_what_it_uses(tmp_path):
         "print(*sys.modules)"
     )
     loaded = set(python(code).split())
-    left = ("mama_structs.v1", "mama_structs.adapters", "mama_structs.structs", "mama_structs.tools.deprecated")
+    left = ("mama_structs.importers.mama_v1", "mama_structs.adapters", "mama_structs.structs", "mama_structs.tools.deprecated")
 
-    assert "mama_structs.memory.store" in loaded
+    assert "mama_structs.memory.store.memory_store" in loaded
     assert [] == [name for name in loaded if name.startswith((*left, "aiohttp"))]
 
 
@@ -195,11 +195,11 @@ def test_importing_the_package_loads_nothing_heavy():
         "pytest",
         "pydantic",
         "asyncio",
-        "mama_structs.session",
+        "mama_structs.session.session",
     ]
 
     assert [] == [name for name in heavy if name in loaded]
-    assert {"mama_structs", "mama_structs._lazy"} == {name for name in loaded if name.startswith("mama_structs")}
+    assert {"mama_structs", "mama_structs._internal.lazy_import"} == {name for name in loaded if name.startswith("mama_structs")}
 
 
 def test_no_public_name_needs_an_extra():

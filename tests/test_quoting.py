@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session
-from mama_structs._quoting import plainly, quoted
+from mama_structs._internal.prompt_quoting import plainly, quoted
 
 ID = re.compile(r"(?:decision|checkpoint)_\S+")
 # Hostile texts cut into pieces and put together anew, with whatever else there is.

@@ -333,7 +333,7 @@ def test_a_forked_child_gets_a_typed_error():
 
 async def test_warming_up_leaves_nothing_for_the_first_search(caplog):
     """`warm_up` loads the embedder, which the log says, and a search afterwards embeds its question alone."""
-    from mama_structs.memory.embedding import universal  # noqa: PLC0415 - where the model is kept
+    from mama_structs.memory.embedding import sentence_encoder as universal  # noqa: PLC0415 - where the model is kept
 
     universal._model.cache_clear()
     caplog.set_level(logging.INFO, "mama_structs")

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from mama_structs import Session, _async
-from mama_structs.descriptors import log
+from mama_structs import Session; from mama_structs._internal import event_loop as _async
+from mama_structs.refs.conversations import conversation_log as log
 from mama_structs.errors import (
     HandleDamaged,
     InvalidArgument,
@@ -209,7 +209,7 @@ async def test_a_conversation_that_cannot_be_read_is_free_afterwards(place, monk
 
     async with Session.open(place):
         with monkeypatch.context() as patched:
-            patched.setattr("mama_structs._home.load", broken)
+            patched.setattr("mama_structs.session.backend.load", broken)
             with pytest.raises(StoreError, match="broken"):
                 await Session.open(place, conversation="c")
         assert ["open"] == await another_process(place)

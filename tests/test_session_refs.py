@@ -20,8 +20,8 @@ import pytest
 from answer_helpers import answer_in, message_in
 
 from mama_structs import DescriptorSettings, RefStore, Session, Settings, Tool, with_descriptors, with_references
-from mama_structs._plain import json_text
-from mama_structs.descriptors.parser import Text
+from mama_structs._internal.jsonable import json_text
+from mama_structs.refs.markup.parser import Text
 from mama_structs.errors import (
     HandleDamaged,
     HandleNotFound,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs._check import CENTURY
+from mama_structs._internal.validation import CENTURY
 from mama_structs.errors import InvalidArgument, InvalidSetting
 from mama_structs.settings import (
     AnswerSettings,

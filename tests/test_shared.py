@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from mama_structs._shared import Registry
+from mama_structs._internal.refcount import Registry
 
 
 def test_the_first_makes_and_the_last_leaves():

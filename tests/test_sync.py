@@ -20,7 +20,7 @@ from memory_helpers import SMALL
 
 import mama_structs
 from mama_structs import as_embedder, sync
-from mama_structs._facade import Facade
+from mama_structs._internal.sync_proxy import Facade
 from mama_structs.adapters import mem0
 from mama_structs.errors import MemoryNotFound, SessionClosed, WrongLoop
 

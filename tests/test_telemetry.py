@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mama_structs import HashEmbedder, Session, with_references
-from mama_structs.adapters.answers import answer
+from mama_structs.adapters.shared.tool_results import answer
 from mama_structs.errors import MemoryNotFound
 from mama_structs.settings import Settings, TelemetrySettings
 from mama_structs.testing import FakeSource

@@ -1,5 +1,5 @@
 """
-Drivers of `mama_structs.testing.memory_suite` for what `stores.py` compares, one module each.
+Drivers of `mama_structs.testing.conformance.memory_suite` for what `stores.py` compares, one module each.
 
 A module is imported in its peer's environment, with this package beside it, but not what this package needs.
 Each does what that peer's own documentation says; vectors come from the same `HashEmbedder` for all.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 
 EMBEDDER = HashEmbedder(dimensions=63)
 DIMENSIONS = EMBEDDER.dimensions + 1

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from mama_structs.adapters.answers import MAX_CHARS, hear, recall_for
+from mama_structs.adapters.shared.tool_results import MAX_CHARS, hear, recall_for
 from mama_structs.errors import VersionConflict
 from mama_structs.records import HostRecord, NewRecord
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 
 try:
     from claude_agent_sdk import (

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from mama_structs.adapters.answers import (
+from mama_structs.adapters.shared.tool_results import (
     MAX_CHARS,
     ToolCall,
     answer_call,
@@ -25,11 +25,11 @@ from mama_structs.adapters.answers import (
     recalled_message,
     report_unread,
 )
-from mama_structs.adapters.schemas import plain_schema, strict_schema
-from mama_structs.descriptors.media import Media
-from mama_structs.descriptors.messages import describe_item, field, text_field
+from mama_structs.adapters.shared.tool_schemas import plain_schema, strict_schema
+from mama_structs.refs.messages.media import Media
+from mama_structs.refs.messages.provider_messages import describe_item, field, text_field
 from mama_structs.errors import InvalidArgument, shown
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 from mama_structs.tools.tool import Tool
 
 API: TypeAlias = Literal["responses", "chat"]

@@ -8,11 +8,11 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs._control_flow import ControlFlow, available_types
-from mama_structs.adapters.answers import MAX_CHARS, answer, hear, kept, offered, recall_for
-from mama_structs.adapters.schemas import plain_schema
-from mama_structs.descriptors.media import Media
-from mama_structs.session import Session
+from mama_structs._internal.control_flow import ControlFlow, available_types
+from mama_structs.adapters.shared.tool_results import MAX_CHARS, answer, hear, kept, offered, recall_for
+from mama_structs.adapters.shared.tool_schemas import plain_schema
+from mama_structs.refs.messages.media import Media
+from mama_structs.session.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
 

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from mama_structs._lru import Lru
-from mama_structs.references.outcomes import SourceAnswer, SourceOutcome
+from mama_structs._internal.lru import Lru
+from mama_structs.references.results import SourceAnswer, SourceOutcome
 from mama_structs.settings import ReferenceSettings
 
 # Tells whether an answer is meant, by its key and the word for its kind.

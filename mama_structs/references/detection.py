@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from mama_structs._plain import SCALARS, as_mapping, plain_of, unstructure
-from mama_structs.references.found import Embedded, FieldRule, Pointed, Scan
+from mama_structs._internal.jsonable import SCALARS, as_mapping, plain_of, unstructure
+from mama_structs.references.matches import Embedded, FieldRule, Pointed, Scan
 from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme, plural
 
 _log = logging.getLogger("mama_structs")

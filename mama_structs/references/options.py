@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 import attrs
 
-from mama_structs import _check
+from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, shown
 
 MAX_DEPTH = 2

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
 
-from mama_structs import _check
-from mama_structs._introspect import awaited
+from mama_structs._internal import validation as _check
+from mama_structs._internal.introspection import awaited
 from mama_structs.errors import InvalidArgument, shown
 
 # Longer strings are no ids of anybody; it bounds what is matched and remembered.
@@ -343,7 +343,7 @@ class Source:
             InvalidArgument: There is no such file, it is no SQLite database, or it has no such foreign key or table.
 
         """
-        from mama_structs.references.sqlite import sqlite_source  # noqa: PLC0415 - it needs this class
+        from mama_structs.sources.sqlite import sqlite_source  # noqa: PLC0415 - it needs this class
 
         return sqlite_source(path, tables=tables, name=name)
 
@@ -378,7 +378,7 @@ class Source:
             InvalidArgument: It is no such document, it has no such path, or a server's URL is missing.
 
         """
-        from mama_structs.references.openapi import OpenApiSource, read_document  # noqa: PLC0415 - rarely needed
+        from mama_structs.sources.openapi import OpenApiSource, read_document  # noqa: PLC0415 - rarely needed
 
         document = read_document(spec)
         own = document.title if name is None else name

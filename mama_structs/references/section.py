@@ -11,12 +11,12 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._plain import as_mapping, copy_plain, json_size
-from mama_structs._showing import ENTRIES, boxed, heading, table
+from mama_structs._internal.jsonable import as_mapping, copy_plain, json_size
+from mama_structs._internal.reprs import ENTRIES, boxed, heading, table
 from mama_structs.references.detection import META, SECTION, Detector
-from mama_structs.references.found import FieldRule, Scan
+from mama_structs.references.matches import FieldRule, Scan
 from mama_structs.references.options import ReferenceOptions, Scope
-from mama_structs.references.outcomes import Failure, SourceOutcome
+from mama_structs.references.results import Failure, SourceOutcome
 
 ROOT: Final = "root"
 REMEMBERED: Final = "remembered"

@@ -24,7 +24,7 @@ from typing import Final
 
 import attrs
 
-from mama_structs._async import LoopBound
+from mama_structs._internal.event_loop import LoopBound
 from mama_structs.errors import StoreBusy, StoreError, StoreReadOnly
 
 if sys.platform != "win32":

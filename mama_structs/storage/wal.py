@@ -21,7 +21,7 @@ from typing import Final
 
 import attrs
 
-from mama_structs.storage.failures import Finding
+from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.files import DATABASE, MARK_FILE
 from mama_structs.storage.locks import LockFile, is_locked, watch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mama_structs._lazy import attach
+from mama_structs._internal.lazy_import import attach
 
 if TYPE_CHECKING:
     from mama_structs.structs.answers import Answer as Answer
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from mama_structs.structs.answers import PlayerAnswer as PlayerAnswer
     from mama_structs.structs.answers import StructAnswer as StructAnswer
     from mama_structs.structs.client import StructsClient as StructsClient
-    from mama_structs.structs.convert import structure as structure
-    from mama_structs.structs.convert import unstructure as unstructure
+    from mama_structs.structs.chain_json import structure as structure
+    from mama_structs.structs.chain_json import unstructure as unstructure
     from mama_structs.structs.entities import Address as Address
     from mama_structs.structs.entities import Agreement as Agreement
     from mama_structs.structs.entities import Allocation as Allocation
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "answers": "Answer GridAnswer Page PlanetAnswer PlayerAnswer StructAnswer",
     "client": "StructsClient",
-    "convert": "structure unstructure",
+    "chain_json": "structure unstructure",
     "entities": "Address Agreement Allocation Fleet Guild GuildMembershipApplication Infusion Planet Player Provider "
     "Reactor Struct StructType Substation",
     "enums": "AllocationType Ambit FleetStatus GuildJoinBypassLevel GuildJoinType PlanetAttribute PlanetStatus "

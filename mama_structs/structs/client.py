@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import attrs
 
-from mama_structs import _check
-from mama_structs._async import LoopBound
+from mama_structs._internal import validation as _check
+from mama_structs._internal.event_loop import LoopBound
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
-from mama_structs.references.gate import Gate, gate_to
+from mama_structs.references.rate_limit import Gate, gate_to
 from mama_structs.references.urls import base_url_of
 from mama_structs.structs import entities, routes
 from mama_structs.structs.answers import (
@@ -26,7 +26,7 @@ from mama_structs.structs.answers import (
     PlayerAnswer,
     StructAnswer,
 )
-from mama_structs.structs.convert import structure
+from mama_structs.structs.chain_json import structure
 from mama_structs.structs.enums import GridAttribute, PlanetAttribute, StructAttribute
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.structs.record import Record
@@ -35,7 +35,7 @@ from mama_structs.structs.routes import ANSWERS, Listing, NodeQuery, id_of
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-    from mama_structs.references.http import Backoff
+    from mama_structs.references.http_api import Backoff
     from mama_structs.structs.transport import Transport
 else:
     # aiohttp loads when a client is first used; annotations must be readable before that.
@@ -414,7 +414,7 @@ class StructsClient:
 
     def _connect(self) -> Transport:
         if self._transport is None:
-            from mama_structs.references import http  # noqa: PLC0415 - aiohttp loads when first used
+            from mama_structs.references import http_api as http  # noqa: PLC0415 - aiohttp loads when first used
             from mama_structs.structs import transport  # noqa: PLC0415
 
             # Not made before: a client may be made where there is no loop, and before a fork.

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from mama_structs._plain import written
+from mama_structs._internal.jsonable import written
 
 _WIRE = "wire"
 _OFF_WIRE = "off_wire"
@@ -120,6 +120,6 @@ _BOOKKEEPING = frozenset(attribute.name for attribute in attrs.fields(Record))
 @written.register
 def _written(value: Record) -> Any:
     # The converters are made from the records.
-    from mama_structs.structs.convert import unstructure  # noqa: PLC0415
+    from mama_structs.structs.chain_json import unstructure  # noqa: PLC0415
 
     return unstructure(value)

@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 import attrs
 
-from mama_structs import _check
+from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, MalformedResponse, shown
 from mama_structs.structs import entities
 from mama_structs.structs.answers import Answer, GridAnswer, Page, Pagination, PlanetAnswer, PlayerAnswer, StructAnswer
-from mama_structs.structs.convert import structure
+from mama_structs.structs.chain_json import structure
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.structs.record import Record, wire_name
 

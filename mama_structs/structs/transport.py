@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from mama_structs.errors import EntityNotFound, MalformedResponse
-from mama_structs.references.http import HttpAnswer, HttpApi
+from mama_structs.references.http_api import HttpAnswer, HttpApi
 from mama_structs.structs.answers import Envelope
 from mama_structs.structs.routes import NodeQuery
 

@@ -9,27 +9,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mama_structs._lazy import attach
+from mama_structs._internal.lazy_import import attach
 
 if TYPE_CHECKING:
-    from mama_structs.testing.engines import PlainEngine as PlainEngine
-    from mama_structs.testing.fake_node import FakeNode as FakeNode
-    from mama_structs.testing.fake_node import NodeRequest as NodeRequest
+    from mama_structs.testing.plain_engine import PlainEngine as PlainEngine
+    from mama_structs.testing.node.fake_node import FakeNode as FakeNode
+    from mama_structs.testing.node.fake_node import NodeRequest as NodeRequest
     from mama_structs.testing.fakes import FakeClock as FakeClock
     from mama_structs.testing.fakes import FakeSource as FakeSource
-    from mama_structs.testing.faults import Delivery as Delivery
-    from mama_structs.testing.faults import Fault as Fault
-    from mama_structs.testing.faults import FaultAnswer as FaultAnswer
-    from mama_structs.testing.faults import Faults as Faults
-    from mama_structs.testing.world import Oddities as Oddities
-    from mama_structs.testing.world import World as World
+    from mama_structs.testing.node.faults import Delivery as Delivery
+    from mama_structs.testing.node.faults import Fault as Fault
+    from mama_structs.testing.node.faults import FaultAnswer as FaultAnswer
+    from mama_structs.testing.node.faults import Faults as Faults
+    from mama_structs.testing.node.world import Oddities as Oddities
+    from mama_structs.testing.node.world import World as World
 
 _NAMES = {
-    "engines": "PlainEngine",
-    "fake_node": "FakeNode NodeRequest",
+    "plain_engine": "PlainEngine",
+    "node.fake_node": "FakeNode NodeRequest",
     "fakes": "FakeClock FakeSource",
-    "faults": "Delivery Fault FaultAnswer Faults",
-    "world": "Oddities World",
+    "node.faults": "Delivery Fault FaultAnswer Faults",
+    "node.world": "Oddities World",
 }
 
 if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from mama_structs._facade import bare
+from mama_structs._internal.sync_proxy import bare
 from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.schemes import Fetch, FetchMany, IdScheme
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 
 if TYPE_CHECKING:
-    from mama_structs.session import Session
+    from mama_structs.session.session import Session
 
 Behaviour = Callable[[str], Awaitable[Any]] | BaseException
 

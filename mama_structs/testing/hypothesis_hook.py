@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_structs._lazy import when_loaded
+from mama_structs._internal.lazy_import import when_loaded
 
 
 def register() -> None:

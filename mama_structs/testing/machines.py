@@ -23,7 +23,7 @@ from mama_structs.errors import EmbeddingFailed, MamaStructsError, MemoryNotFoun
 from mama_structs.testing.fakes import FakeClock
 from mama_structs.testing.session_faults import DiskFault, SessionFaults
 from mama_structs.testing.strategies import PlantedMessage, memories, messages, tool_arguments
-from mama_structs.tools.names import MEMORY_TOOLS
+from mama_structs.tools.wire_names import MEMORY_TOOLS
 
 __all__ = ["MemoryMachine", "SessionMachine"]
 

@@ -17,7 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from mama_structs import Session, sync
-    from mama_structs.testing.fake_node import FakeNode
+    from mama_structs.testing.node.fake_node import FakeNode
     from mama_structs.testing.fakes import FakeClock
 
 # 2026-01-01 in UTC.
@@ -108,7 +108,7 @@ def mama_structs_node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
 def _made(marker: pytest.Mark | None) -> FakeNode:
     """Return the node that a marker describes, or raise a `pytest.UsageError` of one line."""
     from mama_structs.errors import InvalidArgument  # noqa: PLC0415 - see the module's docstring
-    from mama_structs.testing.fake_node import FakeNode  # noqa: PLC0415
+    from mama_structs.testing.node.fake_node import FakeNode  # noqa: PLC0415
 
     if marker is None:
         return FakeNode.world()

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
 from mama_structs import Session
-from mama_structs._check import choice
-from mama_structs._facade import bare
+from mama_structs._internal.validation import choice
+from mama_structs._internal.sync_proxy import bare
 from mama_structs.errors import EmbeddingFailed, StoreBusy
-from mama_structs.storage.rows import Rows
-from mama_structs.storage.store import RowStorage
+from mama_structs.storage.sealed_rows import Rows
+from mama_structs.storage.sqlite_store import RowStorage
 
 __all__ = ["DiskFault", "SessionFaults"]
 

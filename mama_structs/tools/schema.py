@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._introspect import added_parameters, bound_by_partials, layers_of
-from mama_structs._plain import is_written_as_text, to_jsonable
+from mama_structs._internal.introspection import added_parameters, bound_by_partials, layers_of
+from mama_structs._internal.jsonable import is_written_as_text, to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.tools.repair import converted, fits, mended, nearest, renamed, told
+from mama_structs.tools.argument_repair import converted, fits, mended, nearest, renamed, told
 
 JSONSchema = dict[str, Any]
 

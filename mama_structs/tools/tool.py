@@ -10,12 +10,12 @@ from typing import Any, Self, TypeVar, overload
 
 import attrs
 
-from mama_structs._async import CallProgress, call_progress, from_model
-from mama_structs._introspect import awaited, layers_of, written_as
-from mama_structs._offload import measure, run_inline_or_in_thread
-from mama_structs._plain import to_answer
+from mama_structs._internal.event_loop import CallProgress, call_progress, from_model
+from mama_structs._internal.introspection import awaited, layers_of, written_as
+from mama_structs._internal.offload import measure, run_inline_or_in_thread
+from mama_structs._internal.jsonable import to_answer
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, shown
-from mama_structs.tools.names import hint_at
+from mama_structs.tools.wire_names import hint_at
 from mama_structs.tools.schema import Signature, split_docstring, widened
 
 MAX_NAME_LENGTH = 64

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from mama_structs import Session
-from mama_structs.adapters import anthropic as adapter
-from mama_structs.adapters.schemas import strict_schema
+from mama_structs.adapters.anthropic import messages as adapter
+from mama_structs.adapters.shared.tool_schemas import strict_schema
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool
 from mama_structs.testing import FakeNode
-from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
 
 anthropic = pytest.importorskip("anthropic")
 types = anthropic.types

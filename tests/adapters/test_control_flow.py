@@ -12,10 +12,10 @@ import pytest
 from host_helpers import call
 
 from mama_structs import HashEmbedder, Session, sync, with_descriptors
-from mama_structs._control_flow import ControlFlow
-from mama_structs.adapters.answers import Turns, answer, hear
+from mama_structs._internal.control_flow import ControlFlow
+from mama_structs.adapters.shared.tool_results import Turns, answer, hear
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
 
 MARKED = 'Here: <ref id="plan">shield first</ref>'
 
@@ -181,7 +181,7 @@ async def test_hear_stores_refs_and_reports_item_that_cannot_be_read(session, ca
 def _graph(session: Any, *calls: tuple[str, dict[str, Any]]):
     agents = pytest.importorskip("langchain.agents")
     memory = importlib.import_module("langgraph.checkpoint.memory")
-    langchain = importlib.import_module("mama_structs.adapters.langchain")
+    langchain = importlib.import_module("mama_structs.adapters.langchain.tools")
     model = ScriptedModel(saying("done", *calls)).langchain()
     return agents.create_agent(model, tools=langchain.tools(session), checkpointer=memory.InMemorySaver())
 
@@ -312,7 +312,7 @@ async def test_langgraph_interprets_command_and_tool_message(session, as_list):
 async def test_langchain_tool_message_is_the_result(session):
     """Without a graph, too, a tool's own message is the answer of the tool."""
     messages = pytest.importorskip("langchain_core.messages")
-    langchain = importlib.import_module("mama_structs.adapters.langchain")
+    langchain = importlib.import_module("mama_structs.adapters.langchain.tools")
 
     async def own(ctx: dict[str, Any]) -> Any:
         """Answer."""
@@ -328,7 +328,7 @@ async def test_langchain_tool_message_is_the_result(session):
 async def test_langchain_tool_exception_stays_an_error_message(session):
     """LangChain's own exception for failed tools is an error as any other."""
     tools = pytest.importorskip("langchain_core.tools")
-    langchain = importlib.import_module("mama_structs.adapters.langchain")
+    langchain = importlib.import_module("mama_structs.adapters.langchain.tools")
 
     async def fail() -> str:
         """Fail."""
@@ -452,7 +452,7 @@ async def test_pydantic_ai_usage_limit_of_inner_agent_ends_the_run(session):
 async def test_agents_sdk_tripwire_in_tool_ends_the_run(session):
     """A guardrail that trips in an agent inside a tool ends the run, and is no text for the model."""
     agents = pytest.importorskip("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
 
     @agents.input_guardrail
     async def guard(_context: Any, _agent: Any, _said: Any) -> Any:
@@ -474,7 +474,7 @@ async def test_agents_sdk_tripwire_in_tool_ends_the_run(session):
 async def test_agents_sdk_interprets_tool_outputs(session):
     """Text, image and file outputs reach the SDK unchanged, alone and in a list."""
     agents = pytest.importorskip("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
     file = agents.ToolOutputFileContent(file_id="file_1")
     image = agents.ToolOutputImage(file_id="file_2")
 
@@ -501,7 +501,7 @@ async def test_agents_sdk_run_with_hooks_goes_on_when_item_cannot_be_read(sessio
     """An item that is no output of the model ends no run: the calls run, and log and model learn of it."""
     agents = pytest.importorskip("agents")
     items = importlib.import_module("openai.types.responses.response_output_item")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
     item = items.AdditionalTools(id="a", role="developer", tools=[], type="additional_tools")
     model = ScriptedModel(saying("done", call("list_refs"))).openai_agents()
     respond = model.get_response
@@ -576,7 +576,7 @@ async def test_agent_framework_reads_content(session):
 
 async def _agent_framework_tool(session: Session, name: str) -> Any:
     framework = importlib.import_module("agent_framework")
-    adapter = importlib.import_module("mama_structs.adapters.agent_framework")
+    adapter = importlib.import_module("mama_structs.adapters.agent_framework.providers")
     context = framework.SessionContext(input_messages=[])
     provider = adapter.SessionContextProvider(session)
     await provider.before_run(agent=None, session=framework.AgentSession(), context=context, state={})
@@ -585,7 +585,7 @@ async def _agent_framework_tool(session: Session, name: str) -> Any:
 
 async def _run_agent_framework(session: Session, name: str) -> Any:
     framework = importlib.import_module("agent_framework")
-    adapter = importlib.import_module("mama_structs.adapters.agent_framework")
+    adapter = importlib.import_module("mama_structs.adapters.agent_framework.providers")
 
     class Client(framework.FunctionInvocationLayer, framework.ChatMiddlewareLayer, framework.BaseChatClient):
         def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **kwargs: Any) -> Any:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mama_structs import Embedder, HashEmbedder, Session
-from mama_structs.adapters import embedders
-from mama_structs.adapters.embedders import (
+from mama_structs import embedders
+from mama_structs.embedders import (
     CohereEmbedder,
     OnnxEmbedder,
     OnnxReranker,
@@ -21,7 +21,7 @@ from mama_structs.adapters.embedders import (
 )
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, RerankingFailed
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.embedding.service import EmbeddingService
+from mama_structs.memory.embedding.batch_service import EmbeddingService
 
 KNOWN = Calibration()
 

@@ -22,7 +22,7 @@ from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters.mcp import EXTENSION, MESSAGE_KEY, http_limits, serve_http, server
 from mama_structs.adapters.mcp.http import BearerToken, ListenAddress, check_token
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.tools.names import wire_name
+from mama_structs.tools.wire_names import wire_name
 
 TOKEN = "a-token-of-more-than-sixteen-characters"
 RESUMING = "continue from yesterday"

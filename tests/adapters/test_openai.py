@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from mama_structs import Session
 from mama_structs.adapters import openai as adapter
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool
-from mama_structs.testing.scripted import ModelRequest, ModelTurn, ScriptedModel
+from mama_structs.testing.scripted_model import ModelRequest, ModelTurn, ScriptedModel
 
 openai = pytest.importorskip("openai")
 ChatCompletionStreamState = pytest.importorskip("openai.lib.streaming.chat").ChatCompletionStreamState
@@ -680,7 +680,7 @@ class TestHandle:
 def test_neither_adapter_loads_an_sdk():
     """Dicts come out, and objects are read by their shape: the SDK is the host's."""
     program = (
-        "import sys, mama_structs.adapters.openai, mama_structs.adapters.anthropic;"
+        "import sys, mama_structs.adapters.openai, mama_structs.adapters.anthropic.messages;"
         "print([name for name in ('openai', 'anthropic', 'pydantic', 'httpx', 'httpx2') if name in sys.modules])"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

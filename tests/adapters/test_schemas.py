@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mama_structs import Session, Tool
-from mama_structs.adapters.schemas import is_recursive, plain_schema, strict_schema
+from mama_structs.adapters.shared.tool_schemas import is_recursive, plain_schema, strict_schema
 from mama_structs.settings import Settings, ToolSettings
 from mama_structs.testing import FakeNode
 from mama_structs.tools.schema import subschemas

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs import Session
-from mama_structs.adapters.answers import offered
+from mama_structs.adapters.shared.tool_results import offered
 from mama_structs.errors import UnknownTool
-from mama_structs.tools.names import MAX_WIRE_NAME, WireNames, wire_name
+from mama_structs.tools.wire_names import MAX_WIRE_NAME, WireNames, wire_name
 
 RULES = {
     "openai": re.compile(r"[a-zA-Z0-9_-]{1,64}"),

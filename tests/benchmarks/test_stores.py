@@ -29,7 +29,7 @@ def test_the_page_is_made_from_the_results(stores):
 
 def test_every_store_was_asked_everything(stores):
     """Each store has its versions and a result for each check of the suite as it is now, in its order."""
-    suite = importlib.import_module("mama_structs.testing._store_checks")
+    suite = importlib.import_module("mama_structs.testing.conformance.checks")
     named = [(check.name, check.sentence) for check in suite.CHECKS.values()]
 
     assert set(stores.STORES) == set(WRITTEN["figures"]["stores"]) | set(WRITTEN["figures"]["missing"])
@@ -62,7 +62,7 @@ def test_ours_is_excused_only_on_a_server():
 
 def test_drivers_do_no_work_of_the_store(stores):
     """A driver excuses itself only from what the suite knows, with a reason, and is some fifty lines long."""
-    suite = importlib.import_module("mama_structs.testing._store_checks")
+    suite = importlib.import_module("mama_structs.testing.conformance.checks")
     for file in (ROOT / "benchmarks" / "_stores").glob("[!_]*.py"):
         text = file.read_text(encoding="utf-8")
         lacks = re.findall(r'^ +"(\w+)": (?:"|NO_PAST)|lacks: ClassVar = \{"(\w+)"', text, re.MULTILINE)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from mama_structs import demo as scenario
-from mama_structs.cli import main
-from mama_structs.commands import table
+from mama_structs.cli import demo as scenario
+from mama_structs.cli.main import main
+from mama_structs.cli import command_table as table
 from mama_structs.testing import FakeNode, Fault
 
 VERSION = f"mama-structs {importlib.metadata.version('mama-structs')}"
@@ -71,7 +71,7 @@ def test_module_exits_with_the_code_of_main(monkeypatch, capsys):
 
 def test_nothing_heavy_loads_before_it_is_needed():
     """The command itself loads neither aiohttp nor attrs."""
-    code = "import sys, mama_structs.cli; print({'aiohttp', 'attrs', 'cattrs', 'numpy'} & set(sys.modules))"
+    code = "import sys, mama_structs.cli.main; print({'aiohttp', 'attrs', 'cattrs', 'numpy'} & set(sys.modules))"
 
     assert "set()" == subprocess.check_output([sys.executable, "-c", code], text=True).strip()
 
@@ -287,12 +287,12 @@ def test_without_stdout_or_stderr(closed):
     assert ("" if closed != "2>&-" else "{") == done.stdout[:1]
 
 
-@pytest.mark.parametrize("name", ["argparse", "importlib.metadata", "asyncio", "aiohttp", "mama_structs.demo"])
+@pytest.mark.parametrize("name", ["argparse", "importlib.metadata", "asyncio", "aiohttp", "mama_structs.cli.demo"])
 def test_ctrl_c_during_imports(name):
     """Ctrl-C while the command still loads ends it quietly."""
     code = (
         "import os, signal, sys\n"
-        "from mama_structs.cli import main\n"
+        "from mama_structs.cli.main import main\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {name!r}: os.kill(os.getpid(), signal.SIGINT)\n"

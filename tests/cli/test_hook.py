@@ -14,10 +14,10 @@ import weakref
 import pytest
 
 from mama_structs import HashEmbedder, Session, as_embedder
-from mama_structs.commands import hook as client
-from mama_structs.commands import hook_helper, hook_messages
-from mama_structs.commands.hook_helper import QUIT, HookHelper, formed, kind_of, text_in
-from mama_structs.memory.store import MemoryStore
+from mama_structs.cli import hook as client
+from mama_structs.cli import hook_server as hook_helper, hook_messages
+from mama_structs.cli.hook_server import QUIT, HookHelper, formed, kind_of, text_in
+from mama_structs.memory.store.memory_store import MemoryStore
 
 COMMAND = [sys.executable, "-m", "mama_structs", "hook"]
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets here")
@@ -300,7 +300,7 @@ def test_the_command_imports_next_to_nothing(tmp_path):
     code = (
         "import sys\n"
         "before = set(sys.modules)\n"
-        "from mama_structs.cli import main\n"
+        "from mama_structs.cli.main import main\n"
         "main(['hook', sys.argv[1]])\n"
         "print(*sorted(set(sys.modules) - before))"
     )
@@ -310,7 +310,7 @@ def test_the_command_imports_next_to_nothing(tmp_path):
     loaded = done.stdout.splitlines()[-1].split()
     slow = ("asyncio", "json", "argparse", "socket", "subprocess", "pathlib", "attr", "numpy", "logging", "tempfile")
 
-    assert ["mama_structs", "mama_structs._lazy", "mama_structs.cli", "mama_structs.commands"] == [
+    assert ["mama_structs", "mama_structs._internal.lazy_import", "mama_structs.cli.main", "mama_structs.cli"] == [
         name for name in loaded if name.startswith("mama_structs")
     ][:4]
     assert 5 == len([name for name in loaded if name.startswith("mama_structs")])

@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 import pytest
 
 from mama_structs import HashEmbedder, Session, as_embedder
-from mama_structs.cli import main
+from mama_structs.cli.main import main
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import RefStore, Session
-from mama_structs.descriptors.fences import fenced_blocks
-from mama_structs.descriptors.text import Content
+from mama_structs.refs.markup.fences import fenced_blocks
+from mama_structs.refs.store.text import Content
 
 LINES = st.lists(st.text(st.sampled_from("ab` ~\t#é"), max_size=8), max_size=6).map("\n".join)
 INFOS = st.sampled_from(["", "python", "  py title=x", "{.sql}", "JSON"])

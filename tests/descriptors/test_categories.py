@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.fences import fenced_blocks, language_of
-from mama_structs.descriptors.kinds import category_of, category_of_word
+from mama_structs.refs.markup.fences import fenced_blocks, language_of
+from mama_structs.refs.markup.content_types import category_of, category_of_word
 
 PYTHON = "import os\n\n\ndef parse(path):\n    # Reads it.\n    with open(path) as file:\n        return file.read()\n"
 JSON = '{"a": [1, 2, 3], "b": null}'
@@ -234,7 +234,7 @@ def test_a_deep_array_does_not_exhaust_the_stack():
     code = textwrap.dedent(
         """
         import threading
-        from mama_structs.descriptors.kinds import category_of
+        from mama_structs.refs.markup.content_types import category_of
         threading.stack_size(256 * 1024)
         found = []
         thread = threading.Thread(target=lambda: found.append(category_of({}, "[" * 9_000 + "]" * 9_000)))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.marking import Collector, trimmed
+from mama_structs.refs.store.ref_collector import Collector, trimmed
 
 TEXTS = st.text(st.sampled_from("a \r\n"))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.text import Content
+from mama_structs.refs.store.text import Content
 from mama_structs.errors import InvalidArgument
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors import export as export_module
-from mama_structs.descriptors.export import FileOrder, FileResult, export
+from mama_structs.refs.store import export as export_module
+from mama_structs.refs.store.export import FileOrder, FileResult, export
 from mama_structs.errors import (
     ExportError,
     ExportExists,

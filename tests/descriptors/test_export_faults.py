@@ -24,9 +24,9 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs._async import in_own_thread
-from mama_structs.descriptors import export as export_module
-from mama_structs.descriptors.export import FileOrder, export
+from mama_structs._internal.event_loop import in_own_thread
+from mama_structs.refs.store import export as export_module
+from mama_structs.refs.store.export import FileOrder, export
 from mama_structs.errors import (
     DescriptorError,
     DiskFull,
@@ -508,7 +508,7 @@ def test_writes_that_are_cut_short_are_continued(root, monkeypatch):
 NURSERY = """
     import contextlib, fcntl, os, random, signal, sys, time
     from pathlib import Path
-    from mama_structs.descriptors.export import FileOrder, export
+    from mama_structs.refs.store.export import FileOrder, export
 
     def put(root, path, text, **options):
         return export(FileOrder(text, path, handle="fd:1", **options), root=root)
@@ -630,7 +630,7 @@ def test_a_kill_at_any_time_loses_nothing_that_was_acknowledged(tmp_path, mode):
 FULL = """
     import os, resource, sys
     from pathlib import Path
-    from mama_structs.descriptors.export import FileOrder, export
+    from mama_structs.refs.store.export import FileOrder, export
     from mama_structs.errors import DiskFull
 
     def check(root):
@@ -690,7 +690,7 @@ def test_a_disk_that_is_really_full_loses_nothing(tmp_path):
 KEPT = """
     import os, subprocess, sys
     from pathlib import Path
-    from mama_structs.descriptors.export import FileOrder, export
+    from mama_structs.refs.store.export import FileOrder, export
     from mama_structs.errors import PathDenied
 
     home = Path(sys.argv[1])
@@ -758,7 +758,7 @@ def test_a_file_system_that_is_mounted_read_only_refuses(tmp_path):
     script = """
         import subprocess, sys
         from pathlib import Path
-        from mama_structs.descriptors.export import FileOrder, export
+        from mama_structs.refs.store.export import FileOrder, export
         from mama_structs.errors import ExportDenied
         root = Path(sys.argv[1])
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root], check=True)
@@ -781,7 +781,7 @@ def test_what_the_user_may_not_write_is_refused_and_stays(tmp_path):
     script = """
         import os, sys
         from pathlib import Path
-        from mama_structs.descriptors.export import FileOrder, export
+        from mama_structs.refs.store.export import FileOrder, export
         from mama_structs.errors import ExportDenied
         root = Path(sys.argv[1])
         if os.geteuid() == 0:
@@ -839,7 +839,7 @@ def test_appends_at_the_same_time_are_all_there(root):
     """Eight threads of this process and two other ones."""
     script = """
         import sys
-        from mama_structs.descriptors.export import FileOrder, export
+        from mama_structs.refs.store.export import FileOrder, export
         for number in range(25):
             export(FileOrder(f"{sys.argv[2]} {number}\\n", "a", handle="fd:1", mode="append"), root=sys.argv[1])
     """

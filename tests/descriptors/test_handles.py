@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.entries import FdHandle, RefHandle, parse_handle
-from mama_structs.descriptors.parser import is_ref_id
+from mama_structs.refs.store.entries import FdHandle, RefHandle, parse_handle
+from mama_structs.refs.markup.parser import is_ref_id
 from mama_structs.errors import InvalidHandle
 
 IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True)

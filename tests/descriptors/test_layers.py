@@ -5,7 +5,7 @@ import tracemalloc
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from mama_structs.descriptors.entries import ForkableMap
+from mama_structs.refs.store.entries import ForkableMap
 
 
 class ForkableMapAgainstDicts(RuleBasedStateMachine):

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from mama_structs import DescriptorSettings
-from mama_structs.descriptors.log import ConversationKey, load
-from mama_structs.storage.store import Storage
+from mama_structs.refs.conversations.conversation_log import ConversationKey, load
+from mama_structs.storage.sqlite_store import Storage
 
 # A conversation, a fork of it and their texts, as commit 9572899 wrote them.
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "conversation.json").read_text())

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.messages import Delta, DeltaReader, delta_of, said_by_model
+from mama_structs.refs.messages.provider_messages import Delta, DeltaReader, delta_of, said_by_model
 from mama_structs.errors import InvalidArgument
 
 
@@ -777,7 +777,7 @@ def kinds_in(union):
 def test_no_provider_is_imported():
     """Reading messages needs no provider's package."""
     code = (
-        "import sys; from mama_structs.descriptors import messages; print({'openai', 'anthropic'} & set(sys.modules))"
+        "import sys; from mama_structs.refs import messages; print({'openai', 'anthropic'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.text import Pages, count_lines, page_ends
+from mama_structs.refs.store.text import Pages, count_lines, page_ends
 from mama_structs.errors import InvalidArgument
 
 TEXTS = st.text(st.sampled_from("ab\n\n\r é가😀\u0301\u2028\x85\x0b")) | st.text(

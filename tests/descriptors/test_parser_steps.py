@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from mama_structs.descriptors import parser as parser_module
-from mama_structs.descriptors.parser import MAX_HELD, Diagnostic, RefParser
+from mama_structs.refs.markup import parser as parser_module
+from mama_structs.refs.markup.parser import MAX_HELD, Diagnostic, RefParser
 
 # Ten times as much may take so many times as many steps; squares would take a hundred times as many.
 LIMIT = 20

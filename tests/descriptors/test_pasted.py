@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.text import Pasted, split_pasted
+from mama_structs.refs.store.text import Pasted, split_pasted
 from mama_structs.errors import InvalidArgument
 
 LOG = "".join(f"{n}: the fleet moved\n" for n in range(500))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.text import Content, preview
+from mama_structs.refs.store.text import Content, preview
 from mama_structs.errors import InvalidArgument
 
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.text import Content, read
+from mama_structs.refs.store.text import Content, read
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange
 
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))

@@ -17,9 +17,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import mama_structs
-from mama_structs.descriptors import search as search_module
-from mama_structs.descriptors.search import TextSearch, search
-from mama_structs.descriptors.text import Content
+from mama_structs.refs.store import text_search as search_module
+from mama_structs.refs.store.text_search import TextSearch, search
+from mama_structs.refs.store.text import Content
 from mama_structs.errors import InvalidParameter, SearchTimeout
 
 TEXTS = st.text(st.sampled_from("aab\n\n\r é😀"))
@@ -500,8 +500,8 @@ async def test_who_leaves_gives_its_place_up(monkeypatch):
 
 FORKED = """
 import asyncio, os, threading, time
-from mama_structs.descriptors import search as module
-from mama_structs.descriptors.text import Content
+from mama_structs.refs import search as module
+from mama_structs.refs.store.text import Content
 
 def look(query, timeout):
     content = Content.of("a" * 60 + "b")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.spoken import Spoken, spoken_in
+from mama_structs.refs.messages.transcript import Spoken, spoken_in
 from mama_structs.errors import InvalidArgument
 
 SAID = [("user", "Use JWT?"), ("model", "Looking."), ("tool", "JWT is stateless"), ("model", "Yes.")]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.kinds import suggest
-from mama_structs.descriptors.parser import RefParser, RefStart, is_ref_id
+from mama_structs.refs.markup.content_types import suggest
+from mama_structs.refs.markup.parser import RefParser, RefStart, is_ref_id
 
 LONG = "value 1\nvalue 2\nvalue 3"
 

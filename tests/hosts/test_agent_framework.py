@@ -15,7 +15,7 @@ from mama_structs import HashEmbedder, Session
 from mama_structs.errors import InvalidArgument, SessionClosed
 
 agent_framework = pytest.importorskip("agent_framework")
-adapter = pytest.importorskip("mama_structs.adapters.agent_framework")
+adapter = pytest.importorskip("mama_structs.adapters.agent_framework.providers")
 
 from agent_framework import (  # noqa: E402 - where it is installed
     Agent,

@@ -16,7 +16,7 @@ from memory_helpers import SMALL
 
 from mama_structs import Session, sync
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed, WrongLoop
-from mama_structs.testing.scripted import ScriptedModel
+from mama_structs.testing.scripted_model import ScriptedModel
 
 pytest.importorskip("langchain_core")
 
@@ -25,10 +25,10 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.tools import create_retriever_tool
 
-from mama_structs.adapters import langchain
-from mama_structs.adapters._langchain_documents import varied
-from mama_structs.adapters.langchain_stores import SessionKeyValueStore, SessionRetriever, embedder
-from mama_structs.adapters.langchain_vectors import SessionVectorStore
+from mama_structs.adapters.langchain import tools as langchain
+from mama_structs.adapters.langchain.documents import varied
+from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder
+from mama_structs.adapters.langchain.vector_store import SessionVectorStore
 
 ADAPTERS = ("langchain_stores", "langchain_vectors")
 FACTS = {
@@ -102,7 +102,7 @@ async def test_it_holds_what_a_dict_holds(session, steps, prefix):
 
 async def test_keys_are_listed_page_by_page(session, monkeypatch):
     """All keys come, however many there are, also those that are read while others are deleted."""
-    monkeypatch.setattr("mama_structs.adapters.langchain_stores._PAGE", 3)
+    monkeypatch.setattr("mama_structs.adapters.langchain.stores._PAGE", 3)
     store = SessionKeyValueStore(session)
     await store.amset([(f"{number:02}", number) for number in range(10)])
     seen = []

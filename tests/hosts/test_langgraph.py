@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, as_embedder, sync
 from mama_structs.errors import InvalidArgument, SessionClosed, WrongLoop
-from mama_structs.testing.scripted import ScriptedModel
+from mama_structs.testing.scripted_model import ScriptedModel
 
 pytest.importorskip("langgraph")
 
@@ -32,8 +32,8 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp,
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
-from mama_structs.adapters.langgraph import LangGraphStore
-from mama_structs.adapters.langgraph_checkpoints import LangGraphCheckpointer
+from mama_structs.adapters.langgraph.store import LangGraphStore
+from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 from mama_structs.records import NewRecord
 
 LABELS = st.sampled_from(["a", "b", "ab", "a_", "*", "ü"])

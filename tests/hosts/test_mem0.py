@@ -14,11 +14,11 @@ from importing_helpers import mem0_home
 from memory_helpers import SMALL
 
 from mama_structs import Session, sync
-from mama_structs.adapters._mem0_filters import condition_of as passes
+from mama_structs.adapters.mem0.filters import condition_of as passes
 from mama_structs.adapters.mem0 import AsyncMemory, Memory
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.importing import import_from
-from mama_structs.importing.mem0 import LABELS
+from mama_structs.importers import import_from
+from mama_structs.importers.mem0.reader import LABELS
 
 ADA = {"user_id": "ada"}
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, sync
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.testing.scripted import ScriptedModel
+from mama_structs.testing.scripted_model import ScriptedModel
 
 agents = pytest.importorskip("agents")
-openai_agents_session = pytest.importorskip("mama_structs.adapters.openai_agents_session")
+openai_agents_session = pytest.importorskip("mama_structs.adapters.openai_agents.session")
 
 QUIET = {"tracing_disabled": True}
 

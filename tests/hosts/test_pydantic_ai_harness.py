@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, Settings
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.callables import as_embedder
+from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.settings import DescriptorSettings
-from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
 
 pytest.importorskip("pydantic_ai_harness")
 

@@ -15,7 +15,7 @@ from memory_helpers import SMALL
 
 from mama_structs import LinkType, Session, as_embedder
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
-from mama_structs.importing import import_from
+from mama_structs.importers import import_from
 
 NOTE = "---\ntitle: Tea\npermalink: tea\n---\n- [method] Steep it #brewing\n- goes_with [[Cake]]\n"
 

@@ -22,13 +22,13 @@ from memory_helpers import SMALL
 
 import mama_structs
 from mama_structs import Session
-from mama_structs.commands import table
+from mama_structs.cli import command_table as table
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.importing import basic_memory, databases, files, frontmatter, langgraph, mcp_memory, mem0
-from mama_structs.importing.frontmatter import read_fields
-from mama_structs.importing.pickled import plain, read_pickle
-from mama_structs.memory.text import normalize
-from mama_structs.v1 import read_old
+from mama_structs.importers.basic_memory import reader as basic_memory, frontmatter; from mama_structs.importers.shared import sqlite_copy as databases, safe_files as files; from mama_structs.importers.langgraph import reader as langgraph; from mama_structs.importers.mcp_memory import reader as mcp_memory; from mama_structs.importers.mem0 import reader as mem0
+from mama_structs.importers.basic_memory.frontmatter import read_fields
+from mama_structs.importers.mem0.safe_pickle import plain, read_pickle
+from mama_structs.memory.types.text_analysis import normalize
+from mama_structs.importers.mama_v1 import read_old
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
 
@@ -51,8 +51,8 @@ def test_read_pickle_raises_value_error_when_a_pickle_is_hostile():
     outcomes = run_script(
         r"""
         import json, pickle, resource
-        from mama_structs.importing import pickled
-        from mama_structs.importing.pickled import plain, read_pickle
+        from mama_structs.importers import pickled
+        from mama_structs.importers.mem0.safe_pickle import plain, read_pickle
 
         # A crash that allocates all memory must not take the machine with it.
         resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))

@@ -9,11 +9,11 @@ from importing_helpers import entity, graph
 from memory_helpers import SMALL
 
 from mama_structs import Session, as_embedder
-from mama_structs.importing import import_from
-from mama_structs.memory import linking
-from mama_structs.memory.embedded.plans import JournalWriter
-from mama_structs.memory.saying import Meant
-from mama_structs.storage.rows import Rows
+from mama_structs.importers import import_from
+from mama_structs.memory.save import automatic_links as linking
+from mama_structs.memory.engines.local.plans import JournalWriter
+from mama_structs.memory.types.claims import Meant
+from mama_structs.storage.sealed_rows import Rows
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll"]
 

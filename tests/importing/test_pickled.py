@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.importing.pickled import Opaque, plain, read_pickle
+from mama_structs.importers.mem0.safe_pickle import Opaque, plain, read_pickle
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link
 
-from mama_structs.memory.embedded import catalogue
-from mama_structs.memory.embedded import links as adjacency
-from mama_structs.memory.embedded.links import Adjacency
-from mama_structs.memory.model import CREATORS, LinkType, milliseconds
+from mama_structs.memory.engines.local.views import memory_table as catalogue
+from mama_structs.memory.engines.local.views import adjacency as adjacency
+from mama_structs.memory.engines.local.views.adjacency import Adjacency
+from mama_structs.memory.types.model import CREATORS, LinkType, milliseconds
 
 TYPES = tuple(LinkType)
 NODES = 7

@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory import engine
-from mama_structs.memory.codec import Entry, read_entry, read_memory, write_entry
-from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
-from mama_structs.memory.embedded.vectors import VectorIndex
-from mama_structs.memory.embedded.words import WordIndex
-from mama_structs.memory.text import query_terms
-from mama_structs.testing.engines import PlainReader
+from mama_structs.memory.types import engine
+from mama_structs.memory.types.codec import Entry, read_entry, read_memory, write_entry
+from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
+from mama_structs.memory.engines.local.views.word_index import WordIndex
+from mama_structs.memory.types.text_analysis import query_terms
+from mama_structs.testing.plain_engine import PlainReader
 
 VECTORS = np.random.default_rng(7).standard_normal((41, 4)).astype(np.float32)
 VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.embedded.catalogue import Catalogue, CatalogueItem
-from mama_structs.memory.engine import NEVER, Filter
-from mama_structs.memory.model import ORIGINS, MemoryType, from_milliseconds
+from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
+from mama_structs.memory.types.engine import NEVER, Filter
+from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds
 
 TYPES = tuple(MemoryType)
 BASE = 1_790_000_000_000

@@ -8,7 +8,7 @@ import pytest
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.memory.model import FormerText, from_milliseconds
+from mama_structs.memory.types.model import FormerText, from_milliseconds
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.maintenance import is_prunable, prunable
-from mama_structs.memory.model import (
+from mama_structs.memory.upkeep.maintenance import is_prunable, prunable
+from mama_structs.memory.types.model import (
     CREATORS,
     RATES,
     LinkType,
@@ -20,7 +20,7 @@ from mama_structs.memory.model import (
     milliseconds,
 )
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.engines import PlainReader
+from mama_structs.testing.plain_engine import PlainReader
 
 NOW = from_milliseconds(1_790_000_000_000)
 DAY = timedelta(days=1)

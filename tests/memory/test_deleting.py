@@ -16,11 +16,11 @@ from memory_helpers import SMALL, OpenedDirectory, Planned, failing_after, is_on
 
 import mama_structs
 from mama_structs.errors import MemoryNotFound
-from mama_structs.memory.embedded import plans
-from mama_structs.memory.embedded.engine import EmbeddedEngine
-from mama_structs.memory.embedded.plans import JournalWriter
+from mama_structs.memory.engines.local import plans
+from mama_structs.memory.engines.local.engine import EmbeddedEngine
+from mama_structs.memory.engines.local.plans import JournalWriter
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.rows import SqliteRows
+from mama_structs.storage.sealed_rows import SqliteRows
 
 PATHS = os.pathsep.join((str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])))
 QUIET = MemorySettings(linking="off")
@@ -256,8 +256,8 @@ async def test_a_deletion_that_fails_at_any_of_its_rows_changes_nothing(tmp_path
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from mama_structs.storage.rows import SqliteRows
-from mama_structs.memory.embedded.plans import JournalWriter
+from mama_structs.storage.sealed_rows import SqliteRows
+from mama_structs.memory.engines.local.plans import JournalWriter
 from memory_helpers import OpenedDirectory, SMALL
 
 async def main(directory, number):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding import hashed
-from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding import hash_embedder as hashed
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 
 ANY = st.text(st.characters(), max_size=200)  # halves of surrogate pairs, too
 HASH = HashEmbedder()
@@ -75,7 +75,7 @@ def test_vectors_are_the_same_on_every_machine():
 def test_another_process_gives_the_same_vectors():
     """Python's own hash, which differs from process to process, plays no part."""
     code = (
-        "import sys; from mama_structs.memory.embedding.hashed import HashEmbedder;"
+        "import sys; from mama_structs.memory.embedding.hash_embedder import HashEmbedder;"
         "sys.stdout.write(HashEmbedder().embed(['the guild raids', '길드 습격']).tobytes().hex())"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.pieces import MAX_PIECES, clean, cut, tokens
+from mama_structs.memory.embedding.chunks import MAX_PIECES, clean, cut, tokens
 
 WORDS = st.sampled_from(
     ["shield", "raid", "a", "결정을", "会议", "🙂", "0-1", "e3b0c44298fc1c149afbf4c8996fb924", "it's"]

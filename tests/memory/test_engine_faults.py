@@ -32,13 +32,13 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 import mama_structs
 from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
-from mama_structs.memory import codec
-from mama_structs.memory.embedded import engine as engine_module
-from mama_structs.memory.embedded import indexes as indexes_module
-from mama_structs.memory.embedded import vector_rows as rows_module
-from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.embedded.witness import Witness
-from mama_structs.memory.embedding.hashed import HashEmbedder
+from mama_structs.memory.types import codec
+from mama_structs.memory.engines.local import engine as engine_module
+from mama_structs.memory.engines.local.views import view_set as indexes_module
+from mama_structs.memory.engines.local.views import vector_store as rows_module
+from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
+from mama_structs.memory.engines.local.change_watermark import Witness
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.settings import MemorySettings, Settings
 
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -364,7 +364,7 @@ async def load():
     async with Session.open(embedder=HashEmbedder(dimensions=64)):
         pass
 asyncio.run(load())
-import mama_structs.descriptors.log
+import mama_structs.refs.conversations.conversation_log
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)

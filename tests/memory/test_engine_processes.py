@@ -123,7 +123,7 @@ sys.stdin.read()
 KILLED = """
 import os, sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 storage = Storage.open(Path(sys.argv[1]))
 os.kill(os.getpid(), 9)

@@ -28,19 +28,19 @@ from mama_structs.errors import (
     StoreDamaged,
     StoreFull,
 )
-from mama_structs.memory import saving
-from mama_structs.memory.embedded import check as inspection
-from mama_structs.memory.embedded.rows import RowPlaces, numbered
-from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.maintenance import record_of
-from mama_structs.memory.model import KeptItem, digest_of, digests_in, parse_kept
-from mama_structs.memory.postgres.reader import PostgresReader
-from mama_structs.memory.postgres.writer import PostgresWriter
-from mama_structs.memory.results import Evidence
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.engines.local import consistency_check as inspection
+from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.types.model import KeptItem, digest_of, digests_in, parse_kept
+from mama_structs.memory.engines.postgres.reader import PostgresReader
+from mama_structs.memory.engines.postgres.writer import PostgresWriter
+from mama_structs.memory.graph.results import Evidence
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
-from mama_structs.storage.store import Storage
-from mama_structs.testing.engines import PlainEngine
+from mama_structs.storage.sqlite_store import Storage
+from mama_structs.testing.plain_engine import PlainEngine
 
 KEYS = RowPlaces("default", record_of(SMALL), "")
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

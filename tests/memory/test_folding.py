@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
 
-from mama_structs.memory.folding import folded
-from mama_structs.memory.model import MemoryType, Outcome
-from mama_structs.memory.requests import request_of
-from mama_structs.memory.text import embedded_text
+from mama_structs.memory.search.result_dedup import folded
+from mama_structs.memory.types.model import MemoryType, Outcome
+from mama_structs.memory.types.requests import request_of
+from mama_structs.memory.types.text_analysis import embedded_text
 
 MONTH = Path(__file__).parents[1] / "data" / "month" / "saves.jsonl"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -134,7 +134,7 @@ async def test_copies_cost_no_question_that_others_do_not(store, monkeypatch):
     for number in range(12):
         await store.save_insight(f"The harbour of island {number} freezes in winter.")
     asked = []
-    monkeypatch.setattr("mama_structs.memory.search._likeness", lambda *_: asked.append)
+    monkeypatch.setattr("mama_structs.memory.search.search_plan._likeness", lambda *_: asked.append)
     await store.search("harbour freezes")
 
     assert [] == asked
@@ -142,7 +142,7 @@ async def test_copies_cost_no_question_that_others_do_not(store, monkeypatch):
 
 def test_half_b_of_the_month_has_no_wrong_fold():
     """Of all pairs of saves only copies and near copies are folded, and all copies word for word are; tuned on half a."""
-    universal = pytest.importorskip("mama_structs.memory.embedding.universal")
+    universal = pytest.importorskip("mama_structs.memory.embedding.sentence_encoder")
     if not universal.is_installed():
         pytest.skip("the default embedder is not installed")
     embedder = universal.UniversalSentenceEmbedder()

@@ -21,15 +21,15 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
 from mama_structs import MemorySettings, Session, Settings
-from mama_structs._home import DAMAGED, HELD
-from mama_structs.descriptors.log import ConversationKey
+from mama_structs.session.backend import DAMAGED, HELD
+from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.memory.embedded.erasing import JOURNAL_HELD, VIEWS_HELD
-from mama_structs.memory.embedded.snapshots import LOCK, SnapshotStore
+from mama_structs.memory.engines.local.erasure import JOURNAL_HELD, VIEWS_HELD
+from mama_structs.memory.engines.local.views.snapshots import LOCK, SnapshotStore
 from mama_structs.storage import connection
 from mama_structs.storage.backup import backup
 from mama_structs.storage.locks import DirectoryLocks, LockFile
-from mama_structs.storage.rows import SqliteRows
+from mama_structs.storage.sealed_rows import SqliteRows
 
 PATHS = os.pathsep.join((str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])))
 QUIET = MemorySettings(linking="off")
@@ -350,7 +350,7 @@ async def test_a_kill_at_any_point_is_made_good_by_the_next_opening(tmp_path, mo
     """What every transaction and every step of the cleaning leaves on the disk is finished by who opens it."""
     path, images = tmp_path / "store", tmp_path / "images"
     images.mkdir()
-    monkeypatch.setattr("mama_structs.memory.embedded.engine._TRANSACTION_SECONDS", 0)
+    monkeypatch.setattr("mama_structs.memory.engines.local.engine._TRANSACTION_SECONDS", 0)
     settings = attrs.evolve(QUIET, snapshot_every=20)
     async with filled(path, settings=settings, count=25) as (_, store, secret):
         notes = await store.save_decision("Quokkafish", "leave it", "quiet")

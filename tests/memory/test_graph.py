@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory import graph
-from mama_structs.memory.model import LinkType, MemoryType, from_milliseconds, milliseconds
-from mama_structs.testing.engines import PlainReader
+from mama_structs.memory.graph import traversal as graph
+from mama_structs.memory.types.model import LinkType, MemoryType, from_milliseconds, milliseconds
+from mama_structs.testing.plain_engine import PlainReader
 
 START = milliseconds(datetime(2026, 1, 1, tzinfo=UTC))
 NOW_MS = START + 100 * 86_400_000

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mama_structs
-from mama_structs.memory.embedded import graph as hnsw
-from mama_structs.memory.embedded.graph import Graph, GraphBusy, GraphFailed, GraphPlan
+from mama_structs.memory.engines.local.views import hnsw as hnsw
+from mama_structs.memory.engines.local.views.hnsw import Graph, GraphBusy, GraphFailed, GraphPlan
 
 pytest.importorskip("hnswlib")
 
@@ -161,7 +161,7 @@ def test_a_full_disk_is_noticed(tmp_path):
 import resource, sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.embedded.graph import Graph
+from mama_structs.memory.engines.local.views.hnsw import Graph
 graph = Graph(64)
 graph.add(np.random.default_rng(0).standard_normal((500, 64)).astype(np.float32))
 sys.dont_write_bytecode = True  # as in test_backup.py
@@ -299,7 +299,7 @@ def test_a_machine_without_the_library_says_so_once(monkeypatch, caplog, error):
 
 def test_the_library_is_imported_in_one_module_only_when_it_is_used():
     """Importing the package's vectors imports no native library."""
-    code = "import sys, mama_structs.memory.embedded.vectors; print('hnswlib' in sys.modules)"
+    code = "import sys, mama_structs.memory.engines.local.views.vector_index; print('hnswlib' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SRC}, check=True, capture_output=True, text=True
     )
@@ -316,7 +316,7 @@ CUT = """
 import sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.embedded.graph import Graph, GraphFailed, GraphPlan
+from mama_structs.memory.engines.local.views.hnsw import Graph, GraphFailed, GraphPlan
 path = Path(sys.argv[1])
 whole = path.read_bytes()
 for length in [*range(0, 120, 7), *range(120, len(whole), 997), len(whole) - 1]:

@@ -15,9 +15,9 @@ from memory_helpers import SMALL
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.learning import MOST, ProposedLink, ProposedRecord, schema
-from mama_structs.memory.model import LinkType
-from mama_structs.memory.relationships import known_type
+from mama_structs.memory.store.extraction import MOST, ProposedLink, ProposedRecord, schema
+from mama_structs.memory.types.model import LinkType
+from mama_structs.memory.types.relationships import known_type
 
 TALK = [
     {"role": "user", "content": "I am Ada. We drop JWT for logins and use sessions in Redis, they can be revoked."},

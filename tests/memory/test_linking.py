@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.linking import (
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.save.automatic_links import (
     BIAS,
     FEATURES,
     WEIGHTS,
@@ -22,10 +22,10 @@ from mama_structs.memory.linking import (
     gather,
     probabilities,
 )
-from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.memory.text import embedded_text
+from mama_structs.memory.types.model import LinkType, MemoryType
+from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.settings import LinkingPolicy
-from mama_structs.testing.engines import PlainReader
+from mama_structs.testing.plain_engine import PlainReader
 
 EMBEDDER = HashEmbedder(dimensions=64)
 MINUTE = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.settings import LinkingPolicy
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

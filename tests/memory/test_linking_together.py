@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.engine import NewMemory
-from mama_structs.memory.linking import Linking, Unlinked, Usual, automatic_links
-from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.memory.text import embedded_text
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.types.engine import NewMemory
+from mama_structs.memory.save.automatic_links import Linking, Unlinked, Usual, automatic_links
+from mama_structs.memory.types.model import LinkType, MemoryType
+from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.settings import LinkingPolicy
-from mama_structs.testing.engines import PlainReader
+from mama_structs.testing.plain_engine import PlainReader
 
 EMBEDDER = HashEmbedder(dimensions=64)
 WORDS = ("shield", "raid", "ore", "Kestrel", "cookie", "token", "대체", "결정을", "fuel", "4-19")

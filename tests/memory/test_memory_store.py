@@ -21,10 +21,10 @@ from row_helpers import every_row
 
 from mama_structs import Session
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
-from mama_structs.memory.embedded import engine as embedded_engine
-from mama_structs.memory.embedding.callables import as_embedder
-from mama_structs.memory.model import LinkType, MemoryType, Outcome
-from mama_structs.memory.store import MemoryStore
+from mama_structs.memory.engines.local import engine as embedded_engine
+from mama_structs.memory.embedding.factory import as_embedder
+from mama_structs.memory.types.model import LinkType, MemoryType, Outcome
+from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.settings import MemorySettings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -214,7 +214,7 @@ async def test_an_unknown_id_is_an_error_that_names_near_ones(store, call):
 
 async def test_removing_a_link_spares_others_whose_ids_share_its_hash(monkeypatch, store):
     """The links of the index are kept by 64 bits of their ids: what goes is the one that begins where it should."""
-    monkeypatch.setattr("mama_structs.memory.embedded.links.link_key", lambda _link_id: 7)
+    monkeypatch.setattr("mama_structs.memory.engines.local.views.adjacency.link_key", lambda _link_id: 7)
     memories = [await store.save_context(text) for text in ("the wall", "the mine", "the fleet")]
     kept = await store.link(memories[0].id, memories[2].id, "builds on")
     gone = [await store.link(memories[1].id, memories[end].id, "builds on") for end in (0, 2)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mama_structs.memory.embedding.universal import UniversalSentenceEmbedder
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 REACHED = {

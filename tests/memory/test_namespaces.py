@@ -19,10 +19,10 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
-from mama_structs.memory.model import KeptItem, Link, LinkMetadata, LinkType, MemoryType, digest_of, milliseconds
-from mama_structs.memory.store import MemoryStore
+from mama_structs.memory.types.model import KeptItem, Link, LinkMetadata, LinkType, MemoryType, digest_of, milliseconds
+from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.failures import Finding
+from mama_structs.storage.sqlite_errors import Finding
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TEXTS = st.sampled_from(["the login of planet 2-1", "tokens for the login", "shields of planet 2-1", "로그인 토큰"])

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory import saving
-from mama_structs.memory.copies import is_copy, wording
-from mama_structs.memory.linking import Linking, Unlinked, Usual, candidates_of
-from mama_structs.memory.model import MemoryType
-from mama_structs.memory.noticing import noticed
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.types.duplicates import is_copy, wording
+from mama_structs.memory.save.automatic_links import Linking, Unlinked, Usual, candidates_of
+from mama_structs.memory.types.model import MemoryType
+from mama_structs.memory.save.conflict_detection import noticed
 from mama_structs.settings import LinkingPolicy, MemorySettings
 from mama_structs.testing import FakeClock
-from mama_structs.testing.engines import PlainReader
+from mama_structs.testing.plain_engine import PlainReader
 
 LEARNT = "Raids double at weekends."
 

@@ -17,7 +17,7 @@ from memory_helpers import SMALL, OpenedDirectory
 
 from mama_structs import sync
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.memory import plot
+from mama_structs.memory.graph import plot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 # Mathematics, a label that legends leave out, escapes, HTML.

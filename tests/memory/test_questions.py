@@ -10,7 +10,7 @@ import pytest
 from memory_helpers import OpenedDirectory, PlainEngines
 
 import mama_structs
-from mama_structs.testing.engines import PlainEngine
+from mama_structs.testing.plain_engine import PlainEngine
 
 
 class Asked:
@@ -93,7 +93,7 @@ def test_one_module_of_the_package_names_the_embedded_engine():
     users = [
         str(path.relative_to(package))
         for path in package.rglob("*.py")
-        if "mama_structs.memory.embedded" in path.read_text(encoding="utf-8") and path.parent.name != "embedded"
+        if "mama_structs.memory.engines.local" in path.read_text(encoding="utf-8") and path.parent.name != "embedded"
     ]
 
     assert 1 == len(users), users

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory import graph
-from mama_structs.memory.graph import TraversalCache
-from mama_structs.memory.model import LinkType
+from mama_structs.memory.graph import traversal as graph
+from mama_structs.memory.graph.traversal import TraversalCache
+from mama_structs.memory.types.model import LinkType
 from mama_structs.testing import FakeClock
-from mama_structs.testing.engines import PlainReader
+from mama_structs.testing.plain_engine import PlainReader
 
 NOW_MS = 1_790_000_000_000
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.model import LinkType
-from mama_structs.memory.relationships import (
+from mama_structs.memory.types.model import LinkType
+from mama_structs.memory.types.relationships import (
     EXAMPLES,
     check_relationship,
     known_type,

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_link, plain_memory
 
 from mama_structs import Memory, References, RefParser, RefStore, Session, sync
-from mama_structs._showing import WIDTH, visible
+from mama_structs._internal.reprs import WIDTH, visible
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.learned import Learned, RefusedRecord
-from mama_structs.memory.model import (
+from mama_structs.memory.types.extraction_result import Learned, RefusedRecord
+from mama_structs.memory.types.model import (
     CheckpointMetadata,
     ContextMetadata,
     DecisionMetadata,
@@ -38,7 +38,7 @@ from mama_structs.memory.model import (
     RecordMetadata,
     with_texts,
 )
-from mama_structs.memory.results import (
+from mama_structs.memory.graph.results import (
     Chain,
     Evidence,
     Hit,

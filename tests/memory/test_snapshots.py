@@ -20,8 +20,8 @@ from hypothesis.extra import numpy as hnp
 
 import mama_structs
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedded import snapshots as module
-from mama_structs.memory.embedded.snapshots import Part, SnapshotStore, StoredArray
+from mama_structs.memory.engines.local.views import snapshots as module
+from mama_structs.memory.engines.local.views.snapshots import Part, SnapshotStore, StoredArray
 from mama_structs.storage.locks import LockFile
 
 # Children import the package that is under test here.
@@ -31,7 +31,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.embedded.snapshots import Part, StoredArray, SnapshotStore
+from mama_structs.memory.engines.local.views.snapshots import Part, StoredArray, SnapshotStore
 store = SnapshotStore(Path(sys.argv[1]), identity="a")
 first, step, last = map(int, sys.argv[2:])
 kept = ()
@@ -170,7 +170,7 @@ _AT_EXIT = """
 import atexit, sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.embedded.snapshots import Part, SnapshotStore, StoredArray
+from mama_structs.memory.engines.local.views.snapshots import Part, SnapshotStore, StoredArray
 read = []
 atexit.register(lambda: print(read[0].slice(0, 1).tolist()))
 segment = StoredArray((np.arange(6).reshape(2, 3),))
@@ -498,7 +498,7 @@ def test_a_full_disk_leaves_the_old_generation(tmp_path):
 import resource, sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.embedded.snapshots import Part, SnapshotStore
+from mama_structs.memory.engines.local.views.snapshots import Part, SnapshotStore
 sys.dont_write_bytecode = True  # as in test_backup.py
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 store = SnapshotStore(Path({str(tmp_path / "views")!r}), identity="a")

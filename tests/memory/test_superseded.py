@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.graph import Successors, known_by
-from mama_structs.memory.model import LinkType
-from mama_structs.testing.engines import PlainReader
+from mama_structs.memory.graph.traversal import Successors, known_by
+from mama_structs.memory.types.model import LinkType
+from mama_structs.testing.plain_engine import PlainReader
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = 86_400.0

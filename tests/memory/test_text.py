@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.text import (
+from mama_structs.memory.types.text_analysis import (
     BIGRAM,
     _analysed,
     analysed,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_helpers import every_row
 
-from mama_structs.memory import time_words
-from mama_structs.memory.time_words import period_in
+from mama_structs.memory.types import time_expressions as time_words
+from mama_structs.memory.types.time_expressions import period_in
 
 # A Wednesday.
 NOW = datetime(2026, 8, 12, 15, 30, tzinfo=UTC)

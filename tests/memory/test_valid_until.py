@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from memory_helpers import OpenedDirectory, PlainEngines
 
-from mama_structs.memory.model import from_milliseconds
+from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
 

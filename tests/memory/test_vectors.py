@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedded import graph as hnsw
-from mama_structs.memory.embedded import vector_rows as rows_module
-from mama_structs.memory.embedded import vectors as module
-from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.embedded.vectors import VectorIndex
+from mama_structs.memory.engines.local.views import hnsw as hnsw
+from mama_structs.memory.engines.local.views import vector_store as rows_module
+from mama_structs.memory.engines.local.views import vector_index as module
+from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
 POOL = np.array([[x, y, z] for x in (-1, 0, 1, 2) for y in (-1, 0.0, 1) for z in (-0.0, 1)], np.float32)
 POOL = POOL[np.linalg.norm(POOL, axis=1) > 0]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import mama_structs
-from mama_structs.memory.embedded import graph as vector_graph
-from mama_structs.memory.embedded.graph import Graph, GraphFailed, ServedGraph
-from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.embedded.vectors import VectorIndex
+from mama_structs.memory.engines.local.views import hnsw as vector_graph
+from mama_structs.memory.engines.local.views.hnsw import Graph, GraphFailed, ServedGraph
+from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
 pytest.importorskip("hnswlib")
 # Children import the package that is under test here.
@@ -381,8 +381,8 @@ def test_a_program_that_ends_while_a_graph_is_built_ends_well():
     """The interpreter goes away without waiting for the build and without a crash."""
     code = """
 import numpy as np
-from mama_structs.memory.embedded.graph import ServedGraph
-from mama_structs.memory.embedded.vectors import VectorIndex
+from mama_structs.memory.engines.local.views.hnsw import ServedGraph
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 # However fast the machine, the end comes while one is built: none is ever ready.
 build = ServedGraph._build
 ServedGraph._build = lambda graph: [build(graph) for _ in iter(graph._stop.is_set, True)]
@@ -468,8 +468,8 @@ DAMAGED = """
 import sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.embedded.snapshots import SnapshotStore
-from mama_structs.memory.embedded.vectors import VectorIndex
+from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 generation = SnapshotStore(Path(sys.argv[1]), identity="x").load()
 index = VectorIndex.restore(generation.parts, dimensions=24, exact_up_to=100)
 query = np.load(sys.argv[2])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mama_structs.memory.embedded import words
-from mama_structs.memory.embedded.words import K1, LONGEST, SPARE, WordIndex
+from mama_structs.memory.engines.local.views import word_index as words
+from mama_structs.memory.engines.local.views.word_index import K1, LONGEST, SPARE, WordIndex
 
 TERMS = st.sampled_from([f"t{number}" for number in range(12)])
 WEIGHTS = st.sampled_from([0.1, 0.4, 0.5, 1.0, 2.0, 7.0])

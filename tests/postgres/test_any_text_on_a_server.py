@@ -18,7 +18,7 @@ from memory_helpers import SMALL, alike
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, MamaStructsError, StoreError
-from mama_structs.memory import model
+from mama_structs.memory.types import model
 from mama_structs.testing.fakes import FakeClock
 
 NUMBERS = itertools.count()

@@ -9,9 +9,9 @@ from postgres_helpers import administer
 from test_copying import ADA, exported, filled, opened
 
 from mama_structs.errors import InvalidArgument, StoreDiffers, StoreFull
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 from mama_structs.settings import ServerSettings
-from mama_structs.storage.server import Server
+from mama_structs.storage.postgres.pool import Server
 
 FULL = """
 CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -4,9 +4,9 @@ import pytest
 from postgres_helpers import administer, wait_until
 
 from mama_structs.errors import StoreBusy
-from mama_structs.storage.leases import Leases
-from mama_structs.storage.server import Server
-from mama_structs.storage.server_store import ServerStorage
+from mama_structs.storage.postgres.leases import Leases
+from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.store import ServerStorage
 
 EXPIRE = "UPDATE mama_structs.leases SET expires = clock_timestamp() - interval '1 s'"
 

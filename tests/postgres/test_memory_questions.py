@@ -12,15 +12,15 @@ from postgres_helpers import administer, in_database
 
 from mama_structs import Session
 from mama_structs.errors import StoreError
-from mama_structs.memory import codec
-from mama_structs.memory.copies import wording
-from mama_structs.memory.maintenance import record_of
-from mama_structs.memory.postgres import writer
-from mama_structs.memory.postgres.engine import PostgresEngines
-from mama_structs.memory.text import ANALYSIS
+from mama_structs.memory.types import codec
+from mama_structs.memory.types.duplicates import wording
+from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.engines.postgres import writer
+from mama_structs.memory.engines.postgres.engine import PostgresEngines
+from mama_structs.memory.types.text_analysis import ANALYSIS
 from mama_structs.records import NewRecord
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.server import Connection, Server
+from mama_structs.storage.postgres.pool import Connection, Server
 
 SAVES = {
     "save_decision": (3, lambda store, ids: store.save_decision("raids", "shield planet 2-1 first", "raids doubled")),

@@ -10,7 +10,7 @@ import pytest
 
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreReadOnly, WrongLoop
 from mama_structs.settings import ServerSettings
-from mama_structs.storage.server import Server
+from mama_structs.storage.postgres.pool import Server
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from memory_helpers import SMALL
 from postgres_helpers import administer, in_database, wait_until
 
 from mama_structs import Session, Settings
-from mama_structs.cli import main
+from mama_structs.cli.main import main
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, StoreUnreachable
 from mama_structs.settings import ServerSettings
-from mama_structs.storage.server import Server, servers
+from mama_structs.storage.postgres.pool import Server, servers
 from mama_structs.testing.fakes import FakeClock
 
 BOUNDED = Settings(server=ServerSettings(wait=5.0, statement_timeout=5.0))
@@ -167,7 +167,7 @@ async def test_any_change_that_is_cut_at_any_message_is_made_wholly_or_not_at_al
 ):
     """Where it fails everything is as before, and made again it is made."""
     # Many saves are one transaction only as long as it takes no longer.
-    monkeypatch.setattr("mama_structs.memory.postgres.writer._TRANSACTION_SECONDS", 3600)
+    monkeypatch.setattr("mama_structs.memory.engines.postgres.writer._TRANSACTION_SECONDS", 3600)
 
     async def state():
         await there.memories.export_jsonl(tmp_path / "export")

@@ -9,7 +9,7 @@ from postgres_helpers import administer, block, in_database
 
 from mama_structs import Session
 from mama_structs.errors import StoreError
-from mama_structs.storage.server import Connection, Server
+from mama_structs.storage.postgres.pool import Connection, Server
 
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mama_structs' AND tablename <> 'migrations' ORDER BY 1"
 # What is about several namespaces: they are listed, or a host's claims are.

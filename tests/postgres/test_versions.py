@@ -14,10 +14,10 @@ from version_helpers import accepted_writes, fill
 from mama_structs import Session
 from mama_structs.errors import StoreBusy, StoreError
 from mama_structs.settings import ServerSettings
-from mama_structs.storage import migrating
-from mama_structs.storage.leases import Leases
-from mama_structs.storage.server import Server
-from mama_structs.storage.server_store import ServerStorage
+from mama_structs.storage.postgres import schema_migrations as migrating
+from mama_structs.storage.postgres.leases import Leases
+from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.store import ServerStorage
 
 NEWER = "written by a newer version"
 MIGRATED = "INSERT INTO mama_structs.migrations (version, name) VALUES (9999, 'later')"

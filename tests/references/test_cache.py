@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mama_structs.errors import EntityNotFound
 from mama_structs.references.cache import AnswerCache
-from mama_structs.references.outcomes import Failure, SourceAnswer, failure_of
+from mama_structs.references.results import Failure, SourceAnswer, failure_of
 from mama_structs.settings import ReferenceSettings
 from mama_structs.testing import FakeClock
 

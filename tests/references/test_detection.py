@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from row_helpers import every_row
 
 from mama_structs.references.detection import Detector
-from mama_structs.references.found import pointer
-from mama_structs.references.shape import describe
+from mama_structs.references.matches import pointer
+from mama_structs.references.payload_shape import describe
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing import strategies

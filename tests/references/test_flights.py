@@ -8,7 +8,7 @@ import pytest
 
 from mama_structs.errors import EntityNotFound, SessionClosed, WrongLoop
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.outcomes import current_attempt
+from mama_structs.references.results import current_attempt
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme
 from mama_structs.settings import ReferenceSettings
@@ -416,7 +416,7 @@ class TestCancellation:
         await at_rest(resolver, source)
 
     async def test_closing_does_not_wait_for_ever_for_a_fetch_that_will_not_end(self, monkeypatch):
-        monkeypatch.setattr("mama_structs.references.flights._PATIENCE", 0.05)
+        monkeypatch.setattr("mama_structs.references.inflight._PATIENCE", 0.05)
         released = asyncio.Event()
 
         async def stubborn(entity_id):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import RateLimited
-from mama_structs.references.gate import LONGEST, Closure, Gate, gate_to, reopen
-from mama_structs.references.outcomes import Attempt
+from mama_structs.references.rate_limit import LONGEST, Closure, Gate, gate_to, reopen
+from mama_structs.references.results import Attempt
 from mama_structs.testing.fakes import FakeClock
 
 
@@ -294,8 +294,8 @@ def test_loops_share_only_for_how_long_a_node_is_closed():
 
 async def test_the_nodes_that_are_remembered_are_bounded(monkeypatch):
     """Who asks ever new nodes does not fill the memory, and closed ones stay closed."""
-    monkeypatch.setattr("mama_structs.references.gate._NODES", 8)
-    monkeypatch.setattr("mama_structs.references.gate._closures", known := {})
+    monkeypatch.setattr("mama_structs.references.rate_limit._NODES", 8)
+    monkeypatch.setattr("mama_structs.references.rate_limit._closures", known := {})
     gate_to("http://closed").closure.extend(60, lambda: 0.0)
     for number in range(100):
         gate_to(f"http://{number}", clock=lambda: 0.0)

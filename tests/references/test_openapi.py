@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mama_structs import Resolver, Session, Source
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, RateLimited, SessionClosed
-from mama_structs.references.openapi import read_document
+from mama_structs.sources.openapi import read_document
 
 USER = {
     "type": "object",

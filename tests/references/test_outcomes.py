@@ -15,7 +15,7 @@ from mama_structs.errors import (
     StructsError,
     StructsUnreachable,
 )
-from mama_structs.references.outcomes import Failure, failure_of, past_deadline, timed_out, unknown_id
+from mama_structs.references.results import Failure, failure_of, past_deadline, timed_out, unknown_id
 
 
 @pytest.mark.parametrize(

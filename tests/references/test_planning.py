@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mama_structs.references.found import FieldRule, Found
+from mama_structs.references.matches import FieldRule, Found
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.section import PER_ENTITY, TOTAL, plan_level
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.outcomes import Failure, SourceAnswer
+from mama_structs.references.results import Failure, SourceAnswer
 from mama_structs.references.section import Reference, References, Sought, entry_of, is_failed, is_section
 
 NAMES = st.sampled_from(

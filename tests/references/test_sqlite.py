@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mama_structs import Resolver, Session, Source
 from mama_structs.errors import EntityNotFound, InvalidArgument
-from mama_structs.references.sqlite import SqliteDatabase, fields_of, read_tables
+from mama_structs.sources.sqlite import SqliteDatabase, fields_of, read_tables
 
 SHOP = """
 CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, email TEXT, referred_by INTEGER REFERENCES customers);

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from mama_structs.references.outcomes import Counters
+from mama_structs.references.results import Counters
 
 
 def test_a_new_resolver_has_done_nothing():

@@ -7,9 +7,9 @@ import attrs
 import pytest
 from postgres_helpers import administer, database, empty_database, own_postgres, postgres, prepared, proxy
 
-from mama_structs.storage.server import Server
-from mama_structs.storage.server_store import ServerStorage
-from mama_structs.storage.store import Storage
+from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.store import ServerStorage
+from mama_structs.storage.sqlite_store import Storage
 
 __all__ = ["database", "empty_database", "own_postgres", "postgres", "prepared", "proxy"]
 

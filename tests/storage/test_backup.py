@@ -15,12 +15,12 @@ import pytest
 
 import mama_structs
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreDamaged, StoreError, StoreFull
-from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.session import Session
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.session.session import Session
 from mama_structs.storage import backup as module
 from mama_structs.storage import files
 from mama_structs.storage.backup import backup
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
 ROWS = 200
@@ -28,7 +28,7 @@ ROWS = 200
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 async def main():
     storage = Storage.open(Path(sys.argv[1]) / "journal", wait=60)

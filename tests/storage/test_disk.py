@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.storage.rows import (
+from mama_structs.storage.sealed_rows import (
     LONGEST_KEY,
     Damaged,
     New,
@@ -24,7 +24,7 @@ from mama_structs.storage.rows import (
     size_of,
     unseal,
 )
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 KEYS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=40)
 CHANGES = st.none() | st.binary(max_size=5) | st.builds(New, st.binary(max_size=5))

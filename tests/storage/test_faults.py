@@ -30,10 +30,10 @@ from mama_structs.errors import (
     StoreFull,
     StoreReadOnly,
 )
-from mama_structs.storage import opening as _opening
-from mama_structs.storage import store as _store
-from mama_structs.storage.rows import Damaged, New
-from mama_structs.storage.store import Storage
+from mama_structs.storage import cache_factory as _opening
+from mama_structs.storage import sqlite_store as _store
+from mama_structs.storage.sealed_rows import Damaged, New
+from mama_structs.storage.sqlite_store import Storage
 
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -78,8 +78,8 @@ def fill(directory, count, size=100):
 WRITER = """
 import asyncio, random, sys
 from pathlib import Path
-from mama_structs.storage.rows import New
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sealed_rows import New
+from mama_structs.storage.sqlite_store import Storage
 
 async def main(directory, name, seed, count):
     random.seed(seed)
@@ -143,7 +143,7 @@ def test_a_store_killed_while_it_is_made_can_be_opened(tmp_path):
     code = (
         "import os, sys, threading, time\n"
         "from pathlib import Path\n"
-        "from mama_structs.storage.store import Storage\n"
+        "from mama_structs.storage.sqlite_store import Storage\n"
         "threading.Thread(target=lambda: (time.sleep(float(sys.argv[2])), os.kill(os.getpid(), 9)), daemon=True).start()\n"
         "Storage.open(Path(sys.argv[1]))\n"
         "time.sleep(10)\n"
@@ -239,7 +239,7 @@ FIFO = """
 import sys
 from pathlib import Path
 from mama_structs.errors import StoreDamaged
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 try:
     Storage.open(Path(sys.argv[1]))
 except StoreDamaged as error:
@@ -463,7 +463,7 @@ async def test_a_missing_index_of_an_open_store_is_damage(tmp_path):
 
 def test_what_another_version_of_the_library_makes_is_ours(tmp_path, monkeypatch):
     """A schema that is not the known one is compared with what the installed library makes."""
-    monkeypatch.setattr("mama_structs.storage.opening._SCHEMA", "of another version")
+    monkeypatch.setattr("mama_structs.storage.cache_factory._SCHEMA", "of another version")
     fill(tmp_path / "journal", 3)
     fill(tmp_path / "journal", 3)
     plant(tmp_path / "journal", PLANTED["trigger"])
@@ -543,7 +543,7 @@ FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from mama_structs.errors import StoreFull
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 async def main():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -780,7 +780,7 @@ import os, sys
 from pathlib import Path
 from mama_structs.errors import StoreReadOnly
 from mama_structs.storage.locks import DirectoryLocks
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
@@ -823,7 +823,7 @@ import asyncio, os, sys, signal, threading
 from pathlib import Path
 from mama_structs.errors import WrongLoop
 from mama_structs.storage.locks import DirectoryLocks
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 def refused(call):
     try:
@@ -894,7 +894,7 @@ class Told(sqlite3.Connection):
 
 connect = sqlite3.connect
 sqlite3.connect = lambda *args, **kwargs: connect(*args, factory=Told, **kwargs)
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 storage = Storage.open(Path(sys.argv[1]))
 storage.enqueue([("k", b"1")])
@@ -922,7 +922,7 @@ DESCRIPTORS = """
 import asyncio, os, resource, sys
 from pathlib import Path
 from mama_structs.errors import StoreError
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 directory = Path(sys.argv[1])
 storage = Storage.open(directory / "a")
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from mama_structs.errors import StoreError
 from mama_structs.storage import connection
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 from mama_structs.storage.backup import copy
 
 directory = Path(sys.argv[1])
@@ -59,7 +59,7 @@ def wait_for(fd, count):
 CHECK = """
 import asyncio, collections, sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.open(Path(sys.argv[1]))
 keys = asyncio.run(storage.keys())
 assert not [finding for finding in asyncio.run(storage.check()) if finding.severity == "error"]

@@ -22,7 +22,7 @@ from mama_structs.storage import locks as locks_module
 from mama_structs.storage.files import TemporaryDirectory
 from mama_structs.storage.files import sweep as sweep_temporary
 from mama_structs.storage.locks import DirectoryLocks, LockFile, _offset
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -48,7 +48,7 @@ sys.stdin.readline()
 
 TEMPORARY = """
 import asyncio, sys
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.temporary()
 storage.enqueue([("k", b"1")])
 asyncio.run(storage.flush())

@@ -14,14 +14,14 @@ from contextlib import closing
 import pytest
 
 from mama_structs.errors import StoreBusy, StoreDamaged
-from mama_structs.storage.server import Server
-from mama_structs.storage.server_store import ServerStorage
-from mama_structs.storage.store import Storage
+from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.store import ServerStorage
+from mama_structs.storage.sqlite_store import Storage
 
 LOADER = """
 import sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.open(Path(sys.argv[1]))
 print("open", flush=True)
 for number in range(100_000):
@@ -155,7 +155,7 @@ async def test_a_transaction_that_may_not_wait_is_refused_at_once(tmp_path):
 STOPPED = """
 import sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.open(Path(sys.argv[1]), wait=600)
 queue = storage._open().queue
 
@@ -238,7 +238,7 @@ async def test_a_file_that_is_changed_under_an_open_store_is_damage(tmp_path, na
 OTHER = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.open(Path(sys.argv[1]))
 for number in range(20):
     storage.enqueue([(f"k{number:02}", b"x" * 500)])
@@ -269,7 +269,7 @@ WAITER = """
 import asyncio, sys
 from pathlib import Path
 from mama_structs.errors import StoreBusy
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.open(Path(sys.argv[1]), wait=1)
 print("open", flush=True)
 try:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import SessionClosed, StoreBusy, StoreUnreachable
-from mama_structs.storage.queues import WriteQueues
+from mama_structs.storage.postgres.write_queue import WriteQueues
 
 OUTCOMES = {
     "done": None,

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.log import CHANGES, STARTS, ConversationKey, ConversationLog, texts_of
-from mama_structs.descriptors.store import RefStore
-from mama_structs.storage import shared_rows
-from mama_structs.storage.rows import New, PreparedChanges, seal
+from mama_structs.refs.conversations.conversation_log import CHANGES, STARTS, ConversationKey, ConversationLog, texts_of
+from mama_structs.refs.store.ref_store import RefStore
+from mama_structs.storage.postgres import shared_rows
+from mama_structs.storage.sealed_rows import New, PreparedChanges, seal
 
 STEPS = st.tuples(st.sampled_from(["put", "put", "delete", "fork"]), st.integers(0, 3), st.integers(0, 5))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

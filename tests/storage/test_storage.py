@@ -19,9 +19,9 @@ import pytest
 
 import mama_structs
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
-from mama_structs.storage.opening import SETTINGS
-from mama_structs.storage.rows import LARGEST_VALUE, Damaged, New
-from mama_structs.storage.store import Storage
+from mama_structs.storage.cache_factory import SETTINGS
+from mama_structs.storage.sealed_rows import LARGEST_VALUE, Damaged, New
+from mama_structs.storage.sqlite_store import Storage
 
 # Children import the package that is under test here.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -172,7 +172,7 @@ async def test_values_have_a_limit(storage):
 
 async def test_a_call_is_one_transaction(storage, monkeypatch):
     """Rows of one call are never divided, however large; calls together are bounded in bytes."""
-    monkeypatch.setattr("mama_structs.storage.store._TRANSACTION_BYTES", 10)
+    monkeypatch.setattr("mama_structs.storage.sqlite_store._TRANSACTION_BYTES", 10)
     hold = threading.Event()
     holding = asyncio.ensure_future(storage.transact(lambda rows: hold.wait(10)))
     await asyncio.sleep(0.05)
@@ -450,7 +450,7 @@ def test_an_exit_without_close_writes_what_is_pending(tmp_path):
         """
 import sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.open(Path(sys.argv[1]))
 for number in range(200):
     storage.enqueue([(f"k{number}", b"x" * 10_000)])
@@ -473,7 +473,7 @@ print(temporary.directory.parent)
 def test_an_exit_without_close_removes_a_temporary_store(tmp_path):
     """What a temporary store made is gone with its process."""
     code = """
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.temporary()
 storage.enqueue([("k", b"1")])
 """
@@ -599,7 +599,7 @@ async def test_stray_files_are_found(tmp_path):
 SECOND = """
 import sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.open(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.read()

@@ -12,7 +12,7 @@ from version_helpers import accepted_writes, fill
 
 from mama_structs import Session
 from mama_structs.errors import StoreError
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 NEXT = b"mama-structs journal 2\n"
 THIS = b"mama-structs journal 1\n"

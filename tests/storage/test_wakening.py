@@ -8,7 +8,7 @@ import sqlite3
 import weakref
 from concurrent.futures import Future
 
-from mama_structs.storage.store import Storage, outcome
+from mama_structs.storage.sqlite_store import Storage, outcome
 
 
 async def test_all_who_wait_are_woken_by_one_call(monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 import mama_structs
 from mama_structs.errors import StoreDamaged
 from mama_structs.storage.backup import copy
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 from mama_structs.storage.wal import Position, count_lost, read_position
 
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -29,7 +29,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is not 
 WRITER = """
 import itertools, random, sqlite3, sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 
 directory, seed, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)
@@ -105,7 +105,7 @@ DAMAGE = {
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 storage = Storage.open(Path(sys.argv[1]))
 for number in range(1, 41):
     storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put(f"k{number:05}", bytes(100)))).result()
@@ -204,7 +204,7 @@ def test_no_row_is_lost_in_silence(tmp_path):
 OPENER = """
 import sys
 from pathlib import Path
-from mama_structs.storage.store import Storage
+from mama_structs.storage.sqlite_store import Storage
 sys.stdin.readline()
 storage = Storage.open(Path(sys.argv[1]))
 print("open", flush=True)

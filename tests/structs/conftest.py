@@ -8,7 +8,7 @@ from collections import deque
 
 import pytest
 
-from mama_structs.references.gate import reopen
+from mama_structs.references.rate_limit import reopen
 
 
 def http(payload=None, *, status=200, body=None, **headers):

@@ -9,7 +9,7 @@ import pytest
 
 from mama_structs import Session, Settings, StructsClient, StructsSource
 from mama_structs.errors import EntityNotFound, RateLimited
-from mama_structs.references.http import Backoff
+from mama_structs.references.http_api import Backoff
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.settings import ReferenceSettings

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.references.http import Backoff
+from mama_structs.references.http_api import Backoff
 from mama_structs.structs.client import StructsClient
 
 PLAYER = {"Player": {"id": "1-1"}}

@@ -37,7 +37,7 @@ from mama_structs.structs import (
     entities,
 )
 from mama_structs.structs.answers import AddressAnswer, ErrorBody
-from mama_structs.structs.convert import structure, unstructure
+from mama_structs.structs.chain_json import structure, unstructure
 from mama_structs.structs.entities import (
     AttributeRecord,
     Coin,

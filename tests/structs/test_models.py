@@ -15,7 +15,7 @@ import pytest
 from row_helpers import every_row
 
 from mama_structs import structs
-from mama_structs._lazy import homes
+from mama_structs._internal.lazy_import import homes
 from mama_structs.structs import (
     Address,
     Answer,

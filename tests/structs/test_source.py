@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from mama_structs import EntityType, Resolver, Session, Source, StructsClient, StructsSource
-from mama_structs._plain import json_text
+from mama_structs._internal.jsonable import json_text
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs import STRUCTS_SCHEME, tools
 from mama_structs.testing import FakeNode, World

@@ -25,7 +25,7 @@ from mama_structs.errors import (
     StructsAPIError,
     StructsUnreachable,
 )
-from mama_structs.references.http import (
+from mama_structs.references.http_api import (
     MAX_DEPTH,
     Backoff,
     Body,
@@ -33,7 +33,7 @@ from mama_structs.references.http import (
     decode_json,
     parse_retry_after,
 )
-from mama_structs.references.outcomes import Attempt, current_attempt
+from mama_structs.references.results import Attempt, current_attempt
 from mama_structs.structs.client import StructsClient
 
 PLAYER = {"Player": {"id": "1-11"}}

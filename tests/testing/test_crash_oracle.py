@@ -10,12 +10,12 @@ import shutil
 
 import pytest
 
-from mama_structs.testing._book import Book
-from mama_structs.testing._changes import CHANGES, EVERY_CHANGE, write
-from mama_structs.testing._comparison import compare, rows_of
-from mama_structs.testing._model import ANY, Known, after, difference
-from mama_structs.testing._oracle import opened
-from mama_structs.testing._sabotage import SABOTAGES, plant
+from mama_structs.testing.conformance.ack_log import Book
+from tests.crash.changes import CHANGES, EVERY_CHANGE, write
+from tests.crash.comparison import compare, rows_of
+from tests.crash.model import ANY, Known, after, difference
+from tests.crash.oracle import opened
+from tests.crash.sabotage import SABOTAGES, plant
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
 

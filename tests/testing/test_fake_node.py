@@ -84,7 +84,7 @@ async def test_latency_goes_by_the_most_exact_name(node, get, monkeypatch, *, sl
         await sleep(0)
 
     # What the node waits is what is asked for, whatever the machine makes of it.
-    monkeypatch.setattr("mama_structs.testing.fake_node.asyncio.sleep", noted)
+    monkeypatch.setattr("mama_structs.testing.node.fake_node.asyncio.sleep", noted)
     node.latency |= slow
     await get(path)
 

@@ -14,9 +14,9 @@ import store_helpers
 from memory_helpers import is_on_server, url_of
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing._store_checks import CAPABILITIES, CHECKS
-from mama_structs.testing.memory_suite import MemoryStoreSuite, main
-from mama_structs.testing.session_driver import RecordsDriver, ServerRecordsDriver, ServerSessionDriver, SessionDriver
+from mama_structs.testing.conformance.checks import CAPABILITIES, CHECKS
+from mama_structs.testing.conformance.memory_suite import MemoryStoreSuite, main
+from mama_structs.testing.conformance.session_driver import RecordsDriver, ServerRecordsDriver, ServerSessionDriver, SessionDriver
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,7 +175,7 @@ def test_the_command_prints_each_check_and_writes_the_results(tmp_path, capsys):
 def test_the_kit_loads_nothing_heavy(tmp_path):
     """A store's processes import the store, and nothing of ours that needs more than attrs; the kit needs no pytest."""
     code = (
-        "import sys, mama_structs.testing.memory_suite;"
+        "import sys, mama_structs.testing.conformance.memory_suite;"
         "print(*(name for name in ('numpy', 'pytest', 'diskcache', 'aiohttp', 'hypothesis') if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs.testing import World
-from mama_structs.testing._routes import PageRequest, match, paginate, respond
+from mama_structs.testing.node.routes import PageRequest, match, paginate, respond
 
 WORLD = World.generate(seed=2, players=30)
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.embedded.words import WordIndex
-from mama_structs.memory.engine import Filter
-from mama_structs.memory.model import LinkType, MemoryType
-from mama_structs.memory.text import query_terms, weighted_terms
-from mama_structs.testing.engines import PlainEngine, PlainReader
+from mama_structs.memory.engines.local.views.word_index import WordIndex
+from mama_structs.memory.types.engine import Filter
+from mama_structs.memory.types.model import LinkType, MemoryType
+from mama_structs.memory.types.text_analysis import query_terms, weighted_terms
+from mama_structs.testing.plain_engine import PlainEngine, PlainReader
 
 
 def unit(*numbers):

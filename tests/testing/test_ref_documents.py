@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
-from mama_structs.descriptors.parser import is_ref_id
+from mama_structs.refs.markup.parser import is_ref_id
 from mama_structs.testing import strategies
 from mama_structs.testing.strategies import PlantedRef, chunkings, ref_documents, ref_ids
 

@@ -16,7 +16,7 @@ from openai import APIStatusError as OpenAIError
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters import mcp
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing.scripted import ModelTurn, ScriptedModel
+from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
 from mama_structs.testing.strategies import chunkings, ref_documents
 
 EVERYWHERE = pytest.mark.parametrize("drive", DRIVES, ids=map(named, DRIVES))

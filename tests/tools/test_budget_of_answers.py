@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.adapters.answers import answer
+from mama_structs.adapters.shared.tool_results import answer
 from mama_structs.settings import AnswerSettings, DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing import FakeNode
 

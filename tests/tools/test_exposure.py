@@ -25,7 +25,7 @@ from mama_structs.tools.exposure import (
     own_words,
     pieces,
 )
-from mama_structs.tools.names import MEMORY_TOOLS, SUCCESSORS
+from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS
 
 LINES = (pathlib.Path(__file__).parents[1] / "data" / "exposure" / "messages.jsonl").read_text(encoding="utf-8")
 MESSAGES = [json.loads(line) for line in LINES.splitlines()]

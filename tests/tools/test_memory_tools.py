@@ -12,15 +12,15 @@ from jsonschema import Draft202012Validator
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.adapters.schemas import strict_schema
-from mama_structs.descriptors.store import RefStore
+from mama_structs.adapters.shared.tool_schemas import strict_schema
+from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
-from mama_structs.memory import graph
-from mama_structs.memory.model import LinkType, Noticed, NoticedMemory
-from mama_structs.memory.results import chain_of
+from mama_structs.memory.graph import traversal as graph
+from mama_structs.memory.types.model import LinkType, Noticed, NoticedMemory
+from mama_structs.memory.graph.results import chain_of
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
-from mama_structs.testing.engines import PlainReader
-from mama_structs.tools.memories import _noticed, _standing, age, beginning, line, memory_tools
+from mama_structs.testing.plain_engine import PlainReader
+from mama_structs.tools.memory_tools import _noticed, _standing, age, beginning, line, memory_tools
 
 NAMES = [
     "save/decision",

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mama_structs import RefStore, Session, Tool
-from mama_structs.adapters import answers, openai
-from mama_structs.adapters.schemas import strict_schema
+from mama_structs.adapters.shared import tool_results as answers; from mama_structs.adapters import openai
+from mama_structs.adapters.shared.tool_schemas import strict_schema
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidParameter, InvalidRange
-from mama_structs.tools.passing import passed
+from mama_structs.tools.pass_by_reference import passed
 
 CODE = "def parse(text):\n    return {{text}}\n\n# ref:code {{ref:code}}"
 WORDS = st.lists(

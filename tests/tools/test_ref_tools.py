@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs import RefStore, Session
-from mama_structs._plain import json_text
+from mama_structs._internal.jsonable import json_text
 from mama_structs.settings import AnswerSettings
-from mama_structs.tools.refs import ref_tools
+from mama_structs.tools.ref_tools import ref_tools
 
 SMALL = 1_000
 # May only fall.

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mama_structs._plain import to_jsonable
+from mama_structs._internal.jsonable import to_jsonable
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.tool import Tool
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from mama_structs import HashEmbedder, Session
-from mama_structs._plain import json_text
-from mama_structs.adapters import anthropic, openai
+from mama_structs._internal.jsonable import json_text
+from mama_structs.adapters.anthropic import messages as anthropic; from mama_structs.adapters import openai
 from mama_structs.settings import Settings, ToolSettings
-from mama_structs.tools.names import MEMORY_TOOLS, wire_name
+from mama_structs.tools.wire_names import MEMORY_TOOLS, wire_name
 
 MONTH = Path(__file__).parents[1] / "data" / "month"
 # Characters of all answers of one tool at commit 4b56ab1, on the same store and for the same calls.

@@ -23,7 +23,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mama_structs._plain import to_jsonable
+from mama_structs._internal.jsonable import to_jsonable
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.decorator import with_references
 from mama_structs.references.resolver import Resolver
@@ -814,7 +814,7 @@ def test_annotations_that_contradict_themselves_are_refused():
 
 def test_importing_tools_does_not_import_msgspec():
     """The library that makes schemas loads with the first tool."""
-    code = "import sys, mama_structs.tools.names; sys.exit('msgspec' in sys.modules)"
+    code = "import sys, mama_structs.tools.wire_names; sys.exit('msgspec' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
 

@@ -15,9 +15,9 @@ from jsonschema import Draft202012Validator
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import MamaStructsError
-from mama_structs.memory.relationships import normalised
+from mama_structs.memory.types.relationships import normalised
 from mama_structs.settings import DescriptorSettings, Settings
-from mama_structs.testing.fake_node import FakeNode
+from mama_structs.testing.node.fake_node import FakeNode
 
 
 class World:

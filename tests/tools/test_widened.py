@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mama_structs import RefStore
-from mama_structs._budget import Budget
+from mama_structs._internal.budget import Budget
 from mama_structs.tools.schema import subschemas, widened
 
 NAMES = ["a", "b", "text", "rows", "shortened", "shortened_", "ref_notes", "references"]

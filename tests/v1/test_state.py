@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 from mama_structs.errors import MigrationError
-from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.session import Session
-from mama_structs.testing.engines import PlainEngine
-from mama_structs.v1 import migrate, read_old, rollback
-from mama_structs.v1.write import PREFIX, records_of
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.session.session import Session
+from mama_structs.testing.plain_engine import PlainEngine
+from mama_structs.importers.mama_v1 import migrate, read_old, rollback
+from mama_structs.importers.mama_v1.migration import PREFIX, records_of
 
 DAY = 86_400_000
 
@@ -35,8 +35,8 @@ class Refused(Exception):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
-    monkeypatch.setattr("mama_structs.v1.write.CHUNK", 2)
-    monkeypatch.setattr("mama_structs.v1.write.CHUNK", 2)
+    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 2)
+    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 2)
 
 
 def supersede(store, topic, number, before):

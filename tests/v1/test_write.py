@@ -20,11 +20,11 @@ from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 import mama_structs
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
-from mama_structs.memory.embedding.callables import as_embedder
-from mama_structs.memory.embedding.hashed import HashEmbedder
-from mama_structs.memory.model import LinkType
-from mama_structs.v1 import migrate, rollback
-from mama_structs.v1.plan import BACKFILLED, MARK
+from mama_structs.memory.embedding.factory import as_embedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.types.model import LinkType
+from mama_structs.importers.mama_v1 import migrate, rollback
+from mama_structs.importers.mama_v1.migration_plan import BACKFILLED, MARK
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"
 COUNT = 40
@@ -34,8 +34,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Many transactions for few memories."""
-    monkeypatch.setattr("mama_structs.v1.write.CHUNK", 4)
-    monkeypatch.setattr("mama_structs.v1.write.CHUNK", 4)
+    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 4)
+    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 4)
 
 
 @pytest.fixture
@@ -291,9 +291,9 @@ async def test_a_migration_ended_at_any_transaction_goes_on_to_the_same_store(sm
 
 KILLED = """
     import asyncio, sys
-    from mama_structs.memory.embedding.hashed import HashEmbedder
-    from mama_structs.v1 import migrate, write
-    from mama_structs.session import Session
+    from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+    from mama_structs.importers.mama_v1 import migrate, write
+    from mama_structs.session.session import Session
 
     write.CHUNK = 4
 

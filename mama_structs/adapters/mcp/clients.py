@@ -17,10 +17,10 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mama_structs._control_flow import ControlFlow
-from mama_structs.adapters.answers import Turns
-from mama_structs.session import Session
-from mama_structs.tools.view import ToolView
+from mama_structs._internal.control_flow import ControlFlow
+from mama_structs.adapters.shared.tool_results import Turns
+from mama_structs.session.session import Session
+from mama_structs.tools.exposed_tools import ToolView
 
 _log = logging.getLogger("mama_structs")
 

@@ -20,12 +20,12 @@ from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mama_structs import _check
-from mama_structs._async import to_its_end
+from mama_structs._internal import validation as _check
+from mama_structs._internal.event_loop import to_its_end
 from mama_structs.adapters.mcp.http_limits import MAX_HEADER_BYTES, LimitedProtocol, LimitedRequests
 from mama_structs.adapters.mcp.server import McpServer, server_of
 from mama_structs.errors import InvalidArgument, MamaStructsError, shown
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 
 DEFAULT_PORT: Final = 8317
 PATH: Final = "/mcp"

@@ -25,7 +25,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mama_structs.adapters.mcp.jsonrpc import Decoded, IdScanner, Rejected, decode, too_long
 from mama_structs.adapters.mcp.server import McpServer, server_of
 from mama_structs.errors import MamaStructsError
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 
 _log = logging.getLogger("mama_structs")
 

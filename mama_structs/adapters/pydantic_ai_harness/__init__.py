@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_structs.adapters.answers import MAX_CHARS
-from mama_structs.memory.model import Origin
-from mama_structs.session import Session
+from mama_structs.adapters.shared.tool_results import MAX_CHARS
+from mama_structs.memory.types.model import Origin
+from mama_structs.session.session import Session
 
 try:
     from pydantic_ai.capabilities import AbstractCapability
@@ -25,7 +25,7 @@ except ImportError as _missing:
 from mama_structs.adapters.pydantic_ai_harness.conversations import SessionConversationStore
 from mama_structs.adapters.pydantic_ai_harness.memory import SessionMemoryStore
 from mama_structs.adapters.pydantic_ai_harness.overflow import SessionOverflowStore
-from mama_structs.adapters.pydantic_ai_harness.recalling import SessionRecall
+from mama_structs.adapters.pydantic_ai_harness.recall import SessionRecall
 
 __all__ = ["SessionConversationStore", "conversation_store", "memory_store", "overflow_store", "recall"]
 

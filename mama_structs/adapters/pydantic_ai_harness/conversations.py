@@ -19,7 +19,7 @@ from pydantic_ai_harness.step_persistence.conversations import (
 
 from mama_structs.errors import InvalidArgument, VersionConflict, shown
 from mama_structs.records import HostRecord, NewRecord
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 
 # A summary is under the conversation's id here, and its messages below that: to list one reads no message.
 _CONVERSATIONS: Final = ("pydantic-ai", "conversations")

@@ -18,11 +18,11 @@ from pydantic_ai_harness.memory import (
     MemorySearchResult,
 )
 
-from mama_structs.adapters.pydantic_ai_harness.searching import scores_of, snippets
+from mama_structs.adapters.pydantic_ai_harness.search import scores_of, snippets
 from mama_structs.errors import InvalidArgument, VersionConflict, shown
-from mama_structs.memory.model import Origin
+from mama_structs.memory.types.model import Origin
 from mama_structs.records import HostRecord, NewRecord
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 
 _FILES: Final = ("pydantic-ai", "memory")
 _OPERATIONS: Final = ("pydantic-ai", "memory-operations")

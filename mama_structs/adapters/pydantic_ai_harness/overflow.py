@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from mama_structs import Descriptor, RefStore
-from mama_structs._offload import measure
+from mama_structs._internal.offload import measure
 from mama_structs.errors import HandleNotFound, InvalidHandle
-from mama_structs.session import Session
+from mama_structs.session.session import Session
 
 _BYTES: Final = "application/octet-stream"
 

@@ -16,10 +16,10 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mama_structs import _check
-from mama_structs._async import called, in_own_thread
+from mama_structs._internal import validation as _check
+from mama_structs._internal.event_loop import called, in_own_thread
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError
-from mama_structs.memory.embedding.pieces import LEAST_TOKENS
+from mama_structs.memory.embedding.chunks import LEAST_TOKENS
 
 Kind = Literal["document", "query"]
 """What a text is: something to be found, or something to find it by."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.adapters.google_adk_artifacts import AdkArtifactService
+from mama_structs.adapters.google_adk.artifacts import AdkArtifactService
 
 _PLACE = Path(os.environ["MAMA_STRUCTS_SUITE"]) / "test_artifact_service.py"
 _spec = importlib.util.spec_from_file_location("adk_test_artifact_service", _PLACE)

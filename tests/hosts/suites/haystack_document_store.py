@@ -9,7 +9,7 @@ from haystack.testing import document_store as sync_tests
 from haystack.testing import document_store_async as async_tests
 
 from mama_structs import HashEmbedder, sync
-from mama_structs.adapters.haystack import HaystackDocumentStore
+from mama_structs.adapters.haystack.document_store import HaystackDocumentStore
 
 
 class OnOurs:

@@ -10,8 +10,8 @@ from langchain_tests.integration_tests.base_store import BaseStoreAsyncTests, Ba
 from langchain_tests.integration_tests.vectorstores import EMBEDDING_SIZE
 
 from mama_structs import HashEmbedder, Session, sync
-from mama_structs.adapters.langchain_stores import SessionKeyValueStore, SessionRetriever, embedder
-from mama_structs.adapters.langchain_vectors import SessionVectorStore
+from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder
+from mama_structs.adapters.langchain.vector_store import SessionVectorStore
 from mama_structs.memory.embedding.protocol import Calibration
 
 VALUES = {

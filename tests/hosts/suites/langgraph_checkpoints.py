@@ -14,7 +14,7 @@ from typing import Any
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.adapters.langgraph_checkpoints import LangGraphCheckpointer
+from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 
 
 @checkpointer_test(name="LangGraphCheckpointer")

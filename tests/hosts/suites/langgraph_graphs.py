@@ -18,7 +18,7 @@ import pytest
 from langgraph_store import Shim, main
 
 from mama_structs import HashEmbedder, Session, sync
-from mama_structs.adapters.langgraph_checkpoints import LangGraphCheckpointer
+from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 
 # What tests of the savers that we stand for are told to take.
 _OURS = frozenset({"sqlite", "sqlite_aio"})

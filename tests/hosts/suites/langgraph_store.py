@@ -23,7 +23,7 @@ import langgraph.store.memory
 import pytest
 
 from mama_structs import Session, as_embedder, sync
-from mama_structs.adapters.langgraph import LangGraphStore
+from mama_structs.adapters.langgraph.store import LangGraphStore
 
 _beside = ThreadPoolExecutor(max_workers=1)
 _open: list[sync.Session] = []

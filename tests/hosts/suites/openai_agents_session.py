@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mama_structs import HashEmbedder, sync
-from mama_structs.adapters.openai_agents_session import ConversationSession
+from mama_structs.adapters.openai_agents.session import ConversationSession
 
 # Their tests import one another from a package that is named as that of ours.
 _ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "tests"}

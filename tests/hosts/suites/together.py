@@ -41,9 +41,9 @@ async def langgraph(directory: str) -> Any:
     agents = importlib.import_module("langchain.agents")
     tool = importlib.import_module("langchain_core.tools").tool
     runtime = importlib.import_module("langgraph.config")
-    adapter = importlib.import_module("mama_structs.adapters.langchain")
-    store_of = importlib.import_module("mama_structs.adapters.langgraph").LangGraphStore
-    scripted = importlib.import_module("mama_structs.testing.scripted").ScriptedModel
+    adapter = importlib.import_module("mama_structs.adapters.langchain.tools")
+    store_of = importlib.import_module("mama_structs.adapters.langgraph.store").LangGraphStore
+    scripted = importlib.import_module("mama_structs.testing.scripted_model").ScriptedModel
 
     @tool
     async def keep(fact: str) -> str:
@@ -76,7 +76,7 @@ async def pydantic_ai(directory: str) -> Any:
     agent_of = importlib.import_module("pydantic_ai").Agent
     memory_of = importlib.import_module("pydantic_ai_harness.memory").Memory
     harness = importlib.import_module("mama_structs.adapters.pydantic_ai_harness")
-    scripted = importlib.import_module("mama_structs.testing.scripted").ScriptedModel
+    scripted = importlib.import_module("mama_structs.testing.scripted_model").ScriptedModel
 
     async with opened(directory) as session:
 
@@ -103,7 +103,7 @@ async def google_adk(directory: str) -> Any:
     sessions = importlib.import_module("google.adk.sessions").InMemorySessionService
     load_memory = importlib.import_module("google.adk.tools").load_memory
     types = importlib.import_module("google.genai").types
-    service = importlib.import_module("mama_structs.adapters.google_adk").AdkMemoryService
+    service = importlib.import_module("mama_structs.adapters.google_adk.memory").AdkMemoryService
 
     class Scripted(models.BaseLlm):  # type: ignore[misc, name-defined]
         script: list[Any]

@@ -1,0 +1,116 @@
+"""
+Keep the event loop free: measure an input, and run the work on a large one in a thread.
+
+The async methods of this package process a small input in place and a large one in a thread.
+Synchronous methods reject a large input, see `check_inline`.
+A thread shares the interpreter lock: pure Python work releases it every 5 ms, but one call into C holds it until it
+returns. Work that runs in a thread must not pass a large object to one such call (see `_plain.json_text_in_pieces`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeVar
+
+import attrs
+
+from mama_structs._internal.event_loop import in_own_thread
+from mama_structs.errors import InvalidArgument
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+INLINE_CHARS: Final = 50_000
+"""Characters and bytes that an async method processes in the event loop."""
+INLINE_ITEMS: Final = 500
+"""Items of containers that an async method processes in the event loop."""
+SYNC_CHARS: Final = 1_000_000
+"""Characters and bytes that a synchronous method accepts."""
+SYNC_REFS: Final = 1_000
+"""Refs that a synchronous method accepts in one message."""
+SYNC_ITEMS: Final = 10_000
+"""Items of containers that a synchronous method accepts."""
+
+_SCALARS: Final = frozenset({int, float, bool, complex, type(None)})
+_TEXTS: Final = (str, bytes, bytearray, memoryview)
+_COLLECTIONS: Final = (list, tuple, set, frozenset)
+
+
+@attrs.frozen
+class Load:
+    """The size of an input: the characters and bytes of its texts, and the items of its containers."""
+
+    chars: int = 0
+    items: int = 0
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the event loop may process it."""
+        return self.chars <= INLINE_CHARS and self.items <= INLINE_ITEMS
+
+
+def measure(*values: object, max_chars: int = INLINE_CHARS, max_items: int = INLINE_ITEMS) -> Load:
+    """
+    Return the size of values, or the size so far once it exceeds a limit.
+
+    The cost is bounded by the limits: a container with more items than are left is not entered.
+    """
+    chars, items = 0, 0
+    stack: list[Any] = [*values]
+    while stack and chars <= max_chars and items <= max_items:
+        value = stack.pop()
+        if type(value) in _SCALARS:
+            continue
+        if isinstance(value, _TEXTS):
+            chars += len(value)
+            continue
+        members = _members(value)
+        items += len(members)
+        if items <= max_items:
+            stack += members
+    return Load(chars, items)
+
+
+def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one for each kind of object
+    """Return what an object holds; an object of an unknown kind holds nothing."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        members: list[Any] | tuple[Any, ...] = value
+        return members
+    try:
+        if isinstance(value, Mapping):
+            return [*value, *value.values()]
+        if isinstance(value, _COLLECTIONS):
+            return [*value]
+        if attrs.has(kind):
+            return [getattr(value, field.name, None) for field in attrs.fields(kind)]
+        if dataclasses.is_dataclass(kind):
+            return [getattr(value, field.name, None) for field in dataclasses.fields(kind)]
+        if (names := getattr(kind, "__struct_fields__", None)) is not None:
+            return [getattr(value, name, None) for name in names]
+        return [*vars(value).values()] if hasattr(value, "__dict__") else range(len(value))  # type: ignore[return-value]
+    except Exception:  # noqa: BLE001 - a host's own class may raise anything; the work itself reports its error
+        return ()
+
+
+async def run_inline_or_in_thread(load: Load, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """
+    Run *function* in the event loop if *load* is small, and else in a thread.
+
+    It must not use an object that belongs to the event loop, nor change one that others read.
+    A cancelled caller waits for the end of the thread, so that nothing of it runs later.
+    """
+    if load.is_inline:
+        return function(*args, **kwargs)
+    return await in_own_thread(partial(function, *args, **kwargs))
+
+
+def check_inline(name: str, load: Load, *, hint: str) -> None:
+    """Raise `InvalidArgument` if an input is too large for a synchronous method; *hint* names the async one."""
+    for unit, size, limit in (("characters", load.chars, SYNC_CHARS), ("items", load.items, SYNC_ITEMS)):
+        if size > limit:
+            raise InvalidArgument(
+                f"{name} must have at most {limit:,} {unit} in a synchronous call, got {size:,} or more", hint=hint
+            )

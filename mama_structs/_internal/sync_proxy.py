@@ -1,0 +1,291 @@
+"""Async objects for code that has no event loop: a thread with a loop, and classes that ask in it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.thread
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from mama_structs._internal.event_loop import is_asked_in_plan
+from mama_structs.errors import SessionClosed, WrongLoop
+
+_FORWARDED: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
+# What ends with the interpreter's threads must end after the loop: it is imported, and so registered, before.
+_ENDED_AFTER: Final = concurrent.futures.thread
+
+
+class LoopThread:
+    """A thread with an event loop, in which everything lives that `mama_structs.sync` gives out."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._closable: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        # At the interpreter's end nobody waits for a daemon: `close` is called before.
+        self._thread = threading.Thread(target=self._serve, name="mama-structs-sync", daemon=True)
+        self._thread.start()
+        _at_end(self.close)
+
+    def _serve(self) -> None:
+        with self._runner:
+            while not self._is_closed:
+                # A callback of the host may exit: asyncio tells its caller, and would end the loop of all others.
+                with contextlib.suppress(KeyboardInterrupt, SystemExit):
+                    self._loop.run_forever()
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """Call *work* in the loop's thread, await what it gives, and return the result; interrupted, it is undone."""
+        self._check()
+        outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def run() -> Any:
+            given = work()
+            return await given if inspect.isawaitable(given) else given
+
+        def end(task: asyncio.Task[Any]) -> None:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if error is None:
+                outcome.set_result(task.result())
+            else:
+                outcome.set_exception(error)
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(run()))
+            tasks[0].add_done_callback(end)
+
+        try:
+            # In a copy of the caller's context.
+            self._loop.call_soon_threadsafe(begin)
+            return outcome.result()
+        except BaseException:
+            if not outcome.done():
+                # Ctrl-C, or another signal: what is saved is saved wholly or not at all before the caller goes on.
+                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+                concurrent.futures.wait([outcome])
+            raise
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise WrongLoop("the object belongs to the process that made it", hint="open another session here")
+        if is_asked_in_plan():
+            raise WrongLoop(
+                "a condition on records was about to ask the store that waits for its answer",
+                hint="read what it needs before, and look that up in it",
+            )
+        if _is_in_loop() and not _is_in_cell():
+            raise WrongLoop(
+                "mama_structs.sync would block the event loop that runs in this thread",
+                hint="here: from mama_structs import Session; session = await Session.open(...); "
+                "then await each call, such as await session.memories.search(...)",
+            )
+        if self._is_closed:
+            raise SessionClosed("the interpreter ends, and every session was closed")
+
+    def keep(self, inner: object) -> None:
+        """Close what can be entered at the end of the interpreter, if somebody still has it then."""
+        if hasattr(inner, "__aexit__"):
+            self._closable.add(inner)
+
+    def close(self) -> None:
+        """Close what is open, and end the thread."""
+        if self._is_closed or os.getpid() != self._pid:
+            return
+
+        async def close_all() -> None:
+            await asyncio.gather(*(one.close() for one in self._closable), return_exceptions=True)
+
+        self.run(close_all)
+        self._is_closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _is_in_cell() -> bool:
+    """Tell whether the loop here is a notebook's, which waits for a cell whatever that does."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel") and threading.current_thread() is threading.main_thread()
+
+
+def _at_end(call: Callable[[], None]) -> None:
+    """Have *call* called when the main thread ends, while there still are threads: `atexit` is too late for them."""
+    register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001 - as concurrent.futures does
+    # It refuses where the interpreter is ending by now.
+    with contextlib.suppress(RuntimeError):
+        register(call)
+
+
+class _Threads:
+    """The thread with a loop of this process, made at its first use."""
+
+    def __init__(self) -> None:
+        self.reset()
+        os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Begin anew, as a forked child must: threads do not come along."""
+        self._guard = threading.Lock()
+        self._own: LoopThread | None = None
+
+    def get(self) -> LoopThread:
+        with self._guard:
+            if self._own is None:
+                self._own = LoopThread()
+            return self._own
+
+
+_threads: Final = _Threads()
+_facades: Final[dict[type, type[Facade]]] = {}
+
+
+class Facade:
+    """Stands for an async object in code without an event loop; what it gives out stands for the object's own."""
+
+    _kind: Callable[..., Any]
+    _inner: Any
+    _thread: LoopThread
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self._thread = _threads.get()
+        self._inner = self._thread.run(functools.partial(self._kind, *map(bare, arguments), **_bare_in(keywords)))
+        self._thread.keep(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._shown(getattr(self._inner, name))
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in vars(self._inner) if not name.startswith("_"))})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Facade) and self._inner is other._inner
+
+    def __hash__(self) -> int:
+        return hash(id(self._inner))
+
+    def __repr__(self) -> str:
+        return f"<sync {self._inner!r}>"
+
+    def _shown(self, value: Any) -> Any:
+        return _shown(value, self._thread)
+
+
+def bare(value: Any) -> Any:
+    """Return the async object that a facade stands for, anything else as it is."""
+    return value._inner if isinstance(value, Facade) else value  # noqa: SLF001 - its own
+
+
+def _bare_in(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: bare(value) for name, value in keywords.items()}
+
+
+def run_beside(facade: Any, work: Callable[[], Any]) -> Any:
+    """Do *work*, such as an adapter's, in the loop of what a facade stands for, and return its result."""
+    return facade._thread.run(work)  # noqa: SLF001 - its own
+
+
+def _shown(value: Any, thread: LoopThread) -> Any:
+    facade = _facades.get(type(value))
+    if facade is None:
+        return value
+    made: Facade = object.__new__(facade)
+    made._inner, made._thread = value, thread  # noqa: SLF001 - its own
+    thread.keep(value)
+    return made
+
+
+def facade_of(kind: type[Any], *, module: str) -> Any:
+    """Return a class whose methods do what those of *kind* do, and return when it is done."""
+    members: dict[str, Any] = {"__module__": module, "__doc__": kind.__doc__, "_kind": kind}
+    for name, value in vars(kind).items():
+        if isinstance(value, property):
+            members[name] = property(_method(value.fget), doc=value.__doc__)
+        elif isinstance(value, staticmethod | classmethod):
+            members[name] = staticmethod(_function(getattr(kind, name)))
+        elif inspect.isasyncgenfunction(value):
+            members[name] = _generator(value)
+        elif inspect.isfunction(value) and not inspect.isasyncgenfunction(inspect.unwrap(value)):
+            members[name] = _method(value)
+    members = {
+        name: value
+        for name, value in members.items()
+        if not name.startswith("_") or name in ("__module__", "__doc__", "_kind", *_FORWARDED)
+    }
+    if "__iter__" in vars(kind):
+        members["__iter__"] = _iterate
+    if "__aenter__" in vars(kind):
+        members.update(__enter__=_enter, __exit__=_exit)
+    made = type(kind.__name__, (Facade,), members)
+    _facades[kind] = made
+    return made
+
+
+def _method(function: Any) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(self: Facade, *arguments: Any, **keywords: Any) -> Any:
+        given = map(bare, arguments)
+        work = functools.partial(function, self._inner, *given, **_bare_in(keywords))
+        return self._shown(self._thread.run(work))
+
+    return call
+
+
+def _generator(function: Any) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def iterate(self: Facade, *arguments: Any, **keywords: Any) -> Iterator[Any]:
+        inner = function(self._inner, *map(bare, arguments), **_bare_in(keywords))
+        try:
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    yield self._shown(self._thread.run(inner.__anext__))
+        finally:
+            # One that a script left in its middle ends with the interpreter, and has nothing to give back by then.
+            with contextlib.suppress(SessionClosed, WrongLoop):
+                self._thread.run(inner.aclose)
+
+    return iterate
+
+
+def _function(function: Any) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        thread = _threads.get()
+        work = functools.partial(function, *map(bare, arguments), **_bare_in(keywords))
+        return _shown(thread.run(work), thread)
+
+    return call
+
+
+def _iterate(self: Facade) -> Iterator[Any]:
+    """Return an iterator over what there is now."""
+    return iter(self._thread.run(lambda: list(self._inner)))
+
+
+def _enter(self: Facade) -> Facade:
+    """Return the object itself."""
+    self._thread.run(self._inner.__aenter__)
+    return self
+
+
+def _exit(self: Facade, *raised: object) -> None:
+    """Close the object."""
+    self._thread.run(lambda: self._inner.__aexit__(*raised))

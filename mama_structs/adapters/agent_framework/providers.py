@@ -1,0 +1,246 @@
+"""A session's memory for Microsoft's Agent Framework; needs the extra ``agent-framework``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from mama_structs._internal.control_flow import ControlFlow, available_types
+from mama_structs._internal.telemetry import raised
+from mama_structs.adapters.agent_framework.message_dedup import repeated
+from mama_structs.adapters.shared.tool_results import MAX_CHARS, Turns, hear, kept, offered, recall_for
+from mama_structs.adapters.shared.tool_schemas import plain_schema
+from mama_structs.refs.messages.media import Media
+from mama_structs.errors import SessionClosed, WrongLoop
+from mama_structs.session.session import Session
+from mama_structs.tools.schema import HOST_PARAMETERS
+from mama_structs.tools.tool import Tool
+
+try:
+    from agent_framework import (
+        AgentSession,
+        ChatContext,
+        ChatMiddleware,
+        ChatResponse,
+        Content,
+        ContextProvider,
+        FunctionInvocationContext,
+        FunctionTool,
+        HistoryProvider,
+        Message,
+        ResponseStream,
+        SessionContext,
+        SupportsAgentRun,
+    )
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.agent_framework.providers needs Microsoft's Agent Framework: "
+        "pip install 'mama-structs[agent-framework]'"
+    ) from _missing
+
+_log = logging.getLogger("mama_structs")
+_CONTROL_FLOW: Final = ControlFlow(
+    exceptions=(
+        *available_types("agent_framework", "MiddlewareTermination", "MiddlewareFailure"),
+        *available_types("agent_framework.exceptions", "UserInputRequiredException"),
+    ),
+    results=(Content,),
+)
+_SOURCE: Final = "mama-structs"
+_HISTORY: Final = "mama-structs-history"
+_LABEL: Final = "agent-framework"
+# As the framework's own history calls what has no name.
+_NAMELESS: Final = "default"
+
+
+class SessionContextProvider(ContextProvider):
+    """
+    Gives an agent a session's memory, for ``Agent(..., context_providers=[...])``.
+
+    Before a run it tells the model what the session recalls for the user's message, as a message of its own before it,
+    and offers it the session's tools. What the model marks in an answer is stored before the calls of the same answer
+    run. After the run the session can learn from what was said. What goes wrong with memory ends no run, but for a
+    session that was closed, or belongs to another event loop.
+
+    Args:
+        session: Whose memories, tools and refs; it must be open while the agent runs, on the event loop that opened it.
+        source_id: The provider's name among those of an agent.
+        max_chars: Characters of what is recalled at the most, 300 or more.
+        tools: Whether the model is offered the session's tools.
+        extract: What asks a model for what to learn from a run, as `Session.remember` calls it; None for a session that
+            learns nothing by itself.
+
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        source_id: str = _SOURCE,
+        max_chars: int = MAX_CHARS,
+        tools: bool = True,
+        extract: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__(source_id)
+        self._session = session
+        self._max_chars = max_chars
+        self._offers = tools
+        self._extract = extract
+
+    async def before_run(
+        self,
+        *,
+        agent: SupportsAgentRun,  # noqa: ARG002 - the framework's words, here and below
+        session: AgentSession,  # noqa: ARG002
+        context: SessionContext,
+        state: dict[str, Any],  # noqa: ARG002
+    ) -> None:
+        """Put what is recalled before what the user said, and offer the tools."""
+        # A history that keeps what was recalled has it in this request; else it is told again where it matters.
+        is_kept = any(self._recalled(one) for one in context.get_messages())
+        text = await recall_for(
+            self._session, _plain(context.input_messages), max_chars=self._max_chars, again=not is_kept
+        )
+        if text:
+            context.extend_messages(self, [Message("user", [text])])
+        if self._offers:
+            turns = Turns(self._session, control_flow=_CONTROL_FLOW)
+            context.extend_tools(
+                self.source_id, [_function_tool(turns, self._session, *one) for one in offered(self._session)]
+            )
+        context.extend_middleware(self.source_id, _Hearing(self._session))
+
+    async def after_run(
+        self,
+        *,
+        agent: SupportsAgentRun,  # noqa: ARG002
+        session: AgentSession,  # noqa: ARG002
+        context: SessionContext,
+        state: dict[str, Any],  # noqa: ARG002
+    ) -> None:
+        """Store what the model marked, and learn from what was said."""
+        answered = context.response.messages if context.response is not None else []
+        await _hear(self._session, answered)
+        if self._extract is None:
+            return
+        try:
+            await self._session.remember(_plain([*context.input_messages, *answered]), extract=self._extract)
+        except (SessionClosed, WrongLoop):
+            raise
+        except Exception as error:  # noqa: BLE001 - a host's model may fail in any way, and the answer is there
+            _log.error("nothing is learnt of a run: %s", raised(error))
+
+    def _recalled(self, message: Message) -> bool:
+        source = message.additional_properties.get("_attribution")
+        return isinstance(source, dict) and source.get("source_id") == self.source_id
+
+
+class SessionHistoryProvider(HistoryProvider):
+    """
+    Keeps the messages of conversations, for ``Agent(..., context_providers=[...])``.
+
+    Each message is a record under the labels ``("agent-framework", session_id)``, in order, as the framework's own
+    JSON. No search or recall finds them. What of a run is stored, and what it is given, is for the framework's options.
+
+    Args:
+        session: Where the messages are kept.
+        source_id: The provider's name among those of an agent. One with another name than this has messages of its own,
+            below a label of that name.
+        skip_excluded: Whether messages are passed over that a compaction of the framework marked as excluded.
+        options: As for `agent_framework.HistoryProvider`: *load_messages*, *store_inputs*, *store_outputs*,
+            *store_context_messages*, *store_context_from*.
+
+    Raises:
+        InvalidArgument: A message is no JSON, or too large; nothing of its run was stored.
+        StoreError: The messages cannot be read or written.
+
+    """
+
+    def __init__(
+        self, session: Session, *, source_id: str = _HISTORY, skip_excluded: bool = False, **options: Any
+    ) -> None:
+        super().__init__(source_id, **options)
+        self._session = session
+        self._skips = skip_excluded
+
+    async def get_messages(
+        self,
+        session_id: str | None,
+        *,
+        state: dict[str, Any] | None = None,  # noqa: ARG002
+        **kwargs: Any,  # noqa: ARG002
+    ) -> list[Message]:
+        """Return the messages of a conversation in their order."""
+        found = await self._kept(session_id)
+        return [one for one in found if not (self._skips and one.additional_properties.get("_excluded", False))]
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[Message],
+        *,
+        state: dict[str, Any] | None = None,  # noqa: ARG002
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
+        """Store the messages of a run, without those at their beginning that are kept already."""
+        known = await self._kept(session_id, limit=len(messages)) if messages else []
+        if new := messages[repeated(known, messages) :]:
+            await self._session.records.append(self._labels(session_id), [one.to_dict() for one in new])
+
+    async def _kept(self, session_id: str | None, *, limit: int | None = None) -> list[Message]:
+        labels = self._labels(session_id)
+        found = await self._session.records.list(labels, nested=False, limit=limit, last_first=True)
+        return [Message.from_dict(one.value) for one in reversed(found)]
+
+    def _labels(self, session_id: str | None) -> tuple[str, ...]:
+        labels = (_LABEL, session_id or _NAMELESS)
+        return labels if self.source_id == _HISTORY else (*labels, self.source_id)
+
+
+class _Hearing(ChatMiddleware):
+    """Stores what the model marks in an answer before the calls of the same answer run."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        await call_next()
+        if isinstance(context.result, ResponseStream):
+            context.result = context.result.with_result_hook(self._heard)
+        elif context.result is not None:
+            await self._heard(context.result)
+
+    async def _heard(self, response: ChatResponse) -> ChatResponse:
+        await _hear(self._session, response.messages)
+        return response
+
+
+async def _hear(session: Session, messages: Sequence[Message]) -> None:
+    for message in messages:
+        if message.role == "assistant" and message.text:
+            await hear(session, message.text)
+
+
+def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Return what was said in messages, in a form that a session reads."""
+    return [{"role": one.role, "content": one.text} for one in messages if one.text]
+
+
+def _function_tool(turns: Turns, session: Session, wire: str, tool: Tool) -> FunctionTool:
+    async def call(ctx: FunctionInvocationContext, **arguments: Any) -> str | list[Content] | Any:
+        answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, ctx))
+        if answered.is_native:
+            return answered.data
+        # Return errors: of an exception that a function raises, the framework does not show the text to the model.
+        return [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
+
+    return FunctionTool(name=wire, description=tool.description, func=call, input_model=plain_schema(tool.input_schema))
+
+
+def _content(session: Session, part: str | Media) -> Content:
+    if not isinstance(part, Media):
+        return Content.from_text(part)
+    if part.url or (part.content is not None and part.kind != "file"):
+        return Content.from_uri(part.url or part.data_url, media_type=part.mime_type)
+    return Content.from_text(kept(session, part))

@@ -1,0 +1,235 @@
+"""
+A session's tools for Anthropic's Messages API: what to send, and what to answer.
+
+Dicts come out, and SDK objects or dicts go in, so the SDK itself is not imported here; the extra ``anthropic`` has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from mama_structs._internal.prompt_quoting import without_recalled
+from mama_structs.adapters.shared.tool_results import (
+    MAX_CHARS,
+    ToolCall,
+    answer_call,
+    asked_now,
+    hear,
+    is_taken,
+    kept,
+    log_cut_off,
+    named,
+    offered,
+    recall_for,
+)
+from mama_structs.adapters.shared.tool_schemas import is_recursive, plain_schema, strict_schema
+from mama_structs.refs.messages.media import Media
+from mama_structs.refs.messages.provider_messages import field, text_field
+from mama_structs.errors import InvalidArgument, shown
+from mama_structs.session.session import Session
+from mama_structs.tools.schema import JSONSchema, subschemas
+from mama_structs.tools.tool import Tool
+
+# Anthropic's limits for all strict tools of a request together (structured outputs, schema complexity limits).
+_MAX_STRICT_TOOLS: Final = 20
+_MAX_OPTIONAL: Final = 24
+_MAX_UNIONS: Final = 16
+# One other name among a tool's arguments, and Anthropic refuses the request with all its tools.
+_PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+# The stop reasons with which all calls of a message are complete. Not "stop_sequence": the sequence may stand in the
+# arguments of the last call. Not "pause_turn" and "compaction": the model goes on with this message.
+FINISHED: Final[frozenset[str]] = frozenset({"end_turn", "tool_use"})
+# Anthropic's own tool that searches those whose loading is deferred.
+_SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+_ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
+
+
+def tools(
+    session: Session,
+    *,
+    message: object = None,
+    strict: bool | Collection[str] = False,
+    defer: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """
+    Return a session's tools as the argument ``tools`` of ``client.messages.create``.
+
+    Args:
+        session: Whose tools.
+        message: What the user said, by which `Session.tools_for` chooses; None for all tools.
+        strict: Whether the model is held to the schemas: of these tools (``["save/decision"]``), or of all. Anthropic
+            takes some 20 strict tools in a request, with 24 optional arguments: in the tools' order, those that fit.
+        defer: Names of tools that are left out of the prompt until the model searches for them, with a tool of
+            Anthropic's that is added. So a model chooses from fewer tools, and the list and the prompt's cache stay the
+            same.
+
+    Raises:
+        InvalidArgument: A tool has an argument whose name Anthropic does not take.
+        UnknownTool: *strict* or *defer* names a tool that there is not.
+
+    """
+    held = named(session.tools, "strict", which=strict)
+    later = named(session.tools, "defer", which=defer)
+    budget = _Budget()
+    sent = [
+        {
+            **_tool(wire, tool, strict=budget.taken(tool.input_schema) if tool.name in held else None),
+            **({"defer_loading": True} if tool.name in later else {}),
+        }
+        for wire, tool in offered(session, message)
+    ]
+    return [*sent, dict(_SEARCH)] if later else sent
+
+
+async def handle(
+    session: Session, message: object, *, stop_reason: str | None = None, host: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """
+    Run the tool calls of a model's message in order, and return the user's message to append.
+
+    All results are in one message, as Anthropic requires, in the order of the calls and with their ids. The result of a
+    failed call has ``is_error`` and says what to change. Only finished calls run: unless the message ended with
+    ``"tool_use"`` or ``"end_turn"``, its last call is answered as cut off and does not run. Refs in the model's text
+    are stored before the calls run. Other blocks (thinking, calls that Anthropic ran) are skipped. Blocks that cannot
+    be read are skipped, logged and reported to the model. Append the model's message before the result.
+
+    Args:
+        session: Whose tools and refs.
+        message: A Message, its content, or a list of ``tool_use`` blocks; objects of the SDK or dicts.
+        stop_reason: The message's, if *message* is its content or a list of blocks, which have none.
+        host: Values for the tools' parameters ``ctx``, ``run_context`` and ``tool_context``, which no model sees.
+
+    Returns:
+        The message, or None if there are no calls.
+
+    Raises:
+        InvalidArgument: *message* is none of these; nothing ran.
+        SessionClosed: The session is closed.
+        WrongLoop: It belongs to another event loop.
+
+    """
+    calls = _calls(message, stop_reason)
+    await hear(session, message)
+    results = [await _result(session, call, host) for call in calls]
+    return {"role": "user", "content": results} if results else None
+
+
+async def recalled(
+    session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = MAX_CHARS
+) -> list[Mapping[str, Any]]:
+    """
+    Return a conversation with what the session recalls for the user's message at its end, as a block behind its own.
+
+    It is data, quoted so that it gives no orders; the user's own words stay as they are, and so do the list and the
+    message that were passed. Keep what is returned as the conversation: each fact is told once, unless it changed. A
+    conversation whose last message is the model's, or was recalled for already, comes back the same.
+
+    Args:
+        session: Whose memories.
+        messages: The argument ``messages`` of a request.
+        max_chars: Characters of what is recalled at the most, 300 or more.
+
+    Raises:
+        SessionClosed: The session is closed.
+        WrongLoop: It belongs to another event loop.
+
+    """
+    said = [*messages]
+    content = field(said[-1], "content") if said else None
+    blocks = [*content] if isinstance(content, list | tuple) else [{"type": "text", "text": content or asked_now(said)}]
+    texts = [block if isinstance(block, str) else field(block, "text") for block in blocks]
+    if any(isinstance(text, str) and text != without_recalled(text) for text in texts):
+        return said
+    text = await recall_for(session, said, max_chars=max_chars)
+    if not text:
+        return said
+    message = said[-1] if isinstance(said[-1], Mapping) else {"role": "user"}
+    return [*said[:-1], {**message, "content": [*blocks, {"type": "text", "text": text}]}]
+
+
+@attrs.define
+class _Budget:
+    """What is left of Anthropic's limits for strict tools."""
+
+    tools: int = _MAX_STRICT_TOOLS
+    optional: int = _MAX_OPTIONAL
+    unions: int = _MAX_UNIONS
+
+    def taken(self, schema: JSONSchema) -> JSONSchema | None:
+        """Return a schema's strict form and count it; None where it has none, or none that still fits."""
+        strict = strict_schema(schema, nullable=False)
+        if strict is None or is_recursive(strict):
+            return None
+        optional, unions = _counts(strict)
+        if self.tools < 1 or self.optional < optional or self.unions < unions:
+            return None
+        self.tools, self.optional, self.unions = self.tools - 1, self.optional - optional, self.unions - unions
+        return strict
+
+
+def _counts(schema: JSONSchema) -> tuple[int, int]:
+    """Count the optional properties and those of several types, in all objects of a schema."""
+    optional = unions = 0
+    for node in subschemas(schema):
+        properties = node.get("properties", {})
+        optional += len(properties.keys() - set(node.get("required", ())))
+        unions += sum("anyOf" in one for one in properties.values())
+    return optional, unions
+
+
+def _tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]:
+    unfit = [name for name in tool.input_schema.get("properties", {}) if not _PROPERTY.fullmatch(name)]
+    if unfit:
+        raise InvalidArgument(
+            f"{tool.name}: Anthropic does not take an argument named {shown(unfit[0])}",
+            hint="use at most 64 of the letters A to Z, digits, _ . and - in names of arguments",
+        )
+    described = {"name": wire, "description": tool.description}
+    if strict is not None:
+        return {**described, "input_schema": strict, "strict": True}
+    return {**described, "input_schema": plain_schema(tool.input_schema)}
+
+
+async def _result(session: Session, call: ToolCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
+    answered = await answer_call(session, call, host=host)
+    content = [_block(session, part) for part in answered.parts] if answered.has_media else answered.text
+    return {"type": "tool_result", "tool_use_id": call.id, "content": content, "is_error": answered.is_error}
+
+
+def _block(session: Session, part: str | Media) -> dict[str, Any]:
+    if not isinstance(part, Media):
+        return {"type": "text", "text": part}
+    if not is_taken(part):
+        return {"type": "text", "text": kept(session, part)}
+    if part.url:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": part.mime_type, "data": part.data}}
+
+
+def _calls(message: object, stop_reason: str | None) -> list[ToolCall]:
+    content = message if isinstance(message, list | tuple) else field(message, "content")
+    is_message = isinstance(message, list | tuple) or field(message, "role") == "assistant"
+    if not is_message or not isinstance(content, list | tuple | str):
+        raise InvalidArgument(
+            f"the model's message must be one of Anthropic's, got {type(message).__name__}", hint=_ACCEPTED
+        )
+    blocks: Sequence[object] = [] if isinstance(content, str) else content
+    called = [block for block in blocks if field(block, "type") == "tool_use"]
+    own_reason = field(message, "stop_reason")
+    reason = stop_reason if own_reason is None else own_reason
+    is_finished = isinstance(reason, str) and reason in FINISHED
+    if called and not is_finished:
+        log_cut_off(reason, "stop_reason=...")
+    return [
+        ToolCall(
+            id=text_field(block, "id"),
+            name=text_field(block, "name"),
+            arguments=field(block, "input"),
+            is_cut_off=not is_finished and number == len(called),
+        )
+        for number, block in enumerate(called, start=1)
+    ]

@@ -1,0 +1,250 @@
+"""Google ADK's artifact service on a session's records; needs the extra ``google-adk``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+
+from mama_structs import sync
+from mama_structs.adapters.shared.loop_bridge import Bridge
+from mama_structs.adapters.google_adk.common import HOST, digest, refused
+from mama_structs.errors import VersionConflict
+from mama_structs.records import NewRecord
+from mama_structs.session.session import Session
+
+try:
+    from google.adk.artifacts import BaseArtifactService, artifact_util
+    from google.adk.artifacts.base_artifact_service import ArtifactVersion, ensure_part
+    from google.adk.errors.input_validation_error import InputValidationError
+    from google.genai import types
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.google_adk.artifacts needs the Agent Development Kit: "
+        "pip install 'mama-structs[google-adk]'"
+    ) from _missing
+
+_USER: Final = "user:"
+_ABOUT: Final = "about"
+_PIECE: Final = 1_000_000  # characters: as JSON of a record's value they stay below its limit
+_REFERENCES: Final = 5  # as many as ADK's own services follow
+# What a rewind of an ADK session saves in place of an artifact that was not there yet.
+_REWOUND: Final = types.Part(inline_data=types.Blob(mime_type="application/octet-stream", data=b""))
+
+
+class AdkArtifactService(BaseArtifactService):
+    """
+    Files of an ADK app, each version kept: ``Runner(artifact_service=...)``.
+
+    An artifact of any size is saved wholly or not at all, under the next version, whatever other processes save.
+    Without a session, or with a name that begins with ``user:``, it is its user's, and is listed with that prefix.
+    Its URI (``artifact://...``) is one that other artifacts may refer to. No search finds artifacts.
+    Every method raises `InputValidationError` where a name breaks ADK's rules or is too long.
+
+    Args:
+        session: Where artifacts are kept. An async one may be used in any event loop while its own runs.
+
+    """
+
+    def __init__(self, session: Session | sync.Session) -> None:
+        self._bridge = Bridge(session)
+        self._records = self._bridge.session.records
+
+    async def save_artifact(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        filename: str,
+        artifact: types.Part | dict[str, Any],
+        session_id: str | None = None,
+        custom_metadata: dict[str, Any] | None = None,
+    ) -> int:
+        """
+        Save text, bytes, or a reference to a file or another artifact, and return its version, 0 for the first.
+
+        Raises:
+            InputValidationError: It is none of these, it refers to an artifact of another user or session, or its
+                metadata are no JSON.
+
+        """
+        place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
+        part = ensure_part(artifact)
+        mime_type = _mime_type(part, place)
+        with refused():
+            body = part.model_dump_json(exclude_none=True)
+            return await self._bridge.arun(lambda: self._save(place, body, mime_type, custom_metadata or {}))
+
+    async def load_artifact(
+        self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
+    ) -> types.Part | None:
+        """Return a version of an artifact, or of the one that it refers to; None where there is none."""
+        place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
+        return await self._bridge.arun(lambda: self._load(place, version))
+
+    async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
+        """Return the names of a session's and its user's artifacts, in order; without a session the user's."""
+        scopes = [_scope(app_name, user_id, owner) for owner in {None, session_id}]
+
+        async def names() -> list[str]:
+            labels = [found for scope in scopes for found in await self._records.labels(scope)]
+            found = await self._records.get_many([(one, _ABOUT) for one in labels])
+            return sorted(one.value["filename"] for one in found if one is not None)
+
+        with refused():
+            return await self._bridge.arun(names)
+
+    async def delete_artifact(
+        self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
+    ) -> None:
+        """Delete an artifact with all its versions."""
+        place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
+        with refused():
+            await self._bridge.arun(lambda: self._delete(place))
+
+    async def list_versions(
+        self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
+    ) -> list[int]:
+        """Return the versions of an artifact, the first one first."""
+        return [one.version for one in await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))]
+
+    async def list_artifact_versions(
+        self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
+    ) -> list[ArtifactVersion]:
+        """Return what is known of each version of an artifact, the first one first."""
+        return await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))
+
+    async def get_artifact_version(
+        self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
+    ) -> ArtifactVersion | None:
+        """Return what is known of a version of an artifact, the newest where none is named."""
+        found = await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))
+        return next((one for one in reversed(found) if version in (None, one.version)), None)
+
+    async def _versions(self, place: _ArtifactPlace) -> list[ArtifactVersion]:
+        with refused():
+            found = await self._bridge.arun(lambda: self._records.history(place.labels, _ABOUT))
+        return [ArtifactVersion.model_validate(one.value["about"]) for one in reversed(found)]
+
+    async def _save(self, place: _ArtifactPlace, body: str, mime_type: str | None, metadata: dict[str, Any]) -> int:
+        """Save under the next version; again where another one took it meanwhile."""
+        pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
+        while True:
+            newest = await self._records.get(place.labels, _ABOUT)
+            version = 0 if newest is None else newest.value["about"]["version"] + 1
+            about = ArtifactVersion(version=version, canonical_uri=place.uri(version), mime_type=mime_type)
+            # As the caller gave them: pydantic would write a NaN as null.
+            told = about.model_dump(mode="json") | {"custom_metadata": metadata}
+            value = {"filename": place.filename, "pieces": len(pieces), "about": told}
+            was = 0 if newest is None else newest.version
+            new = [NewRecord(place.labels, _ABOUT, value, history=True, if_version=was)]
+            new += [NewRecord(*at, piece) for at, piece in zip(_pieces(place, value), pieces, strict=True)]
+            try:
+                await self._records.put_many(new)
+            except VersionConflict:
+                continue
+            return version
+
+    async def _delete(self, place: _ArtifactPlace) -> None:
+        """Delete all versions at once; again where another one came meanwhile."""
+        while versions := await self._records.history(place.labels, _ABOUT):
+            pieces = [at for one in versions for at in _pieces(place, one.value)]
+            try:
+                await self._records.put_many([], delete=[(place.labels, _ABOUT, versions[0].version), *pieces])
+            except VersionConflict:
+                continue
+            return
+
+    async def _load(self, place: _ArtifactPlace, version: int | None) -> types.Part | None:
+        """Return an artifact, following references."""
+        for remaining in range(_REFERENCES, -1, -1):
+            with refused():
+                part = await self._part(place, version)
+            if part is None or not artifact_util.is_artifact_ref(part):
+                break
+            target = _target(part, place, remaining=remaining)
+            version = target.version
+            place = _ArtifactPlace.of(target.app_name, target.user_id, target.session_id, target.filename)
+        return None if part == _REWOUND else part
+
+    async def _part(self, place: _ArtifactPlace, version: int | None) -> types.Part | None:
+        """Return what a version holds, None where there is none."""
+        versions = await self._records.history(place.labels, _ABOUT)
+        value = next((one.value for one in versions if version in (None, one.value["about"]["version"])), None)
+        pieces = [] if value is None else await self._records.get_many(_pieces(place, value))
+        # Of one that was deleted meanwhile some are not there.
+        whole = [one.value for one in pieces if one is not None]
+        return types.Part.model_validate_json("".join(whole)) if whole and len(whole) == len(pieces) else None
+
+
+@attrs.frozen
+class _ArtifactPlace:
+    """Whose artifact it is, and its name; *session_id* is the caller's, whom the artifact of a user does not need."""
+
+    app_name: str
+    user_id: str
+    session_id: str | None
+    filename: str
+
+    @classmethod
+    def of(cls, app_name: str, user_id: str, session_id: str | None, filename: str) -> _ArtifactPlace:
+        """Return the place that ADK's arguments name; of several forms of one name it is the same place."""
+        name = filename if session_id is not None or filename.startswith(_USER) else f"{_USER}{filename}"
+        if name in ("", _USER):
+            raise InputValidationError("filename must not be empty.")
+        # As ADK's session services do: " s1" and "s1" are one session.
+        return cls(app_name, user_id, None if session_id is None else session_id.strip(), name)
+
+    @property
+    def owner(self) -> str | None:
+        """The session that it belongs to, None for the user."""
+        return None if self.filename.startswith(_USER) else self.session_id
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (*_scope(self.app_name, self.user_id, self.owner), digest(self.filename))
+
+    def uri(self, version: int) -> str:
+        return artifact_util.get_artifact_uri(self.app_name, self.user_id, self.filename, version, self.owner)
+
+
+def _scope(app_name: str, user_id: str, session_id: str | None) -> tuple[str, ...]:
+    """Return the labels of a session's artifacts, or of the user's, without the name."""
+    artifact_util.validate_path_segment(app_name, "app_name")
+    artifact_util.validate_path_segment(user_id, "user_id")
+    labels = (HOST, "artifacts", app_name, user_id)
+    if session_id is None:
+        return (*labels, "user")
+    artifact_util.validate_path_segment(session_id, "session_id")
+    return (*labels, "session", session_id.strip())
+
+
+def _pieces(place: _ArtifactPlace, value: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
+    """Return where the pieces of a version are."""
+    version = value["about"]["version"]
+    return [(place.labels, f"{version}.{number}") for number in range(value["pieces"])]
+
+
+def _mime_type(part: types.Part, place: _ArtifactPlace) -> str | None:
+    """Return the type of what an artifact holds, None for a reference to another one; refuse what is none of ADK's."""
+    if part.inline_data is not None and part.inline_data.data is not None:
+        return part.inline_data.mime_type
+    if part.text is not None:
+        return "text/plain"
+    if part.file_data is None or not part.file_data.file_uri:
+        raise InputValidationError("Not supported artifact type: it has no text, no data and no file.")
+    if not artifact_util.is_artifact_ref(part):
+        return part.file_data.mime_type
+    _target(part, place, remaining=1)
+    return None
+
+
+def _target(part: types.Part, place: _ArtifactPlace, *, remaining: int) -> artifact_util.ParsedArtifactUri:
+    """Return which artifact another one refers to; refuse those of other users and sessions."""
+    return artifact_util.resolve_artifact_reference(
+        file_uri=(part.file_data and part.file_data.file_uri) or "",
+        app_name=place.app_name,
+        user_id=place.user_id,
+        session_id=place.session_id,
+        remaining_depth=remaining,
+    )

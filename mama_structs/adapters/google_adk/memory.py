@@ -1,0 +1,232 @@
+"""Google ADK's memory service on a session's records; needs the extra ``google-adk``."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from mama_structs._internal import validation as _check; from mama_structs import sync
+from mama_structs.adapters.shared.loop_bridge import Bridge
+from mama_structs.adapters.google_adk.common import HOST, digest, refused
+from mama_structs.errors import VersionConflict
+from mama_structs.memory.types.model import MemoryType
+from mama_structs.memory.search.scores import SHOWN
+from mama_structs.records import HostRecord, NewRecord
+from mama_structs.session.session import Session
+
+try:
+    from google.adk.errors.input_validation_error import InputValidationError
+    from google.adk.events import Event
+    from google.adk.memory import BaseMemoryService
+    from google.adk.memory.base_memory_service import SearchMemoryResponse
+    from google.adk.memory.memory_entry import MemoryEntry
+    from google.adk.sessions import Session as AdkSession
+    from google.genai import types
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.google_adk.memory needs the Agent Development Kit: pip install 'mama-structs[google-adk]'"
+    ) from _missing
+
+# What a search takes; ADK asks with all that a user wrote.
+_LONGEST_QUESTION: Final = 10_000
+_OTHERS: Final = tuple(one for one in MemoryType if one is not MemoryType.RECORD)
+
+
+class AdkMemoryService(BaseMemoryService):
+    """
+    What the users of an ADK app said and were told, found by meaning, words and time: ``Runner(memory_service=...)``.
+
+    Each event with text is a record of its user, kept once however often its session is added, and found with the time
+    at which it was said. Reasoning (`Part.thought`) is left out. Other users of an app find nothing of it here. The
+    session's own search and recall, and every other host on the same namespace, do.
+
+    Args:
+        session: Where memories are kept. An async one may be used in any event loop while its own runs.
+        limit: Memories that a search gives at the most, 1 or more.
+        min_relevance: With less relevance of the best hit, 0 to 1, a search gives nothing.
+        shared: Whether a search also gives what else the namespace remembers: what its other hosts, tools and people
+            saved, but nothing that this service keeps of other users.
+
+    Raises:
+        InvalidArgument: *limit* or *min_relevance* breaks its rule.
+
+    """
+
+    def __init__(
+        self,
+        session: Session | sync.Session,
+        *,
+        limit: int = 10,
+        min_relevance: float = SHOWN.relevance,
+        shared: bool = False,
+    ) -> None:
+        self._bridge = Bridge(session)
+        self._records = self._bridge.session.records
+        self._limit = _check.whole("limit", limit, 1)
+        self._min_relevance = _check.share("min_relevance", min_relevance)
+        self._shared = shared
+
+    async def add_session_to_memory(self, session: AdkSession) -> None:
+        """Keep what was said in an ADK session and is not kept yet; what was deleted stays so."""
+        await self.add_events_to_memory(
+            app_name=session.app_name, user_id=session.user_id, events=session.events, session_id=session.id
+        )
+
+    async def add_events_to_memory(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        events: Sequence[Event],
+        session_id: str | None = None,
+        custom_metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Keep what was said in some events and is not kept yet, all of it or nothing; *custom_metadata* is JSON."""
+        entries = [
+            (
+                _key(event.id, session_id),
+                MemoryEntry(
+                    id=event.id,
+                    content=event.content,
+                    author=event.author,
+                    timestamp=datetime.fromtimestamp(event.timestamp, UTC).isoformat(),
+                    custom_metadata=dict(custom_metadata or {}),
+                ),
+            )
+            for event in events
+            if event.content is not None and _said(event.content)
+        ]
+        await self._bridge.arun(lambda: self._add(_memories(app_name, user_id), entries))
+
+    async def add_memory(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        memories: Sequence[MemoryEntry],
+        custom_metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """
+        Keep memories, all or none; one whose id is kept already takes its place.
+
+        Raises:
+            InputValidationError: One has no text, or metadata that are no JSON.
+
+        """
+        entries = []
+        for memory in memories:
+            if not _said(memory.content):
+                raise InputValidationError("a memory needs text")
+            own_id = memory.id or uuid.uuid4().hex
+            told = {**(custom_metadata or {}), **memory.custom_metadata}
+            named = memory.model_copy(update={"id": own_id, "custom_metadata": told})
+            entries.append((_key(own_id, None), named))
+        await self._bridge.arun(lambda: self._add(_memories(app_name, user_id), entries, replace=True))
+
+    async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
+        """Return what is kept of a user and fits the beginning of a question, the best first."""
+        if not query.strip():
+            return SearchMemoryResponse()
+        labels = _memories(app_name, user_id)
+        found = await self._bridge.arun(lambda: self._found(labels, query[:_LONGEST_QUESTION]))
+        best = sorted(found, key=lambda one: -one[0])[: self._limit]
+        is_answer = bool(best) and best[0][0] >= self._min_relevance
+        return SearchMemoryResponse(memories=[memory for _, memory in best] if is_answer else [])
+
+    async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
+        """Delete a memory; the id of an event is kept, so that adding its session again does not bring it back."""
+        if memory_id:
+            labels = _memories(app_name, user_id)
+            await self._bridge.arun(lambda: self._delete(labels, memory_id))
+
+    async def _found(self, labels: tuple[str, ...], query: str) -> list[tuple[float, MemoryEntry]]:
+        """Return what was found, with its relevance."""
+
+        def is_shared(record: HostRecord) -> bool:
+            return record.labels[:2] != labels[:2] or record.labels == labels
+
+        def entry(record: HostRecord) -> MemoryEntry:
+            if record.labels == labels:
+                return MemoryEntry.model_validate(record.value)
+            return _entry(record.memory_id, record.text, record.origin, record.created_at)
+
+        if not self._shared:
+            hits = await self._records.search(query, labels, limit=self._limit)
+            return [(hit.relevance, entry(hit.record)) for hit in hits]
+        hits = await self._records.search(query, where=is_shared, limit=self._limit)
+        others = await self._bridge.session.memories.search(query, types=_OTHERS, limit=self._limit)
+        memories = [(hit.relevance, hit.memory) for hit in others]
+        return [(hit.relevance, entry(hit.record)) for hit in hits] + [
+            (relevance, _entry(one.id, one.content, one.origin, one.created_at)) for relevance, one in memories
+        ]
+
+    async def _add(
+        self, labels: tuple[str, ...], entries: Sequence[tuple[str, MemoryEntry]], *, replace: bool = False
+    ) -> None:
+        """Put what is new; done again where another one put or deleted some of it meanwhile."""
+        longest = self._bridge.session.settings.memory.max_content
+        while True:
+            # Of two entries of one key the last one stays.
+            wanted = dict(entries)
+            known = dict(zip(wanted, await self._records.get_many([(labels, key) for key in wanted]), strict=True))
+            with refused():
+                new = [
+                    NewRecord(
+                        labels,
+                        key,
+                        # What callers add is looked at as it is: pydantic would write a NaN as null.
+                        entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
+                        text=_said(entry.content)[:longest],
+                        origin=self._bridge.session._author_of(  # noqa: SLF001 - for the adapters
+                            _said(entry.content), "user" if entry.author == "user" else "model"
+                        ),
+                        created_at=_time(entry.timestamp),
+                        if_version=0 if (there := known[key]) is None else there.version,
+                    )
+                    for key, entry in wanted.items()
+                    if replace or known[key] is None
+                ]
+                try:
+                    await self._records.put_many(new)
+                except VersionConflict:
+                    continue
+            return
+
+    async def _delete(self, labels: tuple[str, ...], memory_id: str) -> None:
+        """Put a mark without text in the place of a memory, in every session that has an event of this id."""
+        found = await self._records.list(labels, nested=False, prefix=digest(memory_id))
+        await self._records.put_many([NewRecord(labels, one.key, {"deleted": True}) for one in found])
+
+
+def _memories(app_name: str, user_id: str) -> tuple[str, ...]:
+    """Return the labels of what is kept of a user; empty names are the labels of nobody."""
+    if not app_name or not user_id:
+        raise InputValidationError("app_name and user_id must not be empty.")
+    return (HOST, "memory", app_name, user_id)
+
+
+def _key(memory_id: str, session_id: str | None) -> str:
+    """Return the key of an event in its session: what it begins with is the same in all sessions."""
+    return digest(memory_id) + digest(session_id or "")
+
+
+def _entry(memory_id: str | None, text: str | None, origin: str, at: datetime) -> MemoryEntry:
+    """Return what somebody else saved."""
+    content = types.Content(role="user", parts=[types.Part(text=text)])
+    return MemoryEntry(id=memory_id, content=content, author=origin, timestamp=at.isoformat())
+
+
+def _said(content: types.Content) -> str:
+    """Return what was said aloud in a message."""
+    return " ".join(part.text for part in content.parts or () if part.text and not part.thought).strip()
+
+
+def _time(timestamp: str | None) -> datetime | None:
+    """Return the time of a memory, None where it has none, or one in another form than ISO 8601."""
+    try:
+        told = datetime.fromisoformat(timestamp or "")
+    except ValueError:
+        return None
+    return told if told.tzinfo else told.replace(tzinfo=UTC)

@@ -1,0 +1,159 @@
+"""What Haystack's pipelines and agents take beside the document store; needs the extra ``haystack``."""
+
+from __future__ import annotations
+
+import mimetypes
+from typing import Any, Final, Self
+
+from mama_structs._internal import validation as _check
+from mama_structs._internal.offload import measure
+from mama_structs.adapters.haystack.connection import Connected, Where
+from mama_structs.adapters.haystack.documents import Filters
+from mama_structs.adapters.haystack.document_store import HaystackDocumentStore
+from mama_structs.refs.store.entries import Descriptor
+
+try:
+    from haystack import Document, component, default_from_dict, default_to_dict
+    from haystack.document_stores.types import FilterPolicy, apply_filter_policy
+    from haystack.hooks.tool_result_offloading import ToolResultStore
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.haystack.components needs Haystack: pip install 'mama-structs[haystack]'"
+    ) from _missing
+
+_BYTES: Final = "application/octet-stream"
+
+
+@component
+class HaystackRetriever:
+    """
+    Finds documents of a `HaystackDocumentStore` by meaning and words; needs no embedder before it.
+
+    Args:
+        document_store: Where it looks.
+        filters: Only documents that match.
+        top_k: How many at the most, 1 or more.
+        filter_policy: Whether the filters of a run replace *filters* or come on top of them.
+
+    Raises:
+        InvalidArgument: *top_k* is no number of 1 or more.
+
+    """
+
+    def __init__(
+        self,
+        document_store: HaystackDocumentStore,
+        *,
+        filters: Filters = None,
+        top_k: int = 10,
+        filter_policy: FilterPolicy = FilterPolicy.REPLACE,
+    ) -> None:
+        self.document_store = document_store
+        self.filters = filters
+        self.top_k: int = _check.whole("top_k", top_k, 1)
+        self.filter_policy = filter_policy
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a pipeline's file says."""
+        return default_to_dict(
+            self,
+            document_store=self.document_store,
+            filters=self.filters,
+            top_k=self.top_k,
+            filter_policy=self.filter_policy.value,
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Return the retriever that a pipeline's file describes."""
+        told = data["init_parameters"]
+        policy = FilterPolicy.from_str(told["filter_policy"])
+        return default_from_dict(cls, {**data, "init_parameters": {**told, "filter_policy": policy}})
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, filters: Filters = None, top_k: int | None = None) -> dict[str, list[Document]]:
+        """Return the documents that fit a question, the best first."""
+        return {"documents": self.document_store.retrieve(query, **self._within(filters, top_k))}
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, filters: Filters = None, top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """Return the documents that fit a question, the best first."""
+        return {"documents": await self.document_store.retrieve_async(query, **self._within(filters, top_k))}
+
+    def _within(self, filters: Filters, top_k: int | None) -> dict[str, Any]:
+        chosen = apply_filter_policy(self.filter_policy, self.filters, filters)
+        return {"filters": chosen, "top_k": self.top_k if top_k is None else top_k}
+
+
+class HaystackToolResultStore(Connected, ToolResultStore):
+    """
+    Keeps long results of tools under handles such as ``fd:1``, for Haystack's `ToolResultOffloadHook`.
+
+    A result is on disk when `write` returns, text and bytes alike, and the session's own tools (``read_fd``,
+    ``search_fd``) read it page by page.
+
+    Args:
+        session: A session, or the place of one that is opened at the first use and closed by `close`: a directory,
+            a server's URL, or a Secret that holds either.
+        namespace: Of a session that is opened here.
+        conversation: The conversation of a session that is opened here, to come back to its results; None for a fresh
+            one.
+
+    """
+
+    supports_binary_content = True
+
+    def __init__(self, session: Where, *, namespace: str = "default", conversation: str | None = None) -> None:
+        super().__init__(session, namespace=namespace, conversation=conversation)
+
+    def write(self, *, key: str, content: str | bytes) -> str:
+        """
+        Keep a result and return its handle.
+
+        Args:
+            key: What Haystack calls it; said to the model as the source.
+            content: Text, or the bytes of an image or file, whose type the extension of *key* tells.
+
+        Raises:
+            QuotaExceeded: The conversation has no room.
+            InvalidArgument: The text has surrogates that no file could hold.
+
+        """
+        session = self._bridge.session
+        mime_type = (mimetypes.guess_type(key)[0] or _BYTES) if isinstance(content, bytes) else None
+
+        async def write() -> str:
+            descriptor = await session.refs.change(
+                measure(content), lambda refs: refs.add_any(content, source=key, mime_type=mime_type, origin="tool")
+            )
+            await session.flush()
+            return descriptor.handle
+
+        return self._bridge.run(write)
+
+    def read(self, reference: str) -> str | bytes:
+        """
+        Return the whole result that a handle stands for, as it was written.
+
+        Raises:
+            InvalidHandle: It is no handle.
+            HandleNotFound: There is no such result.
+
+        """
+
+        async def read() -> str | bytes:
+            entry = self._bridge.session.refs.get(reference)
+            return entry.data if isinstance(entry, Descriptor) and not entry.is_text else entry.text
+
+        return self._bridge.run(read)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a pipeline's file says; `InvalidArgument` for a temporary session, or a URL with a password."""
+        return default_to_dict(self, **self._place())
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Return the store that a pipeline's file describes."""
+        return default_from_dict(cls, data)

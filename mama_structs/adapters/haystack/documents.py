@@ -1,0 +1,147 @@
+"""Haystack's documents as records of a session, and back; needs the extra ``haystack``."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs._internal import validation as _check
+from mama_structs.adapters.haystack.connection import HOST, Connected, Where
+from mama_structs.errors import InvalidArgument, VersionConflict
+from mama_structs.memory.types.model import ORIGINS, Origin
+from mama_structs.memory.types.record import check_labels
+from mama_structs.records import HostRecord, NewRecord
+
+try:
+    from haystack import Document
+    from haystack.document_stores.errors import DuplicateDocumentError
+    from haystack.document_stores.in_memory import InMemoryDocumentStore
+    from haystack.document_stores.types import DuplicatePolicy
+    from haystack.utils.filters import document_matches_filter
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.haystack.document_store needs Haystack: pip install 'mama-structs[haystack]'"
+    ) from _missing
+
+Filters: TypeAlias = dict[str, Any] | None
+
+
+class DocumentRecords(Connected):
+    """The records that hold the documents of one collection: how they are read, compared and written."""
+
+    def __init__(
+        self,
+        session: Where,
+        *,
+        collection: str,
+        namespace: str,
+        similarity: Literal["cosine", "dot_product"],
+        origin: Origin,
+    ) -> None:
+        super().__init__(session, namespace=namespace)
+        self.collection: str = check_labels((collection,), "collection")[0]
+        self.embedding_similarity_function = similarity
+        self.origin: Origin = _check.choice("origin", origin, ORIGINS)
+        self._labels = (HOST, "documents", collection)
+
+    async def _records(self, filters: Filters = None) -> list[HostRecord]:
+        """Return the records of documents that match, in the order of their writing."""
+        where = where_of(filters)
+        records = self._bridge.session.records
+        found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, where=where))
+        return sorted(found, key=lambda one: one.value["place"])
+
+    async def _copy(self, filters: Filters = None) -> InMemoryDocumentStore:
+        """Return a store of Haystack's own with the documents that match: it knows how to compare and count them."""
+        similarity = self.embedding_similarity_function
+        copy = InMemoryDocumentStore(shared=False, embedding_similarity_function=similarity)
+        copy.write_documents([document_of(one) for one in await self._records(filters)])
+        return copy
+
+    async def _write(self, documents: list[Document], policy: DuplicatePolicy) -> int:
+        records = self._bridge.session.records
+        # Times of records are too coarse to say which of two documents was written first.
+        now = time.time_ns()
+        if policy is DuplicatePolicy.OVERWRITE:
+            await records.put_many([self._new(one, place) for place, one in enumerate(documents, now)])
+            return len(documents)
+        new: dict[str, NewRecord] = {}
+        for place, one in enumerate(documents, now):
+            new.setdefault(one.id, self._new(one, place, if_version=0))
+        skips = policy is DuplicatePolicy.SKIP
+        if len(new) < len(documents) and not skips:
+            raise DuplicateDocumentError("an id comes twice in what is to be written")
+        while True:
+            if skips:
+                there = await records.get_many([(self._labels, one) for one in new])
+                new = {one: new[one] for one, known in zip(new, there, strict=True) if known is None}
+            try:
+                await records.put_many(new.values())
+            except VersionConflict as error:
+                if skips:
+                    continue
+                raise DuplicateDocumentError(f"ID '{error.key}' already exists.") from error
+            return len(new)
+
+    def _new(
+        self, document: Document, place: int, *, if_version: int | None = None, origin: Origin | None = None
+    ) -> NewRecord:
+        """Return the record of a document; one whose metadata change keeps its *origin*."""
+        value = {"document": told_of(document), "place": place}
+        longest = self._bridge.session.settings.memory.max_content
+        return NewRecord(
+            self._labels,
+            document.id,
+            value,
+            text=(document.content or "")[:longest],
+            origin=origin or self.origin,
+            if_version=if_version,
+        )
+
+
+def where_of(filters: Filters) -> Callable[[HostRecord], bool] | None:
+    """Return what tells whether a record's document matches, None where all do."""
+    if not filters:
+        return None
+    if "operator" not in filters and "conditions" not in filters:
+        raise ValueError("filters need an operator, and conditions or a field: see Haystack's metadata filtering")
+    return lambda record: document_matches_filter(filters, document_of(record))
+
+
+def told_of(document: Document) -> dict[str, Any]:
+    """Return a document as JSON, its numbers and bytes packed."""
+    told = {name: value for name, value in document.to_dict(flatten=False).items() if value is not None}
+    if document.embedding is not None:
+        told["embedding"] = _packed(_vector(document.embedding).tobytes())
+    if document.blob is not None:
+        told["blob"]["data"] = _packed(document.blob.data)
+    return told
+
+
+def document_of(record: HostRecord, **changes: Any) -> Document:
+    """Return the document that a record holds, with some of its fields changed."""
+    told = {**record.value["document"], **changes}
+    if "embedding" in told:
+        told["embedding"] = np.frombuffer(base64.b64decode(told["embedding"]), dtype="<f8").tolist()
+    if "blob" in told:
+        told["blob"] = {**told["blob"], "data": base64.b64decode(told["blob"]["data"])}
+    return Document.from_dict(told)
+
+
+def _vector(embedding: object) -> NDArray[np.float64]:
+    try:
+        vector = np.asarray(embedding, dtype="<f8")
+    except (OverflowError, TypeError, ValueError):
+        vector = np.full(1, np.nan)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        raise InvalidArgument("the embedding of a document must be a list of finite numbers")
+    return vector
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,250 @@
+"""A session's records as the checkpointer of LangGraph; needs the extra ``langgraph``."""
+
+from __future__ import annotations
+
+import builtins
+import secrets
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from mama_structs import sync
+from mama_structs.adapters.shared.loop_bridge import Bridge, awaited
+from mama_structs.adapters.langgraph.serde import check_serde
+from mama_structs.adapters.langgraph.threads import Blob, SavedCheckpoint, Threads, Write
+from mama_structs.errors import InvalidArgument
+from mama_structs.session.session import Session
+
+try:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import (
+        WRITES_IDX_MAP,
+        BaseCheckpointSaver,
+        ChannelVersions,
+        Checkpoint,
+        CheckpointMetadata,
+        CheckpointTuple,
+        get_checkpoint_id,
+        get_checkpoint_metadata,
+        writes_sort_key,
+    )
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.langgraph.checkpoints needs LangGraph: pip install 'mama-structs[langgraph]'"
+    ) from _missing
+
+# Metadata of threads whose channels are rebuilt from the writes of earlier checkpoints.
+_DELTAS: Final = frozenset({"counters_since_delta_snapshot", "delta_writes_versioned"})
+_STRATEGIES: Final = ("keep_latest", "delete")
+
+
+class LangGraphCheckpointer(BaseCheckpointSaver[str]):
+    """
+    Threads of LangGraph agents in a session: ``create_agent(..., checkpointer=LangGraphCheckpointer(session))``.
+
+    Each checkpoint is one transaction, with the channels that changed; what did not change is not written again.
+    No search and no recall sees a thread. Values are written by LangGraph's own serializer and nothing is ever
+    unpickled: of what it reads it makes the types that LangGraph holds to be safe, and those in *allow*; any other is
+    given back as its plain data, with a warning that names it. Where its methods work is as for `LangGraphStore`.
+
+    Args:
+        session: Where threads are kept, as for `LangGraphStore`.
+        allow: Classes of the host's own that a graph's state holds, such as models and dataclasses.
+        serde: Another serializer, such as one that encrypts, in place of LangGraph's with *allow*.
+
+    Raises:
+        WrongLoop: As for `LangGraphStore`, and so is `SessionClosed`.
+        InvalidArgument: *serde* may unpickle; or a channel has more than some 12 MB, or a name is too long.
+
+    """
+
+    def __init__(
+        self, session: Session | sync.Session, *, allow: Iterable[type] = (), serde: SerializerProtocol | None = None
+    ) -> None:
+        check_serde(serde)
+        # By default it calls what a record names.
+        super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
+        self._bridge = Bridge(session)
+        self._threads = Threads(self._bridge.session.records)
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Do what `aget_tuple` does, and block."""
+        return self._bridge.run(lambda: self.aget_tuple(config))
+
+    @awaited
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint that *config* names, or its thread's latest; None where there is none."""
+        thread, namespace, checkpoint = _named(config)
+        found = await self._threads.get(thread, namespace or "", checkpoint)
+        return None if found is None else self._shown(found)
+
+    async def _list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: Mapping[str, Any] | None,  # noqa: A002 - LangGraph's name
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> builtins.list[CheckpointTuple]:
+        def matches(blob: Blob) -> bool:
+            metadata = self.serde.loads_typed(blob) if filter else {}
+            return all(metadata.get(name) == value for name, value in (filter or {}).items())
+
+        thread, namespace, checkpoint = _named(config) if config else (None, None, None)
+        # LangGraph names no thread here where it replays a graph inside another one.
+        earlier = get_checkpoint_id(before) if before else None
+        found = await self._threads.list(
+            thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches
+        )
+        return [self._shown(saved) for saved in found]
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Give checkpoints, newest first: of a thread, or of all, by their metadata, and from before another one."""
+        yield from self._bridge.run(lambda: self._list(config, filter=filter, before=before, limit=limit))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Give checkpoints, newest first: of a thread, or of all, by their metadata, and from before another one."""
+        for one in await self._bridge.arun(lambda: self._list(config, filter=filter, before=before, limit=limit)):
+            yield one
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Do what `aput` does, and block."""
+        return self._bridge.run(lambda: self.aput(config, checkpoint, metadata, new_versions))
+
+    @awaited
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint and its changed channels, in one transaction, and return the config that names it."""
+        thread, namespace, parent = _named(config)
+        dumps, values = self.serde.dumps_typed, checkpoint["channel_values"]
+        known = get_checkpoint_metadata(config, metadata)
+        saved = SavedCheckpoint(
+            thread=thread,
+            namespace=namespace or "",
+            id=checkpoint["id"],
+            parent=parent,
+            checkpoint=dumps({**checkpoint, "channel_values": {}}),
+            metadata=dumps(known),
+            versions=checkpoint["channel_versions"],
+            run=known.get("run_id"),
+            is_delta=not _DELTAS.isdisjoint(known),
+        )
+        changed = [(name, version, dumps(values[name])) for name, version in new_versions.items() if name in values]
+        await self._threads.put(saved, changed)
+        return _config(saved, saved.id)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Do what `aput_writes` does, and block."""
+        self._bridge.run(lambda: self.aput_writes(config, writes, task_id, task_path))
+
+    @awaited
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Keep what a task wrote after a checkpoint; what it wrote before stays, but for errors and interrupts."""
+        thread, namespace, checkpoint = _named(config)
+        written = [
+            Write(task_id, task_path, WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
+            for index, (channel, value) in enumerate(writes)
+        ]
+        await self._threads.put_writes(thread, namespace or "", str(checkpoint), written)
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Do what `adelete_thread` does, and block."""
+        self._bridge.run(lambda: self.adelete_thread(thread_id))
+
+    @awaited
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete all of a thread."""
+        await self._threads.delete(str(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Do what `adelete_for_runs` does, and block."""
+        self._bridge.run(lambda: self.adelete_for_runs(run_ids))
+
+    @awaited
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that these runs made, in all threads: it reads all of them."""
+        await self._threads.delete_for_runs(map(str, run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Do what `acopy_thread` does, and block."""
+        self._bridge.run(lambda: self.acopy_thread(source_thread_id, target_thread_id))
+
+    @awaited
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy all of a thread to another, in one transaction."""
+        await self._threads.copy(str(source_thread_id), str(target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Do what `aprune` does, and block."""
+        self._bridge.run(lambda: self.aprune(thread_ids, strategy=strategy))
+
+    @awaited
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Delete threads (``"delete"``), or all but the latest checkpoint of each namespace (``"keep_latest"``)."""
+        if isinstance(thread_ids, str) or strategy not in _STRATEGIES:
+            raise InvalidArgument('prune takes a sequence of thread ids, and "keep_latest" or "delete"')
+        if strategy == "keep_latest":
+            await self._threads.prune(map(str, thread_ids))
+        for thread in thread_ids if strategy == "delete" else ():
+            await self._threads.delete(str(thread))
+
+    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - LangGraph's interface
+        """Return the version behind *current*, which no fork of the thread makes a second time."""
+        number = 0 if current is None else int(str(current).split(".", 1)[0])
+        return f"{number + 1:032}.{secrets.token_hex(8)}"
+
+    def _shown(self, saved: SavedCheckpoint) -> CheckpointTuple:
+        loads = self.serde.loads_typed
+        checkpoint: Checkpoint = loads(saved.checkpoint)
+        checkpoint["channel_values"] = {name: loads(blob) for name, blob in saved.channels.items()}
+        ordered = sorted(saved.writes, key=lambda one: writes_sort_key(one.path, one.task, one.index))
+        return CheckpointTuple(
+            config=_config(saved, saved.id),
+            checkpoint=checkpoint,
+            metadata=loads(saved.metadata),
+            parent_config=_config(saved, saved.parent) if saved.parent else None,
+            pending_writes=[(one.task, one.channel, loads(one.value)) for one in ordered],
+        )
+
+
+def _named(config: RunnableConfig) -> tuple[str, str | None, str | None]:
+    """Return the thread, the namespace and the checkpoint that a config names."""
+    names = config.get("configurable") or {}
+    if names.get("thread_id") is None:
+        raise InvalidArgument("the config names no thread", hint='{"configurable": {"thread_id": "..."}}')
+    return str(names["thread_id"]), names.get("checkpoint_ns"), names.get("checkpoint_id")
+
+
+def _config(saved: SavedCheckpoint, checkpoint: str) -> RunnableConfig:
+    names = {"thread_id": saved.thread, "checkpoint_ns": saved.namespace, "checkpoint_id": checkpoint}
+    return {"configurable": names}

@@ -1,0 +1,60 @@
+"""The filters of LangGraph's stores; knows nothing of records, and imports no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from mama_structs._internal.jsonable import is_same_json
+from mama_structs.errors import InvalidArgument, shown
+
+_COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "$gt": lambda value, bound: value > bound,
+    "$gte": lambda value, bound: value >= bound,
+    "$lt": lambda value, bound: value < bound,
+    "$lte": lambda value, bound: value <= bound,
+}
+
+
+def check_filter(condition: Any) -> None:
+    """Refuse what no filter can say."""
+    if isinstance(condition, Mapping):
+        for name, bound in condition.items():
+            if not isinstance(name, str):
+                raise InvalidArgument(f"a filter's names must be texts, got {shown(name)}")
+            if name.startswith("$") and name not in {"$eq", "$ne", *_COMPARED}:
+                raise InvalidArgument(
+                    f"the filter's operator {name} is unknown", hint="use $eq, $ne, $gt, $gte, $lt, $lte"
+                )
+            check_filter(bound)
+
+
+def matches_filter(value: Any, condition: Any) -> bool:
+    """Tell whether a value is as a filter says."""
+    if isinstance(condition, Mapping):
+        if any(name.startswith("$") for name in condition):
+            return all(_compares(value, operator, bound) for operator, bound in condition.items())
+        names = condition.items()
+        return isinstance(value, dict) and all(matches_filter(_at(value, name), bound) for name, bound in names)
+    if isinstance(condition, list | tuple):
+        same = isinstance(value, list) and len(value) == len(condition)
+        return same and all(matches_filter(one, wanted) for one, wanted in zip(value, condition, strict=True))
+    return is_same_json(value, condition)
+
+
+def _at(value: dict[str, Any], name: str) -> Any:
+    found: Any = value
+    for part in (name,) if name in value else name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _compares(value: Any, operator: str, bound: Any) -> bool:
+    if operator in ("$eq", "$ne"):
+        return is_same_json(value, bound) is (operator == "$eq")
+    compared = _COMPARED[operator]
+    try:
+        return compared(float(value), float(bound))
+    except (TypeError, ValueError, OverflowError):
+        # Dates and other texts, in the order of their letters; what cannot be compared does not match.
+        return isinstance(value, str) and isinstance(bound, str) and compared(value, bound)

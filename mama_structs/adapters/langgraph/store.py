@@ -1,0 +1,208 @@
+"""A session's records as the store of LangGraph, deepagents and LangMem; needs the extra ``langgraph``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+from mama_structs import sync
+from mama_structs.adapters.shared.loop_bridge import Bridge, awaited
+from mama_structs.adapters.langgraph.filters import check_filter, matches_filter
+from mama_structs.errors import InvalidArgument
+from mama_structs.records import HostRecord, NewRecord
+from mama_structs.session.session import Session
+
+try:
+    from langgraph.store.base import (
+        BaseStore,
+        GetOp,
+        Item,
+        ListNamespacesOp,
+        MatchCondition,
+        Op,
+        PutOp,
+        Result,
+        SearchItem,
+        SearchOp,
+        TTLConfig,
+        get_text_at_path,
+        validate_op_namespace,
+    )
+except ImportError as _missing:
+    raise ImportError(
+        "mama_structs.adapters.langgraph.store needs LangGraph: pip install 'mama-structs[langgraph]'"
+    ) from _missing
+
+_ROOT: Final = ("langgraph", "store")
+_Place: TypeAlias = tuple[tuple[str, ...], str]
+_LONG_QUERY: Final = 10_000
+_LONGEST: Final = 1_000_000_000  # minutes: some 1,900 years
+
+
+class LangGraphStore(BaseStore):
+    """
+    Long-term memory of LangGraph agents in a session: ``create_agent(..., store=LangGraphStore(session))``.
+
+    What an agent puts is found by `Session.recall`, `MemoryStore.search` and every other host of the same directory or
+    server, too. `search` with a query is by meaning alone, exact, and its score is the cosine of the item's best field,
+    by the session's embedder; items without indexed text come last, without a score. A batch is one transaction, and
+    its reads see what was there before its writes. Filters take values, nested mappings and the operators ``$eq``,
+    ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``; a name with dots is looked up as it is, then as a path.
+    An item whose time is over is gone at once: `RecordStore.sweep` only frees its space.
+    Methods with and without an ``a`` before their name work in any thread, and in any event loop; those without
+    block, and are refused in the event loop that an async session lives in.
+
+    Args:
+        session: Where items are kept. An async one must be open, and its event loop running, as long as the store is
+            used, and the store is made in it; one of `mama_structs.sync` is for programs without a loop.
+        fields: Paths of what is indexed of a value where a put does not say (``index=``), such as ``["text"]``;
+            ``"$"`` is the whole of it, an empty sequence nothing.
+        ttl: LangGraph's ``TTLConfig``: ``default_ttl`` in minutes, ``refresh_on_read``.
+
+    Raises:
+        WrongLoop: No event loop runs here, and the session is an async one; or a call blocks the session's own loop.
+        SessionClosed: The session was closed, or its loop ended.
+        InvalidArgument: A value is no mapping or no JSON, an operator is unknown, or a name is too long.
+
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self, session: Session | sync.Session, *, fields: Sequence[str] = ("$",), ttl: TTLConfig | None = None
+    ) -> None:
+        if isinstance(fields, str):
+            raise InvalidArgument("fields must be a sequence of paths, got a text", hint='such as fields=["text"]')
+        self._bridge = Bridge(session)
+        self._fields = tuple(fields)
+        self.ttl_config = ttl
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Do what `abatch` does, and block."""
+        return self._bridge.run(lambda: self.abatch(ops))
+
+    @awaited
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Do all operations, in one transaction what they write, and return what each gives."""
+        ops = _checked(ops)
+        results: list[Result] = [None] * len(ops)
+        read: list[tuple[HostRecord, bool]] = []
+        records = self._bridge.session.records
+        gets = [(at, op) for at, op in enumerate(ops) if isinstance(op, GetOp)]
+        found = await records.get_many([_place(op) for _, op in gets]) if gets else []
+        for (at, get), record in zip(gets, found, strict=True):
+            if record is not None:
+                results[at] = Item(**_shown(record))
+                read.append((record, get.refresh_ttl))
+        for at, op in enumerate(ops):
+            if isinstance(op, SearchOp):
+                hits = await self._search(op)
+                results[at] = [SearchItem(**_shown(record), score=score) for record, score in hits]
+                read += [(record, op.refresh_ttl) for record, _ in hits]
+            elif isinstance(op, ListNamespacesOp):
+                results[at] = await self._namespaces(op)
+        await self._refresh(record for record, refreshed in read if refreshed)
+        # The last one for a key counts.
+        puts = {_place(op): op for op in ops if isinstance(op, PutOp)}
+        if puts:
+            await records.put_many(
+                [self._new(op) for op in puts.values() if op.value is not None],
+                delete=[place for place, op in puts.items() if op.value is None],
+            )
+        return results
+
+    def _new(self, op: PutOp) -> NewRecord:
+        value: Any = dict(op.value or {})
+        paths = self._fields if op.index is None else op.index or ()
+        most = self._bridge.session.settings.memory.max_content
+        try:
+            texts = [text[:most] for path in paths for text in get_text_at_path(value, path) if text.strip()]
+        except (TypeError, ValueError):
+            # It is no JSON, and is refused where records are put, in words of ours.
+            texts = []
+        labels, key = _place(op)
+        expires_at = None
+        if op.ttl is not None:
+            # No other value is a list: beside it stands what a read sets the time of expiry anew by.
+            value, expires_at = [value, op.ttl], self._expiry(op.ttl)
+        return NewRecord(labels, key, value, text=texts or None, expires_at=expires_at)
+
+    def _expiry(self, minutes: float) -> datetime:
+        return self._bridge.session.records.now + timedelta(minutes=minutes)
+
+    async def _refresh(self, read: Iterable[HostRecord]) -> None:
+        by_time: defaultdict[float, set[tuple[tuple[str, ...], str, int]]] = defaultdict(set)
+        for record in read:
+            if isinstance(record.value, list):
+                by_time[record.value[1]].add((record.labels, record.key, record.version))
+        for minutes, places in by_time.items():
+            # At its version: an item that took its place meanwhile has another end, or none.
+            await self._bridge.session.records.expire(sorted(places), self._expiry(minutes))
+
+    async def _search(self, op: SearchOp) -> list[tuple[HostRecord, float | None]]:
+        labels, end = (*_ROOT, *op.namespace_prefix), op.offset + op.limit
+        records = self._bridge.session.records
+        scored: dict[_Place, tuple[HostRecord, float | None]] = {}
+
+        def matches(record: HostRecord) -> bool:
+            return (record.labels, record.key) not in scored and matches_filter(_value(record), op.filter or {})
+
+        if op.query and op.query.strip() and end:
+            hits = await records.nearest(op.query[:_LONG_QUERY], labels, where=matches, limit=end)
+            scored = {(hit.record.labels, hit.record.key): (hit.record, hit.cosine) for hit in hits}
+        rest = await records.list(labels, where=matches, limit=end - len(scored)) if end > len(scored) else []
+        return [*scored.values(), *((record, None) for record in rest)][op.offset : end]
+
+    async def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+        conditions = op.match_conditions or ()
+        found = (labels[len(_ROOT) :] for labels in await self._bridge.session.records.labels(_ROOT))
+        kept = {labels[: op.max_depth] for labels in found if all(_is_like(labels, one) for one in conditions)}
+        return sorted(kept)[op.offset : op.offset + op.limit]
+
+
+def _checked(ops: Iterable[Op]) -> list[Op]:
+    """Refuse, before anything is done, what no store can do: a failing operation would fail those beside it."""
+    checked = list(ops)
+    for op in checked:
+        if not isinstance(op, GetOp | PutOp | SearchOp | ListNamespacesOp):
+            raise InvalidArgument(f"an operation must be one of langgraph.store.base, got {type(op).__name__}")
+        validate_op_namespace(op)
+        if isinstance(op, PutOp):
+            if not isinstance(op.value, Mapping | None):
+                raise InvalidArgument(f"the value of an item must be a mapping, got {type(op.value).__name__}")
+            if op.ttl is not None and not 0 < op.ttl <= _LONGEST:
+                raise InvalidArgument(f"ttl must be above 0 and at most {_LONGEST:,} minutes, got {op.ttl}")
+        if isinstance(op, SearchOp):
+            if not isinstance(op.query, str | None):
+                raise InvalidArgument(f"query must be text, got {type(op.query).__name__}")
+            check_filter(op.filter)
+    return checked
+
+
+def _place(op: GetOp | PutOp) -> _Place:
+    return (*_ROOT, *op.namespace), op.key
+
+
+def _value(record: HostRecord) -> dict[str, Any]:
+    """Return the item's value, which stands beside its minutes of life where it has any."""
+    value: dict[str, Any] = record.value[0] if isinstance(record.value, list) else record.value
+    return value
+
+
+def _shown(record: HostRecord) -> dict[str, Any]:
+    return {
+        "namespace": record.labels[len(_ROOT) :],
+        "key": record.key,
+        "value": _value(record),
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+    }
+
+
+def _is_like(labels: tuple[str, ...], condition: MatchCondition) -> bool:
+    """Tell whether a namespace begins or ends as a condition says, in which ``*`` is any one label."""
+    path = tuple(condition.path)
+    part = labels[: len(path)] if condition.match_type == "prefix" else labels[max(len(labels) - len(path), 0) :]
+    return len(part) == len(path) and all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))

@@ -1,0 +1,110 @@
+"""The filters of mem0's searches, as its Qdrant store understands them, for what a memory's payload says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from mama_structs._internal.jsonable import is_same_json
+from mama_structs.errors import InvalidArgument, shown
+
+Condition = Callable[[Mapping[str, Any]], bool]
+
+_ANY: Final = "*"
+_JOINED: Final[Mapping[str, str]] = {"AND": "AND", "OR": "OR", "NOT": "NOT", "$and": "AND", "$or": "OR", "$not": "NOT"}
+_RANGES: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "gt": lambda value, bound: bool(value > bound),
+    "gte": lambda value, bound: bool(value >= bound),
+    "lt": lambda value, bound: bool(value < bound),
+    "lte": lambda value, bound: bool(value <= bound),
+}
+_OPERATORS: Final = ("eq", "ne", "in", "nin", "contains", "icontains", *_RANGES)
+_DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
+
+
+def condition_of(filters: Mapping[str, Any]) -> Condition:
+    """Return what tells whether a payload passes all conditions, or refuse a filter that mem0 would refuse."""
+    return _all_of(filters) or (lambda _payload: True)
+
+
+def _all_of(filters: Mapping[str, Any]) -> Condition | None:
+    """Return the conditions' test, None where nothing is asked: that is no part of what it stands in, as in mem0."""
+    if unnamed := [one for one in filters if not isinstance(one, str)]:
+        raise InvalidArgument(f"a name in filters must be text, got {shown(unnamed[0])}")
+    several = (_joined(_JOINED[name], one) if name in _JOINED else _field(name, one) for name, one in filters.items())
+    tests = [test for test in several if test is not None]
+    return (lambda payload: all(test(payload) for test in tests)) if tests else None
+
+
+def _joined(word: str, given: object) -> Condition | None:
+    if not isinstance(given, Sequence) or isinstance(given, str) or not all(isinstance(one, Mapping) for one in given):
+        raise InvalidArgument(f"{word} in filters must be a list of conditions, got {shown(given)}")
+    if not given:
+        raise InvalidArgument(f"{word} in filters must have at least one condition")
+    tests = [test for test in map(_all_of, given) if test is not None]
+    if not tests:
+        return None
+    if word == "NOT":
+        return lambda payload: not any(test(payload) for test in tests)
+    several = any if word == "OR" else all
+    return lambda payload: several(test(payload) for test in tests)
+
+
+def _field(name: str, given: object) -> Condition | None:
+    if given == _ANY:
+        return None
+    conditions = given if isinstance(given, Mapping) else {"in" if isinstance(given, list | tuple) else "eq": given}
+    unknown = [str(one) for one in conditions if one not in _OPERATORS]
+    if unknown or not conditions:
+        what = f"has an unknown operator {shown(unknown[0])}" if unknown else "has no operator"
+        raise InvalidArgument(f"the filter of {name!r:.100} {what}", hint=f"use one of {', '.join(_OPERATORS)}")
+    for operator in ("in", "nin"):
+        if operator in conditions and not isinstance(conditions[operator], list | tuple | set | frozenset):
+            raise InvalidArgument(f"the filter of {name!r:.100} needs a list for {operator!r}")
+    return lambda payload: any(
+        all(_holds(value, operator, bound) for operator, bound in conditions.items())
+        for value in _values(payload, name)
+    )
+
+
+def _values(payload: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """Return what a payload says under a name, or along a path of names with dots; of a list each item."""
+    found: Any = payload
+    for part in (name,) if name in payload else name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    if found is None:
+        return ()
+    return found if isinstance(found, list) else (found,)
+
+
+def _holds(value: Any, operator: str, bound: Any) -> bool:
+    if operator in _RANGES:
+        return _compares(value, operator, bound)
+    if operator in ("contains", "icontains"):
+        texts = (str(value), str(bound))
+        whole, part = map(str.casefold, texts) if operator == "icontains" else texts
+        return isinstance(value, str) and part in whole
+    several = bound if operator in ("in", "nin") else (bound,)
+    return any(is_same_json(value, one) for one in several) is (operator in ("eq", "in"))
+
+
+def _compares(value: Any, operator: str, bound: Any) -> bool:
+    """Compare numbers, or days and times; anything else does not pass."""
+    if isinstance(value, bool) or isinstance(bound, bool):
+        return False
+    if isinstance(value, int | float) and isinstance(bound, int | float):
+        return _RANGES[operator](value, bound)
+    one, other = _moment(value), _moment(bound)
+    return one is not None and other is not None and _RANGES[operator](one, other)
+
+
+def _moment(value: Any) -> datetime | None:
+    if not isinstance(value, str) or not _DATED.fullmatch(value):
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,201 @@
+"""What mem0 keeps of a memory, calls its payload, and gives back; and what it takes to be said of one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import attrs
+
+from mama_structs._internal import validation as _check
+from mama_structs.adapters.mem0.filters import condition_of
+from mama_structs.errors import InvalidArgument
+from mama_structs.importers.mem0.reader import HISTORY, LABELS, expiry_of, hash_of
+from mama_structs.memory.types.model import ORIGINS, Origin
+from mama_structs.records import HostRecord, NewRecord
+
+Message = Mapping[str, Any]
+IDS: Final = ("user_id", "agent_id", "run_id")
+_ORIGINS: Final[Mapping[str, Origin]] = {"assistant": "model", "tool": "tool", "function": "tool"}
+# What of a payload stands beside the metadata in an answer.
+_PROMOTED: Final = (*IDS, "actor_id", "role", "attributed_to", "expiration_date")
+# What an author's metadata cannot say: whose a memory is was said when it was added.
+_FIXED: Final = frozenset({*IDS, "actor_id", "data", "hash", "created_at", "updated_at"})
+_OWN: Final = frozenset({"data", "hash", "created_at", "updated_at", *_PROMOTED})
+# Why an argument of mem0's is refused where it says more than its default.
+_REFUSED: Final[Mapping[str, str]] = {
+    "timestamp": "mem0's platform alone takes one",
+    "reference_date": "mem0's platform alone takes one",
+    "memory_type": "procedural memories need a model",
+    "prompt": "it is for mem0's model: give extract= to the class",
+    "rerank": "mem0's reranker is a model",
+    "show_expired": "what has expired is gone",
+    **dict.fromkeys(IDS, "it belongs into filters, such as filters={'user_id': 'ada'}"),
+}
+
+
+def refuse(**given: Any) -> None:
+    """Refuse arguments that would have no effect here, and unknown ones."""
+    for name, value in given.items():
+        if name not in _REFUSED:
+            raise InvalidArgument(f"there is no argument {name!r:.80}")
+        if name in IDS or (value is not None and value is not False):
+            raise InvalidArgument(f"{name} is not for this call: {_REFUSED[name]}")
+
+
+def id_of(name: str, value: object) -> str | None:
+    """Return whose a memory is, as a text without blanks."""
+    if value is None:
+        return None
+    found = str(value).strip()
+    if not found or any(sign.isspace() for sign in found):
+        raise InvalidArgument(f"{name} must be an id without blanks")
+    return _check.text(name, found)
+
+
+def scope_of(ids: Mapping[str, object]) -> dict[str, str]:
+    """Return those of the three ids that were given, at least one."""
+    checked = {name: id_of(name, value) for name, value in ids.items()}
+    found = {name: value for name, value in checked.items() if value is not None}
+    if not found:
+        raise InvalidArgument("at least one of user_id, agent_id and run_id must be given")
+    return found
+
+
+def day_of(value: object) -> str | None:
+    """Return a day as mem0 writes it."""
+    if isinstance(value, datetime):
+        return value.date().isoformat()
+    if value is None or isinstance(value, date):
+        return None if value is None else value.isoformat()
+    try:
+        return date.fromisoformat(str(value)).isoformat()
+    except ValueError:
+        raise InvalidArgument("expiration_date must be a day, such as 2026-12-31") from None
+
+
+def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what an author may say of a memory."""
+    if value is not None and not isinstance(value, Mapping):
+        raise InvalidArgument(f"metadata must be a mapping, got {type(value).__name__}")
+    fixed = sorted(_FIXED & set(value or ()))
+    if fixed:
+        raise InvalidArgument(f"metadata cannot set {fixed[0]}", hint="ids are arguments of add, and never change")
+    return dict(value or {})
+
+
+class KeptText(NamedTuple):
+    """A text that is to be kept, who it comes from, and the message that it is, where it is one."""
+
+    text: str
+    origin: Origin
+    # Empty where it is none.
+    message: Message = MappingProxyType({})
+
+    @property
+    def speaker(self) -> dict[str, Any]:
+        """Who says it, as a memory keeps it."""
+        name = self.message.get("name")
+        role = {"role": str(self.message["role"])} if self.message else {}
+        return {**role, **({"actor_id": str(name)} if name else {})}
+
+    @property
+    def who(self) -> dict[str, Any]:
+        """Who says it, as the answer has it."""
+        return {"actor_id": None, **self.speaker} if self.message else {}
+
+
+def said_in(given: object) -> list[KeptText]:
+    """Return what messages say, those of the system and those without text left out."""
+    several = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    several = [several] if isinstance(several, Mapping) else several
+    if not isinstance(several, Sequence) or not all(isinstance(one, Mapping) for one in several):
+        raise InvalidArgument(f"messages must be a text, a message or a list of messages, got {type(given).__name__}")
+    said = []
+    for position, one in enumerate(several):
+        content, role = one.get("content"), one.get("role")
+        if isinstance(content, list):
+            parts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+            content = " ".join(str(part.get("text", "")) for part in parts)
+        if role not in (None, "system") and content is not None and not isinstance(content, Mapping):
+            text = _check.text(f"messages[{position}].content", content, empty=True)
+            said += [KeptText(text, _ORIGINS.get(str(role), ORIGINS[0]), one)] if text.strip() else []
+    return said
+
+
+def added(memory_id: str, said: KeptText, own: Mapping[str, Any], now: datetime) -> tuple[NewRecord, NewRecord]:
+    """Return the records of a new memory."""
+    payload = {**own, **said.speaker, "data": said.text, "hash": hash_of(said.text)}
+    payload |= {"created_at": now.isoformat(), "updated_at": now.isoformat()}
+    return _records(memory_id, payload, [_event("ADD", memory_id, None, payload)], said.origin, (0, 0))
+
+
+def changed(
+    record: HostRecord, past: HostRecord | None, kind: str, new: Mapping[str, Any], now: datetime
+) -> tuple[list[NewRecord], list[tuple[tuple[str, ...], str, int]]]:
+    """Return what is to be put and what to be deleted where a memory is changed, if nobody else was faster."""
+    payload = {**record.value, **new, "updated_at": now.isoformat()}
+    events = [*(past.value if past else ()), _event(kind, record.key, record.value["data"], payload)]
+    versions = record.version, past.version if past else 0
+    memory, history = _records(record.key, payload, events, record.origin, versions)
+    if kind == "DELETE":
+        return [attrs.evolve(history, expires_at=None)], [(LABELS, record.key, record.version)]
+    return [memory, history], []
+
+
+def _event(kind: str, memory_id: str, before: str | None, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the history says of a change, after which a memory has that payload."""
+    is_deleted = kind == "DELETE"
+    return {
+        "id": str(uuid.uuid4()),
+        "memory_id": memory_id,
+        "old_memory": before,
+        "new_memory": None if is_deleted else payload["data"],
+        "event": kind,
+        "created_at": payload.get("created_at"),
+        "updated_at": payload.get("updated_at"),
+        "is_deleted": is_deleted,
+        "actor_id": payload.get("actor_id"),
+        "role": payload.get("role"),
+    }
+
+
+def _records(
+    memory_id: str, payload: Mapping[str, Any], events: Sequence[Any], origin: Origin, versions: tuple[int, int]
+) -> tuple[NewRecord, NewRecord]:
+    """Return the two records of a memory, to be put where they are at these versions."""
+    ends = expiry_of(payload.get("expiration_date"))
+    own: dict[str, Any] = {"expires_at": ends, "origin": origin}
+    memory = NewRecord(LABELS, memory_id, payload, text=payload["data"], if_version=versions[0], **own)
+    return memory, NewRecord(HISTORY, memory_id, events, if_version=versions[1], **own)
+
+
+def item_of(record: HostRecord, **score: Any) -> dict[str, Any]:
+    """Return a memory as mem0 gives it."""
+    payload: Mapping[str, Any] = record.value
+    more = {name: value for name, value in payload.items() if name not in _OWN}
+    return {
+        "id": record.key,
+        "memory": payload["data"],
+        "hash": payload.get("hash"),
+        "metadata": more or None,
+        **score,
+        "created_at": payload.get("created_at"),
+        "updated_at": payload.get("updated_at"),
+        **{name: payload[name] for name in _PROMOTED if name in payload},
+    }
+
+
+def record_condition_of(filters: Mapping[str, Any] | None) -> Callable[[HostRecord], bool]:
+    """Return what tells whether a record passes filters, which must say whose memories are meant."""
+    if filters is not None and not isinstance(filters, Mapping):
+        raise InvalidArgument(f"filters must be a mapping, got {type(filters).__name__}")
+    given = dict(filters or {})
+    own: dict[str, Any] = {name: id_of(name, given[name]) for name in IDS if name in given}
+    if not own:
+        raise InvalidArgument("filters must have one of user_id, agent_id and run_id: filters={'user_id': 'ada'}")
+    test = condition_of({**given, **own})
+    return lambda record: test(record.value)

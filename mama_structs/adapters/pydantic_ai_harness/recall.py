@@ -1,0 +1,52 @@
+"""What tells an agent of the harness what is remembered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_ai import RunContext, UserPromptPart
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, post_compaction_window
+from pydantic_ai.models import ModelRequestContext
+
+from mama_structs._internal.prompt_quoting import without_recalled
+from mama_structs.adapters.shared.tool_results import hear, recall_for
+from mama_structs.session.session import Session
+
+
+class SessionRecall(AbstractCapability[Any]):
+    """Tells an agent what a session remembers, and stores what its model marks; it has no tools."""
+
+    def __init__(self, session: Session, *, id: str | None, max_chars: int) -> None:  # noqa: A002 - the host's word
+        self._session = session
+        self._max_chars = max_chars
+        self.id = id
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Put what is recalled behind what the user wrote."""
+        again = not _is_told(ctx.messages)
+        text = await recall_for(self._session, ctx.messages, max_chars=self._max_chars, again=again)
+        if text:
+            ctx.enqueue(UserPromptPart(text))
+        return request_context
+
+    async def after_model_request(
+        self,
+        ctx: RunContext[Any],  # noqa: ARG002 - the answer says it all
+        *,
+        request_context: ModelRequestContext,  # noqa: ARG002 - as above
+        response: ModelResponse,
+    ) -> ModelResponse:
+        """Store the refs of an answer, before its calls run."""
+        await hear(self._session, response)
+        return response
+
+
+def _is_told(messages: list[ModelMessage]) -> bool:
+    """Tell whether anything that was recalled is in a conversation, or was left in it by a compaction."""
+    left = post_compaction_window(messages)
+    prompts = (part for one in left if isinstance(one, ModelRequest) for part in one.parts)
+    texts = (part.content for part in prompts if isinstance(part, UserPromptPart) and isinstance(part.content, str))
+    return any(without_recalled(text) != text for text in texts)

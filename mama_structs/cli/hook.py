@@ -1,0 +1,184 @@
+"""
+The command ``mama-structs hook``: a coding agent's hook, answered by a helper process that stays.
+
+It imports next to nothing (a test counts), waits for nothing beyond its time, and whatever goes wrong it prints ``{}``
+and ends with 0: the agent works on as if there were no memory. What it was is a line on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+SOCKET = "hook.sock"
+"""The helper's Unix socket in the store's directory, which only its owner may use."""
+
+QUIT = "quit"
+"""In the place of the characters: the helper is to close the store and end."""
+
+_SECONDS = 2.0
+_MAX_CHARS = 2_000
+_MOST = 2**22
+_HELPER = "from mama_structs.cli.hook_server import main; main()"
+# Seconds between two looks for the helper that was started.
+_STEP = 0.005
+
+
+def answer_hook(arguments: list[str]) -> int:
+    """Print the answer to the event that stdin describes, and return 0 whatever happens."""
+    told, wrong = b"{}\n", b""
+    before = None
+    try:
+        options = _options(arguments)
+        until = time.monotonic() + float(options["--seconds"])
+        event = _event(until)
+        before = os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all of this
+        if "://" in options["STORE"]:
+            raise OSError("it needs a session's directory: a server's address is not taken here")
+        # Below it, as the paths of sockets are short.
+        os.chdir(options["STORE"])
+        if not os.path.isdir("journal"):  # noqa: PTH112 - as above
+            raise OSError(f"{options['STORE']!r:.200} is no session's directory")
+        head = f"{options['--namespace']}\0{int(options['--max-chars'])}\0"
+        answer, newline, wrong = ask(head.encode() + event, until).partition(b"\n")
+        told = answer + newline
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no failure may reach the agent
+        wrong = f"{str(error) or type(error).__name__}\n".encode(errors="backslashreplace")
+    finally:
+        if before is not None:
+            os.chdir(before)
+    if wrong:
+        _say(2, b"mama-structs hook: " + wrong)
+    _say(1, told)
+    return 0
+
+
+def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
+    """Return what the helper of the working directory answers, which is started if it is not there."""
+    # Without the classes around it, which take longer to import than the answer takes.
+    from _socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socket  # noqa: PLC0415
+
+    helper = 0
+    while True:
+        connection = socket(AF_UNIX, SOCK_STREAM)
+        try:
+            connection.settimeout(max(until - time.monotonic(), _STEP))
+            connection.connect(SOCKET)
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            if not starts and time.monotonic() >= until:
+                raise TimeoutError("the helper did not start in time") from None
+            if starts:
+                starts = False
+                helper = _start()
+            elif helper and _has_failed(helper):
+                raise OSError("the helper cannot start: see mama-structs check") from None
+            time.sleep(_STEP)
+        else:
+            break
+    try:
+        view = memoryview(request)
+        while view:
+            # The timeout of a socket is for each call, and the limit is for all of them.
+            connection.settimeout(max(until - time.monotonic(), _STEP))
+            view = view[connection.send(view) :]
+        connection.shutdown(SHUT_WR)
+        parts = []
+        while part := connection.recv(2**16):
+            parts.append(part)
+            connection.settimeout(max(until - time.monotonic(), _STEP))
+        answer = b"".join(parts)
+    finally:
+        connection.close()
+    if not answer.endswith(b"\n"):
+        raise OSError("the helper ended in the middle of its answer")
+    return answer
+
+
+def end_helper(store: str) -> None:
+    """Have the helper of a store close it and end, where there is one."""
+    import fcntl  # noqa: PLC0415 - a hook needs none
+
+    before = os.getcwd()  # noqa: PTH109 - as above
+    os.chdir(store)
+    directory = os.open(".", os.O_RDONLY)
+    try:
+        until = time.monotonic() + _SECONDS
+        if os.path.exists(SOCKET):  # noqa: PTH110 - as above
+            ask(f"\0{QUIT}\0".encode(), time.monotonic(), starts=False)
+        while time.monotonic() < until:
+            try:
+                # It holds this until its end.
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(_STEP)
+            else:
+                break
+    except OSError:
+        # One that was killed left its socket.
+        return
+    finally:
+        os.close(directory)
+        os.chdir(before)
+
+
+def _options(arguments: list[str]) -> dict[str, str]:
+    """Return what the command line says; argparse takes as long to import as the answer to take."""
+    options = {"--namespace": "default", "--max-chars": str(_MAX_CHARS), "--seconds": str(_SECONDS)}
+    left = list(arguments)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if name in options:
+            options[name] = value if equals else left.pop(0)
+        elif name.startswith("--") or "STORE" in options:
+            raise ValueError(f"it takes no {name!r:.80}: see mama-structs hook --help")
+        else:
+            options["STORE"] = name
+    if "STORE" not in options:
+        raise ValueError("it needs STORE: see mama-structs hook --help")
+    return options
+
+
+def _event(until: float) -> bytes:
+    """Return what stdin holds; who leaves it open does not make the agent wait."""
+    import select  # noqa: PLC0415 - after what can go wrong before
+
+    parts: list[bytes] = []
+    size = 0
+    while size <= _MOST:
+        ready, _, _ = select.select([0], [], [], max(until - time.monotonic(), 0))
+        if not ready:
+            raise TimeoutError("stdin was not closed in time")
+        part = os.read(0, 2**16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+    raise ValueError(f"the event is longer than {_MOST:,} bytes")
+
+
+def _start() -> int:
+    """Start the helper, which outlives this process and holds none of its files, and return its id."""
+    null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    # -P: what lies in the store's directory is data.
+    command = [sys.executable, "-P", "-c", _HELPER]
+    return os.posix_spawn(sys.executable, command, os.environ, file_actions=null, setpgroup=0)
+
+
+def _has_failed(helper: int) -> bool:
+    """Tell whether the helper has ended with an error; where another one serves already it ends without."""
+    try:
+        ended, status = os.waitpid(helper, os.WNOHANG)
+    except ChildProcessError:
+        # It was asked for before, or the agent ignores how its children end.
+        return False
+    return bool(ended and status)
+
+
+def _say(file: int, text: bytes) -> None:
+    try:
+        os.write(file, text)
+    except OSError:
+        # Nobody listens.
+        return

@@ -1,0 +1,175 @@
+"""The commands for people who want to know what is remembered: list, show, search, recall, view, forget."""
+
+# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import mama_structs  # for the annotations: what they name loads when a session opens
+from mama_structs._internal.reprs import short, visible
+from mama_structs.cli.arguments import opened
+from mama_structs.cli.hook import end_helper
+from mama_structs.cli.output import answer, columns, confirmed, say, shown, tell_stderr
+
+# Columns on a terminal.
+_TEXT = 72
+_TOPIC = 24
+
+
+async def list_memories(given: argparse.Namespace) -> None:
+    """List memories, the newest first."""
+    async with opened(given) as session:
+        if given.topic is None:
+            found: Sequence[Any] = await session.memories.recent(limit=given.limit, types=given.types or None)
+        else:
+            chain = await session.memories.by_topic(given.topic)
+            found = [one for one in chain.memories if not given.types or one.type.value in given.types][: given.limit]
+    _answer_memories(given, found, [[*_row(memory)] for memory in found])
+
+
+async def show(given: argparse.Namespace) -> None:
+    """Show one memory whole: its text, how it evolved, what it rests on, and what is linked to it."""
+    from mama_structs._internal.jsonable import to_jsonable
+
+    async with opened(given) as session:
+        around = await session.memories.load_context(given.id)
+        evidence = await session.memories.evidence_of(given.id)
+    figures = to_jsonable(around)
+    figures.update(evidence=to_jsonable(evidence))
+    answer(given, figures, "\n".join(map(visible, _shown(around, evidence))))
+
+
+async def search(given: argparse.Namespace) -> None:
+    """Find memories by meaning and words, the best first."""
+    from mama_structs.errors import EmbeddingFailed
+    from mama_structs.memory.store.lexical_store import WordsAlone
+
+    filters: dict[str, Any] = {"limit": given.limit, "types": given.types or None, "topic": given.topic}
+    async with opened(given) as session:
+        try:
+            hits = await session.memories.search(given.query, **filters)
+        except EmbeddingFailed as error:
+            tell_stderr(f"mama-structs: by words alone: {error}\n")
+            hits = await WordsAlone(session.memories._shared).search(given.query, **filters)  # noqa: SLF001 - as it is
+    rows = [[f"{hit.relevance:.2f}", *_row(hit.memory, is_superseded=hit.superseded_by is not None)] for hit in hits]
+    _answer_memories(given, hits, rows)
+
+
+async def recall(given: argparse.Namespace) -> None:
+    """Print what a model would be told before it answers a message."""
+    from mama_structs._internal.jsonable import to_jsonable
+
+    async with opened(given) as session:
+        found = await session.recall(given.message, max_chars=given.max_chars)
+    answer(given, to_jsonable(found), "\n".join(map(visible, found.text.splitlines())) or "nothing")
+
+
+async def view(given: argparse.Namespace) -> None:
+    """Write one page for a browser: a search box, chains as timelines, and the graph around a memory."""
+    from mama_structs.cli.viewer import page_of
+
+    async with opened(given) as session:
+        page = await page_of(session.memories, most=given.limit)
+    target = _target(given)
+    page.write(target)
+    say(visible(f"{page.shown:,} of {page.count:,} memories are in {target}"))
+
+
+async def forget(given: argparse.Namespace) -> int:
+    """Delete memories for good, so that nothing of their texts stays in the store; asks first."""
+    from mama_structs._internal.validation import is_address
+    from mama_structs._internal.jsonable import to_jsonable
+
+    filters = {"about": given.about, "source": given.source, "before": given.before}
+    if not is_address(given.store):
+        # What a hook's helper has open would be pending.
+        end_helper(given.store)
+    async with opened(given) as session:
+        planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)
+        if given.dry_run or not planned.count:
+            answer(given, to_jsonable(planned), _receipt(planned))
+            return 0
+        if not given.yes and not confirmed(f"forget {planned.count:,} memories for good?"):
+            tell_stderr("mama-structs: nothing was forgotten (--yes does not ask)\n")
+            return 1
+        with shown("forgotten", "memories") as progress:
+            done = await session.memories.forget(given.ids or None, **filters, progress=progress)
+    answer(given, to_jsonable(done), _receipt(done))
+    return 0
+
+
+def _receipt(done: Any) -> str:
+    counted = ", ".join(f"{count:,} {kind}" for kind, count in done.memories.items()) or "no memories"
+    also = ((done.links, "links"), (done.mended, "memories mended"), (done.texts, "texts"), (done.refs, "refs"))
+    parts = [counted, *(f"{count:,} {what}" for count, what in also if count)]
+    lines = [f"{'would be ' if done.dry_run else ''}forgotten: {', '.join(parts)}"]
+    lines += [f"pending: {one}" for one in done.pending]
+    lines += [f"not reached: {one}" for one in done.not_reached]
+    return "\n".join(map(visible, lines))
+
+
+def _target(given: argparse.Namespace) -> Path:
+    from mama_structs._internal.validation import is_address
+
+    # Of an address any part may be a password.
+    name = "memories" if is_address(given.store) else Path(given.store).resolve().name
+    return Path(given.output or f"{name}.html")
+
+
+def _answer_memories(given: argparse.Namespace, found: Sequence[Any], rows: Sequence[Sequence[str]]) -> None:
+    from mama_structs._internal.jsonable import to_jsonable
+
+    answer(given, to_jsonable(list(found)), columns(rows) if rows else "nothing found")
+
+
+def _row(memory: mama_structs.Memory, *, is_superseded: bool = False) -> Iterator[str]:
+    outcome = getattr(memory.metadata, "outcome", None)
+    yield f"{memory.created_at:%Y-%m-%d}"
+    yield memory.type.value
+    yield short(" ".join(part for part in (memory.topic, f"[{outcome}]" if outcome else "") if part), _TOPIC)
+    yield f"{'(superseded) ' if is_superseded else ''}{short(memory.content, _TEXT)}"
+    yield memory.id
+
+
+def _shown(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
+    memory, own = around.memory, around.memory.metadata
+    facts = {
+        "topic": memory.topic,
+        "created": f"{memory.created_at:%Y-%m-%d %H:%M} UTC",
+        "confidence": getattr(own, "confidence", None),
+        "outcome": getattr(own, "outcome", None),
+        "because": getattr(own, "outcome_reason", None),
+        "tags": ", ".join(getattr(own, "tags", ())),
+        "source": getattr(own, "source", None),
+        "labels": " / ".join(getattr(own, "labels", ())),
+        "key": getattr(own, "key", None),
+        "version": getattr(own, "version", None),
+        "from": memory.origin if memory.trust == memory.origin else f"{memory.origin}, trusted as {memory.trust}",
+        "holds until": memory.valid_until and f"{memory.valid_until:%Y-%m-%d %H:%M} UTC",
+        "said again": len(memory.repeats) or None,
+    }
+    yield memory.id
+    yield from (f"{name}: {value}" for name, value in facts.items() if value not in (None, ""))
+    yield from ("", *memory.content.splitlines())
+    for title, lines in (
+        ("Why", getattr(own, "reasoning", "").splitlines()),
+        ("Open files", getattr(own, "open_files", ())),
+        ("Next", getattr(own, "next_steps", ())),
+        ("Value", json.dumps(own.value, ensure_ascii=False, indent=1).splitlines() if hasattr(own, "value") else ()),
+        ("Evidence", [one.source for one in evidence]),
+        ("Before it was corrected", [" ".join(one.content.split()) for one in memory.former]),
+        ("How it evolved", str(around.chain).splitlines() if len(around.chain) > 1 else ()),
+        ("Links", [_line_of(link, memory.id) for link in around.links if link.link_type != "temporal"]),
+    ):
+        if lines:
+            yield from ("", f"{title}:", *(f"  {line}" for line in lines))
+
+
+def _line_of(link: Any, memory_id: str) -> str:
+    word = link.metadata.original_relationship
+    return f"{word} {link.to_id}" if link.from_id == memory_id else f"{link.from_id} {word} this"

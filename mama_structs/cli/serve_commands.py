@@ -1,0 +1,201 @@
+"""The commands that serve: the demo and its node, and a session over MCP."""
+
+# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import mama_structs  # for the annotations: what they name loads when a session opens
+from mama_structs.cli.output import answer, say
+from mama_structs.errors import InvalidArgument, MamaStructsError
+
+TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the variable's name
+_MILLI: Final = 1000
+DEMO_WORLD: Final = {"players": 12, "latency": 20}
+# The chain's own pace.
+_BLOCK_SECONDS: Final = 6.0
+# Longer than any token, and short enough to read without thinking.
+_MAX_TOKEN_FILE: Final = 4096
+# Seconds after a signal that requests have to end in; a client that reads nothing must not hold up the end.
+_GRACE: Final = 5.0
+
+
+async def demo(given: argparse.Namespace) -> None:
+    """
+    Show what an agent remembers, its questions without references and with them, and what references cost.
+
+    It starts a small Structs node of its own, unless it is given a real one.
+    """
+    bundled = {"seed": 1, **DEMO_WORLD}
+    changed = [f"--{name}" for name, default in bundled.items() if getattr(given, name) != default]
+    if given.base_url is not None and changed:
+        given.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
+    from mama_structs.cli.demo import WIDTH, play, tell
+    from mama_structs.cli.demo_memory import two_days
+
+    latency = given.latency / _MILLI
+    story = await play(
+        base_url=given.base_url, player_id=given.player, seed=given.seed, players=given.players, latency=latency
+    )
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+    answer(given, story.figures, "" if given.json else tell(await two_days(), story, width=width))
+    if not story.same_facts:
+        raise MamaStructsError(
+            "the runs found different facts", hint="a chain that moves may change one meanwhile: run the demo again"
+        )
+
+
+async def fake_node(given: argparse.Namespace) -> None:
+    """
+    Serve a generated Structs world, with the routes and manners of the chain's REST interface, until stopped by Ctrl-C
+    or SIGTERM.
+    """
+    from mama_structs.testing import FakeNode
+
+    stopped = _stopped_by_signals()
+    node = FakeNode.world(
+        seed=given.seed,
+        players=given.players,
+        latency=given.latency / _MILLI,
+        host=given.host,
+        port=given.port,
+        block_time=_BLOCK_SECONDS,
+    )
+    try:
+        await node.start()
+    except OSError as error:
+        raise MamaStructsError(
+            f"cannot listen on {given.host} port {given.port}: {error.strerror or error}",
+            hint="--port 0 takes any free port",
+        ) from error
+    try:
+        say(
+            f"{node.url}\n\n  curl {node.url}/structs/player/1-11\n"
+            f"  curl '{node.url}/structs/planet?pagination.limit=2'\n\nCtrl-C stops it."
+        )
+        await stopped.wait()
+    finally:
+        await node.close()
+
+
+def _stopped_by_signals() -> Any:
+    import asyncio
+    import signal
+
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Where loops take no signals (Windows) Ctrl-C still ends the process.
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def serve_mcp(given: argparse.Namespace) -> None:
+    """
+    Serve a session's tools to MCP clients: to one over stdio, or with --http to any number, who share the session.
+
+    It runs until the client leaves, or Ctrl-C or SIGTERM stops it.
+    """
+    import asyncio
+
+    from mama_structs.session.session import Session
+
+    if given.http is None and (given.token_file is not None or given.allow_host):
+        given.usage_error("--token-file and --allow-host are for --http")
+    token = token_of(given.token_file, os.environ) if given.http is not None else None
+    # Over stdio stdout is the protocol's. There is no stderr where it was closed before the start (`2>&-`).
+    if sys.stderr is not None:
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO if given.verbose else logging.WARNING)
+    adapter = adapter_module()
+    if given.http is not None:
+        # Before anything is made.
+        await adapter.http.address_for(*given.http, token=token)
+    stopped = _stopped_by_signals()
+    async with Session.open(
+        given.store,
+        structs=given.structs,
+        namespace=given.namespace,
+        reads=given.reads,
+        conversation=given.conversation,
+        files=given.files,
+        settings=settings_of(given),
+    ) as session:
+        warming = asyncio.create_task(_warm_up(session))
+        own = adapter.server(session)
+        if given.http is None:
+            served = adapter.serve_stdio(own)
+        else:
+            host, port = given.http
+            names = given.allow_host
+            served = adapter.serve_http(own, host=host, port=port, token=token, allowed_hosts=names, started=say)
+        serving = asyncio.create_task(served)
+        waiting = asyncio.create_task(stopped.wait())
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        warming.cancel()
+        if not serving.done():
+            serving.cancel()
+            await asyncio.wait({serving}, timeout=_GRACE)
+    if not serving.done():
+        # The session is closed and its data whole. A thread still writes to a client that does not read.
+        os._exit(0)
+    if not serving.cancelled():
+        serving.result()
+
+
+async def hook(given: argparse.Namespace) -> None:
+    """Answer a coding agent's hook with what it should know, out of a helper process that stays."""
+    raise AssertionError(given)  # `mama_structs.cli` answers before any of this is loaded
+
+
+async def _warm_up(session: mama_structs.Session) -> None:
+    """Have the first search find everything loaded; what cannot be loaded is that search's to say."""
+    with contextlib.suppress(MamaStructsError):
+        await session.warm_up()
+
+
+def adapter_module() -> Any:
+    """Return the adapter for MCP, or say what it needs."""
+    try:
+        from mama_structs.adapters import mcp
+    except ModuleNotFoundError as missing:
+        raise MamaStructsError(str(missing)) from missing
+    return mcp
+
+
+def settings_of(given: argparse.Namespace) -> mama_structs.Settings:
+    """Return the settings of the environment, as the command line changes them."""
+    import attrs
+
+    from mama_structs.settings import Settings
+
+    settings = Settings.from_env()
+    changes = {name: value for name in ("dynamic", "deprecated") if (value := getattr(given, name))}
+    return attrs.evolve(settings, tools=attrs.evolve(settings.tools, **changes))
+
+
+def token_of(path: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the token; never from the arguments, which every user of the machine can read."""
+    if path is None:
+        token = environ.get(TOKEN_VARIABLE)
+        if token is not None and not token.strip():
+            # A secret that was not filled in must not open the server.
+            raise InvalidArgument(f"{TOKEN_VARIABLE} is set and empty: unset it, or give a token")
+        return token
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a pipe of the shell will do, too
+            text = file.read(_MAX_TOKEN_FILE + 1)
+    except OSError as error:
+        raise InvalidArgument(f"the token file {path!r:.200} cannot be read: {error.strerror}") from error
+    held = text.decode("latin-1").strip()
+    if not held or len(text) > _MAX_TOKEN_FILE:
+        raise InvalidArgument(f"the token file {path!r:.200} holds no token")
+    return held

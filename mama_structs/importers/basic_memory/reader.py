@@ -1,0 +1,242 @@
+"""
+Reader of basic-memory notes: a folder of Markdown files with frontmatter, observations and relations.
+
+A note becomes a context with its title as the topic and its text as the content.
+An observation becomes an insight that is linked to its note, and a relation or ``[[link]]`` a link between notes.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.importers.shared.safe_files import (
+    MAX_FOLDER_BYTES,
+    MAX_NOTE_BYTES,
+    FolderEntry,
+    list_files,
+    read_bytes,
+    refused,
+)
+from mama_structs.importers.basic_memory.frontmatter import check_installed, read_fields
+from mama_structs.importers.basic_memory.note_parser import Observation, observations_of, relations_of, split_front, tags_of
+from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideLink, OutsideMemory, digest_of, topic_of, word_of
+from mama_structs.importers.shared.value_readers import read_time
+from mama_structs.memory.types.model import from_milliseconds
+from mama_structs.memory.types.text_analysis import normalize
+
+KIND: Final = "basic-memory"
+SOURCE: Final = "basic-memory"
+"""The source that its memories have, by which `MemoryStore.forget` finds them again."""
+NOTES: Final = "notes"
+OBSERVATIONS: Final = "observations"
+RELATIONS: Final = "relations"
+_FILES: Final = "other files"
+_OF: Final = "refers to"
+
+_GAPS: Final = re.compile(r"[\s_-]+")
+
+
+@attrs.frozen(kw_only=True)
+class Note:
+    """A Markdown file: its path, the fields of its frontmatter, and its text."""
+
+    path: str
+    title: str
+    kind: str
+    permalink: str | None
+    tags: tuple[str, ...]
+    frontmatter: str
+    body: str
+    at: datetime
+
+
+def read(path: Path) -> Outside:
+    """
+    Read a folder of notes, or one note. Blocks.
+
+    Raises:
+        InvalidArgument: There is no such folder or file, there is no note in it, or PyYAML is not installed.
+        MigrationError: A file or the folder exceeds a limit of `mama_structs.importers.shared.safe_files`.
+
+    """
+    check_installed()
+    odd: list[OddItem] = []
+    found = Counter({NOTES: 0, OBSERVATIONS: 0, RELATIONS: 0})
+    notes = []
+    root = path if path.is_dir() else path.parent
+    size = 0
+    for file, problem in _files(path):
+        name = file.relative_to(root).as_posix()
+        if problem is not None or file.suffix.lower() != ".md":
+            found[_FILES] += 1
+            why = f"left out: {problem or 'it is not a Markdown file'}"
+            odd.append(OddItem(what=_FILES, id=name, kind="no_note", note=why))
+            continue
+        found[NOTES] += 1
+        # A symbolic link may have replaced the file since it was listed.
+        data = read_bytes(file, "a note", limit=MAX_NOTE_BYTES, follow=file == path)
+        size += len(data)
+        if size > MAX_FOLDER_BYTES:
+            what = f"must have notes of at most {MAX_FOLDER_BYTES:,} bytes in total"
+            raise refused(path, what, "import its folders one by one")
+        note, problems = _note(file, name, data)
+        notes.append(note)
+        odd += [OddItem(what=NOTES, id=name, kind=kind, note=why) for kind, why in problems]
+    if not notes:
+        raise InvalidArgument(f"{str(path)!r:.200} has no notes: no file in it ends in .md")
+    keys = _keys(notes, odd)
+    index = _Index.of(notes)
+    memories, links = [], []
+    for note in notes:
+        key = keys[note.path]
+        memories.append(_memory_of(note, key))
+        for observation in observations_of(note.body):
+            found[OBSERVATIONS] += 1
+            own = f"{key}#{digest_of(observation.category or '', observation.content)}"
+            memories.append(_insight_of(note, observation, own))
+            links.append(OutsideLink(what=OBSERVATIONS, from_key=own, to_key=key, relationship=_OF, is_told=False))
+        for relation in relations_of(note.body):
+            target = index.find(relation.target, note.path)
+            if target == note.path:
+                # A note that names itself says nothing.
+                continue
+            found[RELATIONS] += 1
+            word, whole = word_of(relation.word)
+            reason = "; ".join(filter(None, (whole, relation.context))) or None
+            to_key = f"[[{relation.target}]]" if target is None else keys[target]
+            links.append(OutsideLink(what=RELATIONS, from_key=key, to_key=to_key, relationship=word, reason=reason))
+    return Outside(kind=KIND, source=str(path), found=found, memories=memories, links=links, odd=odd)
+
+
+def _files(path: Path) -> Iterator[FolderEntry]:
+    """Yield the files of a folder except hidden ones, or the path itself if it is a file."""
+    if path.is_dir():
+        yield from list_files(path, hidden=False)
+    elif path.exists():
+        is_note = path.is_file() and not path.is_symlink()
+        yield FolderEntry(path, None if is_note else "it is not a regular file")
+    else:
+        raise InvalidArgument(f"path must be a folder of notes, and {str(path)!r:.200} is not there")
+
+
+def _note(file: Path, name: str, data: bytes) -> tuple[Note, list[tuple[str, str]]]:
+    """Parse a note; return it with its problems, each as a kind and a note for the report."""
+    problems = []
+    changed = file.stat().st_mtime_ns // 1_000_000
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("utf-8-sig", "replace")
+        problems.append(("not_utf8", "it has bytes that are not UTF-8: they are shown as U+FFFD"))
+    text = normalize("NFC", text.replace("\r\n", "\n"))
+    front, body = split_front(text)
+    fields = read_fields(front or "", file)
+    if fields is None:
+        problems.append(("no_yaml", "its frontmatter is not valid YAML: its fields are not read"))
+        fields = {}
+    created = _text(fields.get("created"))
+    said = None if created is None else read_time(created).at
+    if created is not None and said is None:
+        problems.append(("no_time", "when it was created is no time: it has that of its file"))
+    note = Note(
+        path=name,
+        title=_text(fields.get("title")) or file.stem,
+        kind=_text(fields.get("type")) or "note",
+        permalink=_text(fields.get("permalink")),
+        tags=tags_of(fields.get("tags")),
+        frontmatter=front or "",
+        body=body.strip("\n"),
+        at=said or from_milliseconds(max(changed, 0)),
+    )
+    return note, problems
+
+
+def _text(value: str | list[str] | None) -> str | None:
+    return (", ".join(value) if isinstance(value, list) else value) or None
+
+
+def _keys(notes: list[Note], odd: list[OddItem]) -> dict[str, str]:
+    """Return by what name each note is known: its permalink, which moves with it, or else its path."""
+    keys: dict[str, str] = {}
+    taken: set[str] = set()
+    for note in notes:
+        key = note.permalink or note.path
+        if key in taken:
+            odd.append(OddItem(what=NOTES, id=note.path, kind="same_permalink", note="another note has its permalink"))
+            key = note.path
+        taken.add(key)
+        keys[note.path] = key
+    return keys
+
+
+def _memory_of(note: Note, key: str) -> OutsideMemory:
+    said = {"permalink": note.permalink, "path": note.path, "type": note.kind, "frontmatter": note.frontmatter}
+    return OutsideMemory(
+        what=NOTES,
+        key=key,
+        record={
+            "type": "context",
+            "content": note.body.strip() or note.title,
+            "topic": topic_of(note.title),
+            "source": SOURCE,
+            "created_at": note.at,
+        },
+        extra={KIND: {**said, "tags": list(note.tags)}},
+    )
+
+
+def _insight_of(note: Note, observation: Observation, key: str) -> OutsideMemory:
+    return OutsideMemory(
+        what=OBSERVATIONS,
+        key=key,
+        record={
+            "type": "insight",
+            "content": observation.content,
+            "category": observation.category,
+            "tags": observation.tags,
+            "source": SOURCE,
+            "created_at": note.at,
+        },
+        extra={KIND: {"permalink": note.permalink, "path": note.path}},
+    )
+
+
+@attrs.frozen
+class _Index:
+    """The paths of notes by what links may call them."""
+
+    paths: Mapping[str, list[str]]
+
+    @classmethod
+    def of(cls, notes: list[Note]) -> _Index:
+        paths: defaultdict[str, list[str]] = defaultdict(list)
+        for note in sorted(notes, key=lambda one: (one.path.count("/"), one.path)):
+            names = (note.permalink or "", note.title, note.path, Path(note.path).stem)
+            for name in dict.fromkeys(map(_alias, filter(None, names))):
+                paths[name].append(note.path)
+        return cls(paths)
+
+    def find(self, target: str, path: str) -> str | None:
+        """Return the note that a link in another one leads to, the nearest one of several, None where it is none."""
+        if target.startswith(("./", "../", "/")):
+            beside = "" if target.startswith("/") else posixpath.dirname(path)
+            target = posixpath.normpath(posixpath.join(beside, target.lstrip("/")))
+        for name in (target, target.split("#")[0]):
+            if found := self.paths.get(_alias(name)):
+                return found[0]
+        return None
+
+
+def _alias(name: str) -> str:
+    """Return a name as it is compared: titles, permalinks and paths differ in case and gaps."""
+    plain = normalize("NFC", name).strip().casefold().removesuffix(".md")
+    return _GAPS.sub("-", plain)

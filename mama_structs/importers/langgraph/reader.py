@@ -1,0 +1,195 @@
+"""
+Items of LangGraph's stores: of the file of a ``SqliteStore``, or of any ``BaseStore`` that is given.
+
+They become records where `mama_structs.adapters.langgraph.store` keeps its own, so that an agent that goes over to that finds
+what it had. Nothing of LangGraph is imported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.importers.shared.sqlite_copy import CopiedDatabase, copied
+from mama_structs.importers.shared.safe_files import refused
+from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideRecord
+from mama_structs.importers.shared.value_readers import ForeignRow, read_json, read_text, read_time
+
+KIND: Final = "langgraph"
+LABELS: Final = ("langgraph", "store")
+"""The first labels of the records that are items; the others are the item's namespace."""
+ITEMS: Final = "items"
+_TABLE: Final = "store"
+_VECTORS: Final = "store_vectors"
+_WHOLE: Final = ("$",)
+_PAGE: Final = 100
+
+
+def read(path: Path) -> Outside:
+    """
+    Read the file of a SqliteStore; blocks, and changes nothing.
+
+    Raises:
+        InvalidArgument: There is no such file.
+        MigrationError: It is damaged, being written to, too large, or none of a SqliteStore.
+
+    """
+    with copied(path, kind="the file of a LangGraph SqliteStore", program="the agent") as database:
+        database.check()
+        tables = database.names()
+        if _TABLE not in tables or not {"prefix", "key", "value"} <= set(database.columns(_TABLE)):
+            hint = "a checkpointer's file holds no items; name the file that SqliteStore.from_conn_string was given"
+            raise refused(path, "is a database, and none of a LangGraph store", hint)
+        items = _Items(_indexed(database) if _VECTORS in tables else {})
+        for row in database.rows(_TABLE):
+            items.take_row(row)
+    return items.outside(str(path))
+
+
+async def read_store(store: Any) -> Outside:
+    """
+    Read all items of a ``BaseStore``, without setting their times of expiry anew.
+
+    Raises:
+        InvalidArgument: It is no such store.
+
+    """
+    if not callable(getattr(store, "list_namespaces", None)) or not callable(getattr(store, "search", None)):
+        raise InvalidArgument(f"source must be a path or a LangGraph BaseStore, got {type(store).__name__}")
+    items = _Items({})
+    async for namespaces in _pages(store, "list_namespaces"):
+        for namespace in namespaces:
+            async for found in _pages(store, "search", tuple(namespace), refresh_ttl=False):
+                for item in found:
+                    # A search finds what is below its namespace, too, which has its own turn.
+                    if tuple(item.namespace) == tuple(namespace):
+                        items.take(tuple(namespace), item.key, item.value, created=_utc(item.created_at))
+    return items.outside(type(store).__name__)
+
+
+async def _pages(store: Any, method: str, *arguments: Any, **options: Any) -> AsyncIterator[list[Any]]:
+    offset = 0
+    while True:
+        page = await _asked(store, method, *arguments, limit=_PAGE, offset=offset, **options)
+        yield page
+        if len(page) < _PAGE:
+            return
+        offset += len(page)
+
+
+async def _asked(store: Any, method: str, *arguments: Any, **options: Any) -> list[Any]:
+    """Call a method of a store, or its twin in a thread: some stores have only one of the two."""
+    try:
+        found = await getattr(store, f"a{method}")(*arguments, **options)
+    except NotImplementedError:
+        call: Callable[..., Any] = getattr(store, method)
+        found = await asyncio.to_thread(lambda: call(*arguments, **options))
+    return list(found)
+
+
+def _indexed(database: CopiedDatabase) -> dict[tuple[str, str], set[str]]:
+    """Return the paths of what is indexed of each item."""
+    paths: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in database.rows(_VECTORS):
+        paths[str(row.get("prefix")), str(row.get("key"))].add(str(row.get("field_name")))
+    return dict(paths)
+
+
+@attrs.define
+class _Items:
+    """The items that have been read by now; *indexed* says what is found of which, and is empty where all of all is."""
+
+    indexed: Mapping[tuple[str, str], set[str]]
+    records: list[OutsideRecord] = attrs.field(factory=list)
+    odd: list[OddItem] = attrs.field(factory=list)
+    found: Counter[str] = attrs.field(factory=lambda: Counter({ITEMS: 0}))
+
+    def take_row(self, row: ForeignRow) -> None:
+        prefix, key = row.text("prefix") or "", row.text("key") or ""
+        name = f"{prefix.replace('.', '/')}/{key}"
+        try:
+            value = read_json(read_text(row.get("value")).text or "")
+        except ValueError:
+            self.found[ITEMS] += 1
+            self._is_odd(name, "no_json", "left out: its value is no JSON")
+            return
+        paths = tuple(sorted(self.indexed.get((prefix, key), ()))) if self.indexed else _WHOLE
+        minutes = row.get("ttl_minutes")
+        ends = read_time(row.get("expires_at"))
+        if ends.at is None and row.get("expires_at") is not None:
+            self._is_odd(name, "no_time", "when it expires is no time: it does not expire")
+        self.take(
+            tuple(filter(None, prefix.split("."))),
+            key,
+            value,
+            created=read_time(row.get("created_at")).at,
+            ends=ends.at,
+            minutes=float(minutes) if isinstance(minutes, int | float) and ends.at is not None else None,
+            paths=paths,
+        )
+
+    def take(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Any,
+        *,
+        created: datetime | None,
+        ends: datetime | None = None,
+        minutes: float | None = None,
+        paths: tuple[str, ...] = _WHOLE,
+    ) -> None:
+        """Take an item."""
+        self.found[ITEMS] += 1
+        if not isinstance(value, Mapping):
+            self._is_odd("/".join((*namespace, key)), "no_mapping", "left out: its value is no mapping")
+            return
+        self.records.append(
+            OutsideRecord(
+                what=ITEMS,
+                labels=(*LABELS, *namespace),
+                key=key,
+                # As the adapter keeps it: beside the value stand the minutes by which a read puts off its end.
+                value=dict(value) if minutes is None else [dict(value), minutes],
+                text=tuple(text for path in paths for text in _texts(value, path) if text.strip()) or None,
+                created_at=created,
+                expires_at=ends,
+            )
+        )
+
+    def _is_odd(self, name: str, kind: str, note: str) -> None:
+        self.odd.append(OddItem(what=ITEMS, id=name, kind=kind, note=note))
+
+    def outside(self, source: str) -> Outside:
+        """Return all of it."""
+        return Outside(kind=KIND, source=source, found=self.found, records=self.records, odd=self.odd)
+
+
+def _utc(moment: datetime) -> datetime:
+    """Return a time as UTC, as which SQLite's own are meant, that name no zone."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def _texts(value: Any, path: str) -> list[str]:
+    """Return the texts at a path of a value; at one that is none of plain names, the whole value."""
+    if path in _WHOLE or "[" in path or "{" in path:
+        return [json.dumps(value, ensure_ascii=False, sort_keys=True)]
+    for part in path.split("."):
+        # Of several texts at one path each has a number behind the path's name.
+        if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, Mapping) and part in value:
+            value = value[part]
+        else:
+            break
+    if isinstance(value, str):
+        return [value]
+    return [] if value is None else [json.dumps(value, ensure_ascii=False, sort_keys=True)]

@@ -1,0 +1,639 @@
+"""What a v1.0 database becomes: its rows as memories and links, in the order in which they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import accumulate, chain
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.errors import InvalidArgument, shown
+from mama_structs.importers.shared.value_readers import ForeignRow, ReadTime, kept, read_json, read_text, read_time
+from mama_structs.memory.types.model import (
+    OUTCOME_OF,
+    SUPERSEDES,
+    CheckpointMetadata,
+    ContextMetadata,
+    CreatedBy,
+    DecisionMetadata,
+    Link,
+    LinkMetadata,
+    LinkType,
+    Memory,
+    MemoryType,
+    Outcome,
+    OutcomeChange,
+    from_milliseconds,
+    milliseconds,
+    problem_of_id,
+    slug,
+)
+from mama_structs.memory.types.relationships import MAX_RELATIONSHIP, normalised
+from mama_structs.memory.types.requests import MAX_TOPIC, check_id
+from mama_structs.memory.types.text_analysis import normalize
+from mama_structs.importers.mama_v1.old_database import CHECKPOINTS, DECISIONS, EDGES, VECTORS, VERSIONS, OldDatabase, OtherTable
+from mama_structs.importers.mama_v1.migration_report import OddRow, TableCount
+
+OLD: Final = "v1_0"
+"""Where in a memory's metadata the columns are that this store has no place for."""
+MARK: Final = "migrated"
+BACKFILLED: Final = "backfilled"
+
+# What stands where v1.0 let a topic or a text be empty, which this store does not.
+_NO_TOPIC: Final = "untitled"
+_NO_TEXT: Final = "(empty)"
+_NO_CONFIDENCE: Final = 0.5
+_USER: Final = frozenset({"approved", "requested"})
+_TIME_IN_ID: Final = re.compile(r"_([0-9]{10,14})_[0-9a-z]{4,8}$")
+_TAIL: Final = 9
+_TITLE: Final = 200
+_LONGEST_REASON: Final = 10_000
+_DAY: Final = timedelta(days=1)
+_AFTER_ALL: Final = 4
+# These have a place of their own in a memory, and need none besides where they are as they should be.
+_PLACED: Final = frozenset(
+    {"id", "topic", "decision", "reasoning", "confidence", "outcome", "created_at", "updated_at"}
+)
+_PLACED_CHECKPOINT: Final = frozenset({"timestamp", "summary", "open_files", "next_steps"})
+_JSON: Final = frozenset({"trust_context", "refined_from"})
+_REASONS: Final[Mapping[str, str]] = {
+    "sessions": "v1.0 never wrote or read sessions; they are no memories",
+    "error_patterns": "no tool of v1.0 wrote or read error patterns; they are no memories",
+    VERSIONS: "it says only which form the tables have",
+    VECTORS: "vectors of another embedder; every memory is embedded anew",
+}
+_UNKNOWN: Final = "MAMA v1.0 has no such table"
+
+
+@attrs.frozen(kw_only=True)
+class PlannedMemory:
+    """A memory that a row becomes, without mentions and mark; with the row's table and key."""
+
+    memory: Memory
+    table: str
+    key: str
+    # At one time decisions are first, then why they came out so, then checkpoints.
+    rank: int = 0
+    # The topic that its row says, whether the row says its time, and which decision's outcome it explains.
+    topic: str | None = None
+    is_dated: bool = True
+    outcome_of: str | None = None
+
+    def odd(self, kind: str, what: str) -> OddRow:
+        """Return what is odd about its row."""
+        return OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.memory.topic)
+
+
+@attrs.frozen(kw_only=True)
+class MigrationPlan:
+    """What an old database becomes: memories, oldest first; the links that it says; and what is odd."""
+
+    planned: tuple[PlannedMemory, ...]
+    links: tuple[Link, ...]
+    odd: tuple[OddRow, ...]
+    # The rows of edges that are links now, as the report calls them, by the link's id.
+    edges: Mapping[str, Sequence[str]]
+    # The checkpoint that v1.0 loads.
+    latest: str | None
+
+
+def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationPlan:
+    """Return what an old database becomes in a namespace; the same rows give the same."""
+    rows = _Rows(namespace, max_content)
+    # All are asked first, so that no new id takes another row's.
+    names = [rows.own_id(row.text("id")) for row in old.decisions]
+    times = _around(old.decisions, "created_at")
+    decisions = [rows.decision(*one) for one in zip(old.decisions, names, times, strict=True)]
+    times = _around(old.checkpoints, "timestamp")
+    checkpoints = [rows.checkpoint(*one) for one in zip(old.checkpoints, times, strict=True)]
+    # Of several at one time v1.0 loads the first one, and this store the last one that was written.
+    planned = [*chain.from_iterable(decisions), *reversed(checkpoints)]
+    planned.sort(key=lambda one: (one.memory.created_at, one.rank))
+    active = [one for row, one in zip(old.checkpoints, checkpoints, strict=True) if row.get("status") == "active"]
+    latest = max(active, key=lambda one: one.memory.created_at, default=None)
+    newest = next((one for one in reversed(planned) if one.memory.type is MemoryType.CHECKPOINT), None)
+    if newest is not None and newest is not latest:
+        loads = "loads none" if latest is None else f"loads {latest.key}"
+        what = f"it is the newest, so that it is what load/checkpoint gives; v1.0 {loads}, since this one is not active"
+        rows.odd.append(newest.odd("newest_not_active", what))
+    ids: dict[str, str] = {}
+    for row, (one, *_) in zip(old.decisions, decisions, strict=True):
+        ids.setdefault(row.text("id") or "", one.memory.id)
+    links = _Links(namespace, ids, {one.memory.id: one.memory for one in planned}, rows.odd)
+    for row, (one, *_) in zip(old.decisions, decisions, strict=True):
+        links.of_decision(row, one.memory)
+    for row in old.edges:
+        links.of_edge(row)
+    for one in planned:
+        if one.outcome_of is not None:
+            creator = one.memory.metadata.created_by
+            links.add(one.memory.id, one.outcome_of, OUTCOME_OF, LinkType.IMPLEMENTATION, created_by=creator)
+    links.tell_circles()
+    return MigrationPlan(
+        planned=tuple(planned),
+        links=tuple(links.links.values()),
+        odd=tuple(rows.odd),
+        edges=links.edges,
+        latest=None if latest is None else latest.memory.id,
+    )
+
+
+def future(plan: MigrationPlan, now: datetime) -> Iterator[OddRow]:
+    """Yield the rows whose time lies ahead."""
+    for one in plan.planned:
+        if one.outcome_of is None and one.is_dated and one.memory.created_at > now + _DAY:
+            yield one.odd("future_time", f"its time lies ahead, {one.memory.created_at.isoformat()}, and is kept")
+
+
+def tables_of(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
+    """Return what becomes of each table; of these *missing* rows could not be migrated."""
+    # Some edges are no links in the first place.
+    left = Counter(missing) + Counter({EDGES: len(old.edges) - sum(map(len, plan.edges.values()))})
+    read = ((DECISIONS, old.decisions), (CHECKPOINTS, old.checkpoints), (EDGES, old.edges))
+    tables: list[tuple[str, int, int, str | None]] = [(name, len(rows), left[name], None) for name, rows in read]
+    tables += [(one.name, one.rows, one.rows, _why(one.name)) for one in old.others]
+    return tuple(
+        TableCount(table=name, rows=rows, migrated=rows - out, left_out=out, reason=reason)
+        for name, rows, out, reason in tables
+    )
+
+
+def rows_left_out(others: Iterable[OtherTable]) -> Iterator[OddRow]:
+    """Yield the rows of the tables that hold no memories."""
+    for one in others:
+        more = [f"and {one.rows - len(one.keys):,} more"] if one.keys and one.rows > len(one.keys) else []
+        for key in (*one.keys, *more):
+            yield OddRow(table=one.name, id=key, kind="no_memory", what=f"left out: {_why(one.name)}")
+
+
+def _why(table: str) -> str:
+    return _REASONS.get(table, _UNKNOWN)
+
+
+def _around(rows: Sequence[ForeignRow], column: str) -> list[datetime | None]:
+    """Return the time that each row must have at the latest: that of the row before it, or after it if earlier."""
+    times = [read_time(row.get(column)).at for row in rows]
+    before, after = (list(accumulate([None, *some], _last))[:-1] for some in (times, times[::-1]))
+    return [min(filter(None, pair), default=None) for pair in zip(before, after[::-1], strict=True)]
+
+
+def _last(known: datetime | None, at: datetime | None) -> datetime | None:
+    return at or known
+
+
+# Memories
+
+
+@attrs.define(eq=False)
+class _Row:
+    """What is found out about one row: its topic, what is odd, and what is to be kept besides."""
+
+    table: str
+    key: str
+    row: ForeignRow
+    odd: list[OddRow]
+    topic: str | None = None
+    besides: dict[str, Any] = attrs.field(factory=dict)
+
+    def tell(self, kind: str, what: str, keep: str | None = None) -> None:
+        """Say what is odd, and keep what a column says."""
+        self.odd.append(OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.topic))
+        if keep is not None:
+            self.keep(keep)
+
+    def keep(self, column: str) -> None:
+        """Keep what a column says, since the memory says it otherwise or not at all."""
+        self.besides[column] = kept(self.row.get(column))
+
+    def keep_others(self, placed: Collection[str]) -> None:
+        """Keep what the columns say that have no place of their own, and are not kept yet."""
+        for column, value in self.row.values.items():
+            if value is None or column in placed or column in self.besides:
+                continue
+            if column not in _JSON:
+                self.keep(column)
+            elif (found := self.json(column)) is not None:
+                self.besides[column] = found
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        return {OLD: self.besides} if self.besides else {}
+
+    def text(self, column: str) -> str | None:
+        found = read_text(self.row.get(column))
+        if found.kind is not None:
+            self.tell(found.kind, f"{column}: {found.note}")
+        if not found.is_whole:
+            self.keep(column)
+        return found.text
+
+    def filled(self, column: str, called: str, stand_in: str) -> str | None:
+        """Return the text that a memory cannot be without, None where it has none, which is told."""
+        text = self.text(column)
+        if text is not None and text.strip():
+            return text
+        nothing = "NULL" if text is None else "empty"
+        self.tell(f"no_{'topic' if column == 'topic' else 'text'}", f"{called} is {nothing}: {stand_in}", column)
+        return None
+
+    def content(self, column: str, most: int) -> str:
+        text = self.filled(column, column, f"{_NO_TEXT!r} stands for it")
+        if text is not None:
+            self.check_length(column, text, most)
+        return text or _NO_TEXT
+
+    def check_length(self, column: str, text: str, most: int) -> None:
+        if len(text) > most:
+            what = f"{len(text):,} characters, more than the {most:,} of a new memory, and is kept whole"
+            self.tell("long_text", f"{column} has {what}")
+
+    def json(self, column: str) -> Any:
+        """Return what a column says as JSON, None where it says none; a text that is no JSON is kept as it is."""
+        text = self.text(column)
+        if text is None or not text.strip():
+            return None
+        try:
+            return read_json(text)
+        except ValueError:
+            self.tell("bad_json", f"{column} is no JSON: the text is kept in metadata.extra", column)
+            return None
+
+    def time(self, column: str) -> ReadTime:
+        found = read_time(self.row.get(column))
+        if found.note is not None:
+            self.keep(column)
+        return found
+
+    def read_topic(self) -> None:
+        """Read the topic, with which what is odd is told from then on."""
+        text = self.filled("topic", "its topic", f"it is {_NO_TOPIC!r} now")
+        if text is None:
+            return
+        topic = normalize("NFC", text).strip()
+        if len(topic) > MAX_TOPIC:
+            what = f"its topic has {len(topic):,} characters: it is shortened, and kept whole besides"
+            self.tell("long_topic", what, "topic")
+            digest = hashlib.sha256(topic.encode()).hexdigest()[: _TAIL - 1]
+            topic = f"{topic[: MAX_TOPIC - _TAIL].rstrip()} {digest}"
+        elif topic != text:
+            form = "blanks around it" if topic == text.strip() else "another Unicode form than NFC"
+            self.tell("topic_form", f"its topic has {form}: it is the same topic as the one without now", "topic")
+        self.topic = topic
+
+    def created(self, column: str, name: str, beside: datetime | None) -> tuple[datetime, bool]:
+        """Return when a row was made, and whether it says so itself."""
+        found = self.time(column)
+        if found.at is not None:
+            if found.note is not None:
+                self.tell("time_form", f"{column}: {found.note}, and was read as {found.at.isoformat()}")
+            return found.at, True
+        in_id = _TIME_IN_ID.search(name)
+        guesses = (
+            ("the one in its id", read_time(int(in_id[1])).at if in_id else None),
+            ("updated_at", read_time(self.row.get("updated_at")).at),
+            ("that of a row beside it", beside),
+        )
+        known = ((where, guess) for where, guess in guesses if guess is not None)
+        where, moment = next(known, ("the beginning of 1970", from_milliseconds(0)))
+        self.tell("no_time", f"{column}: {found.note}; its time is {where}, {moment.isoformat()}")
+        return moment, False
+
+    def updated(self, created: datetime) -> datetime:
+        found = self.time("updated_at")
+        if found.at is None and self.row.get("updated_at") not in (None, 0):
+            self.tell("no_time", f"updated_at: {found.note}; created_at stands for it")
+        return created if found.at is None else max(created, found.at)
+
+    def confidence(self) -> float:
+        value = self.row.get("confidence")
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = float(value)
+        if isinstance(value, str):
+            self.tell("bad_confidence", f"its confidence is no number: it is {_NO_CONFIDENCE} now", "confidence")
+            return _NO_CONFIDENCE
+        if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - not a number is unequal to itself
+            what = "NULL" if value is None else "no number"
+            self.tell("no_confidence", f"its confidence is {what}: it is {_NO_CONFIDENCE} now")
+            return _NO_CONFIDENCE
+        if not 0 <= value <= 1:
+            self.tell("bad_confidence", "its confidence is not from 0 to 1: the nearer end is taken", "confidence")
+        return min(max(float(value), 0.0), 1.0)
+
+    def outcome(self) -> tuple[Outcome | None, list[tuple[str, str]]]:
+        """Return the outcome, and all texts that say why, with their columns, its reason first."""
+        said = (self.text("outcome") or "").strip()
+        outcome = None
+        if said:
+            try:
+                outcome = Outcome(said.upper())
+            except ValueError:
+                self.tell("bad_outcome", "its outcome is none that there is: it has none now", "outcome")
+        columns = ("failure_reason", "limitation")
+        ordered = columns if outcome is Outcome.FAILED else columns[::-1]
+        reasons = [(column, text) for column in ordered if (text := self.text(column)) and text.strip()]
+        if reasons and outcome is None:
+            self.tell("reason_only", f"it has a {reasons[0][0]} and no outcome: the text is kept as a context")
+        return outcome, reasons
+
+    def open_files(self) -> tuple[str, ...]:
+        found = self.json("open_files")
+        if isinstance(found, str) and found.strip():
+            self.tell("bad_open_files", "open_files is one text and no list: it is taken for one file")
+            return (found,)
+        files = tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
+        if found is not None and (not isinstance(found, list) or len(files) < len(found)):
+            what = "open_files is no list of texts: what is none is kept in metadata.extra"
+            self.tell("bad_open_files", what, "open_files")
+        return files
+
+
+@attrs.define(eq=False)
+class _Rows:
+    """Makes memories of rows, with an id for each, and collects what is odd."""
+
+    namespace: str
+    max_content: int
+    odd: list[OddRow] = attrs.field(factory=list)
+    taken: set[str] = attrs.field(factory=set)
+
+    def own_id(self, old: str | None) -> str | None:
+        """Return the id of a row of decisions, or None if it cannot be a decision's id here."""
+        with contextlib.suppress(InvalidArgument):
+            if (
+                old is not None
+                and old not in self.taken
+                and check_id("id", old) == old
+                and problem_of_id(old, MemoryType.DECISION) is None
+            ):
+                self.taken.add(old)
+                return old
+        return None
+
+    def new_id(self, kind: MemoryType, title: str, created_at: datetime, *said: object) -> str:
+        """Return a new id, the same whenever the same is said."""
+        text = repr(said)
+        while True:
+            name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            found = f"{kind.value}_{slug(title[:_TITLE])}_{milliseconds(created_at)}_{name}"
+            if found not in self.taken:
+                self.taken.add(found)
+                return found
+            text += "'"
+
+    def decision(self, row: ForeignRow, memory_id: str | None, beside: datetime | None) -> list[PlannedMemory]:
+        """Return what a decision's row becomes: a decision, and a context for each text of why it came out so."""
+        key = row.text("id") or f"row {row.number}"
+        read = _Row(DECISIONS, key, row, self.odd)
+        read.read_topic()
+        topic = read.topic or _NO_TOPIC
+        content = read.content("decision", self.max_content)
+        reasoning = read.text("reasoning") or ""
+        read.check_length("reasoning", reasoning, self.max_content)
+        created, is_dated = read.created("created_at", key, beside)
+        updated = read.updated(created)
+        creator: CreatedBy = "user" if read.text("user_involvement") in _USER else "llm"
+        confidence = read.confidence()
+        outcome, reasons = read.outcome()
+        read.keep_others(_PLACED)
+        if memory_id is None:
+            memory_id = self.new_id(MemoryType.DECISION, topic, created, DECISIONS, row.number, kept(row.get("id")))
+            read.keep("id")
+            read.tell("new_id", f"its id cannot be one here: it is {memory_id} now")
+        reason = reasons[0][1] if reasons and outcome else None
+        memory = Memory(
+            id=memory_id,
+            type=MemoryType.DECISION,
+            content=content,
+            topic=topic,
+            metadata=DecisionMetadata(
+                reasoning=reasoning,
+                confidence=confidence,
+                outcome=outcome,
+                outcome_reason=reason,
+                outcome_at=updated if outcome else None,
+                history=(OutcomeChange(outcome=outcome, reason=reason, at=updated),) if outcome else (),
+                created_by=creator,
+                extra=read.extra,
+            ),
+            created_at=created,
+            updated_at=updated,
+            namespace=self.namespace,
+        )
+        planned = PlannedMemory(memory=memory, table=DECISIONS, key=key, topic=read.topic, is_dated=is_dated)
+        contexts = [
+            attrs.evolve(
+                memory,
+                # Not when it was updated: v1.0 does that to a row that is superseded, too.
+                id=self.new_id(MemoryType.CONTEXT, text, created, memory_id, column),
+                type=MemoryType.CONTEXT,
+                content=text,
+                metadata=ContextMetadata(source=OUTCOME_OF, created_by=creator, extra={OLD: {"column": column}}),
+                created_at=updated,
+            )
+            for column, text in reasons
+        ]
+        return [
+            planned,
+            *(attrs.evolve(planned, memory=one, outcome_of=memory_id, rank=at) for at, one in enumerate(contexts, 1)),
+        ]
+
+    def checkpoint(self, row: ForeignRow, beside: datetime | None) -> PlannedMemory:
+        """Return the memory that a checkpoint's row becomes."""
+        key = row.text("id") or f"row {row.number}"
+        read = _Row(CHECKPOINTS, key, row, self.odd)
+        created, is_dated = read.created("timestamp", "", beside)
+        summary = read.content("summary", self.max_content)
+        files = read.open_files()
+        steps = read.text("next_steps") or ""
+        lines = tuple(line for line in steps.split("\n") if line.strip())
+        if read.text("status") != "active":
+            read.tell("not_active", f"its status is {shown(kept(row.get('status')))}: v1.0 does not load it")
+        read.keep_others(_PLACED_CHECKPOINT)
+        digest = hashlib.sha256(summary.encode()).hexdigest()
+        memory = Memory(
+            id=self.new_id(MemoryType.CHECKPOINT, summary, created, CHECKPOINTS, key, digest),
+            type=MemoryType.CHECKPOINT,
+            content=summary,
+            metadata=CheckpointMetadata(
+                open_files=files,
+                # One by one where they stand in lines, without losing a character otherwise.
+                next_steps=lines if not lines or "\n".join(lines) == steps else (steps,),
+                # Models save checkpoints; who asked for one is not kept.
+                created_by="llm",
+                extra=read.extra,
+            ),
+            created_at=created,
+            updated_at=created,
+            namespace=self.namespace,
+        )
+        return PlannedMemory(memory=memory, table=CHECKPOINTS, key=key, rank=_AFTER_ALL, is_dated=is_dated)
+
+
+# Links
+
+
+def link_id(namespace: str, from_id: str, to_id: str, word: str) -> str:
+    """Return the id of a link, the same whenever it is made."""
+    said = f"{namespace}\x00{from_id}\x00{to_id}\x00{word}".encode("utf-8", "surrogatepass")
+    return f"link_{hashlib.sha256(said).hexdigest()[:24]}"
+
+
+@attrs.define(eq=False)
+class _Links:
+    """Collects the links of the old file, each once, whatever said it: columns, edges, or ``refined_from``."""
+
+    namespace: str
+    # The memories' ids by those of the old rows.
+    ids: Mapping[str, str]
+    memories: Mapping[str, Memory]
+    odd: list[OddRow]
+    links: dict[tuple[str, str, str], Link] = attrs.field(factory=dict)
+    edges: defaultdict[str, list[str]] = attrs.field(factory=partial(defaultdict, list))
+
+    def of_decision(self, row: ForeignRow, memory: Memory) -> None:
+        """Take up what a decision's row says."""
+        for column in ("supersedes", "superseded_by"):
+            old = row.text(column)
+            other = self.ids.get(old) if old else None
+            if other == memory.id:
+                self._tell(memory.id, "self_loop", f"{column} names the row itself: no link is made of that")
+            elif other is not None:
+                newer, older = (memory.id, other) if column == "supersedes" else (other, memory.id)
+                self.add(newer, older, SUPERSEDES, LinkType.EVOLUTION)
+            elif old:
+                self._tell(memory.id, "dangling", f"{column} names {old!r:.200}, which does not exist")
+        refined = memory.metadata.extra.get(OLD, {}).get("refined_from")
+        for old in refined if isinstance(refined, Sequence) and not isinstance(refined, str) else ():
+            end = self.ids.get(old) if isinstance(old, str) else None
+            if end is None:
+                self._tell(memory.id, "dangling", f"refined_from names {old!r:.200}, which does not exist")
+            elif end != memory.id:
+                self.add(memory.id, end, "refines", LinkType.ASSOCIATION)
+
+    def of_edge(self, row: ForeignRow) -> None:
+        """Take up an edge."""
+        ends = [row.text(column) or "" for column in ("from_id", "to_id")]
+        word = (row.text("relationship") or "").strip()
+        key = f"{ends[0]} -> {ends[1]} ({word})"[:600]
+        missing = list(dict.fromkeys(f"{old!r:.200}" for old in ends if old not in self.ids))
+        start, end = (self.ids.get(old, "") for old in ends)
+        why = None
+        if missing:
+            why = "dangling", f"it names {' and '.join(missing)}, which does not exist"
+        elif start == end:
+            why = "self_loop", "a memory cannot be linked to itself"
+        elif not word or len(word) > MAX_RELATIONSHIP:
+            why = "no_relationship", f"its relationship must have 1 to {MAX_RELATIONSHIP} characters"
+        if why is not None:
+            self.odd.append(OddRow(table=EDGES, id=key, kind=why[0], what=f"left out: {why[1]}"))
+            return
+        self.edges[link_id(self.namespace, start, end, normalised(word))].append(key)
+        reason = row.text("reason")
+        weight = row.get("weight")
+        share = min(max(float(weight), 0.0), 1.0) if isinstance(weight, int | float) else 1.0
+        is_evolution = normalised(word) == SUPERSEDES
+        self.add(
+            start,
+            end,
+            word,
+            LinkType.EVOLUTION if is_evolution else LinkType.ASSOCIATION,
+            confidence=1.0 if is_evolution else share,
+            reason=None if reason is None or not reason.strip() else reason[:_LONGEST_REASON],
+            at=read_time(row.get("created_at")).at,
+            extra={"weight": share} if is_evolution and share != 1 else {},
+        )
+
+    def add(
+        self,
+        from_id: str,
+        to_id: str,
+        word: str,
+        link_type: LinkType,
+        *,
+        confidence: float = 1.0,
+        reason: str | None = None,
+        at: datetime | None = None,
+        created_by: Any = "system",
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a link, unless what is there says more: an edge says more than a column does."""
+        key = (from_id, to_id, normalised(word))
+        before = self.links.get(key)
+        if before is None or (before.metadata.reason is None and (reason is not None or at is not None)):
+            self.links[key] = Link(
+                id=link_id(self.namespace, *key),
+                from_id=from_id,
+                to_id=to_id,
+                link_type=link_type,
+                confidence=confidence,
+                created_by=created_by,
+                metadata=LinkMetadata(original_relationship=word, reason=reason, extra=extra or {}),
+                created_at=at or self.memories[from_id].created_at,
+            )
+
+    def tell_circles(self) -> None:
+        """Say where decisions supersede each other, or newer ones."""
+        inside: set[str] = set()
+        for members in circles(self.links.values()):
+            inside |= set(members)
+            for one in members:
+                what = f"they supersede each other in a circle of {len(members)}: all links are kept"
+                self._tell(one, "circular", what)
+        for link in self.links.values():
+            ends = (link.from_id, link.to_id)
+            newer, older = (self.memories[end].created_at for end in ends)
+            if link.metadata.original_relationship == SUPERSEDES and newer < older and not inside.issuperset(ends):
+                self._tell(link.from_id, "backwards", f"it supersedes {link.to_id}, which is newer: the link is kept")
+
+    def _tell(self, memory_id: str, kind: str, what: str) -> None:
+        topic = self.memories[memory_id].topic
+        self.odd.append(OddRow(table=DECISIONS, id=memory_id, kind=kind, what=what, topic=topic))
+
+
+def circles(links: Iterable[Link]) -> list[tuple[str, ...]]:
+    """Return the groups of memories that supersede each other in a circle: strongly connected components."""
+    older: defaultdict[str, list[str]] = defaultdict(list)
+    newer: defaultdict[str, list[str]] = defaultdict(list)
+    for link in links:
+        if link.link_type is LinkType.EVOLUTION:
+            older[link.from_id].append(link.to_id)
+            newer[link.to_id].append(link.from_id)
+    # Kosaraju's algorithm, in linear time: a file may have thousands of circles.
+    finished: list[str] = []
+    seen: set[str] = set()
+    for start in [*older]:
+        finished += _search(start, older, seen)
+    groups = []
+    seen = set()
+    for start in reversed(finished):
+        members = _search(start, newer, seen)
+        if len(members) > 1 or start in older.get(start, ()):
+            groups.append(tuple(sorted(members)))
+    return sorted(groups)
+
+
+def _search(start: str, edges: Mapping[str, Sequence[str]], seen: set[str]) -> list[str]:
+    """Return the nodes that a depth-first search adds to *seen*, in the order in which it leaves them."""
+    if start in seen:
+        return []
+    seen.add(start)
+    left: list[str] = []
+    path = [(start, iter(edges.get(start, ())))]
+    while path:
+        node, ahead = path[-1]
+        further = next((one for one in ahead if one not in seen), None)
+        if further is None:
+            path.pop()
+            left.append(node)
+        else:
+            seen.add(further)
+            path.append((further, iter(edges.get(further, ()))))
+    return left

@@ -1,0 +1,153 @@
+"""
+The knowledge graph of MCP's memory server (``@modelcontextprotocol/server-memory``), a file of JSON lines.
+
+An entity becomes a context with its name as the topic, each observation a context of that topic, a relation a link.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, read_bytes, refused
+from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideLink, OutsideMemory, digest_of, topic_of, word_of
+from mama_structs.importers.shared.value_readers import read_json
+
+KIND: Final = "mcp-memory"
+SOURCE: Final = "mcp-memory"
+"""The source that its memories have, by which `MemoryStore.forget` finds them again."""
+ENTITIES: Final = "entities"
+OBSERVATIONS: Final = "observations"
+RELATIONS: Final = "relations"
+_LINES: Final = "lines"
+_ELSEWHERE: Final = "it is where MEMORY_FILE_PATH says, or beside the server's own program, as memory.jsonl"
+# A word that `mama_structs.memory.relationships` knows, so that its type needs no embedder.
+_OF: Final = "refers to"
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    "entity": frozenset({"type", "name", "entityType", "observations"}),
+    "relation": frozenset({"type", "from", "to", "relationType"}),
+}
+
+
+def read(path: Path) -> Outside:
+    """
+    Read a memory server's file; blocks, and changes nothing.
+
+    Raises:
+        InvalidArgument: There is no such file.
+        MigrationError: It is too large, or not empty and without an entity or a relation.
+
+    """
+    graph = _Graph()
+    lines = read_bytes(path, "the file of MCP's memory server", limit=MAX_FILE_BYTES).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            graph.take(number, line)
+    return graph.outside(path)
+
+
+@attrs.define
+class _Graph:
+    """What has been read of a graph by now."""
+
+    memories: list[OutsideMemory] = attrs.field(factory=list)
+    links: list[OutsideLink] = attrs.field(factory=list)
+    odd: list[OddItem] = attrs.field(factory=list)
+    found: Counter[str] = attrs.field(factory=lambda: Counter({ENTITIES: 0, OBSERVATIONS: 0, RELATIONS: 0}))
+    names: set[str] = attrs.field(factory=set)
+
+    def take(self, number: int, line: bytes) -> None:
+        """Take one line."""
+        place = f"line {number}"
+        try:
+            item = read_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except ValueError:
+            item = None
+        fields = _FIELDS.get(str(item.get("type"))) if isinstance(item, Mapping) else None
+        if fields is None:
+            self.found[_LINES] += 1
+            self._is_odd(_LINES, place, "no_item", "left out: it is neither an entity nor a relation")
+            return
+        extra = {name: value for name, value in item.items() if name not in fields}
+        if item["type"] == "entity":
+            self._entity(item, extra, place)
+        else:
+            self._relation(item, extra, place)
+
+    def _entity(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
+        self.found[ENTITIES] += 1
+        name, kind, told = item.get("name"), item.get("entityType"), item.get("observations")
+        if not isinstance(name, str) or not name.strip():
+            self._is_odd(ENTITIES, place, "no_name", "left out: it has no name")
+            for _ in self._observations(told, place):
+                self.found[OBSERVATIONS] += 1
+                self._is_odd(OBSERVATIONS, place, "no_name", "left out: its entity has no name")
+            return
+        is_typed = isinstance(kind, str) and bool(kind.strip())
+        if not is_typed:
+            self._is_odd(ENTITIES, name, "no_type", "it has no type")
+        # Of several of one name the memory server finds the first, and all of them are read here.
+        if name not in self.names:
+            record = {"type": "context", "content": f"{name} ({kind})" if is_typed else name}
+            own = {"name": name, "entityType": kind, **extra}
+            self._memory(ENTITIES, name, record, name, own)
+        else:
+            self._is_odd(ENTITIES, name, "same_name", "left out but for its observations: another one has its name")
+        self.names.add(name)
+        for position, text in enumerate(self._observations(told, name)):
+            self.found[OBSERVATIONS] += 1
+            if not isinstance(text, str) or not text.strip():
+                what = f"left out: observation {position + 1} is no text"
+                self._is_odd(OBSERVATIONS, name, "no_text", what)
+                continue
+            key = f"{name}#{digest_of(text)}"
+            self._memory(OBSERVATIONS, key, {"type": "context", "content": text}, name, {"name": name})
+            self.links.append(
+                OutsideLink(what=OBSERVATIONS, from_key=key, to_key=name, relationship=_OF, is_told=False)
+            )
+
+    def _observations(self, told: Any, name: str) -> Iterator[Any]:
+        if isinstance(told, list):
+            yield from told
+        elif told is not None:
+            self._is_odd(ENTITIES, name, "no_list", "its observations are no list")
+            yield told
+
+    def _memory(self, what: str, key: str, record: Mapping[str, Any], name: str, extra: Mapping[str, Any]) -> None:
+        filled = {**record, "topic": topic_of(name), "source": SOURCE}
+        self.memories.append(OutsideMemory(what=what, key=key, record=filled, extra={KIND: extra}))
+
+    def _relation(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
+        self.found[RELATIONS] += 1
+        ends = [item.get(name) for name in ("from", "to", "relationType")]
+        if not all(isinstance(end, str) and end.strip() for end in ends):
+            self._is_odd(RELATIONS, place, "no_end", "left out: an end or its word is missing")
+            return
+        if extra:
+            what = f"what else it says has no place here: {', '.join(sorted(extra))}"
+            self._is_odd(RELATIONS, place, "more_fields", what)
+        from_name, to_name, said = map(str, ends)
+        word, whole = word_of(said)
+        self.links.append(
+            OutsideLink(what=RELATIONS, from_key=from_name, to_key=to_name, relationship=word, reason=whole)
+        )
+
+    def _is_odd(self, what: str, name: str, kind: str, note: str) -> None:
+        self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
+
+    def outside(self, path: Path) -> Outside:
+        """Return all of it, unless nothing in the file is of such a graph."""
+        if self.found[_LINES] and not self.found[ENTITIES] and not self.found[RELATIONS]:
+            raise refused(path, "is no file of MCP's memory server: no line is an entity or a relation", _ELSEWHERE)
+        return Outside(
+            kind=KIND,
+            source=str(path),
+            found=self.found,
+            memories=self.memories,
+            links=self.links,
+            odd=self.odd,
+        )

@@ -1,0 +1,379 @@
+"""
+What a source holds, added to a session's memories and records.
+
+Each memory has an id that follows from its name in the source, so that a second run finds it; a note of the store keeps
+what was added before, so that what was deleted since does not come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import attrs
+import msgspec
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideLink, OutsideMemory, OutsideRecord, digest_of
+from mama_structs.importers.shared.import_report import ImportReport, ItemCount
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.types.codec import Entry, write_entry
+from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, in_turns
+from mama_structs.memory.save.automatic_links import Linking
+from mama_structs.memory.types.model import LinkType, Memory, slug
+from mama_structs.memory.records.record_store import RecordStore
+from mama_structs.memory.types.record import HostRecord, NewRecord, check_new
+from mama_structs.memory.types.relationships import normalised
+from mama_structs.memory.types.requests import LinkRequest, request_of
+from mama_structs.memory.save.save_plan import Pace, PreparedSave
+from mama_structs.memory.upkeep.namespace_services import Shared
+
+T = TypeVar("T")
+MARK: Final = "imported"
+"""Where in a memory's metadata it stands what it was taken over from."""
+_NOTE: Final = "import/"
+_CHUNK: Final = 64
+_SIZE: Final = 12
+# A text that another program kept is kept, however long: the settings say what may be saved, not what there was.
+_LONGEST: Final = 2**28
+_TAKEN: Final = "left out: a memory of that id is there that no import made"
+_CHANGED: Final = "the source has it otherwise than when it was taken over: what is here is left as it is"
+_DELETED: Final = "left out: it was taken over before, and deleted here since; again=True (--again) takes it over again"
+_TWICE: Final = "left out: the source says the same before"
+
+
+@attrs.define(eq=False)
+class Import:
+    """One run of `mama_structs.importers.import_from`."""
+
+    shared: Shared
+    records: RecordStore
+    outside: Outside
+    dry_run: bool
+    again: bool
+    progress: Progress | None
+    odd: list[OddItem] = attrs.field(init=False)
+    added: Counter[str] = attrs.field(init=False, factory=Counter)
+    known: Counter[str] = attrs.field(init=False, factory=Counter)
+    done: int = attrs.field(init=False, default=0)
+    settled: set[bytes] = attrs.field(init=False, factory=set)
+    # The ids of memories by their names in the source, of those that are there or are to be added.
+    ids: dict[str, str] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.odd = list(self.outside.odd)
+
+    async def run(self) -> ImportReport:
+        """Add what is missing."""
+        begun = time.perf_counter()
+        self.settled = await self.shared.read(partial(_settled, kind=self.outside.kind))
+        before = len(self.settled)
+        self._tell(0)
+        drafts = await self._drafted()
+        await self._add_memories(await self._new(drafts))
+        await self._add_links()
+        await self._add_records()
+        # What is odd had no step of its own.
+        self._tell(self._total - self.done)
+        if not self.dry_run and len(self.settled) > before:
+            await self.shared.write(partial(_settle, kind=self.outside.kind, keys=self.settled))
+        return ImportReport(
+            kind=self.outside.kind,
+            source=self.outside.source,
+            namespace=self.shared.engine.namespace,
+            dry_run=self.dry_run,
+            items=tuple(
+                ItemCount(
+                    what=what,
+                    found=found,
+                    added=self.added[what],
+                    known=self.known[what],
+                    left_out=found - self.added[what] - self.known[what],
+                )
+                for what, found in self.outside.found.items()
+            ),
+            odd=tuple(self.odd),
+            seconds=time.perf_counter() - begun,
+        )
+
+    # Memories
+
+    async def _drafted(self) -> list[tuple[OutsideMemory, PreparedSave]]:
+        """Return the memories as they are to be saved, by their names; what cannot be saved is odd."""
+        drafts: dict[str, tuple[OutsideMemory, PreparedSave]] = {}
+        for position, one in enumerate(self.outside.memories):
+            if position % saving.AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if one.key in drafts:
+                self._is_odd(one.what, one.key, "said_twice", _TWICE)
+                continue
+            try:
+                drafts[one.key] = one, self._draft(one)
+            except (InvalidArgument, ValueError, OverflowError, RecursionError) as error:
+                why = error.args[0] if isinstance(error, InvalidArgument) else "it has a value that cannot be written"
+                self._is_odd(one.what, one.key, "refused", f"left out: {why}")
+        return list(drafts.values())
+
+    def _draft(self, one: OutsideMemory) -> PreparedSave:
+        request = request_of({**one.record, "origin": "outside"})
+        memory = request.memory(self.shared.engine.namespace, now=self.shared.now, max_content=_LONGEST)
+        kind = self.outside.kind
+        # Not its time, which may be that of a file.
+        said = digest_of(memory.content, memory.topic or "", msgspec.json.encode(memory.metadata).decode())
+        mark = {"from": kind, "key": one.key, "digest": said}
+        title = memory.topic or memory.content
+        extra = {**one.extra, MARK: mark}
+        memory = attrs.evolve(
+            memory,
+            # Without a time: what a source says of it may change.
+            id=f"{memory.type.value}_{slug(title, most=40)}_{0:013}_{digest_of(kind, one.key)[:8]}",
+            metadata=attrs.evolve(memory.metadata, extra=extra),
+        )
+        write_entry(Entry(memory))
+        return PreparedSave(request=request, memory=memory)
+
+    async def _new(self, drafts: Sequence[tuple[OutsideMemory, PreparedSave]]) -> list[PreparedSave]:
+        """Return the memories that are to be added; of the others it says why they are not."""
+        new = []
+        for some in _chunks(drafts, _CHUNK):
+            there = await self.shared.read(partial(_memories, ids=[draft.memory.id for _, draft in some]))
+            for one, draft in some:
+                memory = draft.memory
+                present = there.get(memory.id)
+                if present is not None and _mark_of(present).get("key") != one.key:
+                    self._is_odd(one.what, one.key, "id_taken", _TAKEN)
+                elif present is None and self._was_there(memory.id):
+                    self._is_odd(one.what, one.key, "deleted_since", _DELETED)
+                else:
+                    self.ids[one.key] = memory.id
+                    self.settled.add(_key_of(memory.id))
+                    if present is None:
+                        new.append(draft)
+                        self.added[one.what] += 1
+                        continue
+                    self.known[one.what] += 1
+                    if _mark_of(present).get("digest") != _mark_of(memory)["digest"]:
+                        self._is_odd(one.what, one.key, "changed_since", _CHANGED)
+                self._tell(1)
+        return new
+
+    async def _add_memories(self, new: Sequence[PreparedSave]) -> None:
+        if self.dry_run:
+            self._tell(len(new))
+            return
+        pace = Pace()
+        for chunk in _chunks(new, _CHUNK):
+            record = self.shared.record
+            prepared = await saving.prepare(self.shared.embedding, chunk, self.shared.find_mentions)
+            while prepared:
+                save = partial(_save, prepared=prepared, pace=pace, linking=self._linking)
+                gone = await self._write(save, made_by=record)
+                prepared = [one for one in prepared if one.memory.id not in gone]
+            self._tell(len(chunk))
+
+    @property
+    def _linking(self) -> Linking:
+        """The settings of automatic linking for an import."""
+        linking = self.shared.linking
+        # Items of one file need not belong together in time. An import reports no conflicts, and comparing each
+        # observation with several older ones would take more than half of the time.
+        policy = attrs.evolve(linking.policy, max_temporal=0)
+        return attrs.evolve(linking, policy=policy, detects_conflicts=False)
+
+    # Links
+
+    async def _add_links(self) -> None:
+        asked = list(self._asked())
+        words = sorted({one.request.relationship for one in asked if not self.dry_run})
+        put = partial(_put_link, types=await saving.link_types(self.shared.embedding, words), shared=self.shared)
+        seen: set[str] = set()
+        for some in _chunks(asked, _CHUNK):
+            there = await self.shared.read(lambda reader: [_is_linked(reader, one) for one in some])  # noqa: B023 - awaited
+            new = []
+            for one, is_there in zip(some, there, strict=True):
+                if one.key in seen:
+                    if one.link.is_told:
+                        self._is_odd(one.link.what, one.name, "said_twice", _TWICE)
+                elif not is_there and self._was_there(one.key):
+                    self._is_odd(one.link.what, one.name, "unlinked_since", _DELETED)
+                else:
+                    (self.known if is_there else self.added)[one.link.what] += one.link.is_told
+                    self.settled.add(_key_of(one.key))
+                    new += [] if is_there or self.dry_run else [one]
+                seen.add(one.key)
+            async for _ in in_turns(self._write, new, put, most=_CHUNK):
+                pass
+            self._tell(len(some))
+
+    def _asked(self) -> Iterator[_AskedLink]:
+        """Give the links whose ends are there; those of which one is not are odd."""
+        for link in self.outside.links:
+            name = f"{link.from_key} {link.relationship} {link.to_key}"
+            missing = next((end for end in (link.from_key, link.to_key) if end not in self.ids), None)
+            if missing is None:
+                try:
+                    yield _AskedLink.of(link, self.ids, name)
+                except InvalidArgument as error:
+                    self._is_odd(link.what, name, "refused", f"left out: {error.args[0]}")
+            elif link.is_told:
+                self._is_odd(link.what, name, "no_such_end", f"left out: {missing} is not there")
+
+    # Records
+
+    async def _add_records(self) -> None:
+        checked = self._checked()
+        self._tell(len(self.outside.records) - len(checked))
+        for some in _chunks(checked, _CHUNK):
+            there = await self.records.get_many([(one.labels, one.key) for one, _ in some])
+            new = [
+                (one, asked) for (one, asked), present in zip(some, there, strict=True) if self._is_to_add(one, present)
+            ]
+            if not self.dry_run:
+                await self.records.put_many([asked for _, asked in new])
+            for one, _ in new:
+                self.added[one.what] += not one.is_beside
+                self.settled.add(_key_of(one.name))
+            self._tell(len(some))
+
+    def _checked(self) -> list[tuple[OutsideRecord, NewRecord]]:
+        """Return the records as they are to be put; what no record can be, and what comes twice, is odd."""
+        most = self.shared.settings.max_content
+        checked: dict[str, tuple[OutsideRecord, NewRecord]] = {}
+        for one in self.outside.records:
+            if one.name in checked:
+                self._is_odd(one.what, one.shown, "said_twice", _TWICE)
+                continue
+            asked = one.record(most)
+            try:
+                check_new(asked, max_text=most, name="it")
+                checked[one.name] = one, asked
+            except InvalidArgument as error:
+                if not one.is_beside:
+                    self._is_odd(one.what, one.shown, "refused", f"left out: {error.args[0]}")
+        return list(checked.values())
+
+    def _is_to_add(self, one: OutsideRecord, present: HostRecord | None) -> bool:
+        """Tell whether a record is not there; of the others it says why they are not added."""
+        if present is not None:
+            self.known[one.what] += not one.is_beside
+            self.settled.add(_key_of(one.name))
+            if present.value != one.value:
+                self._is_odd(one.what, one.shown, "changed_since", _CHANGED)
+        elif one.expires_at is not None and one.expires_at <= self.shared.now:
+            if not one.is_beside:
+                self._is_odd(one.what, one.shown, "expired", "left out: its time is over")
+        elif self._was_there(one.name):
+            self._is_odd(one.what, one.shown, "deleted_since", _DELETED)
+        else:
+            return True
+        return False
+
+    # What all have
+
+    async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
+        return await self.shared.write(plan, made_by=made_by)
+
+    def _was_there(self, name: str) -> bool:
+        return not self.again and _key_of(name) in self.settled
+
+    def _is_odd(self, what: str, name: str, kind: str, note: str) -> None:
+        self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
+
+    @property
+    def _total(self) -> int:
+        outside = self.outside
+        return len(outside.memories) + len(outside.links) + len(outside.records)
+
+    def _tell(self, more: int) -> None:
+        self.done += more
+        if self.progress is not None and self._total:
+            self.progress(self.done, self._total)
+
+
+@attrs.frozen
+class _AskedLink:
+    """A link that is to be there, between ids; *key* stands for it in the note of what was added."""
+
+    link: OutsideLink
+    name: str
+    from_id: str
+    request: LinkRequest
+    key: str
+
+    @classmethod
+    def of(cls, link: OutsideLink, ids: Mapping[str, str], name: str) -> _AskedLink:
+        """Return what is asked for; a link to itself, and what is no word, is refused."""
+        from_id, to_id = ids[link.from_key], ids[link.to_key]
+        if from_id == to_id:
+            raise InvalidArgument("it links a memory to itself")
+        request = LinkRequest(to_id=to_id, relationship=link.relationship, reason=link.reason)
+        return cls(link, name, from_id, request, f"{from_id} {normalised(link.relationship)} {to_id}")
+
+
+def _save(writer: Writer, prepared: Sequence[PreparedSave], pace: Pace, linking: Linking) -> set[str]:
+    """Save memories, at least one, and return the ids of those that are there now."""
+    # Another process may import the same.
+    nodes = writer.find_many([one.memory.id for one in prepared])
+    there = {one.memory.id for one, node in zip(prepared, nodes, strict=True) if node is not None}
+    fresh = [one for one in prepared if one.memory.id not in there]
+    return there | {memory.id for memory in pace.save(writer, fresh, linking)}
+
+
+def _memories(reader: Reader, ids: Sequence[str]) -> dict[str, Memory]:
+    nodes = [node for node in reader.find_many(ids) if node is not None]
+    return {memory.id: memory for memory in reader.get(nodes)}
+
+
+def _mark_of(memory: Memory) -> Mapping[str, Any]:
+    found = memory.metadata.extra.get(MARK)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _is_linked(reader: Reader, asked: _AskedLink) -> bool:
+    """Tell whether a link is there that somebody made with the same word."""
+    node = reader.find(asked.from_id)
+    if node is None:
+        return False
+    word = normalised(asked.request.relationship)
+    return any(
+        link.to_id == asked.request.to_id
+        and link.created_by != "system"
+        and normalised(link.metadata.original_relationship) == word
+        for link in reader.links_of_many([node], "out")[0]
+    )
+
+
+def _put_link(writer: Writer, asked: _AskedLink, types: Mapping[str, LinkType], shared: Shared) -> bool:
+    """Make a link unless it is there, or one of its ends is not any more."""
+    ends = writer.find_many([asked.from_id, asked.request.to_id])
+    if None in ends or _is_linked(writer, asked):
+        return False
+    link_type = types[asked.request.relationship]
+    saving.add_link(writer, asked.from_id, asked.request, link_type, created_by="user", now=shared.now)
+    return True
+
+
+def _key_of(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:_SIZE]
+
+
+def _settled(reader: Reader, kind: str) -> set[bytes]:
+    """Return the keys of what imports of a kind have added."""
+    data = base64.b64decode(reader.notes(f"{_NOTE}{kind}").get(f"{_NOTE}{kind}", ""))
+    return {data[at : at + _SIZE] for at in range(0, len(data), _SIZE)}
+
+
+def _settle(writer: Writer, kind: str, keys: Iterable[bytes]) -> None:
+    # Another process may have added others meanwhile.
+    all_keys = b"".join(sorted({*keys, *_settled(writer, kind)}))
+    writer.set_note(f"{_NOTE}{kind}", base64.b64encode(all_keys).decode())
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

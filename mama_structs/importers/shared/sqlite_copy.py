@@ -1,0 +1,302 @@
+"""
+Reader of SQLite databases of other programs, from a private copy of the file.
+
+Reading in place would change the folder: SQLite creates -wal and -shm files next to a database in WAL mode.
+
+The schema is untrusted. Only ordinary tables are read, never a view, a virtual table or a generated column, so that no
+expression of the schema runs in a query. Limits of SQLite and of this module bound what a small file can expand to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sqlite3
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import attrs
+
+from mama_structs._internal.validation import printable
+from mama_structs.errors import MigrationError
+from mama_structs.importers.shared.safe_files import MAX_DATABASE_BYTES, check_size, opened, refused, regular
+from mama_structs.importers.shared.value_readers import ForeignRow, Undecoded, Value
+from mama_structs.storage.locks import is_locked
+
+# Seconds, as long as a program that only saves something now may take.
+PATIENCE: Final = 1.0
+_PAUSE: Final = 0.05
+_SHOWN: Final = 5
+_BLOCK_BYTES: Final = 2**20
+_VIRTUAL: Final = re.compile(r"\s*CREATE\s+VIRTUAL\s", re.IGNORECASE)
+_BUSY: Final = "stop {}, or copy the file, and try again"
+# What `integrity_check` also finds, and which harms nothing here: each value is looked at one by one.
+_HARMLESS: Final = re.compile("CHECK constraint failed|NULL (value )?in|non-unique entry|TEXT value in|NUMERIC")
+_NO_MODULE: Final = "no such module"
+_TOO_BIG: Final = "too big"
+MAX_VALUE_BYTES: Final = 2**28
+"""The largest value and row that is read."""
+_MAX_TABLES: Final = 1_000
+# https://www.sqlite.org/security.html recommends low limits for a database file from an untrusted source.
+_LIMITS: Final[Mapping[int, int]] = {
+    sqlite3.SQLITE_LIMIT_LENGTH: MAX_VALUE_BYTES,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 10,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+# Honest rows take no more memory than the file does on disk, twice for a text in UTF-16. The default value of a column
+# that was added later is not in the file once for each row.
+_EXPANSION: Final = 2
+_EXPANSION_SLACK_BYTES: Final = 2**20
+MAGIC: Final = b"SQLite format 3\x00"
+# https://www.sqlite.org/fileformat2.html, 1.3: page size, count of changes, pages, and the change as of which.
+_HEADER: Final = struct.Struct(">16xH6xII60xI4x")
+# Its source, os.h and wal.c: the bytes that it locks; a reader locks only the last ones, and only against writers.
+_PENDING: Final = 0x40000000
+_LOCKED: Final = 512
+_WAL_WRITE: Final = 120
+_WAL_LOCKED: Final = 3
+
+
+@attrs.frozen(eq=False)
+class CopiedDatabase:
+    """The private copy of the database at *path*, with the SHA-256 and the size of the original."""
+
+    path: Path
+    checksum: str
+    size: int
+    connection: sqlite3.Connection
+
+    def names(self) -> list[str]:
+        """Return the names of all tables, virtual ones included."""
+        return list(self.definitions())
+
+    def definitions(self) -> dict[str, str]:
+        """Return the SQL of all tables by name."""
+        listed = "SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name LIMIT ?"
+        found = {
+            str(name): "" if sql is None else str(sql)
+            for name, sql in self.connection.execute(listed, (_MAX_TABLES + 1,))
+        }
+        if len(found) > _MAX_TABLES:
+            raise refused(self.path, f"must have at most {_MAX_TABLES:,} tables", "nothing was written")
+        return found
+
+    def columns(self, table: str) -> list[str]:
+        """Return the names of a table's columns, except generated ones, whose expressions are not to be trusted."""
+        return [str(row[1]) for row in self.connection.execute(f"PRAGMA table_info({quoted(table)})")]
+
+    def rows(self, table: str, *, newest_first: bool = False) -> Iterator[ForeignRow]:
+        """
+        Yield the rows of a table by rowid, which is the order of writing.
+
+        Raises:
+            MigrationError: The table is virtual or has no rowid, or its rows are larger than the file.
+
+        """
+        if is_virtual(self.definitions().get(table, "")):
+            raise refused(
+                self.path, f"is not as its program makes it: {table} is a virtual table", "nothing was written"
+            )
+        columns = self.columns(table)
+        alias = rowid_of(columns)
+        if alias is None:
+            what = f"is not as its program makes it: columns of {table} have all the names that a row's number goes by"
+            raise refused(self.path, what, "nothing was written")
+        names = ", ".join(map(quoted, columns))
+        order = f"{alias} DESC" if newest_first else alias
+        left = _EXPANSION * self.size + _EXPANSION_SLACK_BYTES
+        for number, *values in self.connection.execute(
+            f"SELECT {alias}, {names} FROM {quoted(table)} ORDER BY {order}"  # noqa: S608 - quoted
+        ):
+            left -= sum(map(_size_of, values))
+            if left < 0:
+                what = f"is not as its program makes it: the rows of {table} are larger than the file"
+                raise refused(self.path, what, "nothing was written")
+            yield ForeignRow(number, dict(zip(columns, values, strict=True)))
+
+    def check(self, tables: Callable[[], Iterable[str]] | None = None) -> None:
+        """Raise MigrationError if SQLite finds damage; *tables* are checked one by one if it cannot check all."""
+        lines = self._integrity("100")
+        if lines is None:
+            # Newer ones ask virtual tables, too, and these may need an extension.
+            names = (tables or self.names)()
+            lines = [line for name in names for line in self._integrity(quoted(name)) or ()]
+        found = [line for line in lines if line != "ok" and not _HARMLESS.match(line) and _NO_MODULE not in line]
+        if found:
+            raise _damaged(self.path, found)
+
+    def _integrity(self, what: str) -> list[str] | None:
+        """Return the findings of SQLite, or None if it lacks a module that it needs for a virtual table."""
+        try:
+            return [str(line) for (line,) in self.connection.execute(f"PRAGMA integrity_check({what})")]
+        except sqlite3.OperationalError as error:
+            if _NO_MODULE not in str(error):
+                raise
+            return None
+
+
+@contextlib.contextmanager
+def copied(path: Path, *, kind: str, program: str) -> Iterator[CopiedDatabase]:
+    """
+    Copy another program's database, and open the copy. Blocks.
+
+    Raises:
+        InvalidArgument: There is no such file.
+        MigrationError: It is no database, damaged, cut off, too large, or being written to.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="mama-structs-") as directory:
+        try:
+            copy = Path(directory, "copy.db")
+            checksum, size = _copy(path, copy, program, kind)
+            # Not read-only: what its program had not yet moved into the file is moved here, in the copy.
+            with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+                for category, limit in _LIMITS.items():
+                    connection.setlimit(category, limit)
+                connection.execute("PRAGMA trusted_schema = OFF")
+                connection.execute("PRAGMA cell_size_check = ON")
+                connection.text_factory = _decoded
+                yield CopiedDatabase(path, checksum, size, connection)
+        except sqlite3.Error as error:
+            if _TOO_BIG in str(error):
+                what = f"has a value or a row of more than {MAX_VALUE_BYTES:,} bytes"
+                raise refused(path, what, "delete the value in a copy of the file, and import the copy") from error
+            raise _damaged(path, [str(error)]) from error
+        except OSError as error:
+            what = f"cannot be copied to be read: {error.strerror or type(error).__name__}"
+            hint = "see that it may be read, and that the temporary directory has room for it"
+            raise refused(path, what, hint) from error
+
+
+def _copy(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
+    """Copy a database with its journals, and return the checksum of its file and the total size."""
+    # A file's locks are the process's: closing it drops them, so that is done last.
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(opened(path, kind))
+        # Its program keeps what belongs to it beside the file itself, not beside a link to it.
+        real = Path(os.path.realpath(path))
+        head = file.read(_HEADER.size)
+        if len(head) < _HEADER.size or not head.startswith(MAGIC):
+            what = "is no SQLite database" if head else "is empty"
+            raise refused(path, what, "nothing was made or written")
+        _wait_for_writers(path, real, file, stack, program)
+        pieces = {"": file, **_beside(real, stack)}
+        size = sum(os.fstat(piece.fileno()).st_size for piece in pieces.values())
+        check_size(path, size, MAX_DATABASE_BYTES)
+        for suffix, piece in pieces.items():
+            piece.seek(0)
+            with Path(f"{copy}{suffix}").open("xb") as target:
+                _copy_bytes(piece, target, MAX_DATABASE_BYTES)
+        sums = {suffix: _sum(stack.enter_context(Path(f"{copy}{suffix}").open("rb", buffering=0))) for suffix in pieces}
+        now = {"": file, **_beside(real, stack)}
+        is_same = all(_is_at(one, file) for one in (path, real))
+        if not is_same or sums != {suffix: _sum(piece) for suffix, piece in now.items()}:
+            raise refused(path, "was changed while it was read", _BUSY.format(program))
+        if len(pieces) == 1:
+            _check_whole(path, head, file.seek(0, os.SEEK_END))
+        return sums[""], size
+
+
+def _copy_bytes(source: FileIO, target: BinaryIO, limit: int) -> None:
+    """Copy a file up to a limit. One that grows meanwhile is noticed by its checksum."""
+    while limit > 0 and (block := source.read(min(_BLOCK_BYTES, limit))):
+        target.write(block)
+        limit -= len(block)
+
+
+def _beside(path: Path, stack: contextlib.ExitStack) -> dict[str, FileIO]:
+    """Open what stands beside a database, and holds something that belongs to it."""
+    found = {}
+    for suffix in ("-wal", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            file = regular(Path(f"{path}{suffix}"))
+            if file is not None:
+                stack.enter_context(file)
+                if os.fstat(file.fileno()).st_size:
+                    found[suffix] = file
+    return found
+
+
+def _sum(file: FileIO) -> str:
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_at(path: Path, file: FileIO) -> bool:
+    """Tell whether no other file has come to stand in the place of the one that was read."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except OSError:
+        return False
+
+
+def _check_whole(path: Path, head: bytes, size: int) -> None:
+    page, changes, pages, as_of = _HEADER.unpack(head)
+    named = pages * (65536 if page == 1 else page)
+    # An old SQLite does not keep the number of pages up to date; then the two counters differ.
+    if size < named and changes == as_of:
+        what = f"has {size:,} bytes of the {named:,} that its first page names: it was cut off"
+        raise refused(path, what, "copy it again, as a whole")
+
+
+def _wait_for_writers(path: Path, real: Path, file: FileIO, stack: contextlib.ExitStack, program: str) -> None:
+    shared = None
+    with contextlib.suppress(OSError):
+        shared = regular(Path(f"{real}-shm"))
+    if shared is not None:
+        stack.enter_context(shared)
+    asked = [(file, _PENDING, _LOCKED), *([(shared, _WAL_WRITE, _WAL_LOCKED)] if shared else [])]
+    until = time.monotonic() + PATIENCE
+    # Where the system tells nothing of locks, it is still found out whether the file changes while it is read.
+    while any(is_locked(one.fileno(), at, by_others=False, length=size, to_read=True) for one, at, size in asked):
+        if time.monotonic() >= until:
+            raise refused(path, "is locked: another program is writing to it", _BUSY.format(program))
+        time.sleep(_PAUSE)
+
+
+def is_virtual(sql: str) -> bool:
+    """Return True if the SQL of a table creates a virtual one."""
+    return _VIRTUAL.match(sql) is not None
+
+
+def rowid_of(columns: Iterable[str]) -> str | None:
+    """Return a name for the number of a table's rows that no column has, None where there is none left."""
+    used = {column.lower() for column in columns}
+    return next((name for name in ("rowid", "_rowid_", "oid") if name not in used), None)
+
+
+def quoted(name: str) -> str:
+    """Return the name of a table or column as SQL takes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _decoded(data: bytes) -> str | Undecoded:
+    """Return a text of the database, which SQLite does not check."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return Undecoded(data)
+
+
+def _size_of(value: Value) -> int:
+    """Return the memory that a value takes, in characters or bytes; 0 for a number."""
+    data = value.data if isinstance(value, Undecoded) else value
+    return len(data) if isinstance(data, str | bytes) else 0
+
+
+def _damaged(path: Path, found: list[str]) -> MigrationError:
+    shown = "; ".join(printable(line.replace("\n", " ")) for line in found[:_SHOWN])
+    hint = "copy it again, or recover it first: sqlite3 OLD.db .recover"
+    return refused(path, f"is damaged or not whole: {shown:.300}", hint)

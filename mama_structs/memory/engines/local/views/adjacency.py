@@ -1,0 +1,231 @@
+"""The links between memories as arrays, found from either end; the last ones are merged in when they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.engines.local.views.memory_table import (
+    Columns,
+    Order,
+    Rows,
+    Vocabulary,
+    are_many,
+    packed,
+    runs,
+    unpacked,
+    used,
+)
+from mama_structs.memory.types.engine import Direction, LinkTable, Nodes
+from mama_structs.memory.types.model import CREATORS, Link, LinkType, milliseconds
+
+_LINK_TYPES: Final = {kind: position for position, kind in enumerate(LinkType)}
+_CREATORS: Final = {creator: position for position, creator in enumerate(CREATORS)}
+_STORED: Final = {
+    "source": np.int32,
+    "target": np.int32,
+    "type": np.int8,
+    "creator": np.int8,
+    "confidence": np.float32,
+    "created": np.int64,
+    "word": np.int32,
+    "key": np.uint64,
+}
+_COLUMNS: Final = {**_STORED, "alive": np.bool_}
+_FEW_DEAD: Final = 1024
+
+
+def link_key(link_id: str) -> int:
+    """Return 64 bits that stand for a link's id; two ids may have the same."""
+    return int.from_bytes(blake2b(link_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+class Adjacency:
+    """Links between nodes, without their ids and texts, which only the journal has."""
+
+    def __init__(self) -> None:
+        self._rows = Columns(_COLUMNS)
+        self._words = Vocabulary()
+        self._merged = 0
+        self._dead = 0
+        self._out = _Ends()
+        self._in = _Ends()
+        self._by_key = Order()
+        # Marks the nodes of one question; all False between questions.
+        self._marks = np.zeros(0, np.bool_)
+
+    def __len__(self) -> int:
+        return len(self._rows) - self._dead
+
+    def add(self, source: int, target: int, link: Link) -> None:
+        """Add a link; one of the same id has to be removed before."""
+        self._rows.append(
+            source=source,
+            target=target,
+            type=_LINK_TYPES[link.link_type],
+            creator=_CREATORS[link.created_by],
+            confidence=link.confidence,
+            created=milliseconds(link.created_at),
+            word=self._words.number(link.metadata.original_relationship),
+            key=link_key(link.id),
+            alive=True,
+        )
+        self._reach(max(source, target) + 1)
+        if are_many(len(self._rows) - self._merged, self._merged):
+            self._merge()
+
+    def find(self, link_id: str) -> list[tuple[int, int]]:
+        """Return source and target of the links that may have an id: hardly ever more than one, of which one has it."""
+        rows = self._rows_of(link_id)
+        return list(zip(self._rows["source"][rows].tolist(), self._rows["target"][rows].tolist(), strict=True))
+
+    def remove(self, link_id: str, *, source: int | None = None, target: int | None = None) -> int:
+        """Remove the link with an id, and return how many links were removed."""
+        rows = self._rows_of(link_id)
+        if source is not None:
+            rows = rows[self._rows["source"][rows] == source]
+        if target is not None:
+            rows = rows[self._rows["target"][rows] == target]
+        return self._bury(rows[:1])
+
+    def remove_node(self, node: int) -> int:
+        """Remove all links of a node, and return how many there were."""
+        return self._bury(self._find(np.array([node]), "both"))
+
+    def of_node(self, node: int) -> dict[str, NDArray[Any]]:
+        """Return all links of a node, for `put_back`."""
+        rows = self._find(np.array([node]), "both")
+        return {name: self._rows[name][rows] for name in _COLUMNS}
+
+    def put_back(self, links: Mapping[str, NDArray[Any]]) -> None:
+        """Take back that links were removed."""
+        self._rows.extend(links)
+        if are_many(len(self._rows) - self._merged, self._merged):
+            self._merge()
+
+    def remove_outgoing(self, node: int) -> int:
+        """Remove the links that begin at a node, and return how many there were."""
+        return self._bury(self._find(np.array([node]), "out"))
+
+    def links(
+        self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
+    ) -> LinkTable:
+        """Return the links that begin (``out``), end (``in``) or do either at *nodes*, each once, in no order."""
+        rows = self._find(nodes, direction)
+        if types is not None and len(rows):
+            wanted = np.array([kind in types for kind in _LINK_TYPES])
+            rows = rows[wanted[self._rows["type"][rows]]]
+        return LinkTable(
+            self._rows["source"][rows].astype(np.int64),
+            self._rows["target"][rows].astype(np.int64),
+            self._rows["type"][rows],
+            self._rows["creator"][rows],
+            self._rows["confidence"][rows],
+            self._rows["created"][rows],
+        )
+
+    def relationships(self) -> dict[str, int]:
+        """Return the words used for links, with how many links have each."""
+        counts = np.bincount(self._rows["word"][self._rows["alive"]], minlength=len(self._words)).tolist()
+        return {word: count for word, count in zip(self._words, counts, strict=True) if count}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return all of it as plain numbers and arrays, for `from_state`."""
+        alive = self._rows["alive"]
+        arrays = {name: self._rows[name][alive] for name in _STORED}
+        words, arrays["word"] = used(self._words, arrays["word"])
+        arrays["words_text"], arrays["words_ends"] = packed(words)
+        return {"links": len(self)}, arrays
+
+    @classmethod
+    def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Adjacency:
+        """Return the links whose `state` this is."""
+        made = cls()
+        count = len(arrays["source"])
+        made._words = Vocabulary(unpacked(arrays["words_text"], arrays["words_ends"]))
+        fits = (
+            count == meta["links"]
+            and all(len(arrays[name]) == count for name in _STORED)
+            and all(not count or arrays[name].min() >= 0 for name in ("source", "target", "type", "creator", "word"))
+            and (not count or arrays["type"].max() < len(_LINK_TYPES))
+            and (not count or arrays["creator"].max() < len(CREATORS))
+            and (not count or arrays["word"].max() < len(made._words))
+        )
+        if not fits:
+            raise ValueError("the parts of the links' state do not fit together")
+        made._rows.extend({**{name: arrays[name] for name in _STORED}, "alive": np.ones(count, np.bool_)})
+        if count:
+            made._reach(int(max(arrays["source"].max(), arrays["target"].max())) + 1)
+        made._merge()
+        return made
+
+    def _rows_of(self, link_id: str) -> Rows:
+        rows = self._by_key.find(self._rows["key"], link_key(link_id))
+        found: Rows = rows[self._rows["alive"][rows]]
+        return found
+
+    def _find(self, nodes: Nodes, direction: Direction) -> Rows:
+        marks = self._marks
+        known = nodes[(nodes >= 0) & (nodes < len(marks))]
+        if len(known) > 1:
+            known = np.unique(known)
+        marks[known] = True
+        sources, targets = self._rows["source"], self._rows["target"]
+        parts = []
+        if direction != "in":
+            parts += [self._out.of(known), self._merged + np.flatnonzero(marks[sources[self._merged :]])]
+        if direction != "out":
+            rows = np.concatenate([self._in.of(known), self._merged + np.flatnonzero(marks[targets[self._merged :]])])
+            parts.append(rows[~marks[sources[rows]]] if direction == "both" else rows)
+        marks[known] = False
+        found = np.concatenate(parts)
+        living: Rows = found[self._rows["alive"][found]]
+        return living
+
+    def _bury(self, rows: Rows) -> int:
+        self._rows["alive"][rows] = False
+        self._dead += len(rows)
+        if self._dead > max(_FEW_DEAD, len(self._rows) // 3):
+            self._compact()
+        return len(rows)
+
+    def _reach(self, nodes: int) -> None:
+        if nodes > len(self._marks):
+            self._marks = np.zeros(max(nodes, 2 * len(self._marks)), np.bool_)
+
+    def _merge(self) -> None:
+        self._merged = len(self._rows)
+        self._out.merge(self._rows["source"])
+        self._in.merge(self._rows["target"])
+
+    def _compact(self) -> None:
+        self._rows.keep(self._rows["alive"])
+        self._merged = self._dead = 0
+        self._out, self._in, self._by_key = _Ends(), _Ends(), Order()
+        self._merge()
+
+
+class _Ends:
+    """The merged links sorted by one end."""
+
+    def __init__(self) -> None:
+        self._order = Order()
+        self._rows = np.empty(0, np.int32)
+        self._starts = np.zeros(1, np.int32)
+
+    def merge(self, ends: NDArray[np.int32]) -> None:
+        """Take up the rows that came since; *ends* has the node of every row."""
+        self._rows = self._order.rows(ends)
+        self._starts = np.concatenate([[0], np.cumsum(np.bincount(ends))]).astype(np.int32)
+
+    def of(self, nodes: Nodes) -> Rows:
+        """Return the rows of some nodes, each node given once."""
+        nodes = nodes[nodes < len(self._starts) - 1]
+        starts = self._starts[nodes].astype(np.int64)
+        counts = self._starts[nodes + 1] - starts
+        rows: Rows = self._rows[runs(starts, counts)].astype(np.int64)
+        return rows

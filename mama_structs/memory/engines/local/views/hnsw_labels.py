@@ -1,0 +1,191 @@
+"""Which memories a vector belongs to: several memories may have one, and a long one has several."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.engines.local.views.memory_table import Columns, grown, runs
+from mama_structs.memory.engines.local.views.vector_store import Labels
+from mama_structs.memory.types.engine import Matches, Nodes, Scores, sampled
+
+Mask = NDArray[np.bool_]
+
+# Instead of the one node of a label.
+_NONE: Final = -1
+_SHARED: Final = -2
+_PIECE: Final = {"node": np.int32, "label": np.int32}
+_SMALLEST: Final = 64
+
+
+class NodeLabels:
+    """Nodes and the labels of their vectors, both ways."""
+
+    def __init__(self) -> None:
+        self.live: int = 0
+        """How many nodes there are."""
+        self.several: int = 0
+        """How many of them have several pieces."""
+        self.last: int = -1
+        """The highest node that ever had vectors here."""
+        # Pieces, those of a node behind one another: the node (-1 when it was removed) and the label.
+        self._parts = Columns(_PIECE)
+        self._removed = 0
+        # By node: its first piece, and how many it has.
+        self._first = np.zeros(_SMALLEST, np.int32)
+        self._pieces = np.zeros(_SMALLEST, np.int32)
+        # By label: its node, or one of the words above.
+        self._owner = np.full(_SMALLEST, _NONE, np.int32)
+        self._shared: dict[int, array[int]] = {}
+
+    @classmethod
+    def from_state(cls, nodes: NDArray[np.int32], labels: NDArray[np.int32], *, rows: int) -> NodeLabels:
+        """Make them from what `state` gave."""
+        known = cls()
+        if nodes.dtype != np.int32 or labels.dtype != np.int32 or nodes.ndim != 1 or nodes.shape != labels.shape:
+            raise ValueError("pieces must be two int32 arrays of one length")
+        if len(nodes) and (nodes.min() < 0 or labels.min() < 0 or labels.max() >= rows):
+            raise ValueError(f"pieces must name nodes and one of {rows} labels")
+        known._parts.extend({"node": nodes, "label": labels})
+        known._pieces = np.bincount(nodes, minlength=_SMALLEST).astype(np.int32)
+        known.last = int(nodes.max(initial=-1))
+        known._first = np.zeros(len(known._pieces), np.int32)
+        known.live, known.several = (int(np.count_nonzero(known._pieces > least)) for least in (0, 1))
+        if known._find_first() != known.live:
+            raise ValueError("the pieces of a node must stand behind one another")
+        known._owner = np.full(max(_SMALLEST, rows), _NONE, np.int32)
+        # Each pair once, by label and then node.
+        pairs = np.unique(labels.astype(np.int64) << 32 | nodes)
+        owned, owners = (pairs >> 32).astype(np.int64), (pairs & 0xFFFFFFFF).astype(np.int32)
+        distinct, begin, counts = np.unique(owned, return_index=True, return_counts=True)
+        known._owner[distinct] = np.where(counts == 1, owners[begin], _SHARED)
+        for at in np.flatnonzero(counts > 1).tolist():
+            known._shared[int(distinct[at])] = array("i", owners[begin[at] : begin[at] + counts[at]].tobytes())
+        return known
+
+    def state(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the node and the label of each piece."""
+        self._close_gaps()
+        return self._parts["node"].copy(), self._parts["label"].copy()
+
+    @property
+    def size(self) -> int:
+        """One more than the highest node that may be here."""
+        return len(self._pieces)
+
+    def __contains__(self, node: int) -> bool:
+        return 0 <= node < len(self._pieces) and bool(self._pieces[node])
+
+    def add(self, node: int, labels: list[int]) -> None:
+        """Give a node that has none its labels, one for each piece."""
+        if not labels:
+            return
+        if node >= len(self._pieces):
+            self._first, self._pieces = (grown(known, node + 1, 0) for known in (self._first, self._pieces))
+        if max(labels) >= len(self._owner):
+            self._owner = grown(self._owner, max(labels) + 1, _NONE)
+        self._first[node], self._pieces[node] = len(self._parts), len(labels)
+        self._parts.extend({"node": np.full(len(labels), node), "label": np.array(labels)})
+        self.live += 1
+        self.last = max(node, self.last)
+        self.several += len(labels) > 1
+        for label in set(labels):
+            self._own(label, node)
+
+    def remove(self, node: int) -> list[int]:
+        """Take a node's labels from it, and return those that no other node has."""
+        if node not in self:
+            return []
+        first = int(self._first[node])
+        labels = self._parts["label"][first : first + int(self._pieces[node])].tolist()
+        self._parts["node"][first : first + len(labels)] = _NONE
+        self._pieces[node] = 0
+        self._removed += len(labels)
+        self.live -= 1
+        self.several -= len(labels) > 1
+        if self._removed > max(_SMALLEST, len(self._parts) // 2):
+            self._close_gaps()
+        return [label for label in set(labels) if self._disown(label, node)]
+
+    def pieces(self, nodes: Nodes) -> tuple[Labels, Labels]:
+        """Return the labels of several nodes behind one another, and how many each node has."""
+        inside = (nodes >= 0) & (nodes < len(self._pieces))
+        known = np.where(inside, nodes, 0)
+        counts = np.where(inside, self._pieces[known], 0).astype(np.int64)
+        return self._parts["label"][runs(self._first[known], counts)].astype(np.int64), counts
+
+    def sampled(self) -> Labels:
+        """Return the label of the first piece of each node that is `sampled`."""
+        nodes = np.flatnonzero(self._pieces)[sampled(self.live)]
+        return self._parts["label"][self._first[nodes]].astype(np.int64)
+
+    def selected(self, mask: Mask) -> Labels:
+        """Return the labels of the nodes that *mask* (of `size` at least) lets pass, each once, in order."""
+        nodes = self._parts["node"]
+        # A removed piece's -1 asks for the last item, which says nothing of it.
+        wanted = mask[nodes] & (nodes >= 0) if self._removed else mask[nodes]
+        found = np.zeros(len(self._owner), np.bool_)
+        found[self._parts["label"][wanted]] = True
+        return np.flatnonzero(found)
+
+    def best(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
+        """Return the nodes of labels, each once with its best score, best first and then the newest first."""
+        owners = self._owner[labels].astype(np.int64)
+        single = owners >= 0
+        if mask is not None:
+            single[single] = mask[owners[single]]
+        nodes, values = [owners[single]], [scores[single]]
+        for at in np.flatnonzero(owners == _SHARED).tolist():
+            several = np.array(self._shared[int(labels[at])], np.int64)
+            if mask is not None:
+                several = several[mask[several]]
+            several = several[-limit:]
+            nodes.append(several)
+            values.append(np.full(len(several), scores[at], np.float32))
+        found, value = np.concatenate(nodes), np.concatenate(values)
+        order = np.lexsort((-found, -value))
+        if self.several:
+            _, first = np.unique(found[order], return_index=True)
+            order = order[np.sort(first)]
+        order = order[:limit]
+        return Matches(found[order], value[order].astype(np.float32))
+
+    def _own(self, label: int, node: int) -> None:
+        owner = int(self._owner[label])
+        if owner == _NONE:
+            self._owner[label] = node
+            return
+        if owner >= 0:
+            self._owner[label] = _SHARED
+            self._shared[label] = array("i", [owner])
+        nodes = self._shared[label]
+        nodes.insert(bisect_left(nodes, node), node)
+
+    def _disown(self, label: int, node: int) -> bool:
+        if int(self._owner[label]) != _SHARED:
+            self._owner[label] = _NONE
+            return True
+        nodes = self._shared[label]
+        del nodes[bisect_left(nodes, node)]
+        if len(nodes) == 1:
+            self._owner[label] = nodes[0]
+            del self._shared[label]
+        return False
+
+    def _close_gaps(self) -> None:
+        if not self._removed:
+            return
+        self._parts.keep(self._parts["node"] >= 0)
+        self._removed = 0
+        self._find_first()
+
+    def _find_first(self) -> int:
+        """Look where the pieces of each node begin, and return how often those of another one do."""
+        nodes = self._parts["node"]
+        first = np.flatnonzero(np.diff(nodes, prepend=-1))
+        self._first[nodes[first]] = first
+        return len(first)

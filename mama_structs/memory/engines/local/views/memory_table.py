@@ -1,0 +1,653 @@
+"""Which memories there are: ids and nodes, and what filters, time and topics ask about, in columns that grow."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import attrs
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from mama_structs._internal.lru import Lru
+from mama_structs.memory.types.codec import Entry, rounded_up, told_by
+from mama_structs.memory.types.duplicates import NO_WORDING
+from mama_structs.memory.types.engine import NEVER, Facts, Filter, Nodes, names_of, nfc
+from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds, milliseconds
+
+Array = NDArray[Any]
+Rows = NDArray[np.int64]
+T = TypeVar("T", bound=np.generic)
+
+_LEAST: Final = 256
+_LEAST_MERGED: Final = 1024
+_UNMERGED_SHARE: Final = 64
+
+
+def grown(array: NDArray[T], least: int, filling: int = 0) -> NDArray[T]:
+    """Return a copy of *array* with room for *least* items, twice as long as it was, in whole blocks of 64."""
+    room = max(least, 2 * len(array))
+    wider: NDArray[T] = np.full(room + -room % 64, filling, array.dtype)
+    wider[: len(array)] = array
+    return wider
+
+
+def runs(starts: Array, counts: Array) -> Rows:
+    """Return the places of runs of so many items that begin at *starts*, behind one another."""
+    places: Rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    return places
+
+
+class Columns:
+    """Parallel arrays that grow by doubling."""
+
+    def __init__(self, types: Mapping[str, DTypeLike]) -> None:
+        self._arrays = {name: np.empty(_LEAST, kind) for name, kind in types.items()}
+        self._room = _LEAST
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a column, as long as there are rows; writing to it changes the column."""
+        return self._arrays[name][: self._rows]
+
+    def append(self, **values: Any) -> int:
+        """Add a row, and return its position."""
+        row = self._rows
+        self._reserve(row + 1)
+        for name, value in values.items():
+            self._arrays[name][row] = value
+        self._rows = row + 1
+        return row
+
+    def extend(self, values: Mapping[str, Array]) -> None:
+        """Add rows: *values* holds each column's, all of one length."""
+        (more,) = {len(values[name]) for name in self._arrays}
+        self._reserve(self._rows + more)
+        for name, array in self._arrays.items():
+            array[self._rows : self._rows + more] = values[name]
+        self._rows += more
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Leave out the rows where the mask is False; the others move together."""
+        self._arrays = {name: self[name][rows] for name in self._arrays}
+        self._rows = self._room = int(np.count_nonzero(rows))
+
+    def _reserve(self, rows: int) -> None:
+        if rows > self._room:
+            self._arrays = {name: grown(array, max(rows, _LEAST)) for name, array in self._arrays.items()}
+            self._room = min(map(len, self._arrays.values()))
+
+
+class Order:
+    """Rows sorted by a key, equal keys in the order of rows; those that came last are taken up when it is time."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty(0, np.int32)
+
+    def rows(self, keys: Array) -> NDArray[np.int32]:
+        """Return all rows in their order."""
+        known = len(self._rows)
+        if known < len(keys):
+            rows = np.concatenate([self._rows, np.arange(known, len(keys), dtype=np.int32)])
+            behind = keys[rows[max(known - 1, 0) :]]
+            if (behind[1:] < behind[:-1]).any():
+                # A stable sort takes what is in order already as a whole.
+                rows = rows[np.argsort(keys[rows], kind="stable")]
+            self._rows = rows
+        return self._rows
+
+    def find(self, keys: Array, key: int) -> Rows:
+        """Return the rows of one key, in rising order."""
+        if key > np.iinfo(keys.dtype).max:
+            # A planted row may name any number.
+            return np.zeros(0, np.int64)
+        known = len(self._rows)
+        if are_many(len(keys) - known, known):
+            known = len(self.rows(keys))
+        first = _place(keys, self._rows, key)
+        end = _place(keys, self._rows, key + 1)
+        late = known + np.flatnonzero(keys[known:] == keys.dtype.type(key))
+        return np.concatenate([self._rows[first:end], late])
+
+
+def are_many(late: int, known: int) -> bool:
+    """Tell whether to sort late rows in, which takes as long as all are, and looking through them as long as they."""
+    return late > max(_LEAST_MERGED, known // _UNMERGED_SHARE)
+
+
+class Vocabulary:
+    """Texts with a number each, in the order in which they came."""
+
+    def __init__(self, texts: Sequence[str] = ()) -> None:
+        self._texts = list(texts)
+        self.numbers: Final = {text: number for number, text in enumerate(self._texts)}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __getitem__(self, number: int) -> str:
+        return self._texts[number]
+
+    def number(self, text: str) -> int:
+        """Return a text's number, the next one where it has none yet."""
+        number = self.numbers.setdefault(text, len(self._texts))
+        if number == len(self._texts):
+            self._texts.append(text)
+        return number
+
+
+def packed(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return texts as UTF-8 in one array, and where each ends, in characters."""
+    listed = list(texts)
+    # A lone surrogate is no text, but whoever has one shall not lose a snapshot for it.
+    whole = "".join(listed).encode("utf-8", "surrogatepass")
+    ends = np.cumsum(np.fromiter(map(len, listed), np.int64, len(listed)))
+    return np.frombuffer(whole, np.uint8), ends
+
+
+def unpacked(whole: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str]:
+    """Return the texts that `packed` made arrays of."""
+    text = whole.tobytes().decode("utf-8", "surrogatepass")
+    places = [0, *ends.tolist()]
+    if places[-1] != len(text) or (np.diff(ends, prepend=0) < 0).any():
+        raise ValueError("texts end elsewhere than is said")
+    return [text[first:end] for first, end in itertools.pairwise(places)]
+
+
+Mask = NDArray[np.bool_]
+
+_TYPES: Final = tuple(MemoryType)
+TYPE_INDEX: Final = {kind: position for position, kind in enumerate(MemoryType)}
+_COLUMNS: Final = {
+    "number": np.int64,
+    "version": np.int64,
+    "created": np.int64,
+    "type": np.int8,
+    "topic": np.int32,
+    "scripts": np.uint8,
+    "asking": np.uint8,
+    "ends": np.int64,
+    "wording": np.int64,
+    "origin": np.int8,
+    "trust": np.int8,
+    "alive": np.bool_,
+}
+_MENTIONS: Final = {"node": np.int32, "mention": np.int32}
+_MASKS: Final = 8
+_BLOCK: Final = 256
+# What "did you mean" looks at: so many ids, of which so many are compared letter by letter.
+_CANDIDATES: Final = 1000
+_COMPARED: Final = 200
+# After so many steps over what was deleted, what is beside a memory is looked for among all that live.
+_HOLES_PASSED: Final = 16
+_LONGEST: Final = 200
+_TELLING: Final = 3
+
+_ANY: Final = Filter()
+_NONE: Final = np.empty(0, np.int64)
+
+
+@attrs.frozen(kw_only=True)
+class CatalogueItem:
+    """What the catalogue has of a memory: its id, its number in the journal, its last change, and what filters ask."""
+
+    memory_id: str
+    number: int
+    version: int
+    created_ms: int
+    type_index: int
+    topic: str | None
+    mentions: Sequence[str]
+    scripts: int = 0
+    asking: int = 0
+    ends_ms: int = NEVER
+    wording: int = NO_WORDING
+    origin: int = 0
+    trust: int = 0
+
+    @classmethod
+    def of(cls, number: int, entry: Entry) -> CatalogueItem:
+        """Return what the catalogue has of a stored memory."""
+        memory = entry.memory
+        return cls(
+            memory_id=memory.id,
+            number=number,
+            version=entry.version,
+            created_ms=milliseconds(memory.created_at),
+            type_index=TYPE_INDEX[memory.type],
+            topic=memory.topic,
+            mentions=names_of(memory),
+            **told_by(memory),
+        )
+
+
+class Catalogue:
+    """The memories of a namespace by node: dense numbers in the order of saving, which are never given twice."""
+
+    def __init__(self) -> None:
+        self._rows = Columns(_COLUMNS)
+        self._ids: list[str] = []
+        self._node_of: dict[str, int] = {}
+        self._topics = Vocabulary()
+        self._mentions = Vocabulary()
+        self._pairs = Columns(_MENTIONS)
+        self._by_time = Order()
+        self._by_topic = Order()
+        self._by_number = Order()
+        self._by_wording = Order()
+        self._masks: Lru[Filter | None, Mask] = Lru(_MASKS)
+        # When memories stop to hold, sorted, each time once; None where that is not known.
+        self._ends: Rows | None = None
+
+    def __len__(self) -> int:
+        """How many nodes were given, holes among them."""
+        return len(self._rows)
+
+    def add(self, item: CatalogueItem) -> int:
+        """Take up a memory, and return its node: the next one."""
+        self._check_free(item.memory_id)
+        node = self._rows.append(
+            number=item.number,
+            version=item.version,
+            created=item.created_ms,
+            type=item.type_index,
+            topic=self._topic_number(item.topic),
+            scripts=item.scripts,
+            asking=item.asking,
+            ends=item.ends_ms,
+            wording=item.wording,
+            origin=item.origin,
+            trust=item.trust,
+            alive=True,
+        )
+        self._ids.append(item.memory_id)
+        self._node_of[item.memory_id] = node
+        self._mention(node, item.mentions)
+        self._forget_masks()
+        return node
+
+    def change(
+        self,
+        node: int,
+        *,
+        version: int,
+        topic: str | None,
+        mentions: Sequence[str],
+        scripts: int | None = None,
+        asking: int = 0,
+        ends_ms: int = NEVER,
+        wording: int = NO_WORDING,
+        origin: int = 0,
+        trust: int = 0,
+    ) -> None:
+        """Take a new version of a memory: id, number, type and time stay, and without scripts what follows them."""
+        self._check_alive(node)
+        self._rows["version"][node] = version
+        number = self._topic_number(topic)
+        if number != self._rows["topic"][node]:
+            self._rows["topic"][node] = number
+            self._by_topic = Order()
+        if scripts is not None:
+            values = {"scripts": scripts, "asking": asking, "ends": ends_ms, "origin": origin, "trust": trust}
+            for name, value in values.items():
+                self._rows[name][node] = value
+            if wording != self._rows["wording"][node]:
+                self._rows["wording"][node] = wording
+                self._by_wording = Order()
+        if set(mentions) != set(self._mentioned_by(node)):
+            self._pairs.keep(self._pairs["node"] != node)
+            self._mention(node, mentions)
+        self._forget_masks()
+
+    def remove(self, node: int) -> None:
+        """Leave a hole where a memory was."""
+        self._check_alive(node)
+        self._rows["alive"][node] = False
+        del self._node_of[self._ids[node]]
+        self._forget_masks()
+
+    def restore(self, node: int, item: CatalogueItem) -> None:
+        """Take a removal back: the same memory is at the same node again."""
+        self._check_free(item.memory_id)
+        there = 0 <= node < len(self) and not self._rows["alive"][node]
+        if not there or self._kept(node) != (item.memory_id, item.number, item.created_ms, item.type_index):
+            raise ValueError(f"node {node} is not where this memory was")
+        self._rows["alive"][node] = True
+        self._node_of[self._ids[node]] = node
+        self.change(
+            node,
+            version=item.version,
+            topic=item.topic,
+            mentions=item.mentions,
+            scripts=item.scripts,
+            asking=item.asking,
+            ends_ms=item.ends_ms,
+            wording=item.wording,
+            origin=item.origin,
+            trust=item.trust,
+        )
+
+    def find(self, memory_id: str) -> int | None:
+        """Return the node of a memory, None where there is no such memory."""
+        return self._node_of.get(memory_id)
+
+    def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
+        """Return the node of each memory, None where there is no such memory."""
+        return [self._node_of.get(memory_id) for memory_id in memory_ids]
+
+    def node_of(self, number: int) -> int | None:
+        """Return the node of the memory with a number in the journal, None where there is no such memory."""
+        nodes = self._by_number.find(self._rows["number"], number)
+        # A number is given again where the transaction that gave it first was undone.
+        return next((int(node) for node in nodes[::-1] if self._rows["alive"][node]), None)
+
+    def alike(self, wordings: Sequence[int]) -> list[Nodes]:
+        """Return the nodes of memories with each of some wordings, in the order of saving."""
+        keys, alive = self._rows["wording"], self._rows["alive"]
+        found = [_NONE if one == NO_WORDING else self._by_wording.find(keys, one) for one in wordings]
+        return [nodes[alive[nodes]] for nodes in found]
+
+    def number_of(self, node: int) -> int:
+        """Return a memory's number in the journal."""
+        return int(self._rows["number"][node])
+
+    def numbers(self, nodes: Sequence[int] | Nodes) -> list[int]:
+        """Return the numbers of memories in the journal, in the order of *nodes*."""
+        return _listed(self._rows["number"], nodes)
+
+    def version_of(self, node: int) -> int:
+        """Return the number of the change that wrote a memory last."""
+        return int(self._rows["version"][node])
+
+    def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
+        """Return the ids of memories, in the order of *nodes*."""
+        listed = nodes.tolist() if isinstance(nodes, np.ndarray) else nodes
+        return [self._ids[node] for node in listed]
+
+    def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
+        """Return the topics of memories, as they were first written (NFC), in the order of *nodes*."""
+        return [None if number < 0 else self._topics[number] for number in _listed(self._rows["topic"], nodes)]
+
+    def after(self, node: int, limit: int | None = None) -> Nodes:
+        """Return up to *limit* nodes behind a node, in the order of saving."""
+        first = max(node + 1, 0)
+        found: Nodes = first + np.flatnonzero(self._rows["alive"][first:])
+        return found[:limit]
+
+    def count(self, where: Filter | None = None) -> int:
+        """Return how many memories there are."""
+        mask = None if where is None else self.mask(where)
+        return len(self._node_of) if mask is None else int(np.count_nonzero(mask))
+
+    def mask(self, where: Filter | None) -> Mask | None:
+        """Return which nodes pass, one item for each; None where all do. It is not to be written to."""
+        where = self._settled(where)
+        if where is None and len(self._node_of) == len(self):
+            return None
+        mask = self._masks.get(where)
+        if mask is None:
+            mask = self._rows["alive"].copy() if where is None else self._passing(where)
+            mask.flags.writeable = False
+            self._masks.put(where, mask)
+        return mask
+
+    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
+        """Return nodes in the order of creation, equal times in the order of saving."""
+        where, created = self._settled(where), self._rows["created"]
+        of_topic = None if where is None or where.topic is None else self._of_topic(where.topic)
+        if where is not None and of_topic is not None and len(of_topic) <= _BLOCK:
+            of_topic = self._narrowed(of_topic[self._rows["alive"][of_topic]], where)
+            # A stable sort leaves equal times in the order of saving.
+            ordered = of_topic[np.argsort(created[of_topic], kind="stable")]
+            return (ordered[::-1] if newest_first else ordered)[: None if limit is None else max(limit, 0)]
+        order = self._by_time.rows(created)
+        if where is not None:
+            first = 0 if where.since is None else _place(created, order, rounded_up(where.since))
+            end = None if where.until is None else _place(created, order, rounded_up(where.until))
+            order = order[first:end]
+        if newest_first:
+            order = order[::-1]
+        wanted = len(order) if limit is None else max(limit, 0)
+        found = [np.empty(0, np.int64)]
+        position, size = 0, max(_BLOCK, wanted)
+        while wanted and position < len(order):
+            block = order[position : position + size].astype(np.int64)
+            block = block[self._rows["alive"][block]]
+            if where is not None:
+                block = self._narrowed(block, where)
+            found.append(block[:wanted])
+            wanted -= len(found[-1])
+            # Where few pass, the rest is looked at in few steps.
+            position, size = position + size, 4 * size
+        return np.concatenate(found)
+
+    def facts(self, nodes: Nodes) -> Facts:
+        """Return what is known of *nodes* without their text."""
+        columns = ("created", "type", "topic", "scripts", "asking", "ends", "origin", "trust", "wording")
+        return Facts(*(self._rows[name][nodes] for name in columns))
+
+    def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
+        """Return for each of *nodes* what was created just before it, and just after, if no more than that apart."""
+        created, alive = self._rows["created"], self._rows["alive"]
+        order = self._by_time.rows(created)
+        places = self._places(order, nodes)
+        found = []
+        for step in (-1, 1):
+            at = places + step
+            for _ in range(_HOLES_PASSED):
+                holes = (at >= 0) & (at < len(order))
+                holes[holes] = ~alive[order[at[holes]]]
+                if not holes.any():
+                    break
+                at = at + step * holes
+            else:
+                # Of many that were deleted one after the other each step would pass one.
+                living = np.flatnonzero(alive[order])
+                which = living.searchsorted(places, "left" if step < 0 else "right") + min(step, 0)
+                at = np.concatenate([living, [-1]])[np.minimum(which, len(living))]
+            inside = (at >= 0) & (at < len(order))
+            others = np.where(inside, order[np.where(inside, at, 0)], -1)
+            others[np.abs(created[others] - created[nodes]) > apart_ms] = -1
+            found.append(others.astype(np.int64))
+        return found[0], found[1]
+
+    def _places(self, order: NDArray[np.int32], nodes: Nodes) -> Rows:
+        """Return where each of *nodes* stands in the order of time."""
+        # Mostly memories are saved in that order.
+        places = nodes.copy()
+        late = np.flatnonzero(order[places] != nodes)
+        low, high = np.zeros(len(late), np.int64), np.full(len(late), len(order))
+        wanted, created = nodes[late], self._rows["created"]
+        while (low < high).any():
+            middle = (low + high) // 2
+            here = order[np.minimum(middle, len(order) - 1)]
+            before = (created[here] < created[wanted]) | ((created[here] == created[wanted]) & (here < wanted))
+            before &= low < high
+            low, high = np.where(before, middle + 1, low), np.where(before, high, np.minimum(middle, high))
+        places[late] = low
+        return places
+
+    def nearest_ids(self, text: str, limit: int) -> list[str]:
+        """Return the ids of memories that look most like *text*, best first, for "did you mean"."""
+        if limit <= 0:
+            return []
+        text = nfc(text[:_LONGEST])
+        candidates = self._like(text)
+        if len(candidates) > _COMPARED:
+            candidates.sort(key=lambda memory_id: _shared(memory_id, text), reverse=True)
+        return difflib.get_close_matches(text, candidates[:_COMPARED], limit)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return it as plain numbers and arrays, for `from_state`; of holes nothing is left but their numbers."""
+        alive = self._rows["alive"]
+        arrays = {name: self._rows[name].copy() for name in _COLUMNS}
+        # Ids are made of a memory's text: of what was deleted nothing stays.
+        ids = [memory_id if there else "" for memory_id, there in zip(self._ids, alive.tolist(), strict=True)]
+        arrays["topic"][~alive] = -1
+        topics, arrays["topic"] = used(self._topics, arrays["topic"])
+        pairs = alive[self._pairs["node"]]
+        arrays["pair_node"] = self._pairs["node"][pairs]
+        mentions, arrays["pair_mention"] = used(self._mentions, self._pairs["mention"][pairs])
+        for name, texts in (("ids", ids), ("topics", topics), ("mentions", mentions)):
+            arrays[f"{name}_text"], arrays[f"{name}_ends"] = packed(texts)
+        return {"nodes": len(self)}, arrays
+
+    @classmethod
+    def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Catalogue:
+        """Return the catalogue whose `state` this is."""
+        made = cls()
+        made._rows.extend({name: arrays[name] for name in _COLUMNS})
+        made._pairs.extend({name: arrays[f"pair_{name}"] for name in _MENTIONS})
+        made._ids = unpacked(arrays["ids_text"], arrays["ids_ends"])
+        made._topics = Vocabulary(unpacked(arrays["topics_text"], arrays["topics_ends"]))
+        made._mentions = Vocabulary(unpacked(arrays["mentions_text"], arrays["mentions_ends"]))
+        alive = made._rows["alive"]
+        named = zip(made._ids, range(len(made._ids)), strict=True)
+        made._node_of = dict(named if alive.all() else itertools.compress(named, alive.tolist()))
+        fits = (
+            len(made) == len(made._ids) == meta["nodes"]
+            and len(made._node_of) == np.count_nonzero(alive)
+            and _inside(made._rows["topic"], -1, len(made._topics))
+            and _inside(made._rows["type"], 0, len(_TYPES))
+            and _inside(made._rows["origin"], 0, len(ORIGINS))
+            and _inside(made._rows["trust"], 0, len(ORIGINS))
+            and _inside(made._pairs["node"], 0, len(made))
+            and _inside(made._pairs["mention"], 0, len(made._mentions))
+        )
+        if not fits:
+            raise ValueError("the parts of the catalogue's state do not fit together")
+        return made
+
+    def _check_free(self, memory_id: str) -> None:
+        if memory_id in self._node_of:
+            raise ValueError(f"there is a memory with the id {memory_id}")
+
+    def _check_alive(self, node: int) -> None:
+        if not 0 <= node < len(self) or not self._rows["alive"][node]:
+            raise ValueError(f"there is no memory at node {node}")
+
+    def _kept(self, node: int) -> tuple[str, int, int, int]:
+        number, created, kind = (int(self._rows[name][node]) for name in ("number", "created", "type"))
+        return self._ids[node], number, created, kind
+
+    def _topic_number(self, topic: str | None) -> int:
+        return -1 if topic is None else self._topics.number(nfc(topic))
+
+    def _mention(self, node: int, mentions: Iterable[str]) -> None:
+        for mention in dict.fromkeys(mentions):
+            self._pairs.append(node=node, mention=self._mentions.number(mention))
+
+    def _mentioned_by(self, node: int) -> list[str]:
+        return [self._mentions[number] for number in self._pairs["mention"][self._pairs["node"] == node].tolist()]
+
+    def _of_topic(self, topic: str) -> Rows:
+        """Return the nodes of a topic in rising order, holes too."""
+        number = self._topics.numbers.get(nfc(topic), -1)
+        return _NONE if number < 0 else self._by_topic.find(self._rows["topic"], number)
+
+    def _naming(self, mention: str) -> Nodes:
+        number = self._mentions.numbers.get(mention, -1)
+        if number < 0:
+            return _NONE
+        nodes: Nodes = self._pairs["node"][self._pairs["mention"] == number].astype(np.int64)
+        return nodes
+
+    def _forget_masks(self) -> None:
+        self._masks.clear()
+        self._ends = None
+
+    def _settled(self, where: Filter | None) -> Filter | None:
+        """Return a filter that lets the same through, and is equal to others as long as nothing stops to hold."""
+        if where is not None and where.valid_at is not None:
+            if self._ends is None:
+                ends = self._rows["ends"]
+                self._ends = np.unique(ends[ends != NEVER])
+            over = int(self._ends.searchsorted(milliseconds(where.valid_at), "right"))
+            where = attrs.evolve(where, valid_at=from_milliseconds(int(self._ends[over - 1])) if over else None)
+        return None if where == _ANY else where
+
+    def _passing(self, where: Filter) -> Mask:
+        mask = np.zeros(len(self), np.bool_)
+        mask[self._narrowed(None, where)] = True
+        mask &= self._rows["alive"]
+        return mask
+
+    def _narrowed(self, nodes: Nodes | None, where: Filter) -> Nodes:
+        """Return those of *nodes* (None: of all, holes too) that pass, in their order."""
+        rows: Nodes | slice = slice(None) if nodes is None else nodes
+        whole = len(self) if nodes is None else len(nodes)
+        passing = np.ones(whole, np.bool_)
+        if where.types is not None:
+            wanted = np.array([kind in where.types for kind in _TYPES])
+            passing &= wanted[self._rows["type"][rows]]
+        if where.topic is not None:
+            number = self._topics.numbers.get(nfc(where.topic), -1)
+            passing &= (self._rows["topic"][rows] == number) if number >= 0 else False
+        if where.since is not None:
+            passing &= self._rows["created"][rows] >= rounded_up(where.since)
+        if where.until is not None:
+            passing &= self._rows["created"][rows] < rounded_up(where.until)
+        if where.valid_at is not None:
+            passing &= self._rows["ends"][rows] > milliseconds(where.valid_at)
+        if where.origins is not None:
+            wanted = np.array([origin in where.origins for origin in ORIGINS])
+            passing &= wanted[self._rows["origin"][rows]]
+        if where.trust is not None:
+            passing &= self._rows["trust"][rows] <= ORIGINS.index(where.trust)
+        for mention in where.names:
+            naming = np.zeros(len(self), np.bool_)
+            naming[self._naming(mention)] = True
+            passing &= naming[rows]
+        return np.flatnonzero(passing) if nodes is None else nodes[passing]
+
+    def _like(self, text: str) -> list[str]:
+        """Return some `_CANDIDATES` ids that share a piece of *text*, the newest of many."""
+        # Time and random digits tell most: whoever mistypes one of the three parts has the two others right.
+        head, *tail = text.rsplit("_", 2)
+        found = {memory_id: None for piece in tail for memory_id in self._having(piece)}
+        for length in (len(head), len(head) * 3 // 4, len(head) // 2, len(head) // 4):
+            alike = self._having(head[:length])
+            if alike:
+                return [*found, *(memory_id for memory_id in alike if memory_id not in found)]
+        return list(found) or list(self._node_of)[-_CANDIDATES:]
+
+    def _having(self, piece: str) -> list[str]:
+        if len(piece) < _TELLING:
+            return []
+        return [memory_id for memory_id in self._node_of if piece in memory_id][-_CANDIDATES:]
+
+
+def used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
+    """Return the texts that some of *numbers* (-1 for none) are of, and the same numbers among these alone."""
+    used = np.unique(numbers[numbers >= 0])
+    renumbered = np.full(len(texts) + 1, -1, np.int32)
+    renumbered[used] = np.arange(len(used))
+    return [texts[number] for number in used.tolist()], renumbered[numbers]
+
+
+def _place(keys: Array, order: NDArray[np.int32], bound: int) -> int:
+    # NumPy's search would first copy the whole order.
+    return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
+
+
+def _listed(column: NDArray[Any], nodes: Sequence[int] | Nodes) -> list[Any]:
+    listed: list[Any] = column[np.asarray(nodes, np.int64)].tolist()
+    return listed
+
+
+def _inside(column: NDArray[Any], least: int, end: int) -> bool:
+    return not len(column) or bool(column.min() >= least and column.max() < end)
+
+
+def _shared(first: str, second: str) -> int:
+    pairs = (zip(first, second, strict=False), zip(reversed(first), reversed(second), strict=False))
+    return sum(len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pair))) for pair in pairs)

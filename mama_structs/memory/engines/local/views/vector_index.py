@@ -1,0 +1,373 @@
+"""Which memories are nearest to a vector: by comparing all, or by a graph where they are many."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory.engines.local.views.hnsw_labels import Mask, NodeLabels
+from mama_structs.memory.engines.local.views.snapshots import LoadedPart, Part
+from mama_structs.memory.engines.local.views.vector_store import Labels, RecentRows, VectorRows, Vectors
+from mama_structs.memory.embedding.protocol import are_unit
+from mama_structs.memory.types.engine import Matches, Nodes, Scores, sampled
+
+if TYPE_CHECKING:
+    from mama_structs.memory.engines.local.views.hnsw import ServedGraph
+
+VECTORS: Final = "vectors"
+GRAPH: Final = "graph"
+
+_NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
+# Comparing so many rows one by one is about as fast as asking a graph for many more than are wanted.
+_FEW: Final = 4_096
+# Beyond so many the graph is slower than comparing all.
+_MOST: Final = 768
+_SMALLEST_DEAD: Final = 64
+# So many are compared with all rows at once: of more the scores would take much memory.
+_TOGETHER: Final = 64
+
+
+class VectorIndex:
+    """Vectors by node; all calls come from one thread."""
+
+    def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
+        if dimensions < 1:
+            raise InvalidArgument(f"dimensions must be 1 or more, got {dimensions!r}")
+        self._exact_up_to = exact_up_to
+        self._retired: list[ServedGraph] = []
+        self._adopt(VectorRows(dimensions), NodeLabels())
+
+    @classmethod
+    def restore(cls, parts: Mapping[str, LoadedPart], *, dimensions: int, exact_up_to: int) -> VectorIndex | None:
+        """Return the index of a snapshot; its graph is loaded behind, and searches are exact until then."""
+        loaded = parts.get(VECTORS)
+        if loaded is None:
+            return None
+        try:
+            if loaded.meta["dimensions"] != dimensions:
+                return None
+            arrays = loaded.arrays
+            rows = VectorRows.of_blocks(
+                dimensions,
+                (*(segment.blocks[0] for segment in loaded.segments), arrays["tail"]),
+                alive=arrays["alive"],
+                prints=arrays["prints"],
+                segments=tuple((one.stored, len(one)) for one in loaded.segments if one.stored is not None),
+            )
+            nodes = NodeLabels.from_state(arrays["piece_nodes"], arrays["piece_labels"], rows=rows.count)
+            epoch = str(loaded.meta["epoch"])
+        except (KeyError, TypeError, ValueError, IndexError):
+            return None
+        index = cls(dimensions, exact_up_to=exact_up_to)
+        index._adopt(rows, nodes)
+        index._epoch = epoch
+        graph = parts.get(GRAPH)
+        is_usable = graph is not None and graph.files and graph.meta.get("epoch") == epoch
+        index._wake(graph if is_usable else None)
+        return index
+
+    def _adopt(self, rows: VectorRows, nodes: NodeLabels) -> None:
+        self._rows = rows
+        self._recent = RecentRows(rows)
+        self._nodes = nodes
+        self._graph: ServedGraph | None = None
+        self._sample: Vectors | None = None
+        # Labels mean something within one epoch only.
+        self._epoch = uuid.uuid4().hex
+
+    def _wake(self, stored: LoadedPart | None = None) -> None:
+        """Keep a graph from when there are enough rows, and let it do behind what there is to do."""
+        if self._graph is None and self._rows.live > self._exact_up_to:
+            from mama_structs.memory.engines.local.views import hnsw as graph  # noqa: PLC0415 - only large memories have one
+
+            self._graph = graph.ServedGraph(self._rows, stored)
+        if self._graph is not None:
+            self._graph.wake()
+
+    @property
+    def dimensions(self) -> int:
+        """Of each vector."""
+        return self._rows.dimensions
+
+    @property
+    def unsaved(self) -> int:
+        """How many vectors are in no file that later snapshots use again: above some 16,000 one is worth it."""
+        return self._rows.unsaved
+
+    def __len__(self) -> int:
+        """How many nodes have vectors."""
+        return self._nodes.live
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._nodes
+
+    def add(self, node: int, vectors: NDArray[np.float32]) -> None:
+        """Give a node its vectors."""
+        if node < 0 or node in self._nodes:
+            raise InvalidArgument(f"node must be a new one, got {node}")
+        vectors = _checked(vectors, self.dimensions)
+        is_last = node > self._nodes.last
+        self._nodes.add(node, [self._rows.place(vector) for vector in vectors])
+        live = len(self)
+        # A new memory changes the sample where it is one of it, or is not the last one.
+        if not (is_last and live % sampled(live).step):
+            self._sample = None
+        self._wake()
+
+    def remove(self, node: int) -> None:
+        """Take a node's vectors from it; nothing happens where it has none."""
+        self._sample = None
+        for label in self._nodes.remove(node):
+            self._rows.bury(label)
+        if self._rows.dead > max(_SMALLEST_DEAD, self._rows.count // 3):
+            self._compact()
+
+    def forget_gone(self) -> None:
+        """Keep nothing of vectors that nobody has any more."""
+        if self._rows.dead:
+            self._compact()
+
+    def get(self, node: int) -> Vectors:
+        """Return a node's vectors, of shape (pieces, dimensions); no pieces where it has none."""
+        return self.pieces([node])[0]
+
+    def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
+        """Return the vectors of *nodes*, in their order, of shape (pieces, dimensions), and how many each has."""
+        labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
+        return self._recent.take(labels), counts
+
+    def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
+        """Return the cosine of *vector* (dimensions,) and each node's best piece; 0 for a node without vectors."""
+        query = self._query(vector)
+        labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
+        result = np.zeros(len(counts), np.float32)
+        if len(labels):
+            has = counts > 0
+            begin = (np.cumsum(counts) - counts)[has]
+            result[has] = np.maximum.reduceat(self._recent.scores(query, labels), begin)
+        return result
+
+    def nearest(self, vector: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
+        """Return the nodes with the highest cosine to *vector*, each once, by its best piece."""
+        query = self._query(vector)
+        if limit < 1 or not len(self):
+            return _NO_MATCHES
+        chosen = None
+        if mask is not None:
+            if len(mask) < self._nodes.size:
+                mask = np.concatenate([mask, np.zeros(self._nodes.size - len(mask), np.bool_)])
+            chosen = self._nodes.selected(mask)
+            if not len(chosen):
+                return _NO_MATCHES
+        found = self._by_graph(query, limit, mask, chosen)
+        return self._by_scan(query, limit, mask, chosen) if found is None else found
+
+    def nearest_many(self, vectors: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None) -> list[Matches]:
+        """Return what `nearest` does for each of *vectors*."""
+        if limit < 1 or not len(self) or mask is not None:
+            return [self.nearest(vector, limit, mask) for vector in vectors]
+        queries = np.stack([self._query(vector) for vector in vectors]) if len(vectors) else vectors
+        found: list[Matches] = []
+        for start in range(0, len(queries), _TOGETHER):
+            some = queries[start : start + _TOGETHER]
+            found += self._many_by_graph(some, limit) or self._many_by_scan(some, limit)
+        return found
+
+    def sample(self) -> Vectors:
+        """Return the first vectors of the nodes that are `sampled`, the same array as long as they are the same."""
+        if self._sample is None:
+            self._sample = self._rows.take(self._nodes.sampled())
+            self._sample.flags.writeable = False
+        return self._sample
+
+    def parts(self) -> dict[str, Part]:
+        """Return what a snapshot keeps; it may be written in another thread while the index goes on changing."""
+        rows = self._rows
+        segments, tail = rows.stored()
+        nodes, labels = self._nodes.state()
+        arrays: dict[str, NDArray[Any]] = {
+            "tail": tail,
+            "alive": rows.alive.copy(),
+            "prints": rows.prints.copy(),
+            "piece_nodes": nodes,
+            "piece_labels": labels,
+        }
+        meta = {"dimensions": rows.dimensions, "epoch": self._epoch}
+        parts = {VECTORS: Part(meta, arrays, segments)}
+        graph = None if self._graph is None else self._graph.part()
+        if graph is not None:
+            parts[GRAPH] = Part({**graph.meta, "epoch": self._epoch}, graph.arrays, files=graph.files)
+        return parts
+
+    def saved(self, parts: Mapping[str, LoadedPart]) -> bool:
+        """Take note of the files that `parts` was written to: later snapshots use them again."""
+        loaded = parts.get(VECTORS)
+        if loaded is None or loaded.meta.get("epoch") != self._epoch:
+            return False
+        self._rows.written(loaded.segments)
+        graph = parts.get(GRAPH)
+        if graph is not None and self._graph is not None:
+            self._graph.saved(graph)
+        return True
+
+    def stats(self) -> dict[str, Any]:
+        """Return counts, and how searches are served."""
+        graph = self._graph
+        proved = None if graph is None else graph.proved
+        return {
+            "nodes": len(self),
+            "vectors": self._rows.live,
+            "dead": self._rows.dead,
+            "unsaved": self.unsaved,
+            "mode": "exact" if graph is None else graph.mode,
+            "recall": None if proved is None else proved.recall,
+            "ef": None if proved is None else proved.ef,
+        }
+
+    def settled(self, timeout: float | None = None) -> bool:
+        """Wait until the graph is built, loaded or refused, and tell whether it is so after *timeout* seconds."""
+        if self._graph is None:
+            return True
+        self._graph.usable()
+        return self._graph.settled(timeout)
+
+    def rebuild(self) -> None:
+        """Build the graph anew; searches are exact until then."""
+        if self._graph is not None:
+            self._graph.rebuild()
+
+    def close(self) -> None:
+        """Stop what runs behind; searches are exact from then on."""
+        for graph in (*self._retired, self._graph):
+            if graph is not None:
+                graph.close()
+        self._retired = []
+
+    def _query(self, vector: NDArray[np.float32]) -> Vectors:
+        query = np.ascontiguousarray(vector, np.float32)
+        if query.shape != (self.dimensions,) or not np.isfinite(query).all():
+            raise InvalidArgument(f"vector must be {self.dimensions} finite numbers, got shape {query.shape}")
+        return query
+
+    def _by_scan(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches:
+        rows = self._rows
+        if chosen is None and rows.dead:
+            chosen = np.flatnonzero(rows.alive)
+        if chosen is None:
+            scores, chosen = rows.all_scores(query), np.arange(rows.count)
+        elif len(chosen) < rows.sparse * rows.count:
+            scores = rows.scores(query, chosen)
+        else:
+            scores = rows.all_scores(query)[chosen]
+        wanted = limit
+        while True:
+            if wanted >= len(chosen):
+                return self._nodes.best(chosen, scores, limit, mask)
+            # With all that are equal to the last one, so that the newest of them come first.
+            worst = np.partition(scores, len(scores) - wanted)[len(scores) - wanted]
+            best = np.flatnonzero(scores >= worst)
+            matches = self._nodes.best(chosen[best], scores[best], limit, mask)
+            if len(matches) >= limit:
+                return matches
+            # Several pieces of one node were among them.
+            wanted *= 4
+
+    def _by_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
+        """Ask the graph, and compare what is not in it yet; None where that would not give all that is wanted."""
+        served = self._graph
+        proved = None if served is None else served.usable()
+        if served is None or proved is None or not query.any():
+            return None
+        rows, graph = self._rows, proved.graph
+        wanted = 2 * limit if self._nodes.several else limit
+        if chosen is not None:
+            if len(chosen) <= min(_FEW, rows.live // 2):
+                return None
+            wanted = int(1.3 * wanted * rows.live / len(chosen)) + limit
+        start = len(graph)
+        waiting = start + np.flatnonzero(rows.alive[start:])
+        others = rows.all_scores(query, start)[waiting - start]
+        while wanted <= _MOST:
+            searched = served.search(proved, query[None], wanted)
+            if searched is None:
+                return None
+            found = searched[0]
+            is_all = len(found) >= graph.live
+            found = found[rows.alive[found]]
+            # A graph that grew meanwhile gives what was compared already.
+            found = found[found < start]
+            labels = np.concatenate([found, waiting])
+            scores = np.concatenate([self._recent.scores(query, found), others])
+            matches = self._nodes.best(labels, scores, limit, mask)
+            if len(matches) >= limit or is_all:
+                return matches
+            wanted *= 4
+        return None
+
+    def _many_by_scan(self, queries: Vectors, limit: int) -> list[Matches]:
+        rows = self._rows
+        scores = np.empty((len(queries), rows.count), np.float32)
+        for at, block in rows.slices(0, rows.count):
+            np.matmul(queries, block.T, out=scores[:, at : at + len(block)])
+        if rows.dead:
+            scores[:, ~rows.alive] = -np.inf
+        return [self._best_of(own, query, limit) for own, query in zip(scores, queries, strict=True)]
+
+    def _best_of(self, scores: Scores, query: Vectors, limit: int) -> Matches:
+        """Return the best by the scores of all rows."""
+        if limit < len(scores):
+            worst = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+            best = np.flatnonzero(scores >= worst)
+            best = best[np.isfinite(scores[best])]
+            matches = self._nodes.best(best, scores[best], limit, None)
+            if len(matches) >= limit:
+                return matches
+        # Several pieces of one node were among them, or there are not as many.
+        return self._by_scan(query, limit, None, None)
+
+    def _many_by_graph(self, queries: Vectors, limit: int) -> list[Matches] | None:
+        """Ask the graph for all at once, and one by one where it gives too few; None where it gives nothing."""
+        served = self._graph
+        proved = None if served is None else served.usable()
+        if served is None or proved is None or not queries.any(axis=1).all():
+            return None
+        rows, start = self._rows, len(proved.graph)
+        waiting = start + np.flatnonzero(rows.alive[start:])
+        others = np.empty((len(queries), rows.count - start), np.float32)
+        for at, block in rows.slices(start, rows.count):
+            np.matmul(queries, block.T, out=others[:, at - start : at - start + len(block)])
+        searched = served.search(proved, queries, 2 * limit if self._nodes.several else limit)
+        if searched is None:
+            return None
+        found = []
+        for query, all_labels, late in zip(queries, searched, others[:, waiting - start], strict=True):
+            # A graph that grew meanwhile gives what was compared already.
+            labels = all_labels[rows.alive[all_labels] & (all_labels < start)]
+            scores = np.concatenate([self._recent.scores(query, labels), late])
+            matches = self._nodes.best(np.concatenate([labels, waiting]), scores, limit, None)
+            found.append(matches if len(matches) >= limit else self.nearest(query, limit))
+        return found
+
+    def _compact(self) -> None:
+        rows, moved = self._rows.compacted()
+        nodes, labels = self._nodes.state()
+        if self._graph is not None:
+            self._graph.abandon()
+            self._retired = [graph for graph in (*self._retired, self._graph) if graph.is_working]
+        self._adopt(rows, NodeLabels.from_state(nodes, moved[labels], rows=rows.count))
+        self._wake()
+
+
+def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
+    """Return vectors as rows may keep them: a negative zero is a zero, so that what is equal has equal bytes."""
+    checked = np.ascontiguousarray(vectors, np.float32)
+    if checked.ndim != 2 or checked.shape[1] != dimensions:  # noqa: PLR2004 - rows
+        raise InvalidArgument(f"vectors must be of shape (pieces, {dimensions}), got {checked.shape}")
+    if not are_unit(checked):
+        raise InvalidArgument("vectors must be finite and of length 1")
+    return checked + np.float32(0)

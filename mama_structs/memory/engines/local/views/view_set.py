@@ -1,0 +1,422 @@
+"""The four indexes of a namespace, kept in step, and how they come to be: from a snapshot, else from the journal."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.errors import StoreDamaged
+from mama_structs.memory.types.codec import Entry, indexed_terms, told_by
+from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
+from mama_structs.memory.engines.local.views.adjacency import Adjacency
+from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered, own_number, read_change, whole
+from mama_structs.memory.engines.local.views.snapshots import Generation, Part, SnapshotStore
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
+from mama_structs.memory.engines.local.views.word_index import WordIndex
+from mama_structs.memory.types.engine import Filter, names_of
+from mama_structs.memory.types.model import Link, Memory, MemoryType
+from mama_structs.memory.types.text_analysis import ANALYSIS
+from mama_structs.storage.sealed_rows import Damaged, Snapshot
+
+Vectors = NDArray[np.float32]
+
+_TYPES: Final = tuple(MemoryType)
+
+
+class Indexes:
+    """What is derived from the journal: each memory's place, words, vectors and links."""
+
+    def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
+        self.catalogue: Catalogue = Catalogue()
+        self.words: WordIndex = WordIndex()
+        self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
+        self.links: Adjacency = Adjacency()
+        self._counts: Counter[str] = Counter()
+        # Whether what is gone is still known and is not to be, when it is written aside.
+        self.holds_erased: bool = False
+        # Nodes whose words are not indexed yet; they are taken up in slices.
+        self.unindexed: dict[int, None] = {}
+
+    def add(self, number: int, entry: Entry, vectors: Vectors, *, words: bool = True) -> int:
+        """Add a memory without its links, and return its node."""
+        memory = entry.memory
+        node = self.catalogue.add(CatalogueItem.of(number, entry))
+        self._counts[memory.type.value] += 1
+        self.vectors.add(node, vectors)
+        if words:
+            self.words.add(node, indexed_terms(memory))
+        else:
+            self.unindexed[node] = None
+        return node
+
+    def change(self, node: int, entry: Entry, vectors: Vectors | None) -> None:
+        """Take a new version of a memory, without its links."""
+        memory = entry.memory
+        self.catalogue.change(
+            node,
+            version=entry.version,
+            topic=memory.topic,
+            mentions=names_of(memory),
+            **told_by(memory),
+        )
+        if vectors is not None:
+            self.vectors.remove(node)
+            self.vectors.add(node, vectors)
+        if node not in self.unindexed:
+            self.words.add(node, indexed_terms(memory))
+
+    def remove(self, node: int) -> dict[str, NDArray[Any]]:
+        """Forget a memory and all its links, and return these for `restore`."""
+        links = self.links.of_node(node)
+        facts = self.catalogue.facts(np.array([node]))
+        self._counts[_TYPES[int(facts.types[0])].value] -= 1
+        self.links.remove_node(node)
+        self.vectors.remove(node)
+        if self.unindexed.pop(node, 0) == 0:
+            self.words.remove(node)
+        self.catalogue.remove(node)
+        return links
+
+    def restore(
+        self, node: int, number: int, entry: Entry, vectors: Vectors, links: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Take a memory's removal back."""
+        memory = entry.memory
+        self.catalogue.restore(node, CatalogueItem.of(number, entry))
+        self._counts[memory.type.value] += 1
+        self.vectors.add(node, vectors)
+        self.words.add(node, indexed_terms(memory))
+        self.links.put_back(links)
+
+    def link(self, source: int, links: Iterable[Link]) -> list[int]:
+        """Add links that begin at a node, as far as their other ends exist, and return these."""
+        ends = []
+        for link in links:
+            target = self.catalogue.find(link.to_id)
+            if target is not None:
+                self.links.add(source, target, link)
+                ends.append(target)
+        return ends
+
+    def relink(self, source: int, links: Iterable[Link]) -> list[int]:
+        """Put links in the place of all that begin at a node, and return the nodes at whose ends something changed."""
+        before = [int(node) for node in self.links.links(np.array([source]), "out").targets]
+        self.links.remove_outgoing(source)
+        return before + self.link(source, links)
+
+    def neighbours(self, node: int) -> list[int]:
+        """Return the other ends of a node's links."""
+        table = self.links.links(np.array([node]), "both")
+        return [int(end) for end in (*table.sources, *table.targets) if end != node]
+
+    def has_vectors(self, node: int, vectors: Vectors) -> bool:
+        """Tell whether a node's vectors are these."""
+        return np.array_equal(self.vectors.get(node), vectors)
+
+    def unlink(self, source: int, links: Iterable[Link]) -> None:
+        """Remove links that begin at a node; two ids may have one key, so their ends count as well."""
+        for link in links:
+            target = self.catalogue.find(link.to_id)
+            if target is not None:
+                self.links.remove(link.id, source=source, target=target)
+
+    def index(self, node: int, memory: Memory) -> None:
+        """Index the words of a memory that were left out before."""
+        if self.unindexed.pop(node, 0) is None:
+            self.words.add(node, indexed_terms(memory))
+
+    def forget_gone(self) -> None:
+        """Keep nothing of what was erased."""
+        if self.holds_erased:
+            self.words.forget_gone()
+            self.vectors.forget_gone()
+            self.holds_erased = False
+
+    def count(self) -> None:
+        """Count the memories of each type, after the catalogue was loaded."""
+        self._counts = Counter(
+            {kind.value: self.catalogue.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Return what is worth knowing about the views; unlike everything else here, from any thread."""
+        return {
+            "memories": sum(self._counts.values()),
+            "types": {kind.value: self._counts[kind.value] for kind in MemoryType},
+            "links": len(self.links),
+            "vectors": self.vectors.stats(),
+            "words_to_index": len(self.unindexed),
+        }
+
+
+# Rows that are read at once.
+_PAGE: Final = 1000
+# Up to so many memories the words are indexed at once, which takes some tenths of a second.
+_WORDS_AT_ONCE: Final = 2000
+# Above so many new memories of other processes at once, their words are indexed in slices.
+_NEW_WORDS_AT_ONCE: Final = 500
+# Above so many holes, and where they are so much of all nodes, the views are worth deriving without them.
+_FEW_HOLES: Final = 1000
+_MOSTLY_HOLES: Final = 1 / 3
+
+UNUSABLE: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+"""What views that do not fit the journal, or one another, make of a change that is taken up on top of them."""
+
+_log: Final = logging.getLogger("mama_structs")
+
+
+@attrs.define(eq=False)
+class LoadedIndexes:
+    """Indexes, and what they are of."""
+
+    views: Indexes
+    change: int = 0
+    snapshot_at: int = 0
+    damaged: dict[str, str] = attrs.field(factory=dict)
+
+
+def load_views(
+    rows: Snapshot, place: RowPlaces, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int
+) -> LoadedIndexes:
+    """Return the views, of the snapshot's change or of the journal's last one."""
+    generation = None if snapshots is None else snapshots.load(at_most=last)
+    if generation is not None:
+        if generation.damaged:
+            _log.warning("derived anew, since their files are damaged: %s", ", ".join(generation.damaged))
+        loaded = _usable(rows, place, generation, exact_up_to)
+        if loaded is not None:
+            return loaded
+    derivation = Derivation(place, last, exact_up_to=exact_up_to, words=last <= _WORDS_AT_ONCE)
+    while derivation.step(rows, _PAGE):
+        pass
+    return derivation.loaded
+
+
+class Derivation:
+    """
+    Views that are derived from the journal page by page, of the change *last*.
+
+    Pages may be of different moments: `replay` from that change on, `anew`, brings all to one.
+    """
+
+    def __init__(self, place: RowPlaces, last: int, *, exact_up_to: int, words: bool = True) -> None:
+        self.loaded: LoadedIndexes = LoadedIndexes(Indexes(place.embedder.dimensions, exact_up_to=exact_up_to), last)
+        self._place = place
+        self._words = words
+        self._after = ""
+        self._deferred: list[tuple[int, Link]] = []
+
+    def step(self, rows: Snapshot, size: int) -> bool:
+        """Take the next rows, and tell whether there may be more."""
+        views, place = self.loaded.views, self._place
+        page = rows.items(place.memories, after=self._after, limit=size)
+        # Later ones are for `replay`: one of them may have the id of one that was deleted meanwhile.
+        known = [row for row in page if (own_number(place.memories, row[0]) or 0) <= self.loaded.change]
+        for number, entry, vectors in read_entries(rows, place, known, views.catalogue.find, self._leave_out):
+            node = views.add(number, entry, vectors, words=self._words)
+            views.link(node, entry.links)
+            self._deferred += [(node, link) for link in entry.links if views.catalogue.find(link.to_id) is None]
+        if len(page) == size and len(known) == size:
+            self._after = page[-1][0]
+            return True
+        for node, link in self._deferred:
+            views.link(node, [link])
+        self._deferred.clear()
+        return False
+
+    def _leave_out(self, key: str, error: StoreDamaged) -> None:
+        self.loaded.damaged[key] = error.findings[0]
+
+
+@attrs.frozen
+class Changes:
+    """How many changes there were that are more than a new memory, and which memories they changed and deleted."""
+
+    count: int
+    changed: set[int]
+    deleted: set[int]
+    erased: bool = False  # Whether some of that is to leave no trace.
+
+
+def changes_since(rows: Snapshot, place: RowPlaces, change: int) -> Changes | None:
+    """Return what was changed after a change, None where one of the rows cannot be read."""
+    changed: set[int] = set()
+    deleted: set[int] = set()
+    erased = False
+    after = rows.items(place.changes, after=numbered(place.changes, change))
+    # A key that nobody of ours made is named by check() alone, and would be in the way for ever.
+    found = [value for key, value in after if own_number(place.changes, key) is not None]
+    for value in found:
+        try:
+            row = read_change(whole(value))
+        except (ValueError, RecursionError) as error:
+            _log.warning("a change cannot be read (%s): the views are derived anew", error)
+            return None
+        changed.update(row.changed)
+        deleted.update(row.deleted)
+        erased |= row.erased
+    return Changes(len(found), changed, deleted, erased)
+
+
+def replay(
+    rows: Snapshot,
+    place: RowPlaces,
+    loaded: LoadedIndexes,
+    last: int,
+    changes: Changes,
+    *,
+    anew: bool = False,
+) -> set[int]:
+    """
+    Bring views from their change to *last*, and return the nodes that were touched.
+
+    What is there already, since rows were read that are newer than the views' change, is taken again where *anew*.
+    """
+    views = loaded.views
+    views.holds_erased |= changes.erased
+    new = rows.items(place.memories, after=numbered(place.memories, loaded.change))
+
+    def leave_out(key: str, error: StoreDamaged) -> None:
+        loaded.damaged[key] = error.findings[0]
+        _log.warning("a damaged row of the memories is left out: see check()")
+
+    at_once = len(new) <= _NEW_WORDS_AT_ONCE
+    touched: set[int] = set()
+    # First: a memory that was deleted may have been put back, under its own id.
+    for number in sorted(changes.deleted):
+        loaded.damaged.pop(numbered(place.memories, number), None)
+        gone = views.catalogue.node_of(number)
+        if gone is not None:
+            touched.add(gone)
+            touched.update(views.neighbours(gone))
+            views.remove(gone)
+    # A key that nobody of ours made is named by check() alone.
+    page = [(key, value) for key, value in new if own_number(place.memories, key) is not None]
+    added = [
+        (views.add(number, entry, found, words=at_once), entry)
+        for number, entry, found in read_entries(rows, place, page, views.catalogue.find, leave_out)
+    ]
+    for node, entry in added:
+        touched.update([node, *views.link(node, entry.links)])
+    for number in sorted(changes.changed - changes.deleted):
+        known = views.catalogue.node_of(number)
+        key, vector_key = numbered(place.memories, number), numbered(place.vectors, number)
+        if known is None:
+            continue
+        try:
+            entry = place.entry(key, rows.get(key))
+            vectors = place.read_vectors(vector_key, rows.get(vector_key))
+        except StoreDamaged as error:
+            # Left out, as it would be if everything were loaded anew.
+            leave_out(key, error)
+            touched.update([known, *views.neighbours(known)])
+            views.remove(known)
+            continue
+        # One that was read since then lacks the links to what came later.
+        if anew or views.catalogue.version_of(known) != entry.version:
+            touched.update([known, *views.relink(known, entry.links)])
+            views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)
+    loaded.change = last
+    return touched
+
+
+def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int) -> dict[str, Part]:
+    """Return what a snapshot holds."""
+    views.forget_gone()
+    words, arrays = views.words.state()
+    return {
+        "journal": Part({"mark": _mark(rows, place, change)}),
+        "catalogue": Part(*views.catalogue.state()),
+        "words": Part({**words, "analysis": ANALYSIS}, arrays),
+        "links": Part(*views.links.state()),
+        **views.vectors.parts(),
+    }
+
+
+def _usable(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
+    """Return views as far as a snapshot has them; None where they are of no use or mostly holes."""
+    try:
+        loaded = _from_snapshot(rows, place, generation, exact_up_to)
+    except UNUSABLE as error:
+        # No content: the message of an error from the views may have an id.
+        _log.warning("the snapshot of the memories cannot be used (%s): derived from the journal", type(error).__name__)
+        return None
+    if loaded is None:
+        return None
+    nodes, memories = len(loaded.views.catalogue), loaded.views.catalogue.count()
+    if nodes - memories > max(_FEW_HOLES, nodes * _MOSTLY_HOLES):
+        _log.info("%d of %d nodes are holes: the views are derived from the journal", nodes - memories, nodes)
+        loaded.views.vectors.close()
+        return None
+    return loaded
+
+
+def _from_snapshot(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
+    """Return a snapshot's views, perhaps with all words still to be indexed; None where it is of another history."""
+    parts = generation.parts
+    mark = parts["journal"].meta.get("mark")
+    if not mark or mark != _mark(rows, place, generation.change):
+        _log.info("the snapshot of the memories is of another history: the views are derived from the journal")
+        return None
+    views = Indexes(place.embedder.dimensions, exact_up_to=exact_up_to)
+    views.catalogue = Catalogue.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)
+    views.links = Adjacency.from_state(parts["links"].meta, parts["links"].arrays)
+    views.count()
+    try:
+        if parts["words"].meta.get("analysis") != ANALYSIS:
+            raise ValueError("the words were found by other rules")
+        views.words = WordIndex.from_state(parts["words"].meta, parts["words"].arrays)
+    except UNUSABLE:
+        views.unindexed = dict.fromkeys(map(int, views.catalogue.after(-1, None)))
+    vectors = VectorIndex.restore(parts, dimensions=place.embedder.dimensions, exact_up_to=exact_up_to)
+    if vectors is None:
+        raise ValueError("the snapshot has no vectors")
+    views.vectors = vectors
+    return LoadedIndexes(views, generation.change, generation.change)
+
+
+def read_entries(
+    rows: Snapshot,
+    place: RowPlaces,
+    page: Sequence[tuple[str, bytes | Damaged]],
+    find: Callable[[str], int | None],
+    leave_out: Callable[[str, StoreDamaged], None],
+) -> Iterator[tuple[int, Entry, Vectors]]:
+    """Give those of some rows that are memories, whole, and of an id that no other has."""
+    numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
+    keys = {key: numbered(place.vectors, number) for key, number in numbers.items()}
+    vectors = rows.get_many(list(keys.values()))
+    for key, value in page:
+        try:
+            if key not in numbers:
+                raise place.damaged(key, "the key is none of the memories' own")
+            entry = place.entry(key, value)
+            found = place.read_vectors(keys[key], vectors.get(keys[key]))
+            if find(entry.memory.id) is not None:
+                raise place.damaged(key, "another memory has the same id")
+        except StoreDamaged as error:
+            leave_out(key, error)
+            continue
+        yield numbers[key], entry, found
+
+
+def _mark(rows: Snapshot, place: RowPlaces, change: int) -> str | None:
+    """Return what tells this history's change from another history's of the same number."""
+    key = numbered(place.changes, change)
+    value = rows.get(key)
+    if isinstance(value, bytes):
+        try:
+            return f"change {read_change(value).salt}"
+        except (ValueError, RecursionError):
+            return None
+    key = numbered(place.memories, change)
+    try:
+        return f"memory {place.entry(key, rows.get(key)).memory.id}"
+    except StoreDamaged:
+        return None

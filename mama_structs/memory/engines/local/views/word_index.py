@@ -1,0 +1,587 @@
+"""The index by which memories are found by their words: postings in segments, scored by BM25."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import Any, Final, NamedTuple
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.types.codec import K1, LONGEST, MOST_PARTS, SPARE, UNIT
+from mama_structs.memory.engines.local.views.memory_table import Columns, Vocabulary, grown, packed, runs, unpacked
+from mama_structs.memory.types.engine import Matches, Nodes, Scores
+
+Whole = NDArray[np.int32]
+Counts = NDArray[np.uint8]
+"""How much a term counts in a memory, in parts of `UNIT`, 255 for more: there BM25 hardly grows any more."""
+
+# Postings that are handled at once, so that what is made of them stays in the caches.
+_AT_ONCE: Final = 65_536
+
+
+@attrs.frozen(eq=False)
+class Segment:
+    """Postings of some memories by term: those of ``keys[i]`` are from ``bounds[i]`` to ``bounds[i + 1]``."""
+
+    keys: Whole
+    bounds: Whole
+    nodes: Whole
+    counts: Counts
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @classmethod
+    def of(cls, nodes: Whole, terms: Whole, counts: Counts) -> Segment:
+        """Make one of postings, each of a memory and a term."""
+        order = np.argsort(terms, kind="stable")
+        keys, sizes = np.unique(terms, return_counts=True)
+        return cls(keys, _bounds(sizes), nodes[order], counts[order])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Segment]) -> Segment:
+        """Make one of others, which have no memory in common."""
+        keys = np.unique(np.concatenate([part.keys for part in parts]))
+        rows = [keys.searchsorted(part.keys) for part in parts]
+        sizes = np.zeros(len(keys), np.int32)
+        for part, its_rows in zip(parts, rows, strict=True):
+            sizes[its_rows] += np.diff(part.bounds)
+        bounds = _bounds(sizes)
+        free, nodes, counts = bounds[:-1].copy(), np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.uint8)
+        for part, its_rows in zip(parts, rows, strict=True):
+            shifts, lengths = free[its_rows] - part.bounds[:-1], np.diff(part.bounds)
+            for low, high in part.steps():
+                begin, end = part.bounds[low], part.bounds[high]
+                places = np.repeat(shifts[low:high], lengths[low:high])
+                places += np.arange(begin, end, dtype=np.int32)
+                nodes[places], counts[places] = part.nodes[begin:end], part.counts[begin:end]
+            free[its_rows] += lengths
+        return cls(keys, bounds, nodes, counts)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Give the terms some at a time, because where postings go takes more memory than they."""
+        edges = self.bounds.searchsorted(np.arange(0, len(self), _AT_ONCE))
+        return pairwise(np.unique(np.append(edges, len(self.keys))).tolist())
+
+    def bounds_of(self, numbers: Whole) -> tuple[Whole, Whole]:
+        """Return where the postings of each of some terms begin and end."""
+        rows = self.keys.searchsorted(numbers)
+        ends = rows + (self.keys.take(rows, mode="clip") == numbers)
+        # A term behind the last one begins and ends at the end.
+        return self.bounds[rows], self.bounds[ends]
+
+    def only(self, living: NDArray[np.bool_]) -> Segment:
+        """Return it without the postings that are not *living*."""
+        sizes = np.add.reduceat(living, self.bounds[:-1], dtype=np.int32)
+        used = sizes > 0
+        return Segment(self.keys[used], _bounds(sizes[used]), self.nodes[living], self.counts[living])
+
+
+def _bounds(sizes: NDArray[Any]) -> Whole:
+    bounds = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds
+
+
+_FORM: Final = 2
+_POSTING: Final = {"term": np.int32, "count": np.uint8}
+_NOWHERE: Final = -1
+# The home of the memories that are in no segment yet.
+_FRESH: Final = 0
+_FRESH_POSTINGS: Final = 8_192
+# New memories that are taken up together, since arrays of a few postings cost as much as those of some thousand.
+_TOGETHER: Final = 128
+# Postings of so few a term are looked up one by one, all terms' at once; longer ones are copied term by term.
+_SHORT: Final = 1_024
+# Words are given back when so many are unused, and these are more than those in use.
+_UNUSED_WORDS: Final = 4_096
+# Sums are kept for all nodes, unless these are so many times more than the postings that are added up.
+_SPARSE: Final = 64
+# The highest scores are looked for in so many strips at once.
+_STRIPS: Final = 64
+
+
+@attrs.frozen
+class _Wanted:
+    """A term of a query: its number and the most that it can add to a score."""
+
+    number: int
+    worth: float
+
+
+class _Piece(NamedTuple):
+    """Postings of one home, by the terms of a query in their order, and what each's term is worth."""
+
+    home: int
+    nodes: Whole
+    counts: Counts
+    worths: Scores
+
+
+@attrs.frozen(eq=False)
+class _Sums:
+    """Scores of those *nodes* that have any, in rising order, or of all from 0 on where that is None."""
+
+    scores: Scores
+    nodes: Nodes | None = None
+
+    def of(self, nodes: Nodes) -> Scores:
+        """Return the scores of *nodes*, 0 for those that have none."""
+        found, known = np.zeros(len(nodes), np.float32), len(self.scores)
+        places = nodes if self.nodes is None else self.nodes.searchsorted(nodes)
+        inside = (nodes >= 0) & (places < known)
+        if self.nodes is not None:
+            inside[inside] = self.nodes[places[inside]] == nodes[inside]
+        found[inside] = self.scores[places[inside]]
+        return found
+
+    def best(self, limit: int, mask: NDArray[np.bool_] | None) -> Matches:
+        """Return the best that *mask* lets pass."""
+        if self.nodes is not None:
+            scores = self.scores if mask is None else self.scores * mask[self.nodes]
+            return _best(self.nodes, scores, limit)
+        scores = self.scores if mask is None else self.scores * mask
+        nodes = _leading(scores, limit)
+        return _best(nodes, scores[nodes], limit)
+
+
+_NOTHING: Final[tuple[list[_Wanted], _Sums]] = ([], _Sums(np.zeros(0, np.float32)))
+
+
+class WordIndex:
+    """
+    Terms and the memories that they occur in.
+
+    The terms of each memory stand behind one another, the memories in the order in which they came. Beside that, and
+    made of it, are postings by term in segments: each is longer than all shorter ones together, so that there are few
+    of them, and each posting is moved seldom (O'Neil et al., The Log-Structured Merge-Tree, 1996).
+    """
+
+    def __init__(self) -> None:
+        self._words = Vocabulary()
+        # By number of term: how many living memories have it; of how many terms there are any.
+        self._frequency = np.zeros(1024, np.int32)
+        self._used = 0
+        # Gives the terms of one question their turns; all 0 between questions.
+        self._turn = np.zeros(1024, np.int32)
+        # The terms of all memories, and how many of them are of those that are gone.
+        self._terms = Columns(_POSTING)
+        self._gone = 0
+        # The nodes of the last ones, which are in no segment yet.
+        self._fresh = Columns({"node": np.int32})
+        # By node: the serial number of its segment, its first term and how many it has, its length in parts of `UNIT`.
+        self._home = np.full(1024, _NOWHERE, np.int32)
+        self._first = np.zeros(1024, np.int32)
+        self._size = np.zeros(1024, np.int32)
+        self._length = np.zeros(1024, np.float32)
+        # The last query and its scores, for whoever asks for some of them next.
+        self._added: tuple[list[_Wanted], _Sums] = _NOTHING
+        self._live = 0
+        self._total = 0
+        # By serial number: the segments, and how many postings in them are of memories that are gone.
+        self._segments: dict[int, Segment] = {}
+        self._dead: dict[int, int] = {}
+        self._serial = _FRESH
+        self._waiting: dict[int, Mapping[str, float]] = {}
+
+    def __len__(self) -> int:
+        self._take_up()
+        return self._live
+
+    def add(self, node: int, terms: Mapping[str, float] | Sequence[str]) -> None:
+        """Index a memory, in the place of what *node* had."""
+        self._waiting.pop(node, None)
+        self._waiting[node] = terms if isinstance(terms, Mapping) else Counter(terms)
+        if len(self._waiting) >= _TOGETHER:
+            self._take_up()
+
+    def remove(self, node: int) -> None:
+        """Forget a memory; one that is not there is no error."""
+        self._waiting.pop(node, None)
+        if not self._has(node):
+            return
+        home, first, size = int(self._home[node]), int(self._first[node]), int(self._size[node])
+        numbers = self._terms["term"][first : first + size]
+        self._frequency[numbers] -= 1
+        self._used -= int(np.count_nonzero(self._frequency[numbers] == 0))
+        self._live -= 1
+        self._total -= int(self._length[node])
+        self._home[node], self._size[node] = _NOWHERE, 0
+        self._gone += size
+        self._added = _NOTHING
+        if home == _FRESH:
+            first -= len(self._terms) - len(self._fresh)
+            self._fresh["node"][first : first + size] = _NOWHERE
+        elif size:
+            self._dead[home] += size
+            if 2 * self._dead[home] > len(self._segments[home]):
+                self._replace([home])
+                self._merge()
+        if self._gone > max(_FRESH_POSTINGS, len(self._terms) // 2):
+            self._close_gaps()
+        if len(self._words) - self._used > max(_UNUSED_WORDS, self._used):
+            self._forget_words()
+
+    def forget_gone(self) -> None:
+        """Keep nothing of memories that are gone, nor words that only they had."""
+        self._take_up()
+        self._forget_words()
+
+    def terms(self, node: int) -> list[str]:
+        """Return the terms of a memory, each once; none where it is not there."""
+        self._take_up()
+        if not self._has(node):
+            return []
+        numbers = self._terms["term"][self._first[node] : self._first[node] + self._size[node]]
+        return [self._words[number] for number in numbers.tolist()]
+
+    def rarity(self, terms: Iterable[str]) -> dict[str, float]:
+        """Return the inverse document frequency of each term, the highest for one that occurs nowhere."""
+        self._take_up()
+        find = self._words.numbers.get
+        return {term: self._rarity(find(term, -1)) for term in terms}
+
+    def search(self, query: Mapping[str, float], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
+        """Return the memories that match best, leaving out those that share no term with the query."""
+        wanted = self._wanted(query)
+        if limit <= 0 or not wanted:
+            return Matches(np.empty(0, np.int64), np.empty(0, np.float32))
+        known, sums = self._added
+        mask = None if mask is None else _fitted(mask, len(self._home))
+        if known != wanted:
+            if mask is not None and self._is_few(nodes := np.flatnonzero(mask), wanted):
+                return _best(nodes, self._scores(wanted, nodes), limit)
+            sums = self._summed(wanted)
+        return sums.best(limit, mask)
+
+    def scores(self, query: Mapping[str, float], nodes: Nodes) -> Scores:
+        """Return the score of each of *nodes*, 0 for one that shares no term with the query or is not there."""
+        wanted, nodes = self._wanted(query), np.asarray(nodes, np.int64)
+        known, sums = self._added
+        if not wanted:
+            return np.zeros(len(nodes), np.float32)
+        if known == wanted:
+            return sums.of(nodes)
+        if self._is_few(nodes, wanted):
+            return self._scores(wanted, nodes)
+        return self._summed(wanted).of(nodes)
+
+    def lengths(self, nodes: Nodes) -> Scores:
+        """Return how many terms each of *nodes* has, `LONGEST` at the most, 0 for one that is not there."""
+        self._take_up()
+        inside = (nodes >= 0) & (nodes < len(self._length))
+        places = np.where(inside, nodes, 0)
+        there = inside & (self._home[places] != _NOWHERE)
+        lengths: Scores = np.where(there, self._length[places], 0) * np.float32(UNIT)
+        return lengths
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what a snapshot keeps of it: what goes into JSON, and arrays that later changes leave alone."""
+        self._take_up()
+        self._settle()
+        text, ends = packed(self._words)
+        meta = {
+            "form": _FORM,
+            "live": self._live,
+            "gone": self._gone,
+            "serial": self._serial,
+            "dead": [[serial, count] for serial, count in self._dead.items()],
+        }
+        arrays: dict[str, NDArray[Any]] = {
+            "words": text,
+            "word_lengths": np.diff(ends, prepend=0).astype(np.int32),
+            "frequency": self._frequency[: len(self._words)].copy(),
+            # What is in a column already is never written to.
+            "term": self._terms["term"],
+            "count": self._terms["count"],
+            "home": self._home.copy(),
+            "first": self._first.copy(),
+            "size": self._size.copy(),
+            "length": self._length.copy(),
+        }
+        for serial, segment in self._segments.items():
+            arrays |= {f"{serial}.{name}": array for name, array in attrs.asdict(segment, recurse=False).items()}
+        return meta, arrays
+
+    @classmethod
+    def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> WordIndex:
+        """Return an index as it was when *state* was called."""
+        if meta.get("form") != _FORM:
+            raise ValueError(f"the state of a word index must be of form {_FORM}, got {meta.get('form')!r:.20}")
+        index = cls()
+        index._words = Vocabulary(unpacked(arrays["words"], np.cumsum(arrays["word_lengths"])))
+        index._frequency = grown(arrays["frequency"], 1024)
+        index._turn = np.zeros_like(index._frequency)
+        index._used = int(np.count_nonzero(arrays["frequency"]))
+        index._terms.extend({name: arrays[name] for name in _POSTING})
+        # Copies, because a snapshot's arrays may be read-only.
+        index._home, index._first, index._size, index._length = (
+            arrays[name].copy() for name in ("home", "first", "size", "length")
+        )
+        index._live, index._gone, index._serial = meta["live"], meta["gone"], meta["serial"]
+        index._total = int(index._length[index._home != _NOWHERE].sum(dtype=np.float64))
+        names = [field.name for field in attrs.fields(Segment)]
+        for serial, dead in meta["dead"]:
+            index._dead[serial] = dead
+            index._segments[serial] = Segment(**{name: arrays[f"{serial}.{name}"] for name in names})
+        return index
+
+    def _summed(self, wanted: list[_Wanted]) -> _Sums:
+        """Return the scores of all nodes, in one pass over the postings of all terms."""
+        if _SPARSE * self._postings(wanted) < len(self._home):
+            blocks = [*self._gains(wanted)]
+            nodes, places = np.unique(np.concatenate([block[0] for block in blocks]), return_inverse=True)
+            scores = np.zeros(len(nodes), np.float32)
+            np.add.at(scores, places, np.concatenate([block[1] for block in blocks]))
+            sums = _Sums(scores, nodes)
+        else:
+            sums = _Sums(np.zeros(len(self._home), np.float32))
+            for nodes, gains in self._gains(wanted):
+                np.add.at(sums.scores, nodes, gains)
+        self._added = (wanted, sums)
+        return sums
+
+    def _postings(self, wanted: Sequence[_Wanted]) -> int:
+        return sum(int(self._frequency[term.number]) for term in wanted)
+
+    def _is_few(self, nodes: Nodes, wanted: Sequence[_Wanted]) -> bool:
+        """Tell whether it is less work to look at all terms of some nodes than to add up all postings."""
+        postings = self._postings(wanted)
+        return len(nodes) <= postings and len(nodes) + int(self._sizes(nodes).sum()) <= postings
+
+    def _gains(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[Nodes, Scores]]:
+        """Give living memories and what a term adds to each, which for one memory is in the order of *wanted*."""
+        block: list[_Piece] = []
+        size = 0
+        for piece in self._pieces(wanted):
+            if size + len(piece.nodes) > _AT_ONCE:
+                yield self._gained(block)
+                block, size = [], 0
+            block.append(piece)
+            size += len(piece.nodes)
+        if block:
+            yield self._gained(block)
+
+    def _gained(self, block: Sequence[_Piece]) -> tuple[Nodes, Scores]:
+        """Return what the postings of some pieces add, all at once: an array of ten costs as much as one of hundred."""
+        homes, all_nodes, all_counts, worths = zip(*block, strict=True)
+        nodes, counts = np.concatenate(all_nodes, dtype=np.int64), np.concatenate(all_counts)
+        worth = np.concatenate(worths)
+        if any(self._dead.values()):
+            living = self._home[nodes] == np.array(homes).repeat([len(nodes) for nodes in all_nodes])
+            nodes, counts, worth = nodes[living], counts[living], worth[living]
+        return nodes, self._gain(worth, nodes, counts)
+
+    def _pieces(self, wanted: Sequence[_Wanted]) -> Iterator[_Piece]:
+        """Give the postings of terms, home by home and each home's in the order of *wanted*."""
+        worths = np.array([term.worth for term in wanted], np.float32)
+        for home, nodes, counts, starts, stops in self._places(wanted):
+            sizes = (stops - starts).astype(np.int64)
+            if int(sizes.sum()) <= min(_SHORT * len(wanted), _AT_ONCE):
+                places = runs(starts, sizes)
+                yield _Piece(home, nodes[places], counts[places], worths.repeat(sizes))
+                continue
+            for worth, start, stop in zip(worths, starts.tolist(), stops.tolist(), strict=True):
+                for begin in range(start, stop, _AT_ONCE):
+                    end = min(begin + _AT_ONCE, stop)
+                    yield _Piece(home, nodes[begin:end], counts[begin:end], np.full(end - begin, worth))
+
+    def _places(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[int, Whole, Counts, Whole, Whole]]:
+        """Give the postings of each home, and where those of each wanted term begin and end."""
+        numbers = np.array([term.number for term in wanted], np.int32)
+        for home, segment in self._segments.items():
+            yield home, segment.nodes, segment.counts, *segment.bounds_of(numbers)
+        settled = len(self._terms) - len(self._fresh)
+        turns = self._turns(wanted, self._terms["term"][settled:])
+        found = np.flatnonzero(turns)
+        found = found[self._fresh["node"][found] != _NOWHERE]
+        found = found[turns[found].argsort(kind="stable")]
+        bounds = turns[found].searchsorted(np.arange(1, len(wanted) + 2))
+        yield _FRESH, self._fresh["node"][found], self._terms["count"][settled:][found], bounds[:-1], bounds[1:]
+
+    def _turns(self, wanted: Sequence[_Wanted], terms: Whole) -> Whole:
+        """Return the turns, from 1 on, of terms that are wanted, and 0 for others."""
+        numbers = [term.number for term in wanted]
+        self._turn[numbers] = np.arange(1, len(numbers) + 1)
+        turns: Whole = self._turn[terms]
+        self._turn[numbers] = 0
+        return turns
+
+    def _gain(self, worth: Scores, nodes: Nodes, counts: Counts) -> Scores:
+        """Return ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `UNIT`."""
+        gains = self._length.take(nodes)
+        gains += np.float32(SPARE / UNIT)
+        gains *= np.float32(K1 / UNIT / (SPARE / UNIT + self._total / max(self._live, 1)))
+        found = counts.astype(np.float32)
+        gains += found
+        np.divide(found, gains, out=gains)
+        gains *= worth
+        return gains
+
+    def _scores(self, wanted: Sequence[_Wanted], nodes: Nodes) -> Scores:
+        """Return the scores of some nodes by all of their terms, added up in the order in which a search adds."""
+        sizes = self._sizes(nodes)
+        places = runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
+        turns = self._turns(wanted, self._terms["term"][places])
+        found = np.flatnonzero(turns)
+        found = found[turns[found].argsort(kind="stable")]
+        owners = np.arange(len(nodes)).repeat(sizes)[found]
+        worths = np.array([term.worth for term in wanted], np.float32)
+        scores = np.zeros(len(nodes), np.float32)
+        gains = self._gain(worths[turns[found] - 1], nodes[owners], self._terms["count"][places[found]])
+        np.add.at(scores, owners, gains)
+        return scores
+
+    def _sizes(self, nodes: Nodes) -> Whole:
+        """Return how many terms each of some nodes has, 0 for one that is not there."""
+        inside = (nodes >= 0) & (nodes < len(self._size))
+        sizes: Whole = np.where(inside, self._size[np.where(inside, nodes, 0)], 0)
+        return sizes
+
+    def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
+        """Return what of a query is known, what is worth most first; the order is that in which scores are added."""
+        self._take_up()
+        known = []
+        for term, weight in query.items():
+            number = self._words.numbers.get(term, -1)
+            if number >= 0 and weight > 0 and self._frequency[number]:
+                known.append((-weight * self._rarity(number), term, number))
+        # Equal ones by their words, so that rounding does not depend on what was indexed before.
+        return [_Wanted(number, -worth) for worth, _, number in sorted(known)]
+
+    def _rarity(self, number: int) -> float:
+        having = 0 if number < 0 else int(self._frequency[number])
+        return math.log1p((self._live - having + 0.5) / (having + 0.5))
+
+    def _has(self, node: int) -> bool:
+        return 0 <= node < len(self._home) and int(self._home[node]) != _NOWHERE
+
+    def _take_up(self) -> None:
+        """Index the memories that wait for it."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for node in waiting:
+            self.remove(node)
+        nodes = np.fromiter(waiting, np.int64, len(waiting))
+        self._reach(int(nodes.max()))
+        sizes = np.fromiter(map(len, waiting.values()), np.int32, len(waiting))
+        count = int(sizes.sum())
+        numbers = np.fromiter(map(self._words.number, chain.from_iterable(waiting.values())), np.int32, count)
+        exact = np.fromiter(chain.from_iterable(terms.values() for terms in waiting.values()), np.float64, count)
+        if len(self._words) > len(self._frequency):
+            self._frequency, self._turn = (grown(known, len(self._words)) for known in (self._frequency, self._turn))
+        # Whole numbers, whose sums are exact: what was added and removed leaves no trace in the statistics.
+        parts = np.maximum(np.rint(exact / UNIT), 1.0)
+        lengths = np.minimum(np.bincount(np.arange(len(nodes)).repeat(sizes), parts, len(nodes)), round(LONGEST / UNIT))
+        self._used += len(set(numbers[self._frequency[numbers] == 0].tolist()))
+        np.add.at(self._frequency, numbers, 1)
+        self._home[nodes], self._size[nodes], self._length[nodes] = _FRESH, sizes, lengths
+        self._first[nodes] = len(self._terms) + _bounds(sizes)[:-1]
+        self._total += int(lengths.sum())
+        self._live += len(nodes)
+        self._added = _NOTHING
+        self._terms.extend({"term": numbers, "count": np.minimum(parts, MOST_PARTS).astype(np.uint8)})
+        self._fresh.extend({"node": nodes.repeat(sizes)})
+        if len(self._fresh) >= _FRESH_POSTINGS:
+            self._settle()
+
+    def _reach(self, node: int) -> None:
+        if node >= len(self._home):
+            self._home = grown(self._home, node + 1, _NOWHERE)
+            self._first, self._size = (grown(known, node + 1) for known in (self._first, self._size))
+            self._length = grown(self._length, node + 1)
+
+    def _settle(self) -> None:
+        """Make a segment of the fresh memories."""
+        nodes, first = self._fresh["node"], len(self._terms) - len(self._fresh)
+        living = nodes != _NOWHERE
+        if living.any():
+            terms, counts = (self._terms[name][first:][living] for name in _POSTING)
+            self._keep(Segment.of(nodes[living], terms, counts))
+        self._fresh = Columns({"node": np.int32})
+        self._merge()
+
+    def _merge(self) -> None:
+        """Join the shortest segments, so that each one that is left is longer than all shorter ones together."""
+        serials = sorted(self._segments, key=lambda serial: len(self._segments[serial]))
+        sizes = [len(self._segments[serial]) for serial in serials]
+        shorter = [0, *accumulate(sizes)]
+        joined = max((place for place, size in enumerate(sizes) if size <= shorter[place]), default=0)
+        if joined:
+            self._replace(serials[: joined + 1])
+
+    def _replace(self, serials: Sequence[int]) -> None:
+        """Put one segment of the living memories in the place of some."""
+        parts = [self._living(serial) for serial in serials]
+        for serial in serials:
+            del self._segments[serial], self._dead[serial]
+        parts = [part for part in parts if len(part)]
+        if parts:
+            self._keep(Segment.joined(parts) if len(parts) > 1 else parts[0])
+
+    def _living(self, serial: int) -> Segment:
+        segment = self._segments[serial]
+        return segment.only(self._home[segment.nodes] == serial) if self._dead[serial] else segment
+
+    def _keep(self, segment: Segment) -> None:
+        self._serial += 1
+        self._segments[self._serial] = segment
+        self._dead[self._serial] = 0
+        self._home[segment.nodes] = self._serial
+
+    def _close_gaps(self) -> None:
+        """Let the terms of the memories that are there stand behind one another again."""
+        self._settle()
+        nodes = np.flatnonzero(self._size)
+        nodes = nodes[self._first[nodes].argsort()]
+        first, sizes = self._first[nodes], self._size[nodes]
+        edges = np.zeros(len(self._terms) + 1, np.int8)
+        edges[first] += 1
+        edges[first + sizes] -= 1
+        self._terms.keep(np.cumsum(edges[:-1], dtype=np.int8) > 0)
+        self._first[nodes] = _bounds(sizes)[:-1]
+        self._gone = 0
+
+    def _forget_words(self) -> None:
+        self._close_gaps()
+        self._replace(list(self._segments))
+        used = self._frequency[: len(self._words)] > 0
+        numbers = (np.cumsum(used) - 1).astype(np.int32)
+        self._words = Vocabulary([self._words[number] for number in np.flatnonzero(used).tolist()])
+        self._frequency = grown(self._frequency[: len(used)][used], 1024)
+        known, self._terms = self._terms, Columns(_POSTING)
+        self._terms.extend({"term": numbers[known["term"]], "count": known["count"]})
+        for serial, segment in self._segments.items():
+            self._segments[serial] = attrs.evolve(segment, keys=numbers[segment.keys])
+
+
+def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
+    """Return those with the highest scores above 0, equal ones newest first; *nodes* are in rising order."""
+    found = np.flatnonzero(scores)
+    if len(found) > limit:
+        least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+        above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+        found = np.concatenate([above, equal[len(above) - limit :]])
+    nodes, scores = nodes[found], scores[found]
+    order = np.lexsort((-nodes, -scores))
+    return Matches(nodes[order].astype(np.int64), scores[order])
+
+
+def _leading(sums: Scores, limit: int) -> Nodes:
+    """Return a superset, in rising order, of the *limit* nodes with the highest sums above 0."""
+    # So many strips have a maximum of this or more: the limit-th best cannot be below, and most nodes are.
+    tops = sums.reshape(_STRIPS, -1).max(axis=0)
+    least = np.partition(tops, len(tops) - limit)[len(tops) - limit] if limit <= len(tops) else np.float32(0)
+    return np.flatnonzero(sums >= least if least > 0 else sums > 0)
+
+
+def _fitted(mask: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
+    fitted = np.zeros(length, np.bool_)
+    fitted[: min(len(mask), length)] = mask[:length]
+    return fitted

@@ -1,0 +1,249 @@
+"""The engine of one namespace on a PostgreSQL server: each plan in a transaction of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar, cast
+
+from mama_structs._internal.refcount import Registry
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
+from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
+from mama_structs.memory.types.model import MemoryType
+from mama_structs.memory.engines.postgres.consistency_check import ServerInspection
+from mama_structs.memory.engines.postgres.client_state import HostKnowledge
+from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, check_dimensions
+from mama_structs.memory.engines.postgres.reader import NamespaceHead, PostgresReader, read_embedder
+from mama_structs.memory.engines.postgres.writer import PostgresWriter
+from mama_structs.memory.types.text_analysis import ANALYSIS
+from mama_structs.settings import MemorySettings
+from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.postgres.pool import ACROSS, Connection, Server
+
+T = TypeVar("T")
+
+# Where the texts of memories are, and of the refs that go with them.
+_TABLES: Final = ("memories", "pieces", "terms", "mentions", "links", "texts", "text_uses", "notes", "rows")
+
+
+class PostgresEngine:
+    """The memories of one namespace; opened by `open`."""
+
+    def __init__(self, server: Server, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> None:
+        self.namespace: str = namespace
+        self.settings: MemorySettings = settings
+        self._server = server
+        self._embedder = embedder
+        self._host = HostKnowledge(half=server.options.halfvec)
+        self._head = NamespaceHead(half=server.options.halfvec)
+        self.index: NamespaceIndex = NamespaceIndex(server, namespace, embedder, settings)
+        self._closed = False
+        # What goes on though who began it was cancelled.
+        self._left: set[Future[Any]] = set()
+        self._has_traces = False
+
+    @property
+    def embedder(self) -> EmbedderRecord:
+        """Which embedder's vectors count."""
+        return self._embedder
+
+    async def open(self) -> None:
+        """Look whether the namespace's vectors are of its embedder, and its words found by the rules of now."""
+        await self.read(lambda reader: reader.change)
+        # A later version's rules are left alone.
+        if self._head.analysis < ANALYSIS:
+            await self.rebuild()
+        self.index.look_after(self._head)
+
+    async def read(self, plan: Callable[[Reader], T]) -> T:
+        """Run *plan* on the present state."""
+
+        def work(connection: Connection) -> tuple[T, NamespaceHead]:
+            reader = PostgresReader(connection, self.namespace, self._embedder, self._host, self._server.location)
+            return plan(reader), reader.head
+
+        return await self._run(work, write=False)
+
+    async def write(self, plan: Callable[[Writer], T]) -> T:
+        """Run *plan* in a write transaction, and return when all of it is durable."""
+
+        def work(connection: Connection) -> tuple[T, NamespaceHead]:
+            writer = PostgresWriter(connection, self.namespace, self._embedder, self._host, self._server.location)
+            result = plan(writer)
+            writer.finish()
+            self._has_traces |= writer.leaves_no_trace
+            return result, writer.head
+
+        result = await self._run(work, write=True)
+        self.index.look_after(self._head)
+        return result
+
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        """Compare what is derived with what is stored; nothing is changed."""
+        inspection = ServerInspection()
+        total = await self.read(lambda reader: reader.count())
+        while await self.read(inspection.step):
+            if progress is not None:
+                progress(min(inspection.memories, total), total)
+        if progress is not None:
+            progress(total, total)
+        graph = self._host.graph
+        if graph is not None:
+            await self.read(lambda reader: self.index.probe(cast("PostgresReader", reader), graph))
+        return inspection.findings + self.index.findings(self._head)
+
+    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+        """Derive every column and term anew, and return a line for each damaged row, which stays as it is."""
+        inspection = ServerInspection()
+        total = await self.read(lambda reader: reader.count())
+        while await self.write(inspection.mend):
+            if progress is not None:
+                progress(min(inspection.memories, total), total)
+        if progress is not None:
+            progress(total, total)
+        if self._head.index is not None:
+            self.index.tidy(self._head)
+        return [finding.message for finding in inspection.findings]
+
+    async def settled(self) -> None:
+        """Return at once: words are found as soon as a memory is."""
+
+    async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
+        """Note that maintenance has begun and return as of when it judges ages, or None where it is not due."""
+        self._check_open()
+        if not self._head.next_node or 0 <= now_ms - self._head.maintained_at < every_ms:
+            return None
+
+        def work(connection: Connection) -> int | None:
+            found = connection.ask("SELECT maintained_at FROM memory_heads WHERE namespace = $1", self.namespace)
+            if not found or 0 <= now_ms - found[0]["maintained_at"] < every_ms:
+                return None
+            connection.tell("UPDATE memory_heads SET maintained_at = $2 WHERE namespace = $1", self.namespace, now_ms)
+            before: int = found[0]["maintained_at"]
+            return min(now_ms, before) if before else None
+
+        as_of = await self._result(self._server.run(work, write=True, namespace=self.namespace))
+        await self.read(lambda reader: reader.change)
+        self.index.look_after(self._head)
+        return as_of
+
+    async def adopt(self, embedder: EmbedderRecord) -> bool:
+        """Let an embedder's vectors count, and drop all others, unless memories lack them."""
+        self._check_open()
+
+        def work(connection: Connection) -> bool:
+            writer = PostgresWriter(connection, self.namespace, self._embedder, self._host, self._server.location)
+            if writer.without_vectors(embedder):
+                return False
+            writer.adopt(embedder)
+            return True
+
+        is_done = await self._result(self._server.run(work, write=True, namespace=self.namespace))
+        if is_done:
+            self._embedder, self._host = embedder, HostKnowledge(half=self._server.options.halfvec)
+            self.index.change_to(embedder)
+            await self.read(lambda reader: reader.change)
+            self.index.tidy(self._head)
+        return is_done
+
+    async def erase(self, *, wait: float) -> tuple[str, ...]:
+        """Have the server remove what plans were to leave no trace of, and return what still holds some of it."""
+        self._check_open()
+        if self._has_traces:
+            try:
+                await self._result(self._server.vacuum(*_TABLES, wait=wait))
+            except StoreError as error:
+                # Whoever has the rights does it later, and so does the server itself.
+                return (f"tables of the server, until it vacuums them: {error}",)
+            self._has_traces = False
+        return ()
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures about what is kept, as they were at the last call."""
+        head = self._head
+        return {
+            "memories": head.live,
+            "types": {kind.value: count for kind, count in zip(MemoryType, head.types, strict=True)},
+            "links": head.links,
+            "vectors": {
+                "mode": "exact" if self._host.graph is None else "hnsw",
+                "vectors": head.pieces,
+                "kept_as": "halfvec" if head.half else "vector",
+                "recall": self.index.recall,
+            },
+            "words_to_index": 0,
+        }
+
+    async def close(self) -> None:
+        """Refuse what comes from now on; again is no error."""
+        self._closed = True
+
+    async def _run(self, work: Callable[[Connection], tuple[T, NamespaceHead]], *, write: bool) -> T:
+        self._check_open()
+        if self._left:
+            # What came before is seen, also where nobody waits for it any more.
+            await asyncio.gather(*map(asyncio.wrap_future, [*self._left]), return_exceptions=True)
+        settings = NamespaceIndex.settings(self._host.graph)
+        running = self._server.run(work, write=write, namespace=self.namespace, settings=settings)
+        result, self._head = await self._result(running)
+        self._host.graph = self.index.graph(self._head)
+        return result
+
+    async def _result(self, done: Future[T]) -> T:
+        try:
+            return await asyncio.shield(asyncio.wrap_future(done))
+        except asyncio.CancelledError:
+            # Whoever is cancelled leaves it to its end.
+            self._left.add(done)
+            done.add_done_callback(self._left.discard)
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed(f"the memories of {self.namespace!r:.80} were closed")
+
+
+class PostgresEngines:
+    """Opens each namespace once."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._open: Registry[str, PostgresEngine] = Registry()
+
+    async def namespaces(self) -> list[str]:
+        """Return whose memories there are."""
+        sql = "SELECT namespace FROM memory_heads ORDER BY namespace"
+        found = self._server.run(lambda connection: connection.ask(sql), write=False, settings=ACROSS)
+        return [row["namespace"] for row in await asyncio.wrap_future(found)]
+
+    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+        sql = "SELECT embedder FROM memory_heads WHERE namespace = $1"
+        found = self._server.run(lambda connection: connection.ask(sql, namespace), write=False, namespace=namespace)
+        rows = await asyncio.wrap_future(found)
+        return read_embedder(rows[0]["embedder"]) if rows else None
+
+    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> PostgresEngine:
+        """Open a namespace, or share it; undone by `leave`."""
+        engine = self._open.join(namespace, lambda: PostgresEngine(self._server, namespace, embedder, settings))
+        try:
+            check_dimensions(embedder)
+            if engine.embedder != embedder:
+                raise mismatch(namespace, engine.embedder, embedder)
+            if engine.settings.exact_up_to != settings.exact_up_to:
+                raise InvalidArgument(
+                    f"the memories of {namespace!r:.80} are open with another exact_up_to",
+                    hint="open them with the same settings.memory, or close the other session first",
+                )
+            await engine.open()
+        except BaseException:
+            await self.leave(namespace)
+            raise
+        return engine
+
+    async def leave(self, namespace: str) -> None:
+        """End one user's use of a namespace; the last one closes it."""
+        last = self._open.leave(namespace)
+        if last is not None:
+            await last.close()

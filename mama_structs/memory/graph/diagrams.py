@@ -1,0 +1,74 @@
+"""Memories and their links as graphs for others: networkx, and Mermaid's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from mama_structs._internal.reprs import COLOURS, needed, short
+from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome
+
+_LABEL: Final = 60
+_NODES: Final = 100
+# What else may stand in a quoted label as it is; everything other begins something somewhere in Mermaid.
+_PLAIN: Final = frozenset(" ,.-'!?:/()…")
+_STRONG: Final = frozenset({LinkType.EVOLUTION, LinkType.IMPLEMENTATION})
+
+
+def outcome_of(memory: Memory) -> str | None:
+    """Return what became of a decision, None for what is open or no decision."""
+    outcome = getattr(memory.metadata, "outcome", None)
+    return None if outcome is None else str(outcome.value)
+
+
+def between(links: Iterable[Link], memories: Iterable[Memory]) -> list[Link]:
+    """Return those links that have both ends among some memories, each once."""
+    ids = {memory.id for memory in memories}
+    return list({link.id: link for link in links if link.from_id in ids and link.to_id in ids}.values())
+
+
+def networkx_of(memories: Sequence[Memory], links: Iterable[Link]) -> Any:
+    """Return a `networkx.MultiDiGraph` of memories and those links that have both ends among them."""
+    graph = needed("networkx").MultiDiGraph()
+    for memory in memories:
+        facts = {
+            "type": memory.type.value,
+            "topic": memory.topic,
+            "content": memory.content,
+            "outcome": outcome_of(memory),
+            "created_at": memory.created_at,
+        }
+        graph.add_node(memory.id, **{name: value for name, value in facts.items() if value is not None})
+    for link in between(links, memories):
+        graph.add_edge(
+            link.from_id,
+            link.to_id,
+            key=link.id,
+            link_type=link.link_type.value,
+            relationship=link.metadata.original_relationship,
+            confidence=link.confidence,
+        )
+    return graph
+
+
+def mermaid_of(memories: Sequence[Memory], links: Iterable[Link]) -> str:
+    """Return a Mermaid flowchart of the first hundred memories; the arguments are those of `networkx_of`."""
+    shown = memories[:_NODES]
+    at = {memory.id: f"m{number}" for number, memory in enumerate(shown)}
+    lines = ["flowchart TD"]
+    for memory in shown:
+        outcome = outcome_of(memory)
+        mark = "" if outcome is None else f":::{outcome}"
+        lines.append(f'  {at[memory.id]}["{memory.created_at:%Y-%m-%d} {_label(memory.content)}"]{mark}')
+    for link in between(links, shown):
+        arrow = "-->" if link.link_type in _STRONG else "-.->"
+        word = _label(link.metadata.original_relationship)
+        lines.append(f'  {at[link.from_id]} {arrow}|"{word}"| {at[link.to_id]}')
+    lines += [f"  classDef {name} stroke:{COLOURS[name]},stroke-width:3px" for name in Outcome]
+    if len(memories) > _NODES:
+        lines.append(f"  %% {len(memories) - _NODES:,} more")
+    return "\n".join(lines)
+
+
+def _label(text: str) -> str:
+    return "".join(one if one.isalnum() or one in _PLAIN else f"#{ord(one)};" for one in short(text, _LABEL)) or "#32;"

@@ -1,0 +1,455 @@
+"""
+What is reached from a memory along links: traversals, evolution chains, and which memory supersedes which.
+
+All of it are plans over a `Reader`, which read the links of a whole level at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs._internal.lru import Lru
+from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.save.automatic_links import among
+from mama_structs.memory.types.model import (
+    OUTCOME_OF,
+    Link,
+    LinkType,
+    Memory,
+    from_milliseconds,
+    is_reason,
+    milliseconds,
+)
+
+MAX_DEPTH: Final = 5
+"""How deep a traversal goes at the most (DESIGN section 6)."""
+TOPIC_DEPTH: Final = 3
+CONTEXT_DEPTH: Final = 2
+DEFAULT_LIMIT: Final = 1000
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+_EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
+_NONE: Final = np.empty(0, np.int64)
+# From this level on, and again whenever it has doubled, a walk along a chain looks where the rest of it probably is.
+_LONG_CHAIN: Final = 16
+
+
+class Step(NamedTuple):
+    """A memory that a traversal has reached."""
+
+    node: int
+    depth: int
+    """How many links away it is, 1 for direct neighbours."""
+    path: tuple[int, ...]
+    """The nodes from where it began to this one, both included."""
+    strength: float
+    """The product of the strengths of the links on the path, after decay, to six decimals."""
+
+
+@attrs.frozen
+class ChainNodes:
+    """A decision's evolution: its memories newest first, the links between them each once, and which of them fork."""
+
+    nodes: Nodes
+    links: LinkTable
+    forks: Nodes
+
+
+@attrs.frozen
+class TopicNodes:
+    """A topic's memories with the evolution of each, whatever topic that has, and what is linked to those."""
+
+    chain: ChainNodes
+    around: list[Step]
+
+
+# What links lead to
+
+
+def traverse(
+    reader: Reader,
+    starts: int | Nodes,
+    *,
+    now_ms: int,
+    types: Collection[LinkType] | None = None,
+    max_depth: int = MAX_DEPTH,
+    direction: Direction = "both",
+    min_strength: float = 0.0,
+    limit: int = DEFAULT_LIMIT,
+) -> list[Step]:
+    """Return what is reached from memories, nearest and then strongest first, each by its best short path."""
+    # Of equal strengths the one saved last comes first; what is too many is the weakest of the deepest level.
+    level = np.atleast_1d(np.asarray(starts, np.int64))
+    power, paths = np.ones(len(level)), [(node,) for node in level.tolist()]
+    visited = np.sort(level)
+    steps: list[Step] = []
+    deepest = min(max_depth, MAX_DEPTH)
+    reader.expect(lambda ahead: ahead.links(level, direction, types), around=deepest)
+    for depth in range(1, deepest + 1):
+        if not len(level) or len(steps) >= limit:
+            break
+        table = reader.links(level, direction, types)
+        parents, nodes, reached = _ways_on(level, power, table, direction, visited, now_ms=now_ms)
+        order = np.lexsort((parents, -nodes, -reached))
+        order = order[reached[order] >= min_strength]
+        _, first = np.unique(nodes[order], return_index=True)
+        chosen = order[np.sort(first)[: limit - len(steps)]]
+        level, power = nodes[chosen], reached[chosen]
+        paths = [(*paths[at], node) for at, node in zip(parents[chosen].tolist(), level.tolist(), strict=True)]
+        steps += map(Step, level.tolist(), itertools.repeat(depth), paths, power.tolist())
+        visited = np.sort(np.concatenate([visited, level]))
+    return steps
+
+
+def _ways_on(
+    level: Nodes, power: NDArray[np.float64], table: LinkTable, direction: Direction, visited: Nodes, *, now_ms: int
+) -> tuple[NDArray[np.intp], Nodes, NDArray[np.float64]]:
+    """Return links from a level to what is not *visited* (sorted): from where in it, to which node, and how strong."""
+    fade = table.strengths(now_ms).astype(np.float64)
+    rank_of = np.argsort(level)
+    ranked = level[rank_of]
+    ways = []
+    for wanted, here, there in (("out", table.sources, table.targets), ("in", table.targets, table.sources)):
+        if direction in (wanted, "both"):
+            follow = np.flatnonzero(among(here, ranked) & ~among(there, visited))
+            parents = rank_of[np.searchsorted(ranked, here[follow])]
+            # A confidence such as 0.7 is a little less in single precision, and has to pass where 0.7 is asked for.
+            ways.append((parents, there[follow], np.round(power[parents] * fade[follow], 6)))
+    parents, nodes, reached = (np.concatenate(column) for column in zip(*ways, strict=True))
+    return parents, nodes, reached
+
+
+def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
+    """Return the nodes on whose links and contents the answer of a traversal depends."""
+    return frozenset((start, *(step.node for step in steps)))
+
+
+# How decisions evolved
+
+
+def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkType] | None = None) -> TopicNodes:
+    """Return a topic's memories with their evolution, however long it is, and what is around that, if they hold."""
+    where = Filter(topic=topic, valid_at=from_milliseconds(now_ms))
+    reader.expect(lambda ahead: [ahead.window(where), *chain_ahead(ahead)], around=None)
+    chain = evolution(reader, reader.window(where))
+    around = traverse(reader, chain.nodes, now_ms=now_ms, types=types, max_depth=TOPIC_DEPTH)
+    reached = np.array([step.node for step in around], np.int64)
+    ended = {*chain.nodes[~reader.facts(chain.nodes).holding(now_ms)], *reached[~reader.facts(reached).holding(now_ms)]}
+    if ended:
+        # They are found by nobody; yet what they lead to is.
+        gone = np.array(sorted(ended), np.int64)
+        links = only(chain.links, ~(np.isin(chain.links.sources, gone) | np.isin(chain.links.targets, gone)))
+        chain = ChainNodes(chain.nodes[~np.isin(chain.nodes, gone)], links, chain.forks[~np.isin(chain.forks, gone)])
+        around = [step for step in around if step.node not in ended]
+    return TopicNodes(chain, around)
+
+
+def chain_ahead(ahead: Reader, starts: Nodes = _NONE) -> Sequence[object]:
+    """Ask what the evolution of memories is told by, and of those that are found."""
+    return ahead.links(starts, "both", _EVOLUTION), ahead.links_of_many(starts, "out")
+
+
+def evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
+    """Return the whole evolution that memories are part of, as one; what nothing supersedes has one of its own."""
+    begun = set(np.atleast_1d(starts).tolist())
+    reader.expect(lambda ahead: chain_ahead(ahead, np.atleast_1d(starts)), around=None)
+    members = _component(begun, _closure(reader, begun, "both"))
+    # Asked once more: the walk may have met a link from either end.
+    links = reader.links(members, "out", _EVOLUTION)
+    chain = _newest_first(reader, members)
+    pairs = np.unique(np.stack([links.sources, links.targets], axis=1), axis=0)
+    sides = [np.unique(side, return_counts=True) for side in pairs.T]
+    forks = np.concatenate([nodes[count > 1] for nodes, count in sides])
+    return ChainNodes(chain, links, chain[np.isin(chain, forks)])
+
+
+def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
+    """Return which of some memories are superseded by links between them, each with what stands in its place."""
+    # It is the newest of those that supersede it, directly or not, and that nothing supersedes; in circles only, the
+    # newest of a circle that leads nowhere else. Every answer goes by this one rule.
+    newer: dict[K, list[K]] = {one: [] for one in newest_first}
+    older: dict[K, list[K]] = {one: [] for one in newer}
+    for source, target in links:
+        if source in newer and target in newer:
+            newer[target].append(source)
+            older[source].append(target)
+    standing: dict[K, K] = {}
+    replaced: set[K] = set()
+    # Those that nothing supersedes first; what they leave leads into circles.
+    for end in sorted(newer, key=lambda one: bool(newer[one])):
+        if end in standing or end in replaced:
+            continue
+        below = reached([end], older) if newer[end] else set()
+        if not reached([end], newer) <= below:
+            replaced |= below
+            continue
+        waiting = [end]
+        while waiting:
+            one = waiting.pop()
+            if one not in standing:
+                standing[one] = end
+                waiting += older[one]
+    return {one: end for one, end in standing.items() if one != end}
+
+
+def reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
+    """Return what *edges* lead to; a start itself only where they lead back to it."""
+    found: set[K] = set()
+    waiting = list(starts)
+    while waiting:
+        for one in edges.get(waiting.pop(), ()):
+            if one not in found:
+                found.add(one)
+                waiting.append(one)
+    return found
+
+
+class Successors:
+    """What took the place of memories, as far as it was asked for; as it was known at a moment, or now."""
+
+    def __init__(self, reader: Reader, as_of: datetime | None = None) -> None:
+        self.replaced_by: dict[int, set[int]] = {}
+        self._reader = reader
+        self._as_of = as_of
+        self._seen: set[int] = set()
+
+    def newest(self, nodes: Sequence[int] | Nodes, table: LinkTable | None = None) -> dict[int, int]:
+        """Return those of *nodes* that are superseded, each with what holds; *table* has all links that end at them."""
+        wanted = set(map(int, nodes))
+        if unseen := wanted - self._seen:
+            found = _closure(self._reader, unseen, "in", self._as_of, table)
+            for source, target in zip(found.sources.tolist(), found.targets.tolist(), strict=True):
+                self.replaced_by.setdefault(target, set()).add(source)
+            self._seen |= unseen.union(found.sources.tolist())
+        if not self.replaced_by:
+            return {}
+        links = [(source, target) for target, sources in self.replaced_by.items() for source in sources]
+        known = np.array(sorted({one for link in links for one in link}), np.int64)
+        standing = holding(links, _newest_first(self._reader, known).tolist())
+        return {node: standing[node] for node in sorted(wanted) if node in standing}
+
+
+@attrs.frozen(kw_only=True)
+class Beside:
+    """What answers show beside a memory."""
+
+    memory: Memory
+    links: tuple[Link, ...]
+    """Those that begin or end at it, oldest first."""
+    superseded_by: Memory | None
+    """What holds in its place today; for the reason of an outcome, in its decision's place. None where it holds."""
+    outcome_of: str | None
+    """The decision whose outcome it explains."""
+
+    @property
+    def successors(self) -> list[str]:
+        """The memories that superseded it directly, newest link first."""
+        return successors(self.links, self.memory.id)
+
+
+def successors(links: Iterable[Link], memory_id: str) -> list[str]:
+    """Return the ids of the memories that superseded one directly, newest link first."""
+    found = [link for link in links if link.link_type is LinkType.EVOLUTION and link.to_id == memory_id]
+    found.sort(key=lambda link: link.created_at, reverse=True)
+    return list(dict.fromkeys(link.from_id for link in found))
+
+
+def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
+    """Return what answers show beside memories, by id, all of it in one go; those that are not there are left out."""
+    names = list(dict.fromkeys(memory_ids))
+    nodes = {name: node for name, node in zip(names, reader.find_many(names), strict=True) if node is not None}
+    memories = dict(zip(nodes, reader.get([*nodes.values()]), strict=True))
+    links = dict(zip(nodes, map(tuple, reader.links_of_many([*nodes.values()])), strict=True))
+    told = {
+        name: link.to_id
+        for name, memory in memories.items()
+        if is_reason(memory)
+        for link in reversed(links[name])
+        if link.from_id == name and link.metadata.original_relationship == OUTCOME_OF
+    }
+    about: dict[str, int | None] = {**nodes, **dict(zip(told, reader.find_many([*told.values()]), strict=True))}
+    newest = Successors(reader).newest([node for node in about.values() if node is not None])
+    standing = dict(zip(newest, reader.get([*newest.values()]), strict=True))
+    return {
+        name: Beside(
+            memory=memories[name],
+            links=links[name],
+            superseded_by=None if node is None else standing.get(node),
+            outcome_of=told.get(name),
+        )
+        for name, node in about.items()
+    }
+
+
+def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:
+    """Return the links of a table that were there at *as_of*."""
+    # What people or a model linked later was not known then. A link by ``system`` says what its ends had in them all
+    # the time, and may be made much later, by a migration or a new embedder: it counts as soon as both are there.
+    if as_of is None or not len(table):
+        return table
+    return only(table, (table.creators == SYSTEM) | (table.created <= milliseconds(as_of)))
+
+
+def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
+    """Return some links of a table."""
+    return LinkTable(*(column[rows] for column in table.columns))
+
+
+def _closure(
+    reader: Reader, begun: set[int], direction: Direction, as_of: datetime | None = None, table: LinkTable | None = None
+) -> LinkTable:
+    """Return the evolution links of nodes and of all that these lead to; *table* has those of the first."""
+    tables: list[LinkTable] = []
+    level, seen = set(begun), set(begun)
+    for depth in itertools.count(1):
+        if not level:
+            break
+        if table is None:
+            table = known_by(reader.links(np.array(sorted(level), np.int64), direction, _EVOLUTION), as_of)
+        elif len(table):
+            table = only(table, np.isin(table.targets, list(level)))
+        rows = table.types == NUMBERS[LinkType.EVOLUTION]
+        if as_of is not None:
+            rows &= reader.facts(table.sources).created <= milliseconds(as_of)
+        tables.append(only(table, rows))
+        level = set(tables[-1].sources.tolist())
+        if direction == "both":
+            level.update(tables[-1].targets.tolist())
+        level -= seen
+        if level and depth >= _LONG_CHAIN and depth & (depth - 1) == 0:
+            # One question a link is slow on a long chain, most of which has its end's topic.
+            level.update(_of_same_topic(reader, np.array(sorted(level), np.int64)).tolist())
+            level -= seen
+        seen |= level
+        table = None
+    if not tables:
+        return reader.links(np.zeros(0, np.int64), direction, _EVOLUTION)
+    if len(tables) == 1:
+        return tables[0]
+    return LinkTable(*map(np.concatenate, zip(*(table.columns for table in tables), strict=True)))
+
+
+def _of_same_topic(reader: Reader, nodes: Nodes) -> Nodes:
+    numbers = reader.facts(nodes).topics
+    _, first = np.unique(numbers[numbers >= 0], return_index=True)
+    topics = reader.topics(nodes[numbers >= 0][first])
+    return np.concatenate([nodes[:0], *(reader.window(Filter(topic=topic)) for topic in topics)])
+
+
+def _component(begun: set[int], table: LinkTable) -> Nodes:
+    """Return the nodes that links connect with *begun*, these included."""
+    neighbours: dict[int, list[int]] = {}
+    for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
+        neighbours.setdefault(source, []).append(target)
+        neighbours.setdefault(target, []).append(source)
+    return np.array(sorted(begun | reached(begun, neighbours)), np.int64)
+
+
+def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
+    order = np.lexsort((-nodes, -reader.facts(nodes).created))
+    ordered: Nodes = nodes[order]
+    return ordered
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let the interpreter search for no garbage meanwhile, for some milliseconds in which much is made that is none."""
+    # What lives while it is searched for counts as old, and what is old is all looked through in turn: a walk over a
+    # thousand memories was interrupted so every twenty times, and took three times as long.
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+# Answers that are kept
+
+
+@attrs.define
+class _Answer(Generic[T]):
+    value: T
+    read: frozenset[int]
+    change: int
+
+
+# From so many nodes on an answer is kept when it is asked for again: what is kept in thousands makes the interpreter's
+# search for garbage long, which then happens within every few walks that nobody asks for twice.
+_LARGE: Final = 256
+
+
+class TraversalCache(Generic[T]):
+    """The least recently used answers go first, and each has an end: strengths fade while it is kept."""
+
+    def __init__(
+        self,
+        *,
+        entries: int = 100,
+        ttl: float = 300.0,
+        max_items: int = 20_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ttl = ttl
+        # What it did since it was made; misses are all questions that were not answered, whatever the reason.
+        self.statistics: dict[str, int] = dict.fromkeys(("hits", "misses", "stale", "expired", "evicted"), 0)
+        # Its cost is how many nodes all kept answers together have read.
+        self._kept: Lru[Hashable, _Answer[T]] = Lru(entries, max_cost=max_items, clock=clock, dropped=self._count)
+        # Large answers that were asked for, which are not kept yet.
+        self._asked: Lru[Hashable, bool] = Lru(entries)
+        # Where data is behind a connection, plans run in several threads.
+        self._guard = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, key: Hashable) -> bool:
+        with self._guard:
+            return self._kept.peek(key) is not None
+
+    def get(self, key: Hashable, change: int, touched: Callable[[int], frozenset[int] | None]) -> T | None:
+        """Return an answer as good as a fresh one at *change*, None for none; *touched* gives what changed since."""
+        with self._guard:
+            answer = self._kept.get(key)
+            if answer is not None and answer.change != change:
+                since = touched(answer.change) if answer.change < change else None
+                if since is None or not since.isdisjoint(answer.read):
+                    self._kept.drop(key)
+                    self._count("stale")
+                    answer = None
+                else:
+                    answer.change = change
+            self._count("misses" if answer is None else "hits")
+            return None if answer is None else answer.value
+
+    def put(self, key: Hashable, change: int, read: frozenset[int], value: T) -> None:
+        """Keep an answer, which nobody may change, with the nodes it depends on; a large one from its second time."""
+        with self._guard:
+            if len(read) >= _LARGE and not self._asked.drop(key):
+                self._asked.put(key, value=True)
+                return
+            self._kept.put(key, _Answer(value, read, change), cost=len(read), ttl=self._ttl)
+
+    def clear(self) -> None:
+        """Forget all answers, as where the clock was set."""
+        with self._guard:
+            self._kept.clear()
+            self._asked.clear()
+
+    def _count(self, what: str) -> None:
+        self.statistics[what] += 1

@@ -1,0 +1,122 @@
+"""Asks a judge before a save, within a time limit and off the event loop, and saves as it says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from mama_structs._internal.event_loop import OneThread, called
+from mama_structs._internal.introspection import is_async_callable
+from mama_structs.memory.types.engine import Reader, Writer
+from mama_structs.memory.types.judge import VERDICTS, Judge, Verdict, check_judge
+from mama_structs.memory.save.automatic_links import Linking
+from mama_structs.memory.types.model import Memory, MemoryType, from_milliseconds
+from mama_structs.memory.save.save_plan import PreparedSave, on_the_matter, save
+
+Save = Callable[[Callable[[Writer], Any]], Awaitable[Any]]
+Read = Callable[[Callable[[Reader], list[Memory]]], Awaitable[list[Memory]]]
+
+_CLOSING: Final = 5.0  # Seconds for which closing waits for a call that is under way.
+_ASKED: Final = 2
+_log: Final = logging.getLogger("mama_structs")
+
+
+@attrs.define
+class JudgingStats:
+    """What a judge was asked: how often, and how often it failed, was too late, or others were faster than it."""
+
+    asked: int = 0
+    failed: int = 0
+    late: int = 0
+    outrun: int = 0
+
+
+class JudgingService:
+    """Asks a judge about the saves of one event loop; none waits longer than its time, and then it goes on without."""
+
+    def __init__(self, judge: Judge, *, seconds: float, clock: Callable[[], float]) -> None:
+        check_judge(judge)
+        self.stats: Final = JudgingStats()
+        self._judge = judge
+        self._seconds = seconds
+        self._clock = clock
+        self._thread = OneThread("mama-structs-judging")
+
+    async def save(self, prepared: PreparedSave, linking: Linking, *, read: Read, write: Save) -> Memory:
+        """Save a memory as the judge says; where other memories stand on its matter by then it is asked once more."""
+        if prepared.memory.type is not MemoryType.CHECKPOINT and prepared.request.supersedes is None:
+            candidates = await read(lambda reader: on_the_matter(reader, prepared, linking))
+            for _ in range(_ASKED):
+                judged = self._made_now(await self._judged(prepared, candidates))
+                done = await write(_saving_unless_changed(judged, candidates, linking))
+                if isinstance(done, Memory):
+                    return done
+                candidates = done
+            self.stats.outrun += 1
+            note = "the judge was not heard, for what stands on the matter changed meanwhile"
+            prepared = attrs.evolve(prepared, note=note)
+        memory: Memory = await write(lambda writer: save(writer, prepared, linking))
+        return memory
+
+    async def close(self) -> None:
+        """Ask nothing more, and wait some seconds for a call that is under way."""
+        await self._thread.close(wait=_CLOSING)
+
+    def _made_now(self, prepared: PreparedSave) -> PreparedSave:
+        """Return a save as of now, so that what was saved while the judge was at work came before it."""
+        memory = prepared.memory
+        now = max(from_milliseconds(int(self._clock() * 1000)), memory.created_at)
+        if prepared.request.created_at is not None:
+            return prepared
+        return attrs.evolve(prepared, memory=attrs.evolve(memory, created_at=now, updated_at=now))
+
+    async def _judged(self, prepared: PreparedSave, candidates: list[Memory]) -> PreparedSave:
+        """Return a save with what the judge says of each of the candidates, or with a note that it said nothing."""
+        if not candidates:
+            return prepared
+        ids = {memory.id for memory in candidates}
+        self.stats.asked += 1
+        try:
+            verdicts = await asyncio.wait_for(
+                called(
+                    lambda: self._judge(prepared.memory, list(candidates)),
+                    lambda given: _checked(given, ids),
+                    is_async=is_async_callable(self._judge),
+                    in_thread=self._thread.run,
+                ),
+                self._seconds,
+            )
+        except TimeoutError:
+            self.stats.late += 1
+            why = f"took longer than {self._seconds:g} s"
+        except Exception as error:  # noqa: BLE001 - whatever a host's function raises, what is to be saved is saved
+            # The error's own text may repeat what was read: only its kind is told.
+            self.stats.failed += 1
+            why = f"raised {type(error).__name__}"
+        else:
+            return attrs.evolve(prepared, verdicts=verdicts)
+        _log.warning("the judge %s: a save goes on without", why)
+        return attrs.evolve(prepared, note=f"the judge was not heard: it {why}")
+
+
+def _checked(given: object, ids: set[str]) -> dict[str, Verdict]:
+    """Return what a judge said."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not ids.issuperset(given) or not set(VERDICTS).issuperset(given.values()):
+        raise TypeError("a judge must return a mapping from ids that it was given to one of its four words")
+    return dict(given)
+
+
+def _saving_unless_changed(
+    prepared: PreparedSave, candidates: list[Memory], linking: Linking
+) -> Callable[[Writer], Memory | list[Memory]]:
+    def plan(writer: Writer) -> Memory | list[Memory]:
+        now = on_the_matter(writer, prepared, linking)
+        return save(writer, prepared, linking) if now == candidates else now
+
+    return plan

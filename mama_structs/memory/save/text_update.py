@@ -1,0 +1,105 @@
+"""Correcting what a memory says: a new text under the same id, and what it said before kept as its history."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import attrs
+
+from mama_structs._internal import validation as _check
+from mama_structs.provenance import Provenance
+from mama_structs.errors import InvalidArgument
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.types.engine import Reader, Vectors, Writer
+from mama_structs.memory.types.model import (
+    ORIGINS,
+    FormerText,
+    FormerValue,
+    Memory,
+    Origin,
+    RecordMetadata,
+    least_trusted,
+    reasoning_of,
+    said_otherwise,
+)
+from mama_structs.memory.types.requests import check_id
+from mama_structs.memory.types.text_analysis import embedded_text
+
+
+@attrs.frozen(kw_only=True)
+class Correction:
+    """A requested change of a memory's text; None for a text that stays."""
+
+    memory_id: str
+    content: str | None
+    reasoning: str | None
+    reason: str | None
+    origin: Origin
+    trust: Origin
+    at: datetime
+
+    @classmethod
+    def checked(
+        cls,
+        memory_id: object,
+        content: object,
+        reasoning: object,
+        *,
+        reason: object,
+        origin: object,
+        inserted: Provenance | None,
+        at: datetime,
+        most: int,
+    ) -> Correction:
+        """Return a correction, or raise `InvalidArgument`; *inserted* is the provenance of handles in its texts."""
+        if content is None and reasoning is None:
+            raise InvalidArgument("content or reasoning must be given", hint="say what the memory is to say instead")
+        author = Provenance.by("user" if origin is None else _check.choice("origin", origin, ORIGINS))
+        author = author.limited_by(inserted)
+        return cls(
+            memory_id=check_id("id", memory_id),
+            content=None if content is None else _check.text("content", content, most=most),
+            reasoning=None if reasoning is None else _check.text("reasoning", reasoning, most=most, empty=True),
+            reason=None if reason is None else _check.text("reason", reason, most=most),
+            origin=author.origin,
+            trust=author.trust,
+            at=at,
+        )
+
+    def made(self, reader: Reader) -> Memory:
+        """Return the memory as it is to be, with the mentions that it had."""
+        (memory,) = reader.get([saving.found(reader, self.memory_id)])
+        before = reasoning_of(memory)
+        if self.reasoning is not None and before is None:
+            raise InvalidArgument(f"reasoning is a decision's, and {self.memory_id!r:.200} is a {memory.type.value}")
+        content = memory.content if self.content is None else self.content
+        reasoning = before if self.reasoning is None else self.reasoning
+        if (content, reasoning) == (memory.content, before):
+            raise InvalidArgument(f"{self.memory_id!r:.200} says just that already: nothing was changed")
+        # The clock may have been set back.
+        at = max([self.at, memory.created_at, *(one.until for one in memory.former)])
+        former = FormerText(content=memory.content, reasoning=before or "", until=at, reason=self.reason)
+        changed = said_otherwise(memory, content=content, reasoning=reasoning or "")
+        if isinstance(own := memory.metadata, RecordMetadata):
+            # Its host holds an older version now, and the past has what it was.
+            was = FormerValue(value=own.value, version=own.version, at=memory.updated_at, text=memory.content)
+            own = attrs.evolve(own, version=own.version + 1, lengths=(), history=(*own.history, was))
+            changed = attrs.evolve(changed, metadata=own)
+        return attrs.evolve(
+            changed,
+            former=(*memory.former, former),
+            updated_at=max(at, memory.updated_at),
+            # What stays of it is no more than it was.
+            origin=least_trusted((memory.origin, self.origin)),
+        )
+
+    def write(self, writer: Writer, prepared: Memory, vectors: Vectors) -> tuple[Memory, bool]:
+        """Write it with the vectors and mentions of *prepared*; False where it says something else by now."""
+        writer.expect(lambda ahead: ahead.find(self.memory_id))
+        memory = self.made(writer)
+        if embedded_text(memory) != embedded_text(prepared):
+            return memory, False
+        memory = attrs.evolve(memory, mentions=prepared.mentions)
+        writer.put(memory, vectors=vectors)
+        saving.lower(writer, saving.found(writer, memory.id), self.trust)
+        return writer.get([saving.found(writer, memory.id)])[0], True

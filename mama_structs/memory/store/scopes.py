@@ -1,0 +1,208 @@
+"""
+Several namespaces that are read as one, of which one is written (DESIGN section 6a, "Scopes").
+
+Each keeps an engine of its own, so a question goes to each, and what they answer is put together here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, NoReturn, TypeVar
+
+import attrs
+
+from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.embedding.protocol import Vectors
+from mama_structs.memory.types.engine import EmbedderRecord, Filter, Reader, Writer
+from mama_structs.memory.types.model import Link, Memory, is_id
+from mama_structs.memory.types.requests import SaveRequest, check_limit
+from mama_structs.memory.graph.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
+from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
+from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.memory.store.memory_store import MemoryStore
+
+T = TypeVar("T")
+
+
+class ScopedShared(Shared):
+    """What is shared of one namespace that is written, beside `others` that are only read."""
+
+    others: tuple[MemoryStore, ...] = ()
+
+    async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
+        """Read, and say of what is not here but only read that it is so."""
+        async with self._saying_whose():
+            return await super().read(plan, made_by=made_by)
+
+    async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
+        """Write, and refuse what is only read in words that say so."""
+        async with self._saying_whose():
+            return await super().write(plan, made_by=made_by)
+
+    @contextlib.asynccontextmanager
+    async def _saying_whose(self) -> AsyncIterator[None]:
+        """Turn the error for an id that is not here into one that says whose it is."""
+        # Only where nothing was found: what is in the session's own namespace costs no further call.
+        try:
+            yield
+        except MemoryNotFound as error:
+            id_ = str(error.memory_id)
+            raise await self._whose(error, id_, "memory", lambda reader: reader.find(id_)) from error
+        except LinkNotFound as error:
+            id_ = str(error.link_id)
+            raise await self._whose(error, id_, "link", lambda reader: reader.find_links([id_])[0]) from error
+
+    async def _whose(self, error: Exception, id_: str, what: str, find: Callable[[Reader], object | None]) -> Exception:
+        for one in self.others:
+            if await one._shared.read(find) is not None:  # noqa: SLF001 - one of ours
+                told = MemoryReadOnly(id_, what=what, namespace=one.namespace)
+                for note in getattr(error, "__notes__", ()):
+                    told.add_note(note)
+                return told
+        return error
+
+    async def close(self) -> None:
+        """Take nothing more in any of the namespaces."""
+        for one in self.others:
+            # What embeds and reranks for them is this one's.
+            one._shared.closed = True  # noqa: SLF001 - one of ours
+        await super().close()
+
+
+class ScopedMemories(MemoryStore):
+    """
+    The memories of one namespace together with those of others that are only read.
+
+    A method that finds or reads looks in all of them, and each memory says its `Memory.namespace`. If several have the
+    same id, the own namespace counts, else the first that has it.
+    Everything else is about the own namespace alone: what saves, links, changes and deletes, `latest_checkpoint`,
+    `count`, `relationships`, `export_jsonl`, `stats` and what takes care of the store.
+
+    Raises:
+        MemoryReadOnly: What is to be linked, changed or deleted is only read; nothing was changed.
+
+    """
+
+    def __init__(self, shared: ScopedShared, *, find_content: FindContent = no_content) -> None:
+        super().__init__(shared, find_content=find_content)
+        self._own = MemoryStore(shared, find_content=find_content)
+        self._scopes: tuple[MemoryStore, ...] = (self._own, *shared.others)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The namespaces that are read beside the own one."""
+        return tuple(one.namespace for one in self._scopes[1:])
+
+    async def search(self, query: str, *, max_chars: int | None = None, limit: int = 10, **given: Any) -> Results[Hit]:
+        """Find memories in every namespace; see `MemoryStore.search`, and `merged` for their order."""
+        room = None if max_chars is None else check_limit(max_chars, name="max_chars")
+        found = merged([await one.search(query, limit=limit, **given) for one in self._scopes], check_limit(limit))
+        return Results(found if room is None else within_chars(found, room))
+
+    async def _worth_showing(self, query: str, *, limit: int, **given: Any) -> tuple[list[Hit], int]:
+        # Each by its own search, whose scores are cut: those of the merged list mean something else.
+        found = [await one._worth_showing(query, limit=limit, **given) for one in self._scopes]  # noqa: SLF001
+        shown = merged([hits for hits, _ in found], limit)
+        return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
+
+    async def recent(self, *, limit: int = 10, **given: Any) -> Results[Memory]:
+        """Return the newest memories of all namespaces; see `MemoryStore.recent`."""
+        return _newest([await one.recent(limit=limit, **given) for one in self._scopes], check_limit(limit))
+
+    async def about(self, mention: str, *, limit: int = 10, **given: Any) -> Results[Memory]:
+        """Return the newest memories of all namespaces that name an id; see `MemoryStore.about`."""
+        return _newest([await one.about(mention, limit=limit, **given) for one in self._scopes], check_limit(limit))
+
+    async def latest_checkpoint(self) -> Memory | None:
+        """Return the newest checkpoint of the own namespace: where others stand is not where this work goes on."""
+        return await self._own.latest_checkpoint()
+
+    async def by_topic(self, topic: str, **given: Any) -> Chain:
+        """Return what every namespace has on a topic, newest first; see `MemoryStore.by_topic`."""
+        chains = [await one.by_topic(topic, **given) for one in self._scopes]
+        return Chain(
+            memories=tuple(_newest([chain.memories for chain in chains])),
+            links=tuple(sorted((link for chain in chains for link in chain.links), key=_made, reverse=True)),
+            forks=tuple(_newest([chain.forks for chain in chains])),
+            around=tuple(
+                sorted((one for chain in chains for one in chain.around), key=lambda one: (one.depth, -one.strength))
+            ),
+        )
+
+    async def traverse(self, start_id: str, **given: Any) -> Results[Reached]:
+        """Return what is reached in the namespace that has the start; see `MemoryStore.traverse`."""
+        return await self._where_it_is(lambda one: one.traverse(start_id, **given))
+
+    async def reembed(self, embedder: object, **_given: Any) -> NoReturn:  # noqa: ARG002 - the other class's
+        """Refuse: the namespaces that are only read would be left with another embedder's vectors."""
+        raise InvalidArgument(
+            "a session that reads other namespaces cannot change its embedder",
+            hint="open each of the namespaces by itself, without reads=, and change over all of them",
+        )
+
+    async def _read(self, memory_id: str, plan: Callable[[Reader, int], T], **ahead: Any) -> T:
+        return await self._where_it_is(lambda one: one._read(memory_id, plan, **ahead))  # noqa: SLF001 - the same class
+
+    async def _vectors_of(self, memory_id: str) -> Vectors | None:
+        return await self._where_it_is(lambda one: one._vectors_of(memory_id))  # noqa: SLF001 - the same class
+
+    async def _near(self, pieces: Vectors, *, limit: int, **given: Any) -> Results[Similar]:
+        found = [near for one in self._scopes for near in await one._near(pieces, limit=limit, **given)]  # noqa: SLF001
+        return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[:limit])
+
+    async def _draft(self, request: SaveRequest, *, resolve: bool = False) -> PreparedSave:
+        """Draft a memory that is trusted no more than its evidence, in whichever namespace the evidence is."""
+        draft = await super()._draft(request, resolve=resolve)
+        for one in self._scopes[1:] if any(map(is_id, draft.memory.evidence)) else ():
+            memory = draft.memory
+            known = await one._shared.read(lambda reader: saving.trusted(reader, memory, ()))  # noqa: B023, SLF001 - awaited
+            draft = attrs.evolve(draft, memory=known)
+        return draft
+
+    async def _each(self, plan: Callable[[Reader], T]) -> list[T]:
+        return [await one._shared.read(plan) for one in self._scopes]  # noqa: SLF001 - the same class
+
+    async def _in_pages(
+        self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
+    ) -> AsyncIterator[Sequence[T]]:
+        for one in self._scopes:
+            async for found in one._in_pages(where, plan):  # noqa: SLF001 - the same class
+                yield found
+
+    async def _where_it_is(self, call: Callable[[MemoryStore], Awaitable[T]]) -> T:
+        """Read from the own namespace, or from the one that has what is asked for."""
+        try:
+            return await call(self._own)
+        except MemoryReadOnly as error:
+            owner = next(one for one in self._scopes if one.namespace == error.namespace)
+            return await call(owner)
+
+
+def merged(found: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
+    """
+    Return the hits of several namespaces in one order, in which those of each keep theirs.
+
+    A score means something within its own search only, `Hit.relevance` and what a reranker gives are absolute. The
+    places of each namespace's hits are worth its best relevance, its second best and so on, since what a period or a
+    successor moved has the score of its place, too; the highest comes first, of equals the own namespace's. That value
+    is the score of the merged list; `Hit.parts` stay those of the search in the memory's own namespace.
+    """
+    by_reranker = all("reranker" in hit.parts for hits in found for hit in hits)
+    ordered: list[tuple[float, Hit]] = []
+    for hits in found:
+        worth = sorted((hit.parts["reranker"] if by_reranker else hit.relevance for hit in hits), reverse=True)
+        ordered += zip(worth, hits, strict=True)
+    ordered.sort(key=lambda one: -one[0])
+    return [attrs.evolve(hit, score=value, terms=placed(hit.terms, value)) for value, hit in ordered[:limit]]
+
+
+def _newest(found: Sequence[Sequence[Memory]], limit: int | None = None) -> Results[Memory]:
+    every = (memory for some in found for memory in some)
+    return Results(sorted(every, key=lambda one: one.created_at, reverse=True)[:limit])
+
+
+def _made(link: Link) -> tuple[datetime, str]:
+    return link.created_at, link.id

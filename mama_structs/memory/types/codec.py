@@ -1,0 +1,253 @@
+"""How a memory is kept: as one JSON object with its links, in engines and exports, and what each engine derives."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+
+import attrs
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.types.duplicates import wording
+from mama_structs.memory.embedding.protocol import are_unit
+from mama_structs.memory.types.engine import Vectors, ends_at
+from mama_structs.memory.types.model import (
+    METADATA,
+    ORIGINS,
+    DecisionMetadata,
+    FormerText,
+    Link,
+    Memory,
+    MemoryType,
+    Metadata,
+    Origin,
+    RecordMetadata,
+)
+from mama_structs.memory.types.text_analysis import asking_of, indexed_text, scripts_of, weighted_terms
+
+LinksT = TypeVar("LinksT")
+MetadataT = TypeVar("MetadataT")
+
+FORMAT: Final = 1
+
+
+# Without a part in garbage collection, which else takes longer than the decoding: they are gone in a moment.
+class MemoryRecord(msgspec.Struct, Generic[MetadataT], forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A memory in JSON, its metadata not looked at; what is not said is left out, and so read by earlier versions."""
+
+    id: str
+    type: MemoryType
+    content: str
+    metadata: MetadataT
+    created_at: datetime
+    updated_at: datetime
+    namespace: str
+    topic: str | None = None
+    mentions: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    origin: Origin = "user"
+    trust: Origin = "user"
+    valid_until: datetime | None = None
+    repeats: tuple[datetime, ...] = ()
+    former: tuple[FormerText, ...] = ()
+
+
+class _EntryRecord(msgspec.Struct, Generic[LinksT], forbid_unknown_fields=True, gc=False):
+    format: int
+    version: int
+    memory: MemoryRecord[msgspec.Raw]
+    links: LinksT = ()  # type: ignore[assignment]  # what may be left out
+
+
+@attrs.frozen
+class Entry:
+    """A memory as it is kept."""
+
+    memory: Memory
+    links: tuple[Link, ...] = ()
+    version: int = 0
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(_EntryRecord[tuple[Link, ...]]).decode
+_decode_without_links: Final = msgspec.json.Decoder(_EntryRecord[msgspec.Raw]).decode
+_METADATA_DECODERS: Final[Mapping[MemoryType, msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(form) for kind, form in METADATA.items()
+}
+
+
+def write_entry(entry: Entry) -> bytes:
+    """Return an entry's JSON."""
+    return _encode(
+        {"format": FORMAT, "version": entry.version, "memory": record_of(entry.memory), "links": entry.links}
+    )
+
+
+def read_entry(data: bytes) -> Entry:
+    """Return the entry that some JSON says."""
+    record = _known(_decode(data))
+    return Entry(memory_of(record.memory), record.links, record.version)
+
+
+def read_memory(data: bytes) -> Memory:
+    """Return the memory of an entry, in half the time of all of it."""
+    return memory_of(_known(_decode_without_links(data)).memory)
+
+
+def _known(record: _EntryRecord[LinksT]) -> _EntryRecord[LinksT]:
+    if record.format != FORMAT:
+        raise ValueError(f"the form {record.format} is not known")
+    return record
+
+
+def record_of(memory: Memory) -> MemoryRecord[Metadata]:
+    """Return a memory as it is written."""
+    return MemoryRecord(**{name: getattr(memory, name) for name in MemoryRecord.__struct_fields__})
+
+
+def memory_of(
+    record: MemoryRecord[msgspec.Raw], read: Callable[[Any, msgspec.Raw], Any] = msgspec.json.Decoder.decode
+) -> Memory:
+    """Return the memory that a record holds; *read* is told how its metadata is to be decoded."""
+    return Memory(
+        id=record.id,
+        type=record.type,
+        content=record.content,
+        topic=record.topic,
+        metadata=read(_METADATA_DECODERS[record.type], record.metadata),
+        mentions=record.mentions,
+        evidence=record.evidence,
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+        namespace=record.namespace,
+        origin=record.origin,
+        trust=record.trust,
+        valid_until=record.valid_until,
+        repeats=record.repeats,
+        former=record.former,
+    )
+
+
+def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:
+    """Return vectors of shape (pieces, dimensions) as they are kept: little-endian, one after the other."""
+    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+
+
+def vectors_from_bytes(data: bytes, dimensions: int) -> NDArray[np.float32]:
+    """Return the vectors that some bytes hold, of shape (pieces, dimensions); anything else raises `ValueError`."""
+    if not data or len(data) % (4 * dimensions):
+        raise ValueError(f"{len(data)} bytes are no vectors of {dimensions} dimensions")
+    return np.frombuffer(data, dtype="<f4").reshape(-1, dimensions)
+
+
+# What every engine derives from a memory in the same way: words, columns, what filters ask of, and how words count.
+
+UNIT: Final = 1 / 10
+"""Terms count in parts of this."""
+K1: Final = 1.2
+"""How soon a further occurrence of a term stops counting."""
+SPARE: Final = 30.0
+"""Terms: by so many each text counts as longer, or in a store of short ones a word more or less would decide."""
+LONGEST: Final = 200.0
+"""Terms: a longer text counts as one of this length, or a rare word in it would count for next to nothing."""
+MOST_PARTS: Final = 255
+"""Of a term's parts so many count: beyond them BM25 hardly grows any more."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def indexed_terms(memory: Memory) -> dict[str, float]:
+    """Return the terms under which a memory is found, with how often each counts."""
+    return weighted_terms(indexed_text(memory))
+
+
+def told_by(memory: Memory) -> dict[str, int]:
+    """Return what is known of a memory that may change, beside its topic and what it names."""
+    return {
+        "scripts": scripts_of(memory.content),
+        "asking": asking_of(memory.content),
+        "ends_ms": ends_at(memory),
+        "origin": ORIGINS.index(memory.origin),
+        "trust": ORIGINS.index(memory.trust),
+        "wording": wording(memory),
+    }
+
+
+def rounded_up(moment: datetime) -> int:
+    """Return the first whole millisecond since 1970 that is not before a time."""
+    return -((_EPOCH - moment) // _MILLISECOND)
+
+
+def wrong_with(memory: Memory, namespace: str) -> str | None:
+    """Return what no memory that was read can have, None where all is well: only comparisons, there are thousands."""
+    if memory.namespace != namespace:
+        return "the memory is of another namespace"
+    if (
+        memory.created_at.tzinfo is None
+        or memory.updated_at.tzinfo is None
+        or (memory.valid_until is not None and memory.valid_until.tzinfo is None)
+        or (memory.former and any(former.until.tzinfo is None for former in memory.former))
+    ):
+        return "a time of the memory has no time zone"
+    metadata = memory.metadata
+    if type(metadata) is DecisionMetadata:
+        if not 0 <= metadata.confidence <= 1:
+            return "the decision's confidence is not from 0 to 1"
+        if (metadata.history and any(change.at.tzinfo is None for change in metadata.history)) or (
+            metadata.outcome_at is not None and metadata.outcome_at.tzinfo is None
+        ):
+            return "a time of the decision has no time zone"
+    if type(metadata) is RecordMetadata and any(one.at.tzinfo is None for one in metadata.history):
+        return "a time of the record has no time zone"
+    return None
+
+
+def check_vectors(vectors: Vectors, dimensions: int) -> None:
+    """Refuse what are no vectors of a memory."""
+    if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
+        raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
+    if not are_unit(vectors):
+        raise ValueError("vectors must be finite and of length 1")
+
+
+class RecentChanges:
+    """Which nodes the last changes touched."""
+
+    def __init__(self, size: int = 4096) -> None:
+        # A set of a few numbers takes ten times the room.
+        self._changes: deque[tuple[int, array[int]]] = deque()
+        self._size = size
+        self._floor = 0
+
+    def reset(self, change: int) -> None:
+        """Know nothing of what was before *change*."""
+        self._changes.clear()
+        self._floor = change
+
+    def note(self, change: int, nodes: Iterable[int]) -> None:
+        """Note what a change touched; changes are noted in their order."""
+        self._changes.append((change, array("q", nodes)))
+        while len(self._changes) > self._size:
+            self._floor = max(self._floor, self._changes.popleft()[0])
+
+    def forget(self, after: int) -> None:
+        """Take changes back that did not come to be."""
+        while self._changes and self._changes[-1][0] > after:
+            self._changes.pop()
+
+    def since(self, change: int) -> frozenset[int] | None:
+        """Return what changes after *change* touched, None where that is not known any more."""
+        if change < self._floor:
+            return None
+        touched: set[int] = set()
+        for number, nodes in reversed(self._changes):
+            if number <= change:
+                break
+            touched.update(nodes)
+        return frozenset(touched)

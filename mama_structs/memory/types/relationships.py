@@ -1,0 +1,143 @@
+"""What relationship words stand for: by a table, else by likeness to example words (the revised ADR-001)."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.errors import InvalidArgument, shown
+from mama_structs.memory.types.model import LinkType
+
+ALIKE: Final = 0.7
+"""
+The cosine from which on a word has the type of its nearest example (DESIGN section 6).
+
+It is not calibrated: calibrations are of sentences, and single words are all alike by them.
+With the default embedder 0.7 passes "relies on", "led to" and "enhances", and no word that means something else.
+"""
+
+SYNONYMOUS: Final = 0.75
+"""The cosine from which on two words count as near-synonyms (DESIGN section 6)."""
+
+MAX_RELATIONSHIP: Final = 64
+"""Characters that a relationship word may have."""
+
+_EXAMPLES: Final[Mapping[LinkType, tuple[str, ...]]] = MappingProxyType(
+    {
+        LinkType.EVOLUTION: ("supersedes", "replaces", "refines", "improves", "upgrades"),
+        LinkType.IMPLEMENTATION: ("implements", "executes", "realizes", "outcome of", "resulted in"),
+        LinkType.ASSOCIATION: ("relates to", "inspired by", "motivated by", "challenges", "depends on"),
+        LinkType.TEMPORAL: ("follows", "precedes", "during", "concurrent with"),
+    }
+)
+
+# Further words of the same meanings, and the usual Korean ones.
+# An evolution link leads from the newer memory: a passive word would turn that round, so it makes an association.
+_MORE: Final[Mapping[LinkType, str]] = MappingProxyType(
+    {
+        LinkType.EVOLUTION: (
+            "evolution, supersede, replace, refine, refined from, refinement of, improve, improves on, upgrade, "
+            "revises, revision of, updates, amends, corrects, evolves, evolves from, evolved from, extends, "
+            "deprecates, obsoletes, overrides, reverts, new version of, "
+            "대체, 대체한다, 대체함, 개선, 개선한다, 개정, 수정, 발전, 진화, 업그레이드, 보완"
+        ),
+        LinkType.IMPLEMENTATION: (
+            "implementation, implement, implemented by, execute, executed by, realises, realize, carries out, "
+            "fulfills, fulfils, completes, delivers, outcome, result of, results in, resulted from, "
+            "구현, 구현한다, 실행, 이행, 적용, 결과, 완료, 실현"
+        ),
+        LinkType.ASSOCIATION: (
+            "association, associated with, relates, related to, related, relation, semantic, same topic, similar to, "
+            "see also, references, refers to, mentions, cites, based on, builds on, inspires, motivates, "
+            "challenged by, debates, contradicts, conflicts with, supports, synthesizes, explains, causes, caused by, "
+            "because of, blocks, blocked by, requires, needs, part of, superseded by, replaced by, refined by, "
+            "improved by, upgraded by, 관련, 관련됨, 연관, 연관됨, 유사, 참고, 참조, 의존, 영감, 근거, 동기, 모순, "
+            "반박, 충돌, 지지, 원인, 대체됨"
+        ),
+        LinkType.TEMPORAL: (
+            "temporal, follow, followed by, precede, preceded by, before, after, while, concurrently, "
+            "simultaneous with, at the same time as, same time, close in time, same session, next, previous, "
+            "이후, 이전, 다음, 직전, 직후, 동시, 동안, 시간, 시간순"
+        ),
+    }
+)
+
+# What `\w` takes in any script, with the marks that belong to a letter, but no other sign.
+_ALLOWED: Final = re.compile(r"[\w \-]+")
+_GAPS: Final = re.compile(r"[\s_\-]+")
+
+
+def normalised(word: str) -> str:
+    """Return a relationship word as it is compared: NFC, small letters, one space for each gap."""
+    return _GAPS.sub(" ", unicodedata.normalize("NFC", word)).strip().casefold()
+
+
+_TABLE: Final[Mapping[str, LinkType]] = MappingProxyType(
+    {
+        normalised(word): link_type
+        for link_type, several in _EXAMPLES.items()
+        for word in (*several, *_MORE[link_type].split(","))
+    }
+)
+
+
+def check_relationship(word: object) -> str:
+    """Return a relationship word as it is stored: NFC, without space around it."""
+    rule = f"relationship must be 1 to {MAX_RELATIONSHIP} letters, digits, spaces, '_' or '-', with a letter or digit"
+    if not isinstance(word, str):
+        raise InvalidArgument(f"{rule}, got {type(word).__name__}")
+    # A longer text is not looked at: it cannot become a word again by being normalised.
+    kept = unicodedata.normalize("NFC", word[: 4 * MAX_RELATIONSHIP + 1]).strip(" ")
+    if not 1 <= len(kept) <= MAX_RELATIONSHIP or len(word) > 4 * MAX_RELATIONSHIP:
+        raise InvalidArgument(f"{rule}, got {len(word)} characters")
+    if not _is_word(kept):
+        raise InvalidArgument(f"{rule}, got {shown(kept)}")
+    return kept
+
+
+def _is_word(text: str) -> bool:
+    letters = "".join(sign for sign in text if unicodedata.category(sign) not in {"Mn", "Mc"})
+    return _ALLOWED.fullmatch(letters) is not None and any(sign.isalnum() for sign in letters)
+
+
+EXAMPLES: Final = tuple(word for several in _EXAMPLES.values() for word in several)
+"""The words that others are compared with, as they are to be embedded for `nearest_type`."""
+
+_TYPES: Final = tuple(link_type for link_type, several in _EXAMPLES.items() for _ in several)
+
+
+def known_type(word: str) -> LinkType | None:
+    """Return the type that the table has for a relationship word, None where it does not know it."""
+    return _TABLE.get(normalised(word))
+
+
+def nearest_type(word: str, vector: NDArray[np.float32], example_vectors: NDArray[np.float32]) -> LinkType:
+    """Return the type of the example that a word is most like, an association where it is like none."""
+    cosines = np.nan_to_num(np.asarray(example_vectors, np.float64) @ np.asarray(vector, np.float64), nan=0.0)
+    best = int(np.argmax(cosines))
+    is_passive = _TYPES[best] is LinkType.EVOLUTION and normalised(word).endswith(" by")
+    return LinkType.ASSOCIATION if cosines[best] < ALIKE or is_passive else _TYPES[best]
+
+
+def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> dict[str, tuple[tuple[str, float], ...]]:
+    """Return, for each word, those that mean nearly the same, with how alike they are, the most alike first."""
+    # Words that differ only in case, gaps or Unicode form are alike by 1 whatever their vectors.
+    forms: dict[str, list[int]] = {}
+    for at, word in enumerate(words):
+        forms.setdefault(normalised(word), []).append(at)
+    known = np.asarray(vectors, np.float32)
+    found = {}
+    for at, word in enumerate(words):
+        # A row at a time: the whole table of some thousand words would take much memory.
+        cosines = np.minimum(np.nan_to_num(known @ known[at], nan=-1.0), 1.0)
+        cosines[forms[normalised(word)]] = 1.0
+        cosines[at] = -1.0
+        alike = [(words[other], float(cosines[other])) for other in np.flatnonzero(cosines >= SYNONYMOUS).tolist()]
+        found[word] = tuple(sorted(alike, key=lambda pair: (-pair[1], pair[0])))
+    return found

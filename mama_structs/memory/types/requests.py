@@ -1,0 +1,368 @@
+"""What a caller asks to be saved: a frozen class for each type of memory, which checks its arguments."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, TypeVar
+
+import attrs
+
+from mama_structs._internal import validation as _check
+from mama_structs.errors import InvalidArgument, shown
+from mama_structs.memory.types.engine import Filter
+from mama_structs.memory.types.model import (
+    CREATORS,
+    MAX_ID_LENGTH,
+    METADATA,
+    ORIGINS,
+    CreatedBy,
+    LinkType,
+    Memory,
+    MemoryType,
+    Origin,
+    new_id,
+)
+from mama_structs.memory.types.relationships import check_relationship
+
+T = TypeVar("T")
+
+MAX_TOPIC: Final = 200
+MAX_ITEMS: Final = 1000
+MAX_LINKS: Final = 100
+MAX_ID: Final = MAX_ID_LENGTH
+MAX_ITEM: Final = 10_000
+_MAX_NAMESPACE: Final = 100
+_MAX_NAMESPACE_BYTES: Final = 200
+_MAX_RESULTS: Final = 2**31
+_TITLE: Final = 200
+
+
+def check_topic(topic: object, name: str = "topic") -> str:
+    """Return a topic, in NFC and without blanks around it."""
+    return unicodedata.normalize("NFC", _check.text(name, topic, most=MAX_TOPIC)).strip()
+
+
+def check_id(name: str, value: object) -> str:
+    """Return an id in NFC, else as it is written."""
+    return unicodedata.normalize("NFC", _check.text(name, value, most=MAX_ID))
+
+
+def check_ids(name: str, value: object) -> tuple[str, ...]:
+    """Return several ids, each once."""
+    found = _check.texts(name, value, most=MAX_ITEMS, longest=MAX_ITEM)
+    _check.items(name, found, most=MAX_LINKS, what="ids")
+    return tuple(dict.fromkeys(check_id(f"{name}[{position}]", item) for position, item in enumerate(found)))
+
+
+def _check_links(name: str, value: object) -> tuple[LinkRequest, ...]:
+    found = _check.items(name, value, of="mappings", most=MAX_LINKS)
+    return tuple(_check_link(f"{name}[{position}]", item) for position, item in enumerate(found))
+
+
+def _check_link(name: str, item: object) -> LinkRequest:
+    if isinstance(item, LinkRequest):
+        return item
+    if not isinstance(item, Mapping):
+        raise InvalidArgument(f"{name} must be a mapping with to_id and relationship, got {type(item).__name__}")
+    known = [field.name for field in attrs.fields(LinkRequest)]
+    unknown = [str(key) for key in item if key not in known]
+    missing = [key for key in ("to_id", "relationship") if key not in item]
+    if unknown or missing:
+        what = f"lacks {' and '.join(missing)}" if missing else f"has an unknown {shown(unknown[0])}"
+        raise InvalidArgument(f"{name} {what}", hint=f"a link has {', '.join(known)}")
+    try:
+        return LinkRequest(**item)
+    except InvalidArgument as error:
+        raise within(name, error) from error
+
+
+OnDuplicate = Literal["keep", "merge"]
+"""What becomes of a save that says what is there already, word for word: a memory of its own, or the first again."""
+ON_DUPLICATE: Final[tuple[OnDuplicate, ...]] = ("keep", "merge")
+
+_texts: Final = partial(_check.texts, most=MAX_ITEMS, longest=MAX_ITEM)
+_CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
+    "topic": lambda name, value: check_topic(value, name),
+    "decision": _check.text,
+    "reasoning": partial(_check.text, empty=True),
+    "summary": _check.text,
+    "content": _check.text,
+    "category": _check.text,
+    "source": _check.text,
+    "confidence": _check.share,
+    "supersedes": check_id,
+    "implements": check_ids,
+    "links": _check_links,
+    "evidence": _texts,
+    "open_files": _texts,
+    "next_steps": _texts,
+    "tags": _texts,
+    "to_id": check_id,
+    "relationship": lambda _, value: check_relationship(value),
+    "reason": partial(_check.text, most=MAX_ITEM),
+    "created_at": _check.moment,
+    "created_by": partial(_check.choice, known=CREATORS),
+    "origin": partial(_check.choice, known=ORIGINS),
+    "valid_until": _check.moment,
+    "on_duplicate": partial(_check.choice, known=ON_DUPLICATE),
+}
+_OF_ANY_LENGTH: Final = ("decision", "reasoning", "summary", "content", "category", "source")
+"""Texts of which the settings say how long they may be."""
+
+
+def _checked(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    """Give each field the check of its name; the default itself passes."""
+
+    def converter(field: attrs.Attribute[Any]) -> Callable[[object], object]:
+        check, default = partial(_CHECKS[field.name], field.name), field.default
+        return lambda value: value if value is default else check(value)
+
+    return [field.evolve(converter=converter(field)) for field in fields]
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class LinkRequest:
+    """A link that was asked for."""
+
+    to_id: str
+    relationship: str
+    confidence: float = 0.8
+    reason: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class SaveRequest:
+    """A memory that was asked for; of what a type does not take, it has the default."""
+
+    type: ClassVar[MemoryType]
+    text: ClassVar[str] = "content"
+    """Which argument is the memory's content."""
+
+    topic: str | None = attrs.field(default=None, init=False)
+    supersedes: str | None = attrs.field(default=None, init=False)
+    implements: tuple[str, ...] = attrs.field(default=(), init=False)
+    links: tuple[LinkRequest, ...] = attrs.field(default=(), init=False)
+    evidence: tuple[str, ...] = attrs.field(default=(), init=False)
+    on_duplicate: OnDuplicate = attrs.field(default="keep", init=False)
+    created_at: datetime | None = None
+    created_by: CreatedBy = "user"
+    origin: Origin | None = None
+    valid_until: datetime | None = None
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether the first memory is to be returned where this one is a copy; one that says more never is."""
+        says_more = self.supersedes, self.implements, self.links, self.evidence, self.created_at
+        return self.on_duplicate == "merge" and not any(says_more)
+
+    def memory(self, namespace: str, *, now: datetime, max_content: int) -> Memory:
+        """Return the memory, without mentions, and with its evidence as it was given."""
+        for name in _OF_ANY_LENGTH:
+            if (text := getattr(self, name, None)) is not None:
+                _check.text(name, text, most=max_content, empty=True)
+        given = {name: getattr(self, name) for name in attrs.fields_dict(type(self))}
+        metadata = METADATA[self.type]
+        created = self.created_at or _check.moment("created_at", now)
+        content = given[self.text]
+        origin = self.origin or ("model" if self.created_by == "llm" else "user")
+        return Memory(
+            id=new_id(self.type, given["topic"] if self.type is MemoryType.DECISION else content[:_TITLE], created),
+            type=self.type,
+            content=content,
+            topic=self.topic,
+            metadata=metadata(**{name: given[name] for name in attrs.fields_dict(metadata) if name in given}),
+            evidence=self.evidence,
+            created_at=created,
+            updated_at=created,
+            namespace=namespace,
+            origin=origin,
+            trust=origin,
+            valid_until=self.valid_until,
+        )
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class DecisionRequest(SaveRequest):
+    """What `MemoryStore.save_decision` takes."""
+
+    type = MemoryType.DECISION
+    text = "decision"
+
+    topic: str
+    decision: str
+    reasoning: str
+    confidence: float = 0.7
+    supersedes: str | None = None
+    implements: tuple[str, ...] = ()
+    links: tuple[LinkRequest, ...] = ()
+    evidence: tuple[str, ...] = ()
+    on_duplicate: OnDuplicate = "keep"
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class CheckpointRequest(SaveRequest):
+    """What `MemoryStore.save_checkpoint` takes."""
+
+    type = MemoryType.CHECKPOINT
+    text = "summary"
+
+    summary: str
+    open_files: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
+    implements: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class InsightRequest(SaveRequest):
+    """What `MemoryStore.save_insight` takes."""
+
+    type = MemoryType.INSIGHT
+
+    content: str
+    category: str | None = None
+    tags: tuple[str, ...] = ()
+    source: str | None = None
+    links: tuple[LinkRequest, ...] = ()
+    on_duplicate: OnDuplicate = "keep"
+
+
+@attrs.frozen(kw_only=True, field_transformer=_checked)
+class ContextRequest(SaveRequest):
+    """What `MemoryStore.save_context` takes."""
+
+    type = MemoryType.CONTEXT
+
+    content: str
+    topic: str | None = None
+    source: str | None = None
+    on_duplicate: OnDuplicate = "keep"
+
+
+_REQUESTS: Final = {form.type: form for form in (DecisionRequest, CheckpointRequest, InsightRequest, ContextRequest)}
+
+
+def request_of(record: object) -> SaveRequest:
+    """Return what a record of `MemoryStore.save_many` asks for."""
+    if not isinstance(record, Mapping):
+        raise InvalidArgument(f"a record must be a mapping, got {type(record).__name__}")
+    unknown = [name for name in record if not isinstance(name, str) or not name.isidentifier()]
+    if unknown:
+        raise InvalidArgument(f"a record has no argument {shown(unknown[0])}")
+    given = dict(record)
+    kind = _check.choice("type", given.pop("type", None), _REQUESTS)
+    try:
+        return _REQUESTS[kind](**given)
+    except TypeError as error:
+        # The interpreter names the argument, and no value.
+        problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
+        raise InvalidArgument(f"{kind.value}: {problem}") from None
+
+
+def within(name: str, error: InvalidArgument) -> InvalidArgument:
+    """Return an error that says in which of several items another one arose."""
+    return InvalidArgument(f"{name}: {error.args[0]}", hint=error.hint)
+
+
+def check_filter(
+    *,
+    types: object = None,
+    topic: object = None,
+    since: object = None,
+    until: object = None,
+    mentions: object = None,
+    origins: object = None,
+    trust: object = None,
+) -> Filter:
+    """Return which memories count; None for all."""
+    return Filter(
+        types=None if types is None else _check_types(types),
+        topic=None if topic is None else check_topic(topic),
+        since=None if since is None else _check.moment("since", since),
+        until=None if until is None else _check.moment("until", until),
+        mentions=None if mentions is None else _check_mentions(mentions),
+        origins=None if origins is None else _check_origins(origins),
+        trust=None if trust is None else _check.choice("trust", trust, ORIGINS),
+    )
+
+
+def _check_types(value: object) -> frozenset[MemoryType]:
+    several = [value] if isinstance(value, str) else _check.items("types", value, of="types")
+    found = frozenset(_check.choice("types", one, MemoryType) for one in several)
+    if not found:
+        raise InvalidArgument("types must name at least one type", hint="leave it out to mean all")
+    return found
+
+
+def _check_origins(value: object) -> frozenset[Origin]:
+    several = [value] if isinstance(value, str) else _check.items("origins", value, of="origins")
+    found = frozenset(_check.choice("origins", one, ORIGINS) for one in several)
+    if not found:
+        raise InvalidArgument("origins must name at least one origin", hint="leave it out to mean all")
+    return found
+
+
+def _check_mentions(value: object) -> frozenset[str]:
+    found = frozenset(check_ids("mentions", [value] if isinstance(value, str) else value))
+    if not found:
+        raise InvalidArgument("mentions must name at least one id", hint="leave it out to mean any")
+    return found
+
+
+def check_link_types(value: object) -> frozenset[LinkType]:
+    """Return types of links to follow."""
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, Iterable):
+        raise InvalidArgument(f"link_types must be a list of link types, got {type(value).__name__}")
+    return frozenset(_check.choice("link_types", one, LinkType) for one in several)
+
+
+def check_progress(value: object) -> None:
+    """Refuse what cannot be told how far something has come."""
+    if value is not None and not callable(value):
+        raise InvalidArgument(f"progress must be a function of two numbers, got {type(value).__name__}")
+
+
+def check_file(value: object) -> Path:
+    """Return a file's path."""
+    if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)) or not isinstance(text, str):
+        raise InvalidArgument(f"path must be a file's path, got {shown(value)}")
+    return Path(text)
+
+
+def check_limit(value: object, *, name: str = "limit") -> int:
+    """Return a number of results."""
+    return min(_check.whole(name, _check.index(value), 1), _MAX_RESULTS)
+
+
+def check_namespace(name: object) -> str:
+    """Return a namespace's name, in NFC."""
+    found = unicodedata.normalize("NFC", _check.text("namespace", name, most=_MAX_NAMESPACE))
+    size = len(found.encode())
+    if size > _MAX_NAMESPACE_BYTES:
+        raise InvalidArgument(
+            f"namespace must have at most {_MAX_NAMESPACE_BYTES} bytes as UTF-8, got {size}: each of them may take "
+            "three of the 1,024 bytes of a key"
+        )
+    return found
+
+
+def check_scopes(namespace: object, reads: object) -> tuple[str, ...]:
+    """Return the namespace that is written, and then those that are only read, each once."""
+    own = check_namespace(namespace)
+    if isinstance(reads, str | bytes | Mapping) or not isinstance(reads, Iterable):
+        raise InvalidArgument(
+            f"reads must be a list of namespaces, got {type(reads).__name__}", hint="one of them: reads=('team:core',)"
+        )
+    checked = [own]
+    for position, name in enumerate(reads):
+        try:
+            checked.append(check_namespace(name))
+        except InvalidArgument as error:
+            raise within(f"reads[{position}]", error) from error
+    return tuple(dict.fromkeys(checked))

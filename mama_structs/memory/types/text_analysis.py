@@ -1,0 +1,509 @@
+"""
+What of a memory is indexed, and the terms of a text: English, Korean, identifiers, and mixtures of them.
+
+A *term* is a stemmed word, an identifier as it was written (without case), an ideograph, or, behind `BIGRAM`, two
+neighbouring syllables. Text is taken as NFKC; every function is linear in its length.
+Which kinds of terms there are, and why, is DESIGN section 6 (search) with the measurements of domain/embedders.md;
+what each counts was tuned on the retrieval sample (benchmarks/retrieval.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Final, Literal, TypeVar
+
+import attrs
+import numpy as np
+from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
+
+from mama_structs.memory.types.model import (
+    BETWEEN_TEXTS,
+    CheckpointMetadata,
+    DecisionMetadata,
+    InsightMetadata,
+    Memory,
+    RecordMetadata,
+)
+
+MAX_EMBEDDED: Final = 65_536
+"""Characters that are embedded at the most; an embedder takes them in pieces, of which there is a limit of its own."""
+
+MAX_INDEXED: Final = 262_144
+"""Characters whose words are indexed at the most."""
+
+ANALYSIS: Final = 3
+"""The number of the rules by which a text's terms are found: an index by other ones is derived anew."""
+
+BIGRAM: Final = "\u0001"
+"""What a term of two syllables begins with, so that it never equals a word of two syllables."""
+
+_LONGEST: Final = 64
+_SHORT: Final = 20
+_REPEATED: Final = 32
+_REMEMBERED: Final = 8_192
+
+
+class _Kind(enum.IntEnum):
+    """What sort of term it is, by which it is weighed."""
+
+    WORD = 0
+    PART = 1
+    ROOT = 2
+    BIGRAM = 3
+    STOP = 4
+    CHARACTER = 5
+
+
+T = TypeVar("T")
+Terms = tuple[tuple[str, _Kind], ...]
+Weighed = tuple[tuple[str, float], ...]
+
+# A bigram repeats what a word says already, and a stop word says nothing: neither may make a text look long.
+_WEIGHTS: Final = (1.0, 1.0, 0.5, 0.4, 0.5, 0.4)
+_QUERY_WEIGHTS: Final = (1.0, 1.0, 0.5, 1.0, 1.0, 1.0)
+
+_HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"
+# Scripts that put no space between words: ideographs, kana, bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer.
+_DENSE: Final = (
+    "\u0e00-\u0e7f\u0e80-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+    "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_IDEOGRAPHS: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+# Signs that belong to the letter before them, which `\w` leaves out; not the ends of sentences that are among them.
+_MARKS: Final = "\u200d" + "".join(
+    sign for sign in map(chr, range(0x300, 0xE00)) if unicodedata.category(sign).startswith("M")
+)
+_LETTER: Final = rf"[^\W{_HANGUL}{_DENSE}]"
+_RUN: Final = rf"(?:{_LETTER}[{_MARKS}]*)+"
+# Hangul and ideographs may stand at both sides of it, as those of a currency do.
+_NUMBER: Final = rf"(?<!{_LETTER})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_LETTER})"
+
+_TOKENS: Final = re.compile(
+    rf"(?P<number>{_NUMBER})|(?P<hangul>[{_HANGUL}]+)|(?P<dense>[{_DENSE}]+)|(?P<latin>{_RUN}(?:[-.'\u2019]{_RUN})*)"
+)
+_ASCII_TOKENS: Final = re.compile(rf"{_NUMBER}|\w+(?:[-.']\w+)*", re.ASCII)
+_PIECES: Final = re.compile(r"[-._']+")
+_HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# What the stemmer leaves as it is ends otherwise (the suffixes of https://snowballstem.org/algorithms/english).
+_INFLECTED: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
+# Those of Latin, Greek and Cyrillic letters, and the vowels of Hebrew and Arabic.
+_ACCENTS: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0670]+")
+_CONTRACTED: Final = re.compile(r"'(?:s|re|ve|ll|d|m)$", re.IGNORECASE)
+_NUMERIC: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
+_SIGNS: Final = re.compile(r"[^\w\s]{65}")
+_PIECE: Final = 64
+
+# Particles, and the endings of 하다 and 되다 with which nouns become verbs; longer ones first.
+_PARTICLES: Final = (
+    "은|는|이|가|을|를|의|에|와|과|도|만|로|으로|에서|에게|에게서|한테|께|께서|부터|까지|보다|처럼|마다|조차|마저|밖에|이나|나|"
+    "이라도|라도|이라|라|이란|란|이며|며|이고|이다|다|입니다|였다|이었다|인|일|임|이면|면|에는|에도|에만|에서는|에서도|으로는|으로도|"
+    "으로서|으로써|로서|로써|로는|로도|와는|과는|에다|에다가|대로|만큼|뿐|들|들이|들을|들은|들의|끼리|씩|째|쯤|짜리|적|적인|적으로"
+)
+_VERBS: Final = (
+    "하다|한다|합니다|했다|했습니다|하였다|했음|했던|했나|했는지|했고|했지만|하는|하는지|하던|한|할|할지|함|하기|하기로|하기에|하고|하며|하면|"
+    "하면서|하지|하지만|해|해서|해도|해야|했을|하려면|하려고|하도록|하게|하자|하니|하나|하여|합니까|"
+    "되다|된다|됩니다|됐다|되었다|됐습니다|됐음|되었음|됐던|되는|되던|된|될|됨|되기|되고|되며|되면|되지|돼|돼서|돼도|돼야|되어|되어야|되도록|되게|되니|됐나|"
+    "시키다|시킨다|시켰다|시키는|시킬|시켜|시키고|시키면|시키기"
+)
+_ENDINGS: Final = (
+    "습니다|었다|았다|였다|었음|았음|는다|니다|지만|면서|려면|려고|도록|어야|아야|어서|아서|는지|었던|았던|었나|았나|는데|네요|어요|아요|세요|"
+    "었습니다|았습니다|나요|가요|인가요|인가|는가|은가|까요|죠|지요|예요|이에요|에요|더라|던가|였나|였나요|였지|였죠|였더라|였는지|"
+    "이었나|이었나요|이었지|이었죠|이었더라|이었는지"
+)
+
+
+_SUFFIXES: Final = frozenset(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}".split("|"))
+_LONGEST_SUFFIX: Final = max(map(len, _SUFFIXES))
+_PARTICLE_SET: Final = frozenset(_PARTICLES.split("|"))
+
+
+# Where scripts begin, by code point, each with its bit and how much a letter of it says; 0 for what belongs to none.
+_LATIN: Final = 1
+_OWNED: Final = (
+    (0x0, 0, 0), (0x41, 1, 1), (0x5B, 0, 0), (0x61, 1, 1), (0x7B, 0, 0), (0xC0, 1, 1), (0x2B0, 0, 0), (0x370, 2, 1),
+    (0x400, 4, 1), (0x530, 8, 1), (0x600, 32, 1), (0x900, 64, 1), (0x1100, 128, 2), (0x1200, 64, 1),
+    (0x1E00, 1, 1), (0x1F00, 2, 1), (0x2000, 0, 0), (0x2E80, 16, 2), (0x3000, 0, 0), (0x3040, 16, 2), (0x3130, 128, 2),
+    (0x3190, 16, 2), (0xA000, 0, 0), (0xAC00, 128, 2), (0xD800, 0, 0), (0xF900, 16, 2), (0xFB00, 0, 0),
+    (0x20000, 16, 2), (0x32000, 0, 0),
+)  # fmt: skip
+_BORDERS: Final = np.array([first for first, _, _ in _OWNED[1:]], np.uint32)
+_BITS: Final = np.array([bit for _, bit, _ in _OWNED], np.uint8)
+_SHARES: Final = np.array([share for _, _, share in _OWNED])
+_HAS_LATIN: Final = re.compile("[A-Za-z]")
+_TELLING: Final = 2_000
+# Where sentences end; a full stop within a number or a name ends none.
+_ENDS: Final = re.compile(
+    r"(?<![.!?\u2026])[.!?\u2026]++(?=[\"'\u2019\u201d\xbb)\]*_]{0,3}(?:\s|\Z))|[\u3002\uff01\uff1f\u061f]+|(?<=\w)\Z"
+)
+_ASKING: Final = frozenset("?\uff1f\u061f")
+_ALL: Final = 100
+
+# Words that say nothing about what a text is about.
+_ENGLISH: Final = frozenset(
+    """
+    a about after again all also am an and any anybody anyone anything are arent as at be became because become been
+    before being both but by came can cannot cant come comes could couldnt did didnt do does doesnt doing done dont
+    each either else ever every everything for from gave get gets getting give given go goes going got had has hasnt
+    have havent having he her here hers him his how i id if ill im in into is isnt it its itself ive just let lets
+    made make makes many me might mine more most much must my nor not now of off on once one only onto or other
+    our ours out over own please put quite rather really said same say says shall she should shouldnt since so some
+    somebody something still such take taken takes tell than that thats the their theirs them then there theres
+    these they thing things this those though through to too took until up upon us use used using very via want
+    wanted wants was wasnt we went were werent what whats when where whether which while who whom whose why will
+    with within without wont would wouldnt yet you your yours
+    """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+# Forms that no suffix shows; questions have the plain one: "what did she buy?", "I bought". Not those that are other
+# words as well, such as "rose" and "lives".
+_FORMS: Final = """
+    buy:bought bring:brought build:built break:broke,broken begin:began,begun bite:bitten blow:blew,blown catch:caught
+    choose:chose,chosen draw:drew,drawn drink:drank,drunk drive:drove,driven eat:ate,eaten fall:fell,fallen feed:fed
+    feel:felt fight:fought find:found fly:flew,flown forget:forgot,forgotten freeze:froze,frozen grow:grew,grown
+    hear:heard hold:held hide:hid,hidden keep:kept know:knew,known leave:left lend:lent lose:lost mean:meant meet:met
+    pay:paid ride:rode,ridden ring:rang,rung rise:risen run:ran sell:sold send:sent shake:shook,shaken sing:sang,sung
+    sink:sank,sunk sit:sat sleep:slept slide:slid speak:spoke,spoken spend:spent stand:stood steal:stole,stolen
+    stick:stuck swim:swam,swum swing:swung teach:taught tear:tore,torn think:thought throw:threw,thrown tell:told
+    understand:understood wake:woke,woken wear:wore,worn win:won write:wrote,written dig:dug deal:dealt dream:dreamt
+    hang:hung learn:learnt lay:laid strike:struck bend:bent bleed:bled breed:bred burn:burnt creep:crept flee:fled
+    forgive:forgave,forgiven leap:leapt seek:sought shrink:shrank,shrunk spin:spun spring:sprang sweep:swept
+    withdraw:withdrew,withdrawn overcome:overcame become:became prove:proven sew:sewn show:shown rebuild:rebuilt
+    misunderstand:misunderstood undertake:undertook child:children man:men woman:women foot:feet tooth:teeth mouse:mice
+    goose:geese wife:wives knife:knives shelf:shelves half:halves loaf:loaves thief:thieves wolf:wolves
+    criterion:criteria index:indices matrix:matrices analysis:analyses hypothesis:hypotheses
+    """
+_IRREGULAR: Final = {
+    form: word for entry in _FORMS.split() for word, *forms in [re.split("[:,]", entry)] for form in forms
+}
+
+# German, French, Spanish, Portuguese, Italian, Dutch and Russian ones without accents, as far as they are no words or
+# abbreviations in English.
+_EUROPEAN: Final = frozenset(
+    """
+    der das und ist nicht ein eine einen einem einer eines zu zum zur dem von auf sich wird werden wurde wurden sind bei
+    nach aus auch oder aber wie wer wo wann warum weshalb wieso welche welcher welches welchen wieviel viel durch
+    le et une dans qui que avec cette ces ou quand comment quel quelle quels quelles pourquoi combien
+    el los las en para cual cuales cuando donde quien cuanto cuantos cuanta cuantas como
+    um uma nao onde quem quanto quantos quando foi sao em il gli che quale quali dove perche della delle degli nel nella
+    de het een dat niet wat waar wanneer waarom welke hoeveel
+    не на что по это как где когда кто какои какая какое какие почему сколько для из за от до был была было были он она
+    они мы вы их но же ли или
+    """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+_KOREAN: Final = frozenset(
+    """
+    것 것은 것을 것이 것들 거 게 걸 수 등 및 그 이 저 때 때는 때문 때문에 더 또 또는 왜 무엇 무엇을 무엇이 뭐
+    뭘 뭐가 어떤 어떻게 무슨 언제 어디 어디서 어디에 어느 누가 누구 얼마 얼마나 몇 우리 우리는 우리가 우리의
+    나는 내가 대한 대해 대해서 관한 관해 관해서 위해 위한 하는 하다 한다 했다 했나 했던 하고 하지 해서 한 할 함
+    되는 된다 됐다 됐나 되어 된 될 됨 있다 있는 있나 있었나 있었다 있는지 없다 없는 없나 없이 않다 않는 않은
+    않고 않았나 않기로 같은 같이 그리고 그래서 그런데 하지만 그러나 지금 지금은 이제 현재 모두 모든 다 좀 잘 안
+    못 만 뿐 줘 주세요 달라 보여 알려 인가 인가요 일까 였나 이유 이유는 이유가 어떻게든 무엇인가 무엇이었나
+    뭐였지 뭐였나 뭐라고 뭐였 뭘로 무엇이었 누구한테 누구의 언제까지 언제부터 어디로 어디까지 어땠 어때 얼마까지
+    며칠 며칠까지 몇번 몇초 몇분 몇시 몇시간 몇일 몇명 몇개 몇년 몇월 몇주 몇달 몇살 하나요 하죠 되나요 있나요 없나요
+    주나요 있을까 있을까요 있었더 할수 줄 알려주 알려줘 알려주세요
+    """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+# Ideographs of Chinese questions and particles, in both scripts: no pair that has one of them says anything either.
+_EMPTY: Final = frozenset("的了吗嗎呢吧啊嘛什么麼甚怎哪谁誰几幾")
+
+# Pairs in Japanese and Chinese endings and question words.
+_EMPTY_PAIRS: Final = frozenset(
+    """
+    です ます すか した して まし たか ませ せん った って てい いる いた ある あっ こと から まで のは のが のか には
+    では とは ので んで いつ どこ だれ なに なん どの どれ どう どん いく くら らい 多少
+    """.split()  # noqa: SIM905 - a list would be a page long
+)
+
+
+class _Known(dict[str, T]):
+    """What is known of words, which texts repeat; one that is long is rarely met again and would fill the memory."""
+
+    def __init__(self, analyse: Callable[[str], T]) -> None:
+        super().__init__()
+        self._analyse = analyse
+        self._before: Mapping[str, T] = {}
+
+    def __missing__(self, word: str) -> T:
+        known = self._before.get(word)
+        found = self._analyse(word) if known is None else known
+        if len(word) <= _REPEATED:
+            # What was met since the last turn is kept for another one; threads may take it at the same time.
+            if len(self) >= _REMEMBERED:
+                self._before = self.copy()
+                self.clear()
+            self[word] = found
+        return found
+
+
+def embedded_text(memory: Memory) -> str:
+    """Return the text whose meaning stands for a memory: topic, content, and what else its author said about it."""
+    # An outcome is no part of it: `MemoryStore.set_outcome` makes a memory of that, so that the decision's vector stays
+    # true, and a search of the past does not know what came later.
+    body = "\n".join(_parts(memory))
+    topic = _spoken(memory.topic)
+    return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED]
+
+
+def embedded_texts(memory: Memory) -> list[str]:
+    """Return the texts that are embedded each by itself: those of a record may be several."""
+    if not isinstance(memory.metadata, RecordMetadata) or not memory.metadata.lengths:
+        return [embedded_text(memory)]
+    texts, begin = [], 0
+    for length in memory.metadata.lengths:
+        texts.append(memory.content[begin : begin + min(length, MAX_EMBEDDED)])
+        begin += length + len(BETWEEN_TEXTS)
+    return texts
+
+
+def indexed_text(memory: Memory, *, with_topic: bool = True) -> str:
+    """Return the text whose words a memory is found by: the same and a checkpoint's files, each part in lines."""
+    lines = [*_parts(memory)]
+    if isinstance(memory.metadata, CheckpointMetadata):
+        lines.extend(memory.metadata.open_files)
+    topic = _spoken(memory.topic)
+    # In both forms, so that the whole identifier is a word, and so are its parts.
+    heads = [topic] if topic == memory.topic else [memory.topic or "", topic]
+    return "\n".join([*(head for head in heads if head and with_topic), *lines])[:MAX_INDEXED]
+
+
+def _spoken(topic: str | None) -> str:
+    """Return a topic as words: agents write ``response_cache`` where they mean a response cache."""
+    return " ".join((topic or "").replace("_", " ").split())
+
+
+def _parts(memory: Memory) -> Iterator[str]:
+    metadata = memory.metadata
+    parts: tuple[str | None, ...] = ()
+    if isinstance(metadata, DecisionMetadata):
+        parts = (metadata.reasoning,)
+    elif isinstance(metadata, CheckpointMetadata):
+        parts = metadata.next_steps
+    elif isinstance(metadata, InsightMetadata):
+        parts = (metadata.category, " ".join(metadata.tags))
+    yield memory.content
+    for part in parts:
+        if part is not None and part.strip():
+            yield part
+
+
+@attrs.frozen
+class Word:
+    """What a word as it is written, all that stands between two blanks, gives for index and search."""
+
+    indexed: Weighed
+    asked: Weighed
+    """The terms by which it is searched, none where it says nothing."""
+    stops: Weighed
+    """Those by which it is searched where a whole question says nothing."""
+
+
+@attrs.frozen
+class Analysis:
+    """A text by its words, each of which is analysed once however often it is met."""
+
+    words: Mapping[str, Word]
+    counts: Mapping[str, int]
+
+    def indexed(self) -> dict[str, float]:
+        """Return the terms under which the text is found, each with how much it counts there, more than 0."""
+        sums: dict[str, float] = {}
+        for word, times in zip(self.words.values(), self.counts.values(), strict=True):
+            for term, weight in word.indexed:
+                sums[term] = sums.get(term, 0.0) + times * weight
+        return sums
+
+    def asked(self, words: Iterable[str] | None = None) -> dict[str, float]:
+        """Return the terms by which the text is searched, or by which some of its *words* are, with their weights."""
+        chosen = [self.words[written] for written in (self.words if words is None else words)]
+        # A word that is said twice is not wanted twice as much.
+        return _greatest(word.asked for word in chosen) or _greatest(word.stops for word in chosen)
+
+
+def analysed(text: str) -> Analysis:
+    """Return a text's words, for whoever needs its terms in more than one way."""
+    counts, known = Counter(text.split()), _words
+    return Analysis({written: known[written] for written in counts}, counts)
+
+
+def weighted_terms(text: str) -> dict[str, float]:
+    """Return the terms of a text that is to be indexed, each with how much it counts there, more than 0."""
+    return analysed(text).indexed()
+
+
+def scripts_of(text: str) -> int:
+    """
+    Return in which scripts a text is written, as a number with a bit for each that is a quarter of it or more.
+
+    Texts that have no bit in common can have no word in common, but for what both took from a third.
+    """
+    if text.isascii():
+        return _LATIN if _HAS_LATIN.search(text[:_TELLING]) else 0
+    codes = np.frombuffer(text[:_TELLING].encode("utf-32-le", "surrogatepass"), np.uint32)
+    weights = np.bincount(_BORDERS.searchsorted(codes, "right"), minlength=len(_BORDERS) + 1) * _SHARES
+    bits = weights * 4 >= max(weights.sum(), 1e-9)
+    return int(np.bitwise_or.reduce(_BITS[bits], initial=0))
+
+
+def asking_of(text: str) -> int:
+    """Return how much of a text asks: the percentage of its sentences that end in a question mark."""
+    ends = _ENDS.findall(text[:_TELLING])
+    asking = sum(not _ASKING.isdisjoint(end) for end in ends)
+    return _ALL * asking // (len(ends) or 1)
+
+
+def terms_of(query: str | Mapping[str, float]) -> Mapping[str, float]:
+    """Return the terms of what is looked for, which may be these terms."""
+    return query_terms(query) if isinstance(query, str) else query
+
+
+def query_terms(text: str) -> Mapping[str, float]:
+    """Return the terms by which a text is searched, with their weights."""
+    return analysed(text).asked()
+
+
+def _greatest(weighed: Iterable[Weighed]) -> dict[str, float]:
+    greatest: dict[str, float] = {}
+    for terms in weighed:
+        for term, weight in terms:
+            if greatest.setdefault(term, weight) < weight:
+                greatest[term] = weight
+    return greatest
+
+
+def _word_of(written: str) -> Word:
+    indexed: dict[str, float] = {}
+    asked: list[tuple[str, float]] = []
+    stops: list[tuple[str, float]] = []
+    stop = _Kind.STOP
+    for term, kind in _analysed(written):
+        indexed[term] = indexed.get(term, 0.0) + _WEIGHTS[kind]
+        (stops if kind is stop else asked).append((term, _QUERY_WEIGHTS[kind]))
+    return Word(tuple(indexed.items()), tuple(asked), tuple(stops))
+
+
+_words: Final = _Known(_word_of)
+
+
+def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
+    if text.isascii():
+        for token in _ASCII_TOKENS.findall(text):
+            yield from _latin(token[:_LONGEST])
+        return
+    end, number, latin = -1, "", False
+    for match in _TOKENS.finditer(_normalised(text)):
+        token = match[0]
+        attached = match.start() == end
+        end = match.end()
+        if match["hangul"] is not None:
+            if not (attached and latin and token in _PARTICLE_SET):
+                for start in range(0, len(token), _LONGEST):
+                    yield from _korean(token[start : start + _LONGEST])
+            if attached and number:
+                yield number + token[:1], _Kind.WORD
+            number, latin = "", False
+        elif match["dense"] is not None:
+            yield from _dense(token)
+            number, latin = "", False
+        else:
+            yield from _latin(token[:_LONGEST])
+            latin = True
+            digits = token.replace(",", "")
+            number = digits if digits.isdecimal() and len(token) <= _LONGEST else ""
+
+
+def _normalised(text: str) -> str:
+    """Return *text* as NFKC, as NFC where the former is much longer: one character can become eighteen."""
+    normal = normalize("NFKC", text)
+    return normal if len(normal) <= 2 * len(text) + _PIECE else normalize("NFC", text)
+
+
+def normalize(form: Literal["NFC", "NFKC"], text: str) -> str:
+    """Return a text in a Unicode normal form, in linear time."""
+    # `unicodedata.normalize` sorts a run of combining marks in quadratic time, so a text with a long run is split.
+    if _SIGNS.search(text) is None:
+        return unicodedata.normalize(form, text)
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return "".join(unicodedata.normalize(form, piece) for piece in pieces)
+
+
+def _latin(token: str) -> Terms:
+    """Return the terms of a word or identifier in any script that puts spaces between words."""
+    if "," in token:
+        return ((token.replace(",", ""), _Kind.WORD),)
+    token = token.replace("\u2019", "'")
+    if not token.isascii():
+        # Many write without them, or with other ones.
+        token = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", token)))
+    token = _CONTRACTED.sub("", token)
+    whole = token.casefold().replace("'", "").strip("-._")
+    if not whole:
+        return ()
+    if _NUMERIC.fullmatch(whole):
+        versions = {whole: _Kind.WORD, whole.removeprefix("v"): _Kind.PART}
+        return tuple(versions.items())
+    pieces = [piece for part in _PIECES.split(token.replace("'", "")) if part for piece in _HUMPS.split(part)]
+    if len(pieces) == 1:
+        return (_word(whole, _Kind.WORD),)
+    # Many write such a name in small letters, as a word like others.
+    return ((_stems[whole], _Kind.WORD), *(_word(piece.casefold(), _Kind.PART) for piece in pieces))
+
+
+def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
+    return (_stems[word], _Kind.STOP if word in _ENGLISH or word in _EUROPEAN else kind)
+
+
+def _stemmed(word: str) -> str:
+    word = _IRREGULAR.get(word, word)
+    return EnglishStemmer().stemWord(word) if _INFLECTED.search(word) and word.isascii() and word.isalpha() else word
+
+
+_stems: Final = _Known(_stemmed)
+
+
+def _korean(word: str) -> Terms:
+    """Return the terms of a Hangul word: without particles, and its pairs of syllables."""
+    root = word if word in _KOREAN else _stripped(word)
+    if root in _KOREAN:
+        return ((root, _Kind.STOP),)
+    found = [(root, _Kind.WORD)]
+    # 값이 and 녹는데, but also 결과.
+    if root[1:] in _SUFFIXES:
+        found.append((root[0], _Kind.ROOT))
+    # Of the whole word: where a stem ends is not always seen, and endings are so frequent that they count for little.
+    return (*found, *_pairs(word))
+
+
+def _stripped(word: str) -> str:
+    """Return *word* without the particles and endings at its end, of which two syllables at least stay."""
+    # What is longer is no word, and has too many ends.
+    while len(word) <= _SHORT:
+        lengths = range(min(len(word) - 2, _LONGEST_SUFFIX), 0, -1)
+        length = next((length for length in lengths if word[-length:] in _SUFFIXES), 0)
+        if not length:
+            break
+        word = word[:-length]
+    return word
+
+
+def _dense(run: str) -> Terms:
+    """Return the terms of a run without spaces: its pairs, and ideographs one by one, which often are words."""
+    stop, character = _Kind.STOP, _Kind.CHARACTER
+    ideographs = _IDEOGRAPHS.findall(run)
+    if len(run) == 1 and not ideographs:
+        return ((run, _Kind.WORD),)
+    return (*((one, stop if one in _EMPTY else character) for one in ideographs), *_pairs(run))
+
+
+def _pairs(run: str) -> list[tuple[str, _Kind]]:
+    bigram, stop = _Kind.BIGRAM, _Kind.STOP
+    return [
+        (BIGRAM + one + other, stop if one in _EMPTY or other in _EMPTY or one + other in _EMPTY_PAIRS else bigram)
+        for one, other in pairwise(run)
+    ]

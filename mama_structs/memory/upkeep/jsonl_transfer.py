@@ -1,0 +1,815 @@
+"""
+Memories written to a file with all that belongs to them, and read from one.
+
+An export is UTF-8 text with one JSON object a line: a header, a memory or kept text each, and an end.
+The header says whose memories they are and which embedder made their vectors.
+A memory's line is what the journal keeps of it (see `mama_structs.memory.types.codec`), and its vectors: base64 of
+little-endian float32, one piece after the other.
+A text that is kept as evidence has a line of its own with its hash, once, before the memories that name it.
+The end says how many memories and texts there are, so that a file of which the end is missing is noticed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import stat
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self, TypeVar
+
+import attrs
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs._internal import validation as _check
+from mama_structs._internal.event_loop import in_own_thread
+from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
+from mama_structs.memory.types import codec; from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.types.codec import MemoryRecord, memory_of, vectors_to_bytes
+from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
+from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.types.engine import EmbedderRecord, Engine, Filter, Reader, Writer, in_turns
+from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.types.model import (
+    MAX_KEPT,
+    METADATA,
+    ORIGINS,
+    FormerText,
+    FormerValue,
+    Link,
+    LinkMetadata,
+    Memory,
+    MemoryType,
+    OutcomeChange,
+    digest_of,
+    digests_in,
+    is_id,
+    is_link_id,
+    least_trusted,
+    problem_of_id,
+    problem_of_name,
+)
+from mama_structs.memory.types.record import check_kept, name_of, of_memory
+from mama_structs.memory.types.requests import check_namespace
+from mama_structs.memory.graph.results import Imported
+from mama_structs.storage.files import DraftFile
+
+T = TypeVar("T")
+Progress = Callable[[int, int], object]
+
+FORMAT: Final = "mama-structs memories"
+VERSION: Final = 2
+"""Since 2 there may be kept texts; that is all in which 1 differs."""
+
+LONGEST_LINE: Final = 2**28
+"""Bytes of a line at the most: above any kept text, and a memory of the largest content with thousands of links."""
+
+_VERSIONS: Final = range(1, VERSION + 1)
+_MAX_DIMENSIONS: Final = 65_536
+_MAX_DEPTH: Final = 100
+_PAGE: Final = 500
+_CHUNK: Final = 256
+_COMPARED: Final = 32
+_CHUNK_BYTES: Final = 2**23
+
+
+class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The first line; of two exports of one state it is the same, so nothing in it says when they were made."""
+
+    format: str
+    version: int
+    namespace: str
+    embedder: EmbedderRecord
+    # Version 1 had it.
+    exported_at: datetime | None = None
+
+
+class ExportEnd(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The last line."""
+
+    end: bool
+    memories: int
+    contents: int = 0
+
+
+class TextLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A kept text's line, with the text's hash."""
+
+    content: str
+    text: str
+
+
+class _MemoryLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    memory: MemoryRecord[msgspec.Raw]
+    links: list[msgspec.Raw]
+    vectors: str
+
+
+@attrs.frozen(eq=False)
+class ExportedMemory:
+    """What a memory's line says, and its number."""
+
+    number: int
+    memory: Memory
+    links: tuple[Link, ...]
+    vectors: NDArray[np.float32]
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_header: Final = msgspec.json.Decoder(ExportHeader)
+_end: Final = msgspec.json.Decoder(ExportEnd)
+_line: Final = msgspec.json.Decoder(_MemoryLine)
+_text: Final = msgspec.json.Decoder(TextLine)
+_link: Final = msgspec.json.Decoder(Link)
+_keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_fields: Final[Mapping[type, frozenset[str]]] = {
+    form: frozenset(field.name for field in attrs.fields(form))
+    for form in (Memory, FormerText, *METADATA.values(), OutcomeChange, FormerValue, Link, LinkMetadata)
+}
+
+
+async def export_jsonl(engine: Engine, path: Path, progress: Progress | None) -> int:
+    """Write all memories to a file, in order of saving, and return how many; what is saved meanwhile is in it."""
+    with contextlib.ExitStack() as stack:
+        draft = await in_own_thread(lambda: _draft(path, stack))
+        header = ExportHeader(format=FORMAT, version=VERSION, namespace=engine.namespace, embedder=engine.embedder)
+        await in_own_thread(lambda: draft.write(_encode(header) + b"\n"))
+        count = contents = 0
+        async for page in pages(engine):
+            for error in page.lost.values():
+                raise error
+            await in_own_thread(lambda: draft.write(_written(page.lines)))  # noqa: B023 - awaited
+            count += len(page.lines)
+            contents += sum(len(one.texts) for one in page.lines)
+            if progress is not None:
+                progress(count, max(page.total, count))
+        end = ExportEnd(end=True, memories=count, contents=contents)
+        await in_own_thread(lambda: draft.write(_encode(end) + b"\n"))
+        await in_own_thread(draft.publish)
+        return count
+
+
+def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
+    # Put on the stack here: a caller that was cancelled meanwhile never gets it.
+    draft = DraftFile(path)
+    stack.callback(draft.discard)
+    return draft
+
+
+def embedder_of(path: Path) -> EmbedderRecord:
+    """Return which embedder made the vectors in an export; blocks for a moment."""
+    with contextlib.ExitStack() as stack:
+        return _ExportFile.open(path, stack).header.embedder
+
+
+async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
+    """Add the memories of an export, when every line was read and compared; what is there, the same, stays."""
+    with contextlib.ExitStack() as stack:
+        file = await in_own_thread(lambda: _ExportFile.open(path, stack))
+        return await _Import(engine, embedding, file, progress).run()
+
+
+@attrs.frozen(eq=False)
+class Exported:
+    """A memory with the links that begin at it, its vectors, and the texts that it is the first to name."""
+
+    memory: Memory
+    links: Sequence[Link]
+    vectors: bytes
+    texts: Mapping[str, str]
+
+
+@attrs.frozen(eq=False)
+class ExportPage:
+    """Some memories, how many there are in all, and by their ids what is wrong with those whose texts are damaged."""
+
+    lines: list[Exported]
+    total: int
+    lost: Mapping[str, StoreDamaged]
+
+
+async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
+    """Give the memories of a namespace in order of saving, what is saved meanwhile last; a page may be empty."""
+    # By ids: nodes mean something within one plan only, and may be numbered anew.
+    embedder = engine.embedder
+    waiting: deque[str] = deque()
+    seen: set[str] = set()
+    given: set[str] = set()
+
+    def unseen(reader: Reader) -> list[str]:
+        nodes = np.sort(reader.window(newest_first=False))
+        return [memory_id for memory_id in reader.ids(nodes) if memory_id not in seen]
+
+    # A plan may run more than once: it changes nothing.
+    def page(reader: Reader, wanted: Sequence[str]) -> tuple[ExportPage, list[str]]:
+        if engine.embedder != embedder:
+            raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
+        # What was deleted meanwhile is found no more.
+        found = zip(wanted, reader.find_many(wanted), strict=True)
+        nodes = {node: memory_id for memory_id, node in found if node is not None}
+        lines: list[Exported] = []
+        lost: dict[str, StoreDamaged] = {}
+        known: set[str] = set()
+        size = 0
+        for one in reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else ():
+            # Texts may be long: the rest has its turn later, as where others have come to be in between.
+            if one.node not in nodes or size > _CHUNK_BYTES:
+                continue
+            new = [digest for digest in digests_in(one.memory.evidence) if digest not in given and digest not in known]
+            try:
+                texts = reader.contents(new)
+            except StoreDamaged as error:
+                lost[one.memory.id] = error
+                continue
+            known.update(texts)
+            size += sum(map(len, texts.values()))
+            # The vectors are copied here: later they may be the engine's to change.
+            lines.append(Exported(one.memory, one.links, vectors_to_bytes(one.vectors), texts))
+        passed = {one.memory.id for one in lines} | lost.keys()
+        left = [memory_id for memory_id in nodes.values() if memory_id not in passed]
+        return ExportPage(lines, reader.count(), lost), left
+
+    # All at first, then what was saved meanwhile.
+    while new := await engine.read(unseen):
+        waiting.extend(new)
+        seen.update(new)
+        while waiting:
+            some = list(islice(waiting, _PAGE))
+            found, left = await engine.read(lambda reader: page(reader, some))  # noqa: B023 - awaited
+            for _ in some:
+                waiting.popleft()
+            waiting.extendleft(reversed(left))
+            given.update(digest for one in found.lines for digest in one.texts)
+            yield found
+
+
+def _written(lines: Sequence[Exported]) -> bytes:
+    """Return the lines of memories, the same whenever these are the same."""
+    found = []
+    for one in lines:
+        found += [_encode(TextLine(content=digest, text=text)) + b"\n" for digest, text in one.texts.items()]
+        found.append(memory_line(one.memory, one.links, one.vectors))
+    return b"".join(found)
+
+
+def memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
+    """Return a memory's line, the same whenever these are the same."""
+    ordered = sorted(links, key=lambda link: (link.created_at, link.id))
+    return (
+        _encode({"memory": codec.record_of(memory), "links": ordered, "vectors": base64.b64encode(vectors).decode()})
+        + b"\n"
+    )
+
+
+@contextlib.contextmanager
+def _in_line(number: int) -> Iterator[None]:
+    """Say in which line it was that a rule was broken."""
+    try:
+        yield
+    except InvalidArgument:
+        raise
+    except ValueError as error:
+        raise InvalidArgument(f"line {number}: {error}", hint="nothing was imported") from error
+
+
+@attrs.define(eq=False)
+class _ExportFile:
+    """An export that is read; its calls block."""
+
+    file: BinaryIO
+    header: ExportHeader
+    start: int
+    memories: int
+    # The number of each text's line by the text's hash, and the byte at which the line begins.
+    texts: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
+
+    @classmethod
+    def open(cls, path: Path, stack: contextlib.ExitStack) -> Self:
+        """Open an export, and read its first and its last line; *stack* closes it."""
+        try:
+            # Without O_NONBLOCK the opening of a FIFO waits for its other end.
+            fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise InvalidArgument(f"path must be an export of memories, {str(path)!r:.200}: {said}") from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise InvalidArgument(f"path must be a file, and {str(path)!r:.200} is none")
+        file = stack.enter_context(os.fdopen(fd, "rb"))
+        try:
+            with _in_line(1):
+                line = _read_line(file)
+                header = _read_header(line)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 200))
+            last = file.read().rstrip(b"\r\n").rpartition(b"\n")[2]
+        except OSError as error:
+            raise _unreadable(error) from error
+        try:
+            return cls(file, header, len(line), _read_end(last).memories)
+        except ValueError as error:
+            raise InvalidArgument(
+                "the file's last line is not the end of an export: it was cut off", hint="copy or export it again"
+            ) from error
+
+    def read(self, number: int, offset: int) -> tuple[list[ExportedMemory | TextLine], int | None]:
+        """Return some lines from one on, by its number and first byte, and the byte behind them, None at the end."""
+        lines: list[ExportedMemory | TextLine] = []
+        begin = offset
+        self.file.seek(offset)
+        while len(lines) < _CHUNK and offset - begin < _CHUNK_BYTES:
+            with _in_line(number):
+                line = _read_line(self.file)
+                if not line:
+                    raise ValueError("it is missing: the file was cut off")
+                if line.startswith(b'{"end":'):
+                    self._check_end(line, number)
+                    return lines, None
+                if line.startswith(b'{"content":'):
+                    lines.append(text := _read_text(line))
+                    if self.texts.setdefault(text.content, (number, offset)) != (number, offset):
+                        raise ValueError("it has the hash of an earlier line's text")
+                else:
+                    lines.append(one := _read_memory(line, self.header, number))
+                    if not self.texts.keys() >= set(digests_in(one.memory.evidence)):
+                        raise ValueError("`$.memory.evidence` names a text that no line before it has")
+            number, offset = number + 1, offset + len(line)
+        return lines, offset
+
+    def text(self, digest: str) -> str:
+        """Return a text that was read before."""
+        number, offset = self.texts[digest]
+        self.file.seek(offset)
+        with _in_line(number):
+            return _read_text(_read_line(self.file)).text
+
+    def _check_end(self, line: bytes, number: int) -> None:
+        said = _read_end(line)
+        if said.memories + said.contents != number - 2:
+            texts = f" and {said.contents} texts" if said.contents else ""
+            raise ValueError(f"it says that there are {said.memories} memories{texts}, and there are {number - 2}")
+        if self.file.read(1):
+            raise ValueError("it is the last one, and more follows")
+
+
+def _unreadable(error: OSError) -> InvalidArgument:
+    return InvalidArgument(f"path cannot be read: {error.strerror or type(error).__name__}")
+
+
+def _read_line(file: BinaryIO) -> bytes:
+    try:
+        line = file.readline(LONGEST_LINE + 1)
+    except OSError as error:
+        raise _unreadable(error) from error
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"it is longer than {LONGEST_LINE} bytes")
+    if line and not line.endswith(b"\n"):
+        raise ValueError("it has no line break at its end: the file was cut off")
+    return line
+
+
+@attrs.define
+class _Taken:
+    """What one transaction of an import has come to: so many memories, and what is to be seen to before the next."""
+
+    added: int = 0
+    known: int = 0
+    dropped_links: int = 0
+    # Links to memories of later lines.
+    waiting: list[Link] = attrs.field(factory=list)
+    # Hashes of texts that the next memories name, and that are neither at hand nor kept.
+    absent: set[str] = attrs.field(factory=set)
+
+
+@attrs.define(eq=False)
+class _Import:
+    """One run of `import_jsonl`."""
+
+    engine: Engine
+    embedding: EmbeddingService
+    file: _ExportFile
+    progress: Progress | None
+    ids: set[str] = attrs.field(factory=set, init=False)
+    # Links to memories of later lines, by these; few are as a rule, since links begin at the newer memory.
+    waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
+    made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
+    # Memories of later lines that were named as evidence.
+    awaited_evidence: set[str] = attrs.field(factory=set, init=False)
+
+    async def run(self) -> Imported:
+        await self._check()
+        as_they_are = self.file.header.embedder == self.engine.embedder
+        self.made_by = self.file.header.embedder if as_they_are else record_of(self.embedding.embedder)
+        done: Counter[str] = Counter()
+        async for lines in self._chunks():
+            records = [one for one in lines if isinstance(one, ExportedMemory)]
+            if records:
+                records = records if as_they_are else await self._embedded(records)
+                contents = {one.content: one.text for one in lines if isinstance(one, TextLine)}
+                done.update(await self._taken(records, contents))
+                self._tell(done["added"] + done["known"])
+        done["dropped_links"] += sum(map(len, self.waiting.values()))
+        return Imported(**done, embedded=0 if as_they_are else done["added"])
+
+    async def _check(self) -> None:
+        """Read every line, and compare it with the store."""
+        links: set[str] = set()
+        self._tell(0)
+        async for lines in self._chunks():
+            records = [one for one in lines if isinstance(one, ExportedMemory)]
+            for one in records:
+                with _in_line(one.number):
+                    if one.memory.id in self.ids:
+                        raise ValueError(f"it has the id of an earlier line, {one.memory.id!r:.200}")
+                    own = {link.id for link in one.links}
+                    if not links.isdisjoint(own):
+                        raise ValueError("it has a link with the id of an earlier line's")
+                self.ids.add(one.memory.id)
+                links |= own
+            await self.engine.read(lambda reader: self._compare(reader, records, links_too=True))  # noqa: B023 - awaited
+
+    async def _chunks(self) -> AsyncIterator[list[ExportedMemory | TextLine]]:
+        number = 2
+        offset: int | None = self.file.start
+        while offset is not None:
+            lines, offset = await in_own_thread(lambda begin=offset: self.file.read(number, begin))  # type: ignore[misc]  # noqa: B023 - awaited
+            number += len(lines)
+            if lines:
+                yield lines
+
+    async def _taken(self, chunk: Sequence[ExportedMemory], contents: dict[str, str]) -> Mapping[str, int]:
+        """Write memories with the texts that they name, and return how many were added, known and so on."""
+        figures: Counter[str] = Counter()
+        awaited: dict[str, list[Link]] = {}
+        rest = chunk
+        while rest:
+            taken = await self.engine.write(lambda writer: self._take(writer, rest, contents))  # noqa: B023 - awaited
+            for digest in taken.absent:
+                # An earlier chunk had them, and somebody has deleted since what named them.
+                contents[digest] = await in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
+            for link in taken.waiting:
+                self.waiting.setdefault(link.to_id, []).append(link)
+            for one in rest[: taken.known + taken.added]:
+                for link in self.waiting.pop(one.memory.id, ()):
+                    awaited.setdefault(link.from_id, []).append(link)
+            rest = rest[taken.known + taken.added :]
+            figures.update(added=taken.added, known=taken.known, dropped_links=taken.dropped_links)
+        # Once for each memory where they begin, which is written whole.
+        async for dropped in in_turns(self.engine.write, [*awaited.items()], _put_links_and_lower, most=_CHUNK):
+            figures["dropped_links"] += sum(dropped)
+        return figures
+
+    def _compare(
+        self, reader: Reader, chunk: Sequence[ExportedMemory], *, links_too: bool = False
+    ) -> dict[str, tuple[Link, ...]]:
+        """Return the links that are missing of the memories that are there already, the same."""
+        # Only with *links_too* it looks everywhere for links: each look takes longer the more there are.
+        ids = list(dict.fromkeys(one.memory.id for one in chunk))
+        known = {one: node for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None}
+        nodes = list(known.values())
+        stored = dict(zip(known, reader.get(nodes), strict=True))
+        own = dict(zip(known, reader.links_of_many(nodes, "out"), strict=True))
+        asked = [link.id for one in chunk for link in one.links] if links_too else []
+        taken = {link.id for link in reader.find_links(asked) if link is not None}
+        places = {name_of(of_memory(one.memory).place) for one in chunk if one.memory.type is MemoryType.RECORD}
+        kept = reader.notes_named(sorted(places)) if places else {}
+        missing = {}
+        for one in chunk:
+            memory, links = one.memory, one.links
+            if kept and memory.type is MemoryType.RECORD and name_of(of_memory(memory).place) in kept:
+                raise InvalidArgument(
+                    f"line {one.number}: a record without text is at the place of {memory.id!r:.200}",
+                    hint="import into another namespace, or delete that record first",
+                )
+            if memory.id in known:
+                if not _is_same(stored[memory.id], self._own(memory)):
+                    raise InvalidArgument(
+                        f"line {one.number}: a memory with the id {memory.id!r:.200} is there with other content",
+                        hint="import into another namespace, or delete that memory first",
+                    )
+                there = {link.id for link in own[memory.id]}
+                links = missing[memory.id] = tuple(link for link in links if link.id not in there)
+            for link in links if links_too else ():
+                if link.id in taken:
+                    raise InvalidArgument(
+                        f"line {one.number}: a link with the id {link.id!r:.80} is there between other memories",
+                        hint="import into another namespace",
+                    )
+        return missing
+
+    async def _embedded(self, chunk: Sequence[ExportedMemory]) -> list[ExportedMemory]:
+        """Return the memories, those with other vectors that are not there."""
+        known = await self.engine.read(lambda reader: self._compare(reader, chunk))
+        new = [one.memory for one in chunk if one.memory.id not in known]
+        vectors = await saving.documents(self.embedding, new) if new else []
+        made = {memory.id: pieces for memory, pieces in zip(new, vectors, strict=True)}
+        return [attrs.evolve(one, vectors=made.get(one.memory.id, one.vectors)) for one in chunk]
+
+    def _take(self, writer: Writer, rest: Sequence[ExportedMemory], contents: Mapping[str, str]) -> _Taken:
+        """Write memories with texts and links, in order and as time allows."""
+        self._check_embedder()
+        taken = _Taken()
+        for start in range(0, len(rest), _COMPARED):
+            some = rest[start : start + _COMPARED]
+            known = self._compare(writer, some)
+            named = {digest for one in some if one.memory.id not in known for digest in digests_in(one.memory.evidence)}
+            named.difference_update(contents)
+            taken.absent = named - writer.known_contents(sorted(named))
+            if taken.absent:
+                return taken
+            for one in some:
+                self._take_one(writer, one, known.get(one.memory.id), contents, taken)
+                if writer.is_due:
+                    return taken
+        return taken
+
+    def _take_one(
+        self,
+        writer: Writer,
+        one: ExportedMemory,
+        missing: Sequence[Link] | None,
+        contents: Mapping[str, str],
+        taken: _Taken,
+    ) -> None:
+        """Write a memory, or the links that are *missing* of one that is there already."""
+        memory, ready = self._own(one.memory), []
+        for link in one.links if missing is None else missing:
+            if writer.find(link.to_id) is not None:
+                ready.append(link)
+            elif link.to_id in self.ids:
+                taken.waiting.append(link)
+            else:
+                taken.dropped_links += 1
+        if missing is None:
+            # The file says how far its texts are trusted.
+            texts = dict.fromkeys(digests_in(memory.evidence), ORIGINS[0])
+            memory = saving.trusted(writer, memory, ready, texts)
+            writer.put(memory, vectors=one.vectors, links=ready, contents=contents)
+            taken.added += 1
+            self._lower_users(writer, memory)
+        else:
+            if ready:
+                _put_links_and_lower(writer, (memory.id, ready))
+            taken.known += 1
+
+    def _lower_users(self, writer: Writer, memory: Memory) -> None:
+        """Lower the trust of memories of earlier lines that name a new memory as evidence."""
+        if memory.id in self.awaited_evidence:
+            for node in writer.window(Filter(evidence=frozenset({memory.id}))).tolist():
+                saving.lower(writer, node, memory.trust)
+        named = [item for item in memory.evidence if is_id(item) and item in self.ids]
+        found = writer.find_many(named) if named else []
+        self.awaited_evidence.update(item for item, node in zip(named, found, strict=True) if node is None)
+
+    def _check_embedder(self) -> None:
+        stored, given = self.engine.embedder, self.made_by
+        if given is not None and stored != given:
+            # The vectors at hand would be taken for those of the embedder that has embedded everything anew since.
+            raise EmbedderMismatch(
+                f"the memories of {self.engine.namespace!r:.80} were embedded anew, by {stored.name}, while others "
+                f"were imported with vectors of {given.name}",
+                stored=(stored.name, stored.fingerprint),
+                given=(given.name, given.fingerprint),
+                hint="repeat the import: what is there already stays as it is",
+            )
+
+    def _own(self, memory: Memory) -> Memory:
+        return attrs.evolve(memory, namespace=self.engine.namespace)
+
+    def _tell(self, done: int) -> None:
+        if self.progress is not None:
+            self.progress(done, self.file.memories)
+
+
+def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
+    """Write links that begin at one memory as far as both ends are still there, and return how many were left out."""
+    memory_id, links = source
+    node = writer.find(memory_id)
+    ready = [link for link in links if node is not None and writer.find(link.to_id) is not None]
+    if ready and node is not None:
+        writer.put(writer.get([node])[0], links=ready)
+    return len(links) - len(ready)
+
+
+def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
+    """Write links as `put_links` does, and lower the trust of the memory where they begin to that of its basis."""
+    dropped = put_links(writer, source)
+    memory_id, links = source
+    (node,) = writer.find_many([memory_id])
+    based_on = [link for link in links if link.link_type in saving.RESTING]
+    if node is not None and based_on:
+        (memory,) = writer.get([node])
+        saving.lower(writer, node, saving.trusted(writer, attrs.evolve(memory, evidence=()), based_on).trust)
+    return dropped
+
+
+def _is_same(stored: Memory, given: Memory) -> bool:
+    """Return True if two memories differ in nothing, or only in a trust that the store lowered."""
+    lowered = least_trusted([stored.trust, given.trust]) == stored.trust
+    return lowered and stored == attrs.evolve(given, trust=stored.trust)
+
+
+def _read_header(line: bytes) -> ExportHeader:
+    """Return what the first line says."""
+    try:
+        known = _read(_keys, line)
+    except ValueError:
+        known = {}
+    if bytes(known.get("format", b"")) != _encode(FORMAT):
+        raise ValueError("it is not the first line of an export of memories")
+    if bytes(known.get("version", b"")) not in {_encode(version) for version in _VERSIONS}:
+        raise ValueError("it was written by a version that this one does not know: upgrade mama-structs")
+    header = _read(_header, line)
+    try:
+        is_namespace = check_namespace(header.namespace) == header.namespace
+    except InvalidArgument as error:
+        raise ValueError(f"`$.namespace` is no name of a namespace: {error.args[0]}") from error
+    if not is_namespace:
+        raise ValueError("`$.namespace` is not in Unicode's form NFC")
+    if not 0 < header.embedder.dimensions <= _MAX_DIMENSIONS:
+        raise ValueError(f"`$.embedder.dimensions` must be 1 to {_MAX_DIMENSIONS}, got {header.embedder.dimensions}")
+    return header
+
+
+def _read_end(line: bytes) -> ExportEnd:
+    """Return how many memories and kept texts the last line says that there are."""
+    said = _read(_end, line)
+    if not said.end or said.memories < 0 or said.contents < 0:
+        raise ValueError("it is not the last line of an export")
+    return said
+
+
+def _read_text(line: bytes) -> TextLine:
+    kept = _read(_text, line)
+    if len(kept.text.encode()) > MAX_KEPT:
+        raise ValueError(f"`$.text` must have at most {MAX_KEPT} bytes")
+    if digest_of(kept.text) != kept.content:
+        raise ValueError("`$.text` does not have the hash that `$.content` says")
+    return kept
+
+
+def _read_memory(line: bytes, header: ExportHeader, number: int) -> ExportedMemory:
+    """Return what a memory's line says; an error says which rule is broken, without content."""
+    raw = _read(_line, line)
+    memory = _memory(raw.memory)
+    if memory.namespace != header.namespace:
+        raise ValueError("`$.memory.namespace` must be that of the first line")
+    problem = problem_of_id(memory.id, memory.type)
+    if problem is not None:
+        raise ValueError(f"`$.memory.id` {problem}")
+    memory = attrs.evolve(memory, trust=least_trusted([memory.origin, memory.trust]))
+    links = tuple(_checked_link(data, f"$.links[{position}]", memory.id) for position, data in enumerate(raw.links))
+    if len({link.id for link in links}) != len(links):
+        raise ValueError("`$.links` has two links of one id")
+    vectors = _vectors(raw.vectors, header.embedder.dimensions)
+    try:
+        memory_line(memory, links, b"")
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ValueError("it has a value that cannot be written again") from error
+    return ExportedMemory(number, memory, links, vectors)
+
+
+def _memory(raw: MemoryRecord[msgspec.Raw]) -> Memory:
+    path = "$.memory.metadata"
+    _check_known(raw.metadata, METADATA[raw.type], path)
+    memory = _checked(memory_of(raw, lambda decoder, data: _read(decoder, data, path)), "$.memory")
+    check_kept(memory, "$.memory")
+    return memory
+
+
+def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
+    known = _check_known(data, Link, path)
+    if "metadata" in known:
+        _check_known(known["metadata"], LinkMetadata, f"{path}.metadata")
+    link = _checked(_read(_link, data, path), path)
+    if not is_link_id(link.id):
+        raise ValueError(f"`{path}.id` must have the form link_<24 hexadecimal digits>")
+    if link.from_id != memory_id:
+        raise ValueError(f"`{path}.from_id` must be the id of the line's memory")
+    if link.to_id == memory_id:
+        raise ValueError(f"`{path}.to_id` must be another memory's id")
+    return link
+
+
+def _checked(value: T, path: str) -> T:
+    """Return a memory or link, or a part of one, of which each field keeps the rule of its name."""
+    changed = {}
+    for name, rule in _rules_of[type(value)]:
+        given = getattr(value, name)
+        if given is not None and (found := rule(given, f"{path}.{name}")) is not given:
+            changed[name] = found
+    return attrs.evolve(value, **changed) if changed else value  # type: ignore[misc]  # of an attrs class
+
+
+def _vectors(text: str, dimensions: int) -> NDArray[np.float32]:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("`$.vectors` is no base64") from error
+    if not data or len(data) % (4 * dimensions):
+        raise ValueError(f"`$.vectors` must hold vectors of {dimensions} dimensions, got {len(data)} bytes")
+    found = np.frombuffer(data, dtype="<f4").reshape(-1, dimensions).astype(np.float32)
+    if are_unit(found):
+        return found
+    if not np.isfinite(found).all():
+        raise ValueError("`$.vectors` has a number that is not finite")
+    vectors, usable = unit_vectors(found)
+    if not usable.all():
+        raise ValueError("`$.vectors` has a vector of length 0")
+    return vectors
+
+
+def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str = "$") -> T:
+    """Decode; the error's message names a place and a rule, and no content."""
+    try:
+        return decoder.decode(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not UTF-8") from error
+    except msgspec.ValidationError as error:
+        said = str(error)
+        if said.startswith(("Invalid enum value", "Object contains unknown field")):
+            # These repeat what stands there.
+            rule, _, place = said.rpartition(" - at ")
+            said = f"{rule.split(' `')[0].split(' ' + chr(39))[0]} - at {place}" if place else rule.split(" `")[0]
+        raise ValueError(said.replace("`$", f"`{path}")) from error
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is no JSON object: {error}") from error
+
+
+def _check_known(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.Raw]:
+    """Refuse what the form has no place for: it would be lost."""
+    found = _read(_keys, data, path)
+    if not found.keys() <= _fields[form]:
+        raise ValueError(f"`{path}` has an unknown field")
+    return found
+
+
+def _shallow(value: Any, path: str) -> Any:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        several = (
+            one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)
+        )
+        if not (level := [item for items in several for item in items]):
+            return value
+    raise ValueError(f"`{path}` is nested more than {_MAX_DEPTH} deep")
+
+
+def _id(value: str, path: str) -> str:
+    problem = problem_of_name(value)
+    if problem is not None:
+        raise ValueError(f"`{path}` {problem}")
+    return value
+
+
+def _share(value: float, path: str) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"`{path}` must be a number from 0 to 1")
+    return value
+
+
+def _time(moment: datetime, path: str) -> datetime:
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise ValueError(f"`{path}` has no time zone")
+    if not _check.FIRST <= moment < _check.LAST:
+        raise ValueError(f"`{path}` must lie between 1970 and 9000")
+    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+
+
+def _each(values: tuple[Any, ...], path: str) -> tuple[Any, ...]:
+    return tuple(_checked(value, f"{path}[{position}]") for position, value in enumerate(values))
+
+
+def _times(moments: tuple[datetime, ...], path: str) -> tuple[datetime, ...]:
+    return tuple(_time(moment, f"{path}[{position}]") for position, moment in enumerate(moments))
+
+
+_RULES: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "id": _id,
+    "to_id": _id,
+    "metadata": _checked,
+    "extra": _shallow,
+    "value": _shallow,
+    "confidence": _share,
+    "outcome_at": _time,
+    "history": _each,
+    "at": _time,
+    "created_at": _time,
+    "updated_at": _time,
+    "valid_until": _time,
+    "until": _time,
+    "repeats": _times,
+    "former": _each,
+}
+"""What becomes of a field, or why it is refused; those of memories and links that are not here may be anything."""
+_rules_of: Final = {
+    form: [(name, rule) for name, rule in _RULES.items() if name in names] for form, names in _fields.items()
+}

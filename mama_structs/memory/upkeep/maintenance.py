@@ -1,0 +1,103 @@
+"""Looking after a namespace: pruning its links, and changing its embedder."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
+from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.types.engine import (
+    NUMBERS,
+    SYSTEM,
+    EmbedderRecord,
+    Engine,
+    LinkTable,
+    Progress,
+    Reader,
+    Vectors,
+    Writer,
+    in_turns,
+)
+from mama_structs.memory.types.model import Link, LinkType, Memory, milliseconds
+from mama_structs.settings import MemorySettings
+
+# Memories that are looked at or embedded in one go, so that others have their turn.
+_PAGE: Final = 500
+_BATCH: Final = 128
+
+
+def record_of(embedder: Embedder) -> EmbedderRecord:
+    """Return how a store names an embedder."""
+    return EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
+
+
+def prunable(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray[np.bool_]:
+    """Return which links of a table may be pruned (DESIGN section 6): a mask with an item for each."""
+    # What counts is the confidence as stored, not what decay left of it, or links would go that nobody found weak.
+    weak = table.confidences < np.float32(settings.prune_below)
+    old = (table.types == NUMBERS[LinkType.TEMPORAL]) & (now_ms - table.created > settings.prune_temporal_after * 1000)
+    may_go: NDArray[np.bool_] = (table.creators == SYSTEM) & (weak | old)
+    return may_go
+
+
+def is_prunable(link: Link, now: datetime, settings: MemorySettings) -> bool:
+    """Tell what `prunable` says of one link."""
+    if link.created_by != "system":
+        return False
+    # Tables hold confidences in single precision, and both have to say the same.
+    if np.float32(link.confidence) < np.float32(settings.prune_below):
+        return True
+    age = milliseconds(now) - milliseconds(link.created_at)
+    return link.link_type is LinkType.TEMPORAL and age > settings.prune_temporal_after * 1000
+
+
+async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
+    """Remove the automatic links that are too weak or too old, and return how many."""
+    now_ms = milliseconds(now)
+
+    def where(reader: Reader) -> list[str]:
+        table = reader.links(reader.window(newest_first=False), "out")
+        # Nodes mean something within one plan only; ids last.
+        return reader.ids(np.unique(table.sources[prunable(table, now_ms, settings)]))
+
+    def prune_one(writer: Writer, source: str) -> int:
+        node = writer.find(source)
+        links = [] if node is None else writer.read_links(node, "out")
+        return writer.delete_links([link.id for link in links if is_prunable(link, now, settings)])
+
+    sources = await engine.read(where)
+    return sum([sum(some) async for some in in_turns(engine.write, sources, prune_one, most=_PAGE)])
+
+
+async def reembed(engine: Engine, service: EmbeddingService, progress: Progress | None) -> int:
+    """Embed every memory with another embedder, and then let its vectors count; return how many were embedded now."""
+    record = record_of(service.embedder)
+    done = 0
+    adopted = False
+
+    def put(writer: Writer, made: tuple[str, Vectors]) -> None:
+        writer.put_vectors(record, dict([made]))
+
+    while not adopted:
+        # Again and again: others go on saving meanwhile.
+        missing = await engine.read(lambda reader: reader.without_vectors(record))
+        total = done + len(missing)
+        for start in range(0, len(missing), _BATCH):
+
+            def memories(reader: Reader, some: list[str] = missing[start : start + _BATCH]) -> list[Memory]:
+                return reader.get([node for node in reader.find_many(some) if node is not None])
+
+            found = await engine.read(memories)
+            pieces = await saving.documents(service, found)
+            vectors = [(memory.id, own) for memory, own in zip(found, pieces, strict=True)]
+            async for some in in_turns(engine.write, vectors, put, most=_BATCH):
+                done += len(some)
+            if progress is not None:
+                progress(min(done, total), total)
+        adopted = await engine.adopt(record)
+    return done

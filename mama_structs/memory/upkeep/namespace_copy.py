@@ -1,0 +1,308 @@
+"""One namespace's memories carried to another engine, in the form of exports, and compared there."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NoReturn
+
+import attrs
+import msgspec
+import numpy as np
+
+from mama_structs._internal.offload import Load, run_inline_or_in_thread
+from mama_structs.errors import StoreDamaged, StoreDiffers
+from mama_structs.memory.types.codec import vectors_from_bytes, vectors_to_bytes
+from mama_structs.memory.types.engine import Engine, NewMemory, Reader, Writer, in_turns
+from mama_structs.memory.types.model import Link
+from mama_structs.memory.upkeep.jsonl_transfer import Exported, ExportPage, memory_line, pages, put_links
+
+_BATCH: Final = 32
+# A memory counts as this many items of an input.
+_FIELDS: Final = 20
+_NAMED: Final = 10
+_SAID: Final = 3
+_DIGEST: Final = 16
+_ELSEWHERE: Final = "nothing there was replaced or deleted; copy into a new place, or into one that nobody writes to"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@attrs.define(eq=False)
+class KindTally:
+    """How many things of each kind there are, and what they come to."""
+
+    counts: Counter[str] = attrs.field(factory=Counter)
+    _hashes: dict[str, Any] = attrs.field(factory=dict)
+
+    def add(self, kind: str, data: bytes, count: int = 1) -> None:
+        """Count some things of a kind that are written so."""
+        self.counts[kind] += count
+        self._hashes.setdefault(kind, blake2b(digest_size=_DIGEST)).update(data)
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """What the things of each kind come to, in hexadecimal."""
+        return {kind: found.hexdigest() for kind, found in self._hashes.items()}
+
+
+def refuse(namespace: str, what: str, ids: Sequence[str], *, hint: str = _ELSEWHERE) -> NoReturn:
+    """Raise the error for a copy whose namespace is not, or cannot become, what the source's is."""
+    named = ", ".join(f"{one!r:.100}" for one in ids[:_SAID]) + (f" and {len(ids) - _SAID} more" * (len(ids) > _SAID))
+    raise StoreDiffers(
+        f"the namespace {namespace!r:.80} of the copy {what}{': ' * bool(ids)}{named}",
+        namespace=namespace,
+        ids=tuple(ids[:_NAMED]),
+        hint=hint,
+    )
+
+
+@attrs.define(eq=False)
+class _CarriedPart:
+    """What one transaction has come to: so many memories, how many of them new, and links whose other end comes."""
+
+    done: int = 0
+    added: int = 0
+    waiting: list[Link] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class CarriedMemories:
+    """One run over a namespace; *tell* is told how many memories each page has, copied or compared."""
+
+    source: Engine
+    target: Engine
+    tell: Callable[[int], object]
+    tally: KindTally
+    damaged: list[str] = attrs.field(factory=list, init=False)
+    added: int = attrs.field(default=0, init=False)
+    # Memories that cannot be read.
+    missing: int = attrs.field(default=0, init=False)
+    # Why memories that could be read are left out.
+    _lost: dict[str, str] = attrs.field(factory=dict, init=False)
+    # Why notes are.
+    _unreadable: dict[str, str] = attrs.field(factory=dict, init=False)
+    _waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
+    _dropped: set[str] = attrs.field(factory=set, init=False)
+
+    async def run(self) -> None:
+        """Add what is missing and compare all of it; what is there is never replaced or deleted."""
+        before = await self.source.read(lambda reader: reader.change)
+        if await self.target.read(lambda reader: bool(reader.count() or reader.note_names())):
+            await self._refuse_others()
+        # Without a note, too: it makes the namespace.
+        await self.target.write(lambda writer: writer.set_notes({}))
+        async for notes in self._notes():
+            await self.target.write(lambda writer: writer.set_notes(notes))  # noqa: B023 - awaited
+        async for page in pages(self.source):
+            await self._put(await self._whole(page))
+            self.tell(len(page.lines))
+        await self._compare()
+        if before != await self.source.read(lambda reader: reader.change):
+            refuse(self.source.namespace, "is not of one moment: the source was written to meanwhile", [])
+        await self._list_damage()
+
+    async def _notes(self) -> AsyncIterator[Mapping[str, str]]:
+        """Give the notes, some after others: those that hosts keep may be many, and long."""
+        names = await self.source.read(lambda reader: reader.note_names())
+        for start in range(0, len(names), _BATCH):
+            some = names[start : start + _BATCH]
+            try:
+                yield await self.source.read(lambda reader: reader.notes_named(some))  # noqa: B023 - awaited
+            except StoreDamaged:
+                yield await self._readable(some)
+
+    async def _readable(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Return those of some notes that can be read."""
+        found: dict[str, str] = {}
+        for name in names:
+            try:
+                found |= await self.source.read(lambda reader: reader.notes_named([name]))  # noqa: B023 - awaited
+            except StoreDamaged as error:
+                self._unreadable[name] = "; ".join(error.findings)
+        return found
+
+    async def _list_damage(self) -> None:
+        self.missing = await self.source.read(lambda reader: reader.damaged)
+        if self.missing:
+            self.damaged += [one.message for one in await self.source.check() if one.kind == "damaged"]
+        self.damaged += [f"{one}: {why}" for one, why in {**self._lost, **self._unreadable}.items()]
+        if self._dropped:
+            self.damaged.append(f"{len(self._dropped)} links lead to what is left out")
+
+    async def _refuse_others(self) -> None:
+        """Refuse a copy that has what the source has not, or has otherwise."""
+        name = self.source.namespace
+        ids, names = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.note_names()))
+        found = await self.source.read(lambda reader: reader.find_many(ids))
+        if others := [one for one, node in zip(ids, found, strict=True) if node is None]:
+            refuse(name, "has memories that the source has not", others)
+        others = await self.source.read(lambda reader: sorted({*names}.difference(reader.note_names())))
+        async for notes in self._notes():
+            there = await self.target.read(lambda reader: reader.notes_named([*notes]))  # noqa: B023 - awaited
+            others += [one for one, text in there.items() if notes[one] != text]
+        if others:
+            refuse(name, "has notes that the source has not", others)
+        async for page in pages(self.source):
+            whole = await self._whole(page)
+            await self.target.read(lambda reader: self._lacking(reader, whole))  # noqa: B023 - awaited
+
+    async def _whole(self, page: ExportPage) -> list[Exported]:
+        """Return the memories of a page without the links to what is left out."""
+        self._lost |= {memory_id: "; ".join(error.findings) for memory_id, error in page.lost.items()}
+        load = Load(items=sum(_FIELDS + len(one.links) for one in page.lines))
+        ends = await run_inline_or_in_thread(
+            load, lambda: list(dict.fromkeys(link.to_id for one in page.lines for link in one.links))
+        )
+        found = await self.source.read(lambda reader: reader.find_many(ends))
+        there = {end for end, node in zip(ends, found, strict=True) if node is not None and end not in self._lost}
+
+        def without_dropped() -> list[Exported]:
+            self._dropped.update(link.id for one in page.lines for link in one.links if link.to_id not in there)
+            return [
+                attrs.evolve(
+                    one, links=[link for link in one.links if link.to_id in there], vectors=self._as_kept(one.vectors)
+                )
+                for one in page.lines
+            ]
+
+        return await run_inline_or_in_thread(load, without_dropped)
+
+    def _as_kept(self, vectors: bytes) -> bytes:
+        """Return vectors as the target keeps them."""
+        if self.target.figures().get("vectors", {}).get("kept_as") != "halfvec":
+            return vectors
+        return vectors_to_bytes(vectors_from_bytes(vectors, self.source.embedder.dimensions).astype(np.float16))
+
+    async def _put(self, items: Sequence[Exported]) -> None:
+        rest = items
+        while rest:
+            taken = await self.target.write(lambda writer: self._take(writer, rest))  # noqa: B023 - awaited
+            done, rest = rest[: taken.done], rest[taken.done :]
+            self.added += taken.added
+            for link in taken.waiting:
+                self._waiting.setdefault(link.to_id, []).append(link)
+            awaited: dict[str, list[Link]] = {}
+            for one in done:
+                for link in self._waiting.pop(one.memory.id, ()):
+                    awaited.setdefault(link.from_id, []).append(link)
+            async for _ in in_turns(self.target.write, [*awaited.items()], put_links, most=_BATCH):
+                pass
+
+    def _take(self, writer: Writer, rest: Sequence[Exported]) -> _CarriedPart:
+        """Write memories with their texts and links, in order and as time allows."""
+        taken = _CarriedPart()
+        while taken.done < len(rest) and not (taken.done and writer.is_due):
+            some = rest[taken.done : taken.done + _BATCH]
+            lacking = self._lacking(writer, some)
+            new = [one for one in some if one.memory.id not in lacking]
+            links = {one.memory.id: lacking.get(one.memory.id, one.links) for one in some}
+            ends = list(dict.fromkeys(link.to_id for own in links.values() for link in own))
+            there = {one.memory.id for one in new}
+            there.update(end for end, node in zip(ends, writer.find_many(ends), strict=True) if node is not None)
+            ready = {one: [link for link in own if link.to_id in there] for one, own in links.items()}
+            taken.waiting += [link for own in links.values() for link in own if link.to_id not in there]
+            self._put_new(writer, new, [ready[one.memory.id] for one in new], some)
+            for one in some:
+                if one.memory.id in lacking and ready[one.memory.id]:
+                    writer.put(one.memory, links=ready[one.memory.id])
+            taken.done += len(some)
+            taken.added += len(new)
+        return taken
+
+    def _put_new(
+        self, writer: Writer, new: Sequence[Exported], links: Sequence[Sequence[Link]], some: Sequence[Exported]
+    ) -> None:
+        # Who is the first to name a text may be there already, or come later in this batch.
+        texts = {digest: text for one in some for digest, text in one.texts.items()}
+        dimensions = self.source.embedder.dimensions
+        made = [
+            NewMemory(memory=one.memory, vectors=vectors_from_bytes(one.vectors, dimensions), contents=texts)
+            for one in new
+        ]
+        try:
+            writer.put_new(made, lambda _nodes: links)
+        except KeyError as error:
+            hint = "rebuild or restore it, or copy into a new place"
+            refuse(self.source.namespace, "has lost texts that its memories name", [str(error.args[0])], hint=hint)
+
+    def _lacking(self, reader: Reader, items: Sequence[Exported]) -> dict[str, list[Link]]:
+        """Return which links are missing of each memory that is there, which must be the same else."""
+        lacking, others = {}, []
+        stored = self._stored(reader, items)
+        for one in items:
+            if (have := stored.get(one.memory.id)) is not None:
+                own, there = ({link.id: link for link in links} for links in (one.links, have.links))
+                if (one.memory, one.vectors) != (have.memory, have.vectors) or not there.items() <= own.items():
+                    others.append(one.memory.id)
+                lacking[one.memory.id] = [link for link in one.links if link.id not in there]
+        if others:
+            refuse(self.source.namespace, "has memories of the same ids with other content, links or vectors", others)
+        return lacking
+
+    def _stored(self, reader: Reader, items: Sequence[Exported]) -> dict[str, Exported]:
+        """Return the memories that are there, in the order in which they are."""
+        nodes = sorted(node for node in reader.find_many([one.memory.id for one in items]) if node is not None)
+        found, links = reader.get(nodes), reader.links_of_many(nodes, "out")
+        vectors, counts = reader.pieces(nodes)
+        stored, begin = {}, 0
+        for memory, own, count in zip(found, links, counts.tolist(), strict=True):
+            pieces = vectors_to_bytes(vectors[begin : begin + count])
+            stored[memory.id], begin = Exported(memory, own, pieces, {}), begin + count
+        return stored
+
+    async def _compare(self) -> None:
+        """Compare all that is there, in its order, with the source."""
+        last = -1
+        async for page in pages(self.source):
+            whole = await self._whole(page)
+            digests = [digest for one in whole for digest in one.texts]
+            stored, texts, ends = await self.target.read(
+                lambda reader: (self._stored(reader, whole), reader.contents(digests), self._ends(reader, whole))  # noqa: B023 - awaited
+            )
+            compare = functools.partial(self._compare_page, whole, stored, texts, is_next=not ends or ends[0] > last)
+            links = sum(len(one.links) for one in whole)
+            await run_inline_or_in_thread(Load(items=_FIELDS * len(whole) + links), compare)
+            last = ends[-1] if ends else last
+            self.tell(len(page.lines))
+        await self._compare_rest()
+
+    def _compare_page(
+        self, whole: Sequence[Exported], stored: Mapping[str, Exported], texts: Mapping[str, str], *, is_next: bool
+    ) -> None:
+        """Compare and count the memories of one page; *is_next* is False if they are not behind those before."""
+        name = self.source.namespace
+        written = {one: memory_line(have.memory, have.links, have.vectors) for one, have in stored.items()}
+        wanted = {one.memory.id: memory_line(one.memory, one.links, one.vectors) for one in whole}
+        if others := [one for one in wanted if written.get(one) != wanted[one]]:
+            refuse(name, "lacks memories, or has them otherwise", others)
+        if list(written) != list(wanted) or not is_next:
+            refuse(name, "has the memories in another order", list(wanted))
+        if others := [one for exported in whole for one in exported.texts if texts[one] != exported.texts[one]]:
+            refuse(name, "has other texts", others)
+        for one in whole:
+            self.tally.add("memories", memory_line(one.memory, (), one.vectors))
+            for link in sorted(one.links, key=lambda link: (link.created_at, link.id)):
+                self.tally.add("links", _encode(link))
+        for digest in (digest for one in whole for digest in one.texts):
+            self.tally.add("texts", digest.encode())
+
+    async def _compare_rest(self) -> None:
+        """Compare notes, and how many things there are."""
+        others: list[str] = []
+        async for notes in self._notes():
+            there = await self.target.read(lambda reader: reader.notes_named([*notes]))  # noqa: B023 - awaited
+            others += [one for one, text in notes.items() if there.get(one) != text]
+            for note in notes.items():
+                self.tally.add("notes", _encode(note))
+        count, names = await self.target.read(lambda reader: (reader.count(), reader.note_names()))
+        if count != self.tally.counts["memories"] or others or len(names) != self.tally.counts["notes"]:
+            counted = [f"{count} memories", f"{len(names)} notes"]
+            refuse(self.source.namespace, "has more or less than the source", counted)
+
+    def _ends(self, reader: Reader, items: Sequence[Exported]) -> list[int]:
+        """Return the first and the last node of some memories, nothing where there are none."""
+        nodes = [node for node in reader.find_many([one.memory.id for one in items]) if node is not None]
+        return [min(nodes), max(nodes)] if nodes else []

@@ -1,0 +1,116 @@
+"""What all views of the memories of one namespace share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import TypeVar
+
+import attrs
+
+from mama_structs._internal import validation as _check
+from mama_structs._internal.event_loop import LoopBound
+from mama_structs.errors import SessionClosed
+from mama_structs.memory.upkeep import erasure as forgetting
+from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.types.engine import EmbedderRecord, Engine, Reader, Writer, mismatch
+from mama_structs.memory.upkeep.erasure import EraseTexts
+from mama_structs.memory.graph.traversal import TraversalCache
+from mama_structs.memory.save.judge_runner import JudgingService
+from mama_structs.memory.save.automatic_links import Linking
+from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.types.model import from_milliseconds
+from mama_structs.memory.search.reranker_runner import RerankingService
+from mama_structs.memory.graph.results import Reached
+from mama_structs.settings import MemorySettings
+
+T = TypeVar("T")
+ReaderT = TypeVar("ReaderT", bound=Reader)
+
+
+@attrs.define(eq=False)
+class Shared:
+    """What all views of the memories of one namespace share, as far as it does not matter who asks."""
+
+    engine: Engine
+    embedding: EmbeddingService
+    settings: MemorySettings = attrs.field(kw_only=True)
+    loop: LoopBound = attrs.field(kw_only=True)
+    reranking: RerankingService | None = attrs.field(default=None, kw_only=True)
+    judging: JudgingService | None = attrs.field(default=None, kw_only=True)
+    find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
+    erase_texts: EraseTexts = attrs.field(default=forgetting.no_texts, kw_only=True)
+    clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
+    cache: TraversalCache[list[Reached]] = attrs.field(init=False)
+    record: EmbedderRecord = attrs.field(init=False)
+    # The embedder that is taking over, as long as one is.
+    next_record: EmbedderRecord | None = attrs.field(default=None, init=False)
+    closed: bool = attrs.field(default=False, init=False)
+    chaining: asyncio.Lock = attrs.field(factory=asyncio.Lock, init=False)
+    """Held while something is saved in the place of what was read to be the newest; see `mama_structs.importers.mama_v1`."""
+
+    def __attrs_post_init__(self) -> None:
+        self._use(self.embedding)
+
+    def _use(self, embedding: EmbeddingService) -> None:
+        self.embedding, self.record = embedding, record_of(embedding.embedder)
+        self.cache = TraversalCache(entries=self.settings.traversal_entries, ttl=self.settings.traversal_ttl)
+
+    @property
+    def linking(self) -> Linking:
+        """How automatic links are made."""
+        return Linking(policy=self.settings.linking, calibration=self.embedding.embedder.calibration)
+
+    @property
+    def now(self) -> datetime:
+        """The time."""
+        return from_milliseconds(int(self.clock() * 1000))
+
+    def moment(self, name: str, value: datetime | None) -> datetime:
+        """Return a time that was given, the present where none was."""
+        return self.now if value is None else _check.moment(name, value)
+
+    def check(self) -> None:
+        """Refuse what was closed, and another loop."""
+        if self.closed:
+            raise SessionClosed(
+                "the memories were closed with their session", hint="work inside its with block, or open another one"
+            )
+        self.loop.check()
+
+    async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
+        """Run a plan that reads, unless somebody has embedded everything anew since *made_by* made its vectors."""
+        self.check()
+        return await self.engine.read(self._guarded(plan, made_by))
+
+    async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
+        """Run a plan that writes; the arguments are those of `read`."""
+        self.check()
+        return await self.engine.write(self._guarded(plan, made_by))
+
+    def _guarded(self, plan: Callable[[ReaderT], T], made_by: EmbedderRecord | None) -> Callable[[ReaderT], T]:
+        def guarded(reader: ReaderT) -> T:
+            known = (self.record, self.next_record) if made_by is None else (made_by,)
+            if self.engine.embedder not in known:
+                raise mismatch(self.engine.namespace, self.engine.embedder, known[0])
+            return plan(reader)
+
+        return guarded
+
+    async def take_over(self, embedding: EmbeddingService) -> None:
+        """Use another embedder from now on, and end the one before."""
+        before = self.embedding
+        self._use(embedding)
+        await before.close()
+
+    async def close(self) -> None:
+        """Take nothing more, and end the work of the embedder, the reranker and the judge; again is no error."""
+        if not self.closed:
+            self.closed = True
+            async with AsyncExitStack() as closing:
+                for service in (self.judging, self.reranking, self.embedding):
+                    if service is not None:
+                        closing.push_async_callback(service.close)

@@ -1,0 +1,145 @@
+"""What a payload is about: one entity, or a list of them, and which ids are its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+import attrs
+
+from mama_structs._internal.jsonable import SCALARS, as_mapping
+from mama_structs.references.detection import META, SECTION, Detector
+from mama_structs.references.options import Kind
+
+PayloadKind = Literal["query", "list"]
+Rows = list[Any] | tuple[Any, ...]
+
+# Envelopes within envelopes (`{"data": {"Player": {"id": ...}}}`) are followed so far.
+_ENVELOPES: Final = 3
+# An envelope has few members; what has more is data. As many rows are looked at to see whether they are entities.
+_FEW: Final = 16
+# Names under which a list may stand one level down, beside the plurals of types.
+_LISTS: Final = frozenset({"data", "items", "results", "records", "rows"})
+# What stands beside a list in JSON:API, and is none itself.
+_BESIDE: Final = frozenset({"included", "errors"})
+
+
+@attrs.frozen
+class PayloadShape:
+    """What a payload is about: *own* are the ids that it itself is, *main* the id that a query is about."""
+
+    kind: PayloadKind
+    # The list itself, None for a query.
+    rows: Rows | None
+    own: frozenset[str]
+    main: str | None
+    _row_ids: tuple[str | None, ...] = ()
+
+    def holder(self, row: int | None) -> str | None:
+        """Return the id of the entity that holds what stands in *row*, or outside the rows."""
+        if row is None or self.rows is None:
+            return self.main
+        return self._row_ids[row]
+
+
+def describe(
+    payload: Mapping[str, Any], detector: Detector, *, kind: Kind = "auto", subject: str | None = None
+) -> PayloadShape:
+    """Say what *payload* is about; ``"auto"`` is a list where it has exactly one array of entities."""
+    name, rows = ("", None) if kind == "query" else _the_list(payload, detector)
+    if rows is None and kind == "list":
+        name, rows = _first_array(payload, detector, _ENVELOPES)
+    if rows is None:
+        own = _own_id(payload, detector, _ENVELOPES)
+        shown: PayloadKind = "list" if kind == "list" else "query"
+        return PayloadShape(shown, None, _without_none(own, subject), own if subject is None else subject)
+    ids = _row_ids(rows, name, detector)
+    return PayloadShape("list", rows, _without_none(*ids, subject), subject, tuple(ids))
+
+
+def _without_none(*ids: str | None) -> frozenset[str]:
+    return frozenset(ids) - {None}  # type: ignore[return-value]
+
+
+def _the_list(payload: Mapping[str, Any], detector: Detector) -> tuple[str, Rows | None]:
+    """Return the only array of entities at the top or one level down, with its name; none where an entity is beside."""
+    arrays: list[tuple[str, Rows]] = []
+    levels: list[tuple[str, Mapping[str, Any]]] = [("", payload)]
+    for depth, (holder, mapping) in enumerate(levels):
+        members = list(itertools.islice(_members(mapping, detector), _FEW))
+        below = [(key, as_mapping(value) or {}) for key, value in members if not isinstance(value, list | tuple)]
+        any_name = depth == 0 or _is_called_a_list(holder, detector)
+        here = [
+            (key, value)
+            for key, value in members
+            if isinstance(value, list | tuple) and key not in _BESIDE and (any_name or _is_called_a_list(key, detector))
+        ]
+        here = [(key, rows) for key, rows in here if any(_row_ids(rows[:_FEW], key, detector))]
+        if detector.own_id(mapping, holder) is not None:
+            return "", None
+        if depth == 0:
+            levels += below
+        elif here and any(detector.own_id(one, key) is not None for key, one in below):
+            return "", None
+        arrays += here
+    return arrays[0] if len(arrays) == 1 else ("", None)
+
+
+def _is_called_a_list(name: object, detector: Detector) -> bool:
+    return isinstance(name, str) and (name.lower() in _LISTS or name.lower() in detector.list_names)
+
+
+def _first_array(payload: Mapping[str, Any], detector: Detector, envelopes: int) -> tuple[str, Rows | None]:
+    """Return the first array at the top, else in the first mapping."""
+    members = list(itertools.islice(_members(payload, detector), _FEW))
+    for key, value in members:
+        if isinstance(value, list | tuple):
+            return key, value
+    inner = as_mapping(members[0][1]) if members and envelopes else None
+    return _first_array(inner, detector, envelopes - 1) if inner else ("", None)
+
+
+def _row_ids(rows: Rows, name: str, detector: Detector) -> list[str | None]:
+    """Return each row's own id."""
+    field, known = detector.own_fields[0] if detector.own_fields else None, detector.known
+    # Most rows are mappings that hold an id of a text's own type; a call for each would take twice as long.
+    return [
+        text
+        if type(row) is dict
+        and type(text := row.get(field)) is str
+        and (kind := known[text]) is not None
+        and field in kind.scheme.own
+        else _own_id(row, detector, _ENVELOPES, name, is_row=True)
+        for row in rows
+    ]
+
+
+def _own_id(value: object, detector: Detector, envelopes: int, holder: str = "", *, is_row: bool = False) -> str | None:
+    """Return the id of the entity that *value* is, or that stands in its envelope."""
+    mapping = value if type(value) is dict else as_mapping(value)
+    if mapping is None:
+        return None
+    if (own := detector.own_id(mapping, holder)) is not None:
+        return own
+    # What says its own id in another form is no envelope; nor is a row that itself names ids: what is below is related.
+    if not envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
+        return None
+    if is_row and any(detector.kind(member) is not None for member in mapping.values()):
+        return None
+    for key, member in itertools.islice(_members(mapping, detector), _FEW):
+        if (found := _own_id(member, detector, envelopes - 1, key, is_row=is_row)) is not None:
+            return found
+    return None
+
+
+def _members(mapping: Mapping[str, Any], detector: Detector) -> Iterator[tuple[str, Any]]:
+    """Yield the containers of an envelope that can hold its entities."""
+    for key, value in mapping.items():
+        if type(value) in SCALARS or key in (SECTION, META) or key in detector.skipped:
+            continue
+        if isinstance(value, dict | list | tuple):
+            if value:
+                yield key, value
+        elif as_mapping(value) is not None:
+            yield key, value

@@ -1,0 +1,82 @@
+"""What a host is shown of the conversations that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from datetime import datetime
+
+import attrs
+
+from mama_structs._internal.reprs import counted
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ConversationInfo:
+    """
+    A conversation that holds something, or did.
+
+    Args:
+        name: Under which `Session.open` comes back to it.
+        created_at: When it began (UTC).
+        used_at: When it was last opened, changed or closed (UTC); None where that is damaged.
+        handles: Its refs and descriptors, each version of a ref counted.
+        bytes: Bytes (UTF-8) of their texts, each counted once.
+        is_open: Whether a session of this or another process has it open.
+
+    """
+
+    name: str
+    created_at: datetime
+    used_at: datetime | None
+    handles: int
+    bytes: int
+    is_open: bool
+
+    def __repr__(self) -> str:
+        used = "at a time that is damaged" if self.used_at is None else f"{self.used_at:%Y-%m-%d %H:%M} UTC"
+        held = f"{counted(self.handles, 'handle')}, {self.bytes:,} bytes"
+        return f"<ConversationInfo {self.name!r}: {held}, used {used}{', open' if self.is_open else ''}>"
+
+
+class Conversations:
+    """
+    The conversations of a namespace, the last used first, as they were when `Session.conversations` looked.
+
+    ``for one in conversations`` gives a `ConversationInfo` each; ``name in conversations`` tells whether there is one.
+    """
+
+    def __init__(
+        self, found: Iterable[ConversationInfo], *, what: str, delete: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._found = {one.name: one for one in found}
+        self._what = what
+        self._delete = delete
+
+    def __iter__(self) -> Iterator[ConversationInfo]:
+        return iter(tuple(self._found.values()))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+    def __repr__(self) -> str:
+        lines = (f"\n  {one!r}" for one in self)
+        return f"<Conversations of {self._what}: {len(self)}{''.join(lines)}>"
+
+    async def delete(self, name: str) -> None:
+        """
+        Delete a conversation that is open nowhere, wholly or not at all.
+
+        Its texts leave the store, but for those that another conversation holds or a memory keeps as evidence.
+        Forks of it keep what they hold.
+
+        Raises:
+            InvalidArgument: There is none of this name.
+            StoreBusy: A session of this or another process has it open.
+            StoreDamaged: A fork of it needs a row that cannot be read.
+
+        """
+        await self._delete(name)
+        self._found.pop(name, None)

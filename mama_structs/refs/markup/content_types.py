@@ -1,0 +1,431 @@
+"""What a content is, code, data or text, and which ids would suit the code blocks that no ``<ref>`` marks."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import itertools
+import json
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import attrs
+
+from mama_structs.refs.markup.fences import FencedBlock, fenced_blocks, language_of
+from mama_structs.refs.markup.parser import RefEnd, RefParser, RefStart, is_ref_id
+
+Category = Literal["code", "data", "text"]
+
+_LOOKED_AT: Final = 20_000
+_ATTRIBUTES: Final = ("category", "type", "lang", "language")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _any_of(words: str) -> str:
+    return "|".join(map(re.escape, words.split()))
+
+
+_HTML_TAGS: Final = _words("html head body div span p a ul ol li table section main header nav form script style")
+
+_YAML_LINE: Final = re.compile(r"\s*(?:- )?(?:[\w./-]{1,80}|\"[^\"]{1,80}\"|'[^']{1,80}'):(?:\s|\Z)|\s*- \S|\s*#")
+_YAML_KEY: Final = re.compile(r"\s*(?:- )?[\w./\"'-]{1,80}:(?:\s|\Z)")
+_INI_LINE: Final = re.compile(r"\s*(?:\[{1,2}[^\]]{1,200}\]{1,2}\s*\Z|[\w.\"-]{1,80}\s{0,20}[=:]|[#;])")
+_ENV_LINE: Final = re.compile(r"(?:export )?[A-Z][A-Z0-9_]{0,80}=|#|\Z")
+_TABLE_RULE: Final = re.compile(r"\|[\s:|-]{3,}\|?\s*\Z")
+_TAG: Final = re.compile(r"<(?P<name>[A-Za-z][\w:.-]{0,60})[\s/>]")
+_STRING: Final = re.compile(r"\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)
+_BRACKET: Final = re.compile(r"[\[\]{}]")
+_DEEPEST: Final = 100
+_JSON_START: Final = re.compile(r"\{\s*(?:\"|\Z)|\[\s*(?:[\[{\"\d-]|\Z)")
+
+_MODIFIERS: Final = (
+    r"(?:(?:export|default|pub|public|private|protected|internal|static|async|abstract|final|unsafe|inline|const|open"
+    r"|override|virtual|sealed|data|extern|declare)\s+){0,4}"
+)
+# Lines that hardly occur in prose, and lines that may.
+_STRONG_LINE: Final = re.compile(
+    rf"\s*(?:{_MODIFIERS}(?:def|class|function|fn|func|fun|interface|struct|enum|trait|impl|namespace|module|sub)\b"
+    r"[^.?!]*[({:;=]\s*\Z"
+    r"|#include\b|#!|#define\b|from \S{1,100} import\b|import [\w.{*\"']{1,100}+[^.?!]*+\Z"
+    r"|(?:const|let|var)\s+[\w{\[][^.?!=]*=|@\w[\w.]*(?:\(.*\))?\Z"
+    r"|(?:SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE (?:OR REPLACE )?(?:TABLE|VIEW|INDEX|FUNCTION)|ALTER TABLE)\b"
+    r"|(?:if|for|while|switch|elif|else if)\b[^?!]*[:{]\s*\Z|(?:try|else|finally|do)\s*[:{]\s*\Z"
+    r"|\$ \S|(?:return|yield|await|raise|throw)\b[^?!]*[\w)\]}'\"];?\Z)"
+)
+_WEAK_LINE: Final = re.compile(
+    r"\s*(?:[\w.\[\]\"']{1,80}\s?[-+*/|&]?=\s?\S|[\w.]{1,80}\(.*\)[;,]?\Z|[})\]]+[;,)]*\Z|//|/\*|\*/|--\s|#\s)"
+)
+_ENDS_CODE: Final = (";", "{", "};", "})", "});", "):", "->", "=>")
+
+
+def category_of(attributes: Mapping[str, str], text: str) -> Category:
+    """Tell a content's category by the attributes (in lower case) of its tag, or else by what it looks like."""
+    for name in _ATTRIBUTES:
+        if (category := category_of_word(attributes.get(name, ""))) is not None:
+            return category
+    return _look(text[:_LOOKED_AT], cut=len(text) > _LOOKED_AT, unfenced=False)
+
+
+def category_of_word(word: str) -> Category | None:
+    """Tell the category that a word, a language's name or a MIME type stands for; None when it stands for none."""
+    word = word.strip().lower()[:100]
+    if "/" in word:
+        main, _, word = word.partition(";")[0].strip().partition("/")
+        if main not in {"text", "application"}:
+            # A picture's format may be written in XML; where the type is image/svg+xml the content is still markup.
+            return "data" if word.endswith(("+xml", "+json")) else None
+        word = word.rpartition("+")[2].removeprefix("x-").removeprefix("vnd.")
+    return _categories().get(word)
+
+
+@functools.cache
+def _categories() -> Mapping[str, Category]:
+    """Return the categories that languages and other words stand for."""
+    words = json.loads(Path(__file__).with_name("categories.json").read_text(encoding="utf-8"))
+    return {word: category for category, lines in words.items() for line in lines for word in line.split()}
+
+
+def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:
+    lines = sample.strip("\ufeff").splitlines()
+    if cut and len(lines) > 1:
+        # The last one may be half of a line.
+        lines.pop()
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        return "text"
+    text = "\n".join(lines)
+    if (block := next(fenced_blocks(text), None)) is not None:
+        if unfenced or block.opening or (block.closed and (cut or block.behind <= len(text))):
+            # Prose with examples between.
+            return "text"
+        told = category_of_word(language_of(block.info) or "")
+        return told or _look(text[block.start : block.end], cut=False, unfenced=True)
+    first = lines[0].lstrip()
+    tag, ends_tag = _TAG.match(first), lines[-1].rstrip().endswith(">")
+    if first[:20].lower().startswith("<!doctype html") or (tag and tag["name"].lower() in _HTML_TAGS and ends_tag):
+        return "code"
+    is_markup = first.startswith("<?xml") or (tag is not None and (cut or ends_tag))
+    is_data = is_markup or _is_json(sample, lines, cut=cut) or _is_table(lines) or _is_yaml(lines) or _is_ini(lines)
+    return "data" if is_data else "code" if _is_code(lines) else "text"
+
+
+def _is_json(sample: str, lines: Sequence[str], *, cut: bool) -> bool:
+    if not lines[0].lstrip().startswith(("{", "[")):
+        return False
+    if cut and _JSON_START.match(sample.lstrip()[:1_000]):
+        return True
+    return _parses(sample) or (len(lines) > 1 and all(line.lstrip()[0] in "{[" and _parses(line) for line in lines))
+
+
+def _parses(text: str) -> bool:
+    depth = deepest = 0
+    for bracket in _BRACKET.findall(_STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST:
+        # The standard library's parser may run out of stack in a thread that has little of it.
+        return depth == 0
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    if len(lines) < 2:  # noqa: PLR2004 one line tells no columns
+        return False
+    if _TABLE_RULE.match(lines[1].strip()) and "|" in lines[0]:
+        return True
+    return any(_has_columns(lines, delimiter) for delimiter in "\t,;|")
+
+
+def _has_columns(lines: Sequence[str], delimiter: str) -> bool:
+    if delimiter not in lines[0]:
+        return False
+    try:
+        rows = list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error:
+        return False
+    columns = len(rows[0])
+    if columns < 2 or any(len(row) != columns for row in rows) or all(not row[-1] for row in rows):  # noqa: PLR2004
+        return False
+    # Prose has a blank behind its commas, and code a bracket before them.
+    airy = any(cell[:1] == " " for row in rows for cell in row[1:])
+    coded = any(mark in cell for row in rows for cell in row for mark in "(){}=")
+    return not coded and (not airy or (columns > 2 and len(rows) > 2))  # noqa: PLR2004
+
+
+def _is_yaml(lines: Sequence[str]) -> bool:
+    keys = sum(1 for line in lines if _YAML_KEY.match(line) and not line.rstrip().endswith(("{", ";", ",")))
+    if lines[0].rstrip() == "---":
+        return keys > 0
+    plain = sum(1 for line in lines if _YAML_LINE.match(line) or line.startswith((" ", "\t")))
+    # A Python block ends its first line with a colon too, but behind a bracket or more than one word.
+    return keys >= 2 and plain == len(lines) and keys * 3 >= len(lines)  # noqa: PLR2004 one key may be "Note: ..."
+
+
+def _is_ini(lines: Sequence[str]) -> bool:
+    sections = sum(1 for line in lines if line.lstrip().startswith("["))
+    if sections and sections < len(lines) and all(_INI_LINE.match(line) for line in lines):
+        return True
+    assigned = sum(1 for line in lines if "=" in line)
+    return assigned > 1 and all(_ENV_LINE.match(line) for line in lines)
+
+
+def _is_code(lines: Sequence[str]) -> bool:
+    if lines[0].startswith("#!"):
+        return True
+    strong = weak = 0
+    for line in lines:
+        # A line of prose may be as long as a paragraph.
+        shown = line[:400].rstrip()
+        if _STRONG_LINE.match(shown):
+            strong += 1
+        elif _WEAK_LINE.match(shown) or shown.endswith(_ENDS_CODE):
+            weak += 1
+    return (strong > 0 or weak > 2) and (2 * strong + weak) * 5 >= len(lines) * 3  # noqa: PLR2004
+
+
+# Ids for code blocks
+
+Reason = Literal["file", "definition", "heading", "language"]
+
+_LONGEST_ID: Final = 64
+# Room for a mark and a number.
+_LONGEST_STEM: Final = 54
+_FEWEST_LINES: Final = 3
+_FEWEST_CHARACTERS: Final = 80
+# Definitions stand at the beginning, and a line that is longer was not written by hand.
+_LINES_LOOKED_AT: Final = 200
+_LINE_LOOKED_AT: Final = 200
+_LINES_BEFORE: Final = 3
+
+_FILE: Final = re.compile(
+    r"(?:\.?[\w@-][\w.@-]{0,80}/|\.{1,2}/|/){0,12}(?P<name>\.?[A-Za-z0-9_][\w-]{0,60}(?:\.[\w-]{1,30}){0,4})"
+)
+_FILES_WITHOUT_EXTENSION: Final = _words("dockerfile makefile justfile procfile jenkinsfile .env")
+_EXTENSIONS: Final = _words("txt md rst lock env gitignore dockerignore ipynb log")
+_TITLE: Final = re.compile(r"(?:title|file|filename|name|path)=[\"']?(?P<path>[^\"'\s}]{1,200})")
+_COMMENT: Final = re.compile(r"\s*(?:#|//|--|/\*|<!--|;)\s*(?P<text>[^\s*<>]{1,200})\s*(?:\*/|-->)?\s*\Z")
+_MARKED: Final = re.compile(r"`([^`]{1,200})`|\*\*([^*]{1,200})\*\*|__([^_]{1,200})__")
+_HEADING: Final = re.compile(r" {0,3}#{1,6}[ \t]+(?P<title>[^\r\n]*)")
+_BOLD_LINE: Final = re.compile(r"\s*\*\*(?P<title>[^*]{1,200})\*\*:?\s*\Z")
+_NUMBERING: Final = re.compile(r"\s*(?:\d{1,4}[.)]){1,6}\d{0,4}\s+")
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+# What is shown after such a fence is typed or printed, and rarely the file that the sentence before names.
+_SHOWN: Final = _words("bash sh shell zsh console terminal shell-session powershell ps1 text txt output")
+_SHOWN_FILES: Final = _words("bash sh zsh ps1 txt log env")
+
+_NAME_MODIFIERS: Final = _any_of(
+    "export default pub public private protected internal static async abstract final unsafe inline open override"
+    " virtual sealed partial data extern declare template constexpr suspend unsigned"
+)
+_DEFINES: Final = _any_of(
+    "def class function* function fn func fun interface struct enum trait namespace module defmodule protocol record"
+    " object message service contract sub void int bool char float double long auto string String boolean"
+)
+# A method in Go has its receiver before the name.
+_DEFINITION: Final = re.compile(
+    rf"\s*+(?:(?:{_NAME_MODIFIERS}|pub\([^ ]*+) ++)*+"
+    rf"(?:(?P<strong>func \([^)]*+\)|(?:{_DEFINES})(?= ))|(?P<create>(?i:create)) |(?:const|let|var|val|type) )"
+    r"(?P<rest>.*)"
+)
+_SQL_KINDS: Final = _words("table view function procedure index trigger type schema")
+_SQL_MODIFIERS: Final = _words("or replace temp temporary unique materialized if not exists recursive")
+_NAME: Final = re.compile(r"[\"`\[]?(?P<name>[A-Za-z_$][\w$]*(?:[.:]{1,2}[A-Za-z_]\w*)*)")
+_SHELL_FUNCTION: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*)\s?\(\)\s?\{")
+_AFTER_NAME: Final = re.compile(
+    r"[\"`\]]?\s*(?:\Z|[({\[<:=;,]|(?:extends|implements|where|struct|interface|is|as|on|do|returns|final|for)\b)"
+)
+
+
+@attrs.frozen
+class Suggestion:
+    """An id for a code block that is not marked yet, and what the id was made from; all positions count from 1."""
+
+    id: str
+    category: Category
+    language: str | None
+    start: int  # of the content, without the fence
+    end: int
+    line: int  # on which the content begins
+    reason: Reason
+    content: str  # without its last line break
+
+
+@attrs.frozen
+class _BlockBelow:
+    block: FencedBlock
+    heading: str
+    line_before: str
+    line: int
+
+
+def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
+    """Propose ids for the fenced code blocks of a text that no ref marks, in order; one that is taken gets a number."""
+    unmarked, ids = _outside_refs(text)
+    used = {*taken, *ids}
+    # They go on where they stood, so that many blocks of one name take no longer each.
+    counters: dict[str, Iterator[int]] = {}
+
+    def new_id(base: str, *, numbered: bool) -> str:
+        name = base
+        if numbered or base in used:
+            stem = f"{base[:_LONGEST_STEM]}{'-' if numbered else '_'}"
+            numbers = counters.setdefault(stem, itertools.count(1 if numbered else 2))
+            name = next(name for number in numbers if (name := f"{stem}{number}") not in used)
+        used.add(name)
+        return name
+
+    suggestions = []
+    for below in _blocks_below(unmarked):
+        block = below.block
+        content = text[block.start : block.end]
+        if content.count("\n") + 1 < _FEWEST_LINES and len(content.strip()) < _FEWEST_CHARACTERS:
+            continue
+        language = _language(block.info)
+        category = category_of({"lang": language or ""}, content)
+        base, reason = _name_for(below, language, category, content)
+        name = new_id(base, numbered=reason == "language")
+        suggestion = Suggestion(name, category, language, block.start + 1, block.end, below.line, reason, content)
+        suggestions.append(suggestion)
+    return suggestions
+
+
+def _outside_refs(text: str) -> tuple[str, list[str]]:
+    """Return a text in which every line that a ref touches is blank, as long as it was, and the ids of the refs."""
+    parser = RefParser()
+    parts: list[str] = []
+    ids: list[str] = []
+    depth = at = first = 0
+    for event in [*parser.feed(text), *parser.close()]:
+        if isinstance(event, RefStart):
+            ids.append(event.id)
+            # From *at* on, or many refs of one line would each look through all of it.
+            first = first if depth else max(at, text.rfind("\n", at, event.position) + 1)
+            depth += 1
+        elif isinstance(event, RefEnd):
+            depth -= 1
+            if not depth:
+                last = text.find("\n", max(at, event.position - 1))
+                marked = text[first : last if last >= 0 else None]
+                parts += text[at:first], "\n".join(" " * len(line) for line in marked.split("\n"))
+                at = first + len(marked)
+    return "".join([*parts, text[at:]]), ids
+
+
+def _blocks_below(text: str) -> Iterator[_BlockBelow]:
+    """Go through the blocks, each with the nearest heading above and the last of the lines before it."""
+    heading, position, number = "", 0, 1
+    for block in fenced_blocks(text):
+        number += text.count("\n", position, block.start)
+        lines = text[position : block.opening].split("\n")[:-1]
+        heading = next(filter(None, map(_heading_in, reversed(lines))), heading)
+        line_before = next(filter(None, map(str.strip, reversed(lines[-_LINES_BEFORE:]))), "")
+        yield _BlockBelow(block, heading, line_before, number)
+        number += text.count("\n", block.start, block.behind)
+        position = block.behind
+
+
+def _heading_in(line: str) -> str:
+    found = _HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])
+    return found["title"].strip().rstrip("#").strip() if found else ""
+
+
+def _language(info: str) -> str | None:
+    language = language_of(info)
+    if language is None or category_of_word(language) is not None:
+        return language
+    # ```app.py names a file where others name a language.
+    extension = language.rpartition(".")[2]
+    return extension if category_of_word(extension) is not None else language
+
+
+def _name_for(below: _BlockBelow, language: str | None, category: Category, content: str) -> tuple[str, Reason]:
+    info = below.block.info
+    titled = _TITLE.search(info)
+    words = [titled["path"]] if titled else re.split(r"[\s{}:]+", info[:300])
+    if comment := _COMMENT.match(content.partition("\n")[0][:_LINE_LOOKED_AT]):
+        words.append(comment["text"])
+    if file := next(filter(None, map(_file_in, words)), "") or _file_before(below.line_before, language):
+        return file, "file"
+    if category == "code" and (name := _definition_in(content)):
+        return name, "definition"
+    if heading := _slug(_NUMBERING.sub("", below.heading, count=1), lower=True):
+        return heading, "heading"
+    return _slug(language or category, lower=True) or category, "language"
+
+
+def _file_before(line: str, language: str | None) -> str:
+    """Find the file that the line before a block names: marked as code or bold, or alone."""
+    line = line[:1_000]
+    marked = [next(group for group in found.groups() if group) for found in _MARKED.finditer(line)]
+    alone = line.strip("#*`_: \t")
+    names = [name for part in [*marked, alone] if " " not in part.strip() and (name := _file_in(part.strip("`*_: ")))]
+    if names and language in _SHOWN and names[-1].rpartition(".")[2].lower() not in _SHOWN_FILES:
+        return ""
+    return names[-1] if names else ""
+
+
+def _file_in(word: str) -> str:
+    """Read the name of a file from a path; "" when it is none."""
+    found = _FILE.fullmatch(word)
+    name = found["name"] if found else ""
+    stem, _, extension = name.rpartition(".")
+    known = stem and (extension.lower() in _EXTENSIONS or category_of_word(extension) is not None)
+    return _slug(name) if known or name.lower() in _FILES_WITHOUT_EXTENSION else ""
+
+
+def _definition_in(content: str) -> str:
+    value = ""
+    for line in content.split("\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT]:
+        name, strong = _defined_by(line[:_LINE_LOOKED_AT])
+        if name and strong:
+            return name
+        value = value or name
+    return value
+
+
+def _defined_by(line: str) -> tuple[str, bool]:
+    """Read the name that a line defines, and whether it is more than a value's."""
+    if shell := _SHELL_FUNCTION.match(line):
+        return _slug(shell["name"]), True
+    found = _DEFINITION.match(line.rstrip())
+    if found is None:
+        return "", False
+    rest, strong = found["rest"], found["strong"] is not None
+    if found["create"]:
+        return _created_by(rest), True
+    if not strong and ("require(" in rest or "import(" in rest):
+        return "", False
+    return _name_at(rest.lstrip(" *&")), strong or rest.endswith(("{", "=>", "("))
+
+
+def _created_by(rest: str) -> str:
+    words = rest.split()
+    kind = next((number for number, word in enumerate(words[:6]) if word.lower() in _SQL_KINDS), len(words))
+    names = (word for word in words[kind + 1 :] if word.lower() not in _SQL_MODIFIERS)
+    return _name_at(next(names, "").partition("(")[0])
+
+
+def _name_at(rest: str) -> str:
+    found = _NAME.match(rest)
+    is_name = found and _AFTER_NAME.match(rest, found.end())
+    return _slug(found["name"].replace("::", ".").replace("$", "")) if found and is_name else ""
+
+
+def _slug(name: str, *, lower: bool = False) -> str:
+    """Make an id of a name; "" when it has no letter that an id may have."""
+    plain = unicodedata.normalize("NFKD", name[:300]).encode("ascii", "ignore").decode()
+    slug = _UNFIT.sub("-", plain).lstrip("_.-")[:_LONGEST_ID].rstrip("_.-")
+    if not any(character.isalpha() for character in slug) or not is_ref_id(slug):
+        return ""
+    return slug.lower() if lower else slug

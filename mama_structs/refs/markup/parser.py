@@ -1,0 +1,545 @@
+r"""
+Finding ``<ref id="…">…</ref>`` in a model's answer while it is being written, and code, in which tags do not count.
+
+A tag begins with ``<ref`` or ``</ref``, in any case, before white space, ``/`` or ``>``; everything else (``<refs>``,
+``<reference>``, ``<ref`` before a no-break space or at the end of the text) is no tag and not worth a word. White space
+is what HTML calls so: space, tab, line feed, form feed, carriage return.
+
+* An opening tag has attributes in any order. A name has no white space, quotes, ``<``, ``>``, ``/`` or ``=``. A value
+  stands in double or single quotes, in which everything else is allowed; it is kept as written, without decoding
+  ``&amp;``. A name without a value (``append``) has the value ``""``. White space around ``=`` and between attributes
+  is free. ``/`` stands just before ``>`` or not at all. The first of a repeated attribute counts.
+* A closing tag has nothing but white space before its ``>``.
+* A tag has at most 512 characters.
+
+What begins like a tag and breaks these rules is text, and said to be: malformed, too long, without id, with an invalid
+id.
+
+* A *fence* opens at a line's start (of the text, or after ``\n``) after at most three spaces, with a run of three or
+  more backticks or tildes. A run of backticks opens none when a backtick follows on the same line within 1,000
+  characters. A fence closes at a line of at most three spaces, a run of the same character that is at least as long,
+  and nothing but spaces, tabs and ``\r``; else it runs to the end of the text.
+* A *span* opens with a run of backticks that is no fence, and closes with the next run of exactly as many on the same
+  line, when at most 1,000 characters are in between; else its backticks are text.
+* A run of more than 1,000 characters opens nothing. It may close a fence.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import attrs
+
+from mama_structs._internal.reprs import briefly
+from mama_structs.refs.markup.fences import INDENT, LONGEST_RUN, REACH, SHORTEST_FENCE, Fence
+from mama_structs.errors import InvalidArgument, SessionClosed
+
+MAX_TAG: Final = 512
+MAX_DEPTH: Final = 64
+# A tag right behind a run of 1,000 backticks, of which one more would begin the closing run 1,000 characters on.
+MAX_HELD: Final = 2_000
+
+MAX_ID: Final = 64
+ID_RULE: Final = f"1 to {MAX_ID} letters of any script, digits, _ . and -, beginning with a letter or digit"
+# Letters and digits that nobody sees: fillers, joiners and selectors of variants.
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+_LETTERS: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Nd"})
+_MARKS: Final = frozenset({"Mn", "Mc"})
+
+
+def ref_id_in(text: str) -> str | None:
+    """Return the id that a text is, in NFC, so that two spellings of it are one; None where it is none."""
+    if len(text) > 4 * MAX_ID:
+        return None
+    name = unicodedata.normalize("NFC", text)
+    kinds = [unicodedata.category(character) for character in name]
+    allowed = all(kind in _LETTERS | _MARKS or one in "_.-" for one, kind in zip(name, kinds, strict=True))
+    is_id = 0 < len(name) <= MAX_ID and kinds[0] in _LETTERS and allowed and not _UNSEEN.search(name)
+    return name if is_id else None
+
+
+def is_ref_id(text: str) -> bool:
+    """Tell whether a ref may have this id, exactly as it is written."""
+    return ref_id_in(text) == text
+
+
+# What the parser reports
+
+IN_CODE: Final = "it was marked inside a code fence or inline code, where tags are text: put the tags outside"
+MENTIONED: Final = (
+    'it was only named, as a history names what is stored: write its text between <ref id="..."> and </ref>'
+)
+
+DiagnosticKind = Literal[
+    "unclosed",
+    "nested",
+    "missing_id",
+    "invalid_id",
+    "malformed",
+    "too_long",
+    "too_deep",
+    "stray_close",
+    "in_code",
+    "new_version",
+    "nothing_to_append",
+    "open_fence",
+    "invalid_text",
+    "quota_exceeded",
+    "unreadable",
+]
+_NOTES: Final = frozenset({"nested", "new_version"})
+
+
+@attrs.frozen(field_transformer=briefly)
+class Text:
+    """Text outside every ref, as it came; never empty."""
+
+    text: str
+
+
+@attrs.frozen(field_transformer=briefly)
+class RefStart:
+    """A ref begins, with a tag at a position counted from 1 in the text that was scanned; names are in lower case."""
+
+    id: str
+    attributes: Mapping[str, str]
+    position: int = attrs.field(default=0, kw_only=True, eq=False)
+
+
+@attrs.frozen(field_transformer=briefly)
+class RefText:
+    """Text inside the refs that are open, as it came, their first and last line breaks included; never empty."""
+
+    text: str
+
+
+@attrs.frozen(field_transformer=briefly)
+class RefEnd:
+    """The innermost open ref ends, before a position; it is not complete when the text ended first."""
+
+    id: str
+    complete: bool
+    position: int = attrs.field(default=0, kw_only=True, eq=False)
+
+
+@attrs.frozen(field_transformer=briefly)
+class Diagnostic:
+    """Something about a tag, at a position from 1, that its author may not have meant; *message* is for a model."""
+
+    kind: DiagnosticKind
+    id: str | None  # None where no id can be read
+    position: int
+    message: str
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it only says what was done: a nested ref, a new version."""
+        return self.kind in _NOTES
+
+
+Event = Text | RefStart | RefText | RefEnd | Diagnostic
+
+
+# Tags
+
+# Possessive throughout, and no alternatives that begin alike: nothing is ever tried twice.
+_SPACE: Final = r"[ \t\n\r\f]"
+_NAME: Final = r"[^ \t\n\r\f\"'<>/=]++"
+_REF: Final = r"[rR][eE][fF]"
+_AFTER_NAME: Final = r"[ \t\n\r\f/>]"
+
+# What stands behind the "<" of a tag, and of what may become a tag when the text goes on (\Z).
+_TAG_BEGINS: Final = rf"/?+{_REF}{_AFTER_NAME}"
+_TAG_MAY_BEGIN: Final = rf"/?+(?:\Z|[rR](?:\Z|[eE](?:\Z|[fF](?:\Z|{_AFTER_NAME}))))"
+
+# Where the text ends before the tag does, the group "end" is unset: every part may be cut at \Z.
+_OPENING: Final = re.compile(
+    rf"""<{_REF}(?={_AFTER_NAME}|\Z)"""
+    rf"""(?:{_SPACE}*+{_NAME}(?:{_SPACE}*+={_SPACE}*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|\Z))?+)*+"""
+    rf"""{_SPACE}*+(?P<slash>/?+)(?:(?P<end>>)|\Z)"""
+)
+_CLOSING: Final = re.compile(rf"</{_REF}{_SPACE}*+(?:(?P<end>>)|\Z)")
+_BEGINNING: Final = re.compile(r"<(?:/?+(?:[rR](?:[eE][fF]?+)?+)?+)\Z")
+_ATTRIBUTE: Final = re.compile(
+    rf"""(?P<name>{_NAME})(?:{_SPACE}*+={_SPACE}*+(?:"(?P<double>[^"]*+)"|'(?P<single>[^']*+)'))?+"""
+)
+
+
+@attrs.frozen
+class _OpeningTag:
+    id: str
+    attributes: Mapping[str, str]
+    empty: bool  # Whether the tag ends the ref too: ``<ref id="a"/>``.
+    end: int
+
+    @property
+    def is_mention(self) -> bool:
+        """Whether it names a ref that is stored, as a history has it: ``<ref id="a" lines="3"/>``."""
+        return self.empty and "lines" in self.attributes
+
+
+# What begins like a tag and is text; it is placed when it is reported.
+_refused: Final = functools.partial(Diagnostic, position=0)
+_MALFORMED: Final = _refused(
+    "malformed",
+    None,
+    message="this opening tag is not well formed and was left as text:"
+    ' write <ref id="name">, with every value in quotes',
+)
+_MALFORMED_CLOSING: Final = _refused(
+    "malformed", None, message="this closing tag is not well formed and was left as text: write </ref>, nothing else"
+)
+_UNFINISHED: Final = _refused("malformed", None, message="the text ended inside this tag, which was left as text")
+_TOO_LONG: Final = _refused(
+    "too_long",
+    None,
+    message=f"this tag was left as text: a tag has at most {MAX_TAG} characters, its quotes must be closed",
+)
+_MISSING_ID: Final = _refused(
+    "missing_id", None, message='this tag has no id and was left as text: write <ref id="name">'
+)
+
+
+def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | Diagnostic | int | None:
+    """Read the tag at an index: an opening one, the index behind a closing one, or why it is none."""
+    # None when that depends on how the text, which may hold the tag up to *end*, goes on there; not if it is *final*.
+    limit = min(end, start + MAX_TAG)
+    closing = text.startswith("</", start)
+    match = (_CLOSING if closing else _OPENING).match(text, start, limit)
+    if match is None:
+        if not final and _BEGINNING.match(text, start, end):
+            return None
+        return _MALFORMED_CLOSING if closing else _MALFORMED
+    if match["end"] is None:
+        if limit == start + MAX_TAG:
+            return _TOO_LONG
+        return _UNFINISHED if final else None
+    return match.end() if closing else _opening_tag(text, match)
+
+
+def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
+    attributes: dict[str, str] = {}
+    for attribute in _ATTRIBUTE.finditer(text, match.start() + len("<ref"), match.end()):
+        name, double, single = attribute.groups()
+        attributes.setdefault(name.lower(), double or single or "")
+    said = attributes.pop("id", None)
+    if said is None:
+        return _MISSING_ID
+    ref_id = ref_id_in(said)
+    if ref_id is None:
+        shown = said if len(said) <= 80 else f"{said[:80]}…"  # noqa: PLR2004 - enough to know it again
+        message = f"{shown!r} is no id, so this tag was left as text: an id is {ID_RULE}"
+        return _refused("invalid_id", said, message=message)
+    return _OpeningTag(ref_id, attributes, bool(match["slash"]), match.end())
+
+
+# Code
+
+_RUNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
+# The usual span, of one backtick each and without what may be a tag, in which there is nothing to decide.
+_PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{REACH}}}+`(?=[^`])"
+_BEGINNING_LINE: Final = re.compile(rf"\n {{0,{INDENT}}}\Z")
+
+
+def _line_beginning(text: str, end: int) -> str:
+    """Return what is before an index, behind which a fence may open: a line break and spaces, else nothing."""
+    match = _BEGINNING_LINE.search(text, max(end - 1 - INDENT, 0), end)
+    return "" if match is None else match[0]
+
+
+def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Return the index behind what a pattern matches at an index."""
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
+@attrs.define
+class _CodeSpan:
+    """A run of backticks that may open code: a fence, where *may_be_fence* still holds when it has no closing run."""
+
+    length: int
+    may_be_fence: bool
+    searched: int = 0  # Characters behind the run that need not be searched again.
+
+    def end(self, text: str, start: int, *, final: bool) -> int | None:
+        """Return the index of the closing run of the run before *start*, -1 without one, None while that is open."""
+        line = text.find("\n", start, start + REACH + 1)
+        stop = start + REACH + 1 if line < 0 else line
+        known = final or stop <= len(text)
+        at = text.find("`", start + self.searched, stop)
+        while at >= 0:
+            self.may_be_fence = False
+            behind = _matched_to(_RUNS["`"], text, at)
+            if behind == len(text) and not final and (behind < stop or behind - at <= self.length):
+                self.searched = at - start
+                return None
+            if behind - at == self.length:
+                return at
+            at = text.find("`", behind, stop)
+        self.searched = len(text) - start
+        return -1 if known else None
+
+
+def _opened_by(character: str, length: int, *, begins_line: bool) -> Fence | _CodeSpan | None:
+    """Return what a run of backticks or tildes opens: code, what may be code, or nothing."""
+    may_be_fence = begins_line and length >= SHORTEST_FENCE
+    if length > LONGEST_RUN:
+        return None
+    if character == "`":
+        return _CodeSpan(length, may_be_fence)
+    return Fence(character, length) if may_be_fence else None
+
+
+# The parser
+
+# Where a tag begins, and text that is outside refs and needs no second look, by whether the text ends here.
+_BEHIND: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
+_TAG: Final = {final: re.compile(f"<(?={tag})") for final, tag in _BEHIND.items()}
+_PLAIN: Final = {final: re.compile(f"(?:[^<`~]++|{_PLAIN_SPAN}|<(?!{tag}))*+") for final, tag in _BEHIND.items()}
+
+_WAIT: Final = -1
+
+
+@attrs.define(eq=False, repr=False)
+class RefParser:
+    """
+    Finds refs in a text that comes in pieces of any size.
+
+    However a text is cut, the events are the same, in the same order, once neighbouring `Text` and neighbouring
+    `RefText` events are joined. Time is linear; no more than 2,000 characters of text are ever held back, and only from
+    a possible tag on that is not finished yet or may be inside inline code.
+
+    * Joined, the texts of all `Text` and `RefText` events are the text without the tags of its refs, byte for byte.
+      Text is `RefText` while a ref is open. Line breaks at the ends of a ref's content are not trimmed here.
+    * A tag that breaks a rule is text and gives a `Diagnostic`; scanning goes on right behind its ``<``, and its
+      closing tag closes whatever else is open.
+    * In code outside every ref nothing is a tag; a valid opening tag there (in a fence: on one line) gives
+      ``in_code``. Whether a line begins is judged on the raw text. Inside a ref nothing but tags counts.
+    * Refs may be nested, 64 deep. An opening tag below that is text (``too_deep``), and so is its closing tag.
+    * ``<ref id="a"/>`` begins and ends a ref; with an attribute ``lines`` it is text, and names one that is stored.
+    * A closing tag where no ref is open is text (``stray_close``).
+    * A ref that is open at the end is closed there, the innermost first, with ``complete=False`` (``unclosed``).
+
+    A `Diagnostic` comes right before what it is about: the tag's text, its `RefStart`, or, for ``unclosed``, its
+    `RefEnd`.
+    """
+
+    _position: int = attrs.field(default=0, init=False)
+    _closed: bool = attrs.field(default=False, init=False)
+    # Ids and positions of the refs that are open, the outermost first.
+    _open: list[tuple[str, int]] = attrs.field(factory=list, init=False)
+    # Opening tags that were too deep and whose closing tags did not come yet.
+    _too_deep: int = attrs.field(default=0, init=False)
+    # The code that is open, or may be; None in plain text and inside refs.
+    _code: _CodeSpan | Fence | None = attrs.field(default=None, init=False)
+    # The end of the text so far: what was already given away but must be seen again, and what was not.
+    _before: str = attrs.field(default="\n", init=False)  # The start of the text is the start of a line.
+    _held: str = attrs.field(default="", init=False)
+    # While scanning: these two and the chunk, the index from which on it was not given away, and what was found.
+    _text: str = attrs.field(default="", init=False)
+    _mark: int = attrs.field(default=0, init=False)
+    _events: list[Event] = attrs.field(factory=list, init=False)
+
+    @property
+    def position(self) -> int:
+        """How many characters were fed."""
+        return self._position
+
+    def feed(self, chunk: str) -> list[Event]:
+        """Read the next characters of the text, and return the events that are certain now."""
+        if not isinstance(chunk, str):
+            raise InvalidArgument(
+                f"chunk must be str, got {type(chunk).__name__}", hint="decode bytes as a whole first"
+            )
+        if self._closed:
+            raise SessionClosed("this parser was closed", hint="make a new RefParser for each text")
+        if not chunk:
+            return []
+        self._position += len(chunk)
+        # Most chunks of a stream are a few characters in which nothing begins or ends.
+        if not self._held and "<" not in chunk:
+            if self._open:
+                return [RefText(chunk)]
+            if self._code is None:
+                seen = self._before + chunk
+                if "`" not in seen and "~" not in seen:
+                    if self._before or "\n" in chunk:
+                        self._before = _line_beginning(seen, len(seen))
+                    return [Text(chunk)]
+            elif not self._before and type(self._code) is Fence and "\n" not in chunk:
+                return [Text(chunk)]
+        return self._scan(chunk, final=False)
+
+    def close(self) -> list[Event]:
+        """End the text, and return the last events, with the ends of open refs; a second call returns none."""
+        if self._closed:
+            return []
+        self._closed = True
+        events = self._scan("", final=True)
+        while self._open:
+            ref_id, position = self._open.pop()
+            more = f'<ref id="{ref_id}" append>'
+            message = f"ref {ref_id!r} was not closed with </ref>, and is incomplete: to go on write {more}"
+            events += (
+                Diagnostic("unclosed", ref_id, position, message),
+                RefEnd(ref_id, complete=False, position=self._position + 1),
+            )
+        return events
+
+    def _scan(self, chunk: str, *, final: bool) -> list[Event]:
+        """Read as far as the text goes or can be decided."""
+        self._text = self._before + self._held + chunk
+        self._mark = len(self._before)
+        at = 0
+        while at != _WAIT:
+            code = self._code
+            if self._open:
+                at = self._inside(at, final=final)
+            elif code is None:
+                at = self._plain(at, final=final)
+            elif isinstance(code, _CodeSpan):
+                at = self._span(code, at, final=final)
+            else:
+                at = self._fence(code, at, final=final)
+        events = self._events
+        self._text, self._events = "", []
+        return events
+
+    # Each of the following reads on from an index in its state, and returns the index from which the next one, in the
+    # state that then is, reads on: `_WAIT` when there is nothing more to read.
+
+    def _plain(self, at: int, *, final: bool) -> int:
+        text = self._text
+        at = _matched_to(_PLAIN[final], text, at)
+        if at == len(text):
+            return self._wait(before=_line_beginning(text, at))
+        character = text[at]
+        if character == "<":
+            return self._tag(at, final=final)
+        behind, beginning = _matched_to(_RUNS[character], text, at), _line_beginning(text, at)
+        if behind == len(text) and not final:
+            # It may become longer.
+            return self._wait(before=beginning + text[at:behind][: LONGEST_RUN + 1])
+        self._code = _opened_by(character, behind - at, begins_line=bool(beginning))
+        return behind
+
+    def _inside(self, at: int, *, final: bool) -> int:
+        match = _TAG[final].search(self._text, at)
+        return self._wait() if match is None else self._tag(match.start(), final=final)
+
+    def _span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
+        end = span.end(self._text, at, final=final)
+        if end is None:
+            # Whatever comes, it is text up to the first tag.
+            match = _TAG[final].search(self._text, max(at, self._mark))
+            self._emit(len(self._text) if match is None else match.start())
+            return self._wait(before=self._text[at : self._mark], held=self._mark)
+        if end >= 0:
+            self._code = None
+            self._tags_in_code(at, end, final=True)
+            return end + span.length
+        self._code = Fence("`", span.length) if span.may_be_fence else None
+        return at
+
+    def _fence(self, fence: Fence, at: int, *, final: bool) -> int:
+        end = fence.end(self._text, at)
+        if end >= 0:
+            self._code = None
+            self._tags_in_code(at, end, final=True)
+            return end
+        held = self._tags_in_code(at, len(self._text), final=final)
+        if held != _WAIT:
+            return self._wait(held=held)
+        return self._wait(before=fence.line_so_far(self._text, at))
+
+    def _tag(self, at: int, *, final: bool) -> int:
+        tag = _read_tag(self._text, at, len(self._text), final=final)
+        if tag is None:
+            return self._wait(held=at)
+        if isinstance(tag, Diagnostic):
+            self._report(tag, at)
+            return at + 1
+        if isinstance(tag, int):
+            self._closing(at, tag)
+            return tag
+        self._opening(tag, at)
+        return tag.end
+
+    def _opening(self, tag: _OpeningTag, at: int) -> None:
+        if tag.is_mention:
+            return
+        if len(self._open) == MAX_DEPTH:
+            message = f"ref {tag.id!r} was left as text, with its closing tag: refs may be nested {MAX_DEPTH} deep"
+            self._report(_refused("too_deep", tag.id, message=message), at)
+            self._too_deep += not tag.empty
+            return
+        self._emit(at)
+        if self._open:
+            outer = self._open[-1][0]
+            message = f"ref {tag.id!r} is inside ref {outer!r}: both hold the text of the inner one"
+            self._report(_refused("nested", tag.id, message=message), at)
+        self._events.append(RefStart(tag.id, tag.attributes, position=self._place(at)))
+        if tag.empty:
+            self._events.append(RefEnd(tag.id, complete=True, position=self._place(tag.end)))
+        else:
+            self._open.append((tag.id, self._place(at)))
+        self._mark = tag.end
+
+    def _closing(self, at: int, end: int) -> None:
+        if self._too_deep:
+            self._too_deep -= 1
+        elif self._open:
+            self._emit(at)
+            self._events.append(RefEnd(self._open.pop()[0], complete=True, position=self._place(end)))
+            self._mark = end
+        else:
+            message = "no ref is open here, so this closing tag was left as text: write &lt;/ref> to show one"
+            self._report(_refused("stray_close", None, message=message), at)
+
+    def _tags_in_code(self, start: int, end: int, *, final: bool) -> int:
+        """Report the opening tags in code; return the index of one that is not finished, or `_WAIT` without one."""
+        text = self._text
+        at = max(start, self._mark)
+        while match := _TAG[final].search(text, at, end):
+            at = match.start()
+            line = text.find("\n", at, min(end, at + MAX_TAG))
+            tag = _read_tag(text, at, end if line < 0 else line, final=final or line >= 0)
+            if tag is None:
+                return at
+            if isinstance(tag, _OpeningTag):
+                if not tag.is_mention:
+                    message = f"ref {tag.id!r} is in code, where tags are text, and is not stored: put the tags outside"
+                    self._report(_refused("in_code", tag.id, message=message), at)
+                at = tag.end
+            else:
+                at += 1
+        return _WAIT
+
+    def _report(self, what: Diagnostic, at: int) -> None:
+        self._emit(at)
+        self._events.append(Diagnostic(what.kind, what.id, self._place(at), what.message))
+
+    def _emit(self, end: int) -> None:
+        """Give away the text before an index."""
+        if end > self._mark:
+            text = self._text[self._mark : end]
+            self._events.append(RefText(text) if self._open else Text(text))
+            self._mark = end
+
+    def _wait(self, *, before: str = "", held: int | None = None) -> int:
+        """Give away the text before *held*, all of it by default, and keep what must be seen with the next chunk."""
+        self._emit(len(self._text) if held is None else held)
+        self._before = before
+        self._held = "" if held is None else self._text[held:]
+        return _WAIT
+
+    def _place(self, at: int) -> int:
+        """Return the position, from 1, of an index in what was not given away yet."""
+        return self._position - len(self._text) + at + 1

@@ -1,0 +1,668 @@
+"""
+Write text to a file below a root, so that the file is the old one or the new one and never anything between.
+
+A path is first resolved, symlinks included, and must then be below the root.
+What was resolved is opened from the root downwards, one name at a time, and no symlink is followed on that way:
+one that was put there after the check makes the opening fail, wherever it points to.
+Everything later goes through the directory's descriptor, never through a path again.
+
+The new content is written to a temporary file in the same directory, flushed, and given the file's name.
+That holds for append and insert too: what was there is copied first.
+Exports to one directory take turns, those of other processes included, or one of two appends at once would be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import logging
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import attrs
+
+from mama_structs.refs.store.text import printed
+from mama_structs.errors import (
+    DescriptorError,
+    DiskFull,
+    ExportDenied,
+    ExportError,
+    ExportExists,
+    ExportMissing,
+    InvalidParameter,
+    InvalidRange,
+    PathDenied,
+    shown,
+)
+from mama_structs.storage.files import NewFile
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not on Windows, where `_open_directory` refuses before a lock is needed
+    fcntl = None  # type: ignore[assignment]  # the name stands for a module, or for its absence
+
+_log = logging.getLogger("mama_structs")
+
+ExportMode = Literal["write", "append", "insert"]
+_MODES: Final = ("write", "append", "insert")
+
+_CHUNK: Final = 2**20
+# How often a file that others change at the same time is tried.
+_ATTEMPTS: Final = 10
+# Seconds to wait for other exports to the same directory.
+_PATIENCE: Final = 30.0
+_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.05
+
+_TEMPORARY: Final = re.compile(r"\.mama-structs-[0-9a-f]{16}\.tmp")
+# Seconds after which a temporary file is taken for left behind, and how many names of a directory are looked at.
+_STALE: Final = 3600.0
+_LOOKED_AT: Final = 1000
+
+_PRIVATE: Final = 0o600
+_PUBLIC: Final = 0o666  # less the umask
+
+# What Linux and macOS take; a file system that takes less says so itself.
+_NAME_BYTES: Final = 255
+_PATH_BYTES: Final = 4095
+_SHOWN: Final = 200
+
+# Windows has none of these: names could only be looked up by path, again and again.
+_NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+_ONLY_DIRECTORIES: Final = getattr(os, "O_DIRECTORY", 0)
+# Looked up once: what is called later may be a test's wrapper.
+_CONFINABLE: Final = bool(_NO_FOLLOW and _ONLY_DIRECTORIES) and (
+    {os.open, os.stat, os.mkdir, os.link, os.rename, os.unlink} <= os.supports_dir_fd
+)
+# Without O_NONBLOCK the opening of a FIFO waits for its other end.
+_COMMON: Final = _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_DIRECTORY: Final = os.O_RDONLY | _ONLY_DIRECTORIES | _COMMON
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NOT_A_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
+_MOVED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
+
+# Control characters, separators of lines, and signs that change in which order a name is shown.
+_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+_KINDS: Final = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symlink",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_BELOW: Final = "give a path relative to the root, without .. and ~"
+_NOTHING_DONE: Final = "nothing was written"
+_TRY_AGAIN: Final = "nothing was written; try again"
+_ANOTHER: Final = "choose another name"
+
+
+@attrs.frozen(kw_only=True)
+class FileResult:
+    """What an export did: characters and bytes put into the file, line breaks added included, and the file now."""
+
+    handle: str
+    path: str  # relative to the root, with slashes; symlinks followed
+    absolute_path: str
+    mode: ExportMode
+    chars_written: int
+    bytes_written: int
+    size: int
+    lines: int
+    created: bool
+    insert_at: int | None = None  # the line that the text begins at
+    line_breaks_added: int = 0
+
+
+# What the system may say, by its numbers: our error, what it says, and a hint.
+_FAILURES: Final = (
+    (_FULL, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
+    (_REFUSED, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
+    (_MOVED, PathDenied, "{} became something else while it was written: {}", _NOTHING_DONE),
+    ({errno.ENOENT}, ExportMissing, "{} cannot be written, its directory was removed: {}", _NOTHING_DONE),
+)
+
+
+def _spelt(path: str | os.PathLike[str]) -> str:
+    return path.__fspath__() if isinstance(path, os.PathLike) else path
+
+
+@attrs.define
+class FileOrder:
+    """What is to be written and under which conditions, see `RefStore.to_file`, and the errors that say it."""
+
+    text: str | bytes
+    path: str = attrs.field(converter=_spelt)
+    handle: str = attrs.field(kw_only=True)
+    mode: ExportMode = attrs.field(default="write", kw_only=True)
+    insert_at: int | None = attrs.field(default=None, kw_only=True)
+    create: bool = attrs.field(default=True, kw_only=True)
+    exist_ok: bool = attrs.field(default=True, kw_only=True)
+    parents: bool = attrs.field(default=False, kw_only=True)
+    lines: bool = attrs.field(default=False, kw_only=True)  # whether the text is whole lines, its last one included
+    by_model: bool = attrs.field(default=False, kw_only=True)
+    allow_hidden: bool = attrs.field(default=False, kw_only=True)
+    data: bytes = attrs.field(default=b"", init=False)  # a text in UTF-8, once everything was checked
+
+    @property
+    def shown(self) -> str:
+        """The path in messages: control characters escaped, and short."""
+        path = self.path
+        return repr(path) if len(path) <= _SHOWN else f"{path[:_SHOWN]!r}… ({len(path)} characters)"
+
+    def error(self, kind: type[ExportError], rule: str, hint: str | None = None) -> ExportError:
+        """Say which rule the file's path breaks."""
+        return kind(f"{self.shown} {rule}", path=self.path, handle=self.handle, hint=hint)
+
+    def denied(self, rule: str, hint: str = _BELOW) -> ExportError:
+        """Say that the path is none that may be written to."""
+        return self.error(PathDenied, rule, hint)
+
+    def invalid(self, rule: str, parameter: str = "file_path", hint: str | None = None) -> InvalidParameter:
+        """Say which rule a parameter breaks."""
+        return InvalidParameter(f"{parameter} {rule}", parameter=parameter, handle=self.handle, hint=hint)
+
+    def failed(self, error: OSError) -> DescriptorError:
+        """Make the error for what the operating system said."""
+        said = error.strerror or type(error).__name__
+        if error.errno == errno.ENAMETOOLONG:
+            return self.invalid(f"{self.shown} is too long for this file system", hint="use shorter names")
+        for numbers, kind, message, hint in _FAILURES:
+            if error.errno in numbers:
+                return kind(message.format(self.shown, said), path=self.path, handle=self.handle, hint=hint)
+        return self.error(ExportError, f"was not written: {said}")
+
+    def refuse_absent(self) -> None:
+        """Raise if the order cannot be carried out where there is no file."""
+        if not self.create:
+            raise self.error(ExportMissing, "does not exist, and create is False", "create=True makes it")
+        if self.insert_at not in (None, 1):
+            raise self.out_of_range(lines=0)
+
+    def refuse_existing(self) -> None:
+        """Raise if the order is for a new file only."""
+        if not self.exist_ok:
+            hint = "choose another name, or exist_ok=True"
+            raise self.error(ExportExists, "exists, and exist_ok is False", hint)
+
+    def refuse_unseen(self, parts: Iterable[str]) -> None:
+        """Raise if a model gave a name that nobody can read, or one that is hidden, unless the host allows these."""
+        if self.by_model and _UNSEEN.search(self.path):
+            raise self.denied("holds a control or bidirectional character", "use letters, digits and punctuation")
+        hidden = [part for part in parts if part.startswith(".") and part != "."]
+        if hidden and self.by_model and not self.allow_hidden:
+            rule = f"cannot be written: {hidden[0][:_SHOWN]!r} begins with a dot, and hidden names are not allowed"
+            raise self.denied(rule, "choose a name without a dot at its beginning")
+
+    def refuse_protected(self, status: os.stat_result) -> None:
+        """Raise if a model is to change what somebody made executable or read-only."""
+        is_program = status.st_mode & 0o111
+        if self.by_model and (is_program or not status.st_mode & stat.S_IWUSR):
+            raise self.denied(f"is {'executable' if is_program else 'read-only'}, and is not changed", _ANOTHER)
+
+    def out_of_range(self, *, lines: int) -> InvalidRange:
+        """Say that the file has no such line."""
+        got = printed(self.insert_at or 0)
+        message = f"insert_at must be 1 to {lines + 1} for {self.shown}, which has {lines} lines, got {got}"
+        return InvalidRange(message, valid=(1, lines + 1), handle=self.handle)
+
+
+def export(order: FileOrder, *, root: Path, kept: Path | None = None) -> FileResult:
+    """
+    Write a text to a file below a root, and never in *kept*: all or nothing, and as UTF-8.
+
+    It blocks, and may wait for other exports: from a loop it is run in a thread of its own.
+    A file keeps its permissions; missing directories that were made stay if the export fails.
+    An insert, and what is whole lines, gets a line break of the file's own kind where it would share a line with what
+    was there; whole lines end with one, too.
+    """
+    _check_path(order)
+    _check_parameters(order)
+    try:
+        return _carry_out(order, resolve_below(order, root, kept))
+    except DescriptorError:
+        raise  # some of them are OSErrors themselves
+    except OSError as error:
+        raise order.failed(error) from error
+
+
+def _check_parameters(order: FileOrder) -> None:
+    mode, insert_at = order.mode, order.insert_at
+    if not isinstance(order.text, str | bytes):
+        raise order.invalid(f"must be text, got {type(order.text).__name__}", "text")
+    if mode not in _MODES:
+        raise order.invalid(f"must be one of {', '.join(_MODES)}, got {shown(mode)}", "mode")
+    for name in ("create", "exist_ok", "parents", "lines"):
+        if not isinstance(flag := getattr(order, name), bool):
+            raise order.invalid(f"must be True or False, got {shown(flag)}", name)
+    if insert_at is not None and (not isinstance(insert_at, int) or isinstance(insert_at, bool)):
+        raise order.invalid(f"must be a line number, got {shown(insert_at)}", "insert_at")
+    if mode == "insert" and insert_at is None:
+        raise order.invalid("is needed with mode insert", "insert_at", "give a line, from 1")
+    if mode != "insert" and insert_at is not None:
+        raise order.invalid(f"is only for mode insert, not {mode}", "insert_at", "leave it out, or use mode insert")
+    try:
+        order.data = order.text if isinstance(order.text, bytes) else order.text.encode()
+    except UnicodeEncodeError as error:
+        # The cause would show the text.
+        message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
+        raise order.invalid(message, "text") from None
+
+
+# Which file is meant
+
+
+@attrs.frozen
+class _Place:
+    """A file below a root, all symlinks followed; *kept* is device and inode of what it must not be in."""
+
+    order: FileOrder
+    root: str
+    directories: tuple[str, ...]
+    name: str
+    kept: tuple[int, int] | None = None
+
+    def refuse_kept(self, status: os.stat_result) -> None:
+        """Raise if this is the directory that nothing may be written in, under whatever name."""
+        if (status.st_dev, status.st_ino) == self.kept:
+            raise self.in_kept()
+
+    def in_kept(self) -> ExportError:
+        rule = "cannot be written: this directory holds the session's own data"
+        return self.order.denied(rule, "choose another directory")
+
+
+def _check_path(order: FileOrder) -> None:
+    """Check everything about a path that can be said without looking at the disk."""
+    text = order.path
+    if not isinstance(text, str):
+        raise order.invalid(f"must be text, got {type(text).__name__}")
+    shown = order.shown
+    if not text:
+        raise order.invalid("must not be empty", hint="name a file, such as notes.md")
+    if "\0" in text:
+        raise order.invalid(f"must not hold a NUL character, got {shown}")
+    parts = text.split("/")
+    try:
+        longest, whole = max(len(part.encode()) for part in parts), len(text.encode())
+    except UnicodeEncodeError as error:
+        raise order.invalid(f"must not hold a lone surrogate, got {shown}") from error
+    if longest > _NAME_BYTES:
+        message = f"has a name of {longest} bytes, {_NAME_BYTES} are allowed: {shown}"
+        raise order.invalid(message, hint="use shorter names")
+    if whole > _PATH_BYTES:
+        raise order.invalid(f"is {whole} bytes long, {_PATH_BYTES} are allowed", hint="use a shorter path")
+    if text.startswith("~"):
+        raise order.denied("begins with ~, and ~ is not expanded", "for a file of that name put ./ before it")
+    if ".." in parts:
+        raise order.denied("has a part .., which is not allowed")
+    if parts[-1] in ("", "."):
+        raise order.denied("ends like a directory", "name a file in it")
+
+
+def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None) -> _Place:
+    """Follow all symlinks, and say which file below the root, and not in *kept*, is meant."""
+    base = os.path.realpath(root)
+    is_absolute = order.path.startswith("/")
+    prefix = f"{base.rstrip('/')}/"
+    asked = order.path if is_absolute else f"{prefix}{order.path}"
+    # For a model the last name is not followed: where it is that of a symlink, opening it refuses it.
+    followed, _, last = asked.rpartition("/") if order.by_model else (asked, "", "")
+    try:
+        resolved = f"{os.path.realpath(followed or '/').rstrip('/')}/{last}".rstrip("/")
+    except RecursionError as error:
+        raise order.denied("leads through too many symlinks") from error
+    except OSError as error:
+        # A link was there, and was none any more when it was to be read.
+        raise order.denied("changed while it was checked", _TRY_AGAIN) from error
+    if resolved == base:
+        raise order.denied("is the root itself, a directory", "name a file in it")
+    if not resolved.startswith(prefix):
+        # Nothing is said of what is there: a path could be used to find out which files exist elsewhere.
+        raise order.denied("is outside the root" if is_absolute else "leads out of the root through a symlink")
+    if len(os.fsencode(resolved)) > _PATH_BYTES:
+        raise order.invalid(f"is longer than {_PATH_BYTES} bytes with the root before it", hint="use a shorter path")
+    *directories, name = resolved[len(prefix) :].split("/")
+    order.refuse_unseen((*directories, name, *(() if is_absolute else order.path.split("/"))))
+    if kept is None:
+        return _Place(order, base, tuple(directories), name)
+    path = os.path.realpath(kept)
+    place = _Place(order, base, tuple(directories), name, _identity(path))
+    # What is below the root is looked at once more when it is opened; what is above is never opened.
+    is_above = place.kept is not None and place.kept in map(_identity, (Path(base), *Path(base).parents))
+    if is_above or f"{resolved}/".startswith(f"{path.rstrip('/')}/"):
+        raise place.in_kept()
+    return place
+
+
+def _identity(directory: str | Path) -> tuple[int, int] | None:
+    """Return device and inode, by which a directory is known under any name; None where there is none."""
+    try:
+        status = Path(directory).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+# Its directory, opened
+
+
+def _open_directory(place: _Place) -> int:
+    """Open the directory of a file without following any symlink; the caller closes it."""
+    order = place.order
+    if not _CONFINABLE:
+        rule = "was not written: this platform cannot open files relative to a directory"
+        hint = "without that nothing could be kept below the root; export on Linux or macOS"
+        raise order.error(ExportError, rule, hint)
+    try:
+        if not Path(place.root).exists():
+            order.refuse_absent()
+            Path(place.root).mkdir(parents=True, exist_ok=True)
+        directory = os.open(place.root, _DIRECTORY)
+    except OSError as error:
+        if error.errno not in _NOT_A_DIRECTORY:
+            raise
+        raise order.denied("cannot be written: the root for files is no directory", "give a directory") from error
+    try:
+        place.refuse_kept(os.fstat(directory))
+        for depth in range(len(place.directories)):
+            directory, left = _enter(place, depth, directory), directory
+            _quietly(os.close, left)
+            place.refuse_kept(os.fstat(directory))
+    except BaseException:
+        _quietly(os.close, directory)
+        raise
+    return directory
+
+
+def _enter(place: _Place, depth: int, directory: int, *, is_made: bool = False) -> int:
+    """Open one directory further down; make it if that is wanted."""
+    order, name = place.order, place.directories[depth]
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=directory)
+    except FileNotFoundError as error:
+        if is_made:
+            raise
+        if not order.parents:
+            where = "/".join(place.directories[: depth + 1])
+            rule = f"cannot be written: the directory {where[:_SHOWN]!r} does not exist"
+            raise order.error(ExportMissing, rule, "make it first, or choose a directory that exists") from error
+    except OSError as error:
+        if error.errno not in _NOT_A_DIRECTORY:
+            raise
+        raise _not_usable(place, depth, status_of(name, directory)) from error
+    order.refuse_absent()
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=directory)  # 0o777 less the umask
+        _sync(directory)
+    return _enter(place, depth, directory, is_made=True)
+
+
+def status_of(name: str, directory: int) -> os.stat_result | None:
+    """Look at what has this name in the directory, itself even if it is a symlink; None if there is nothing."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def kind_of(mode: int) -> str:
+    """Name the kind of a file, such as "a FIFO"."""
+    return _KINDS.get(stat.S_IFMT(mode), "something special")
+
+
+def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> ExportError:
+    """Say why a part of a path, the one at an index into its directories or the file behind them, cannot be used."""
+    order, parts = place.order, (*place.directories, place.name)[: depth + 1]
+    is_last = depth == len(place.directories)
+    part = "" if is_last else f"cannot be written: {'/'.join(parts)[:_SHOWN]!r} "
+    if found is None or (not is_last and stat.S_ISDIR(found.st_mode)):
+        return order.denied(f"{part}changed while it was opened", _TRY_AGAIN)
+    if not stat.S_ISLNK(found.st_mode):
+        rule = f"{part}is {kind_of(found.st_mode)}, no {'regular file' if is_last else 'directory'}"
+        return order.denied(rule, "choose another path")
+    if is_last and order.by_model:
+        return order.denied("is a symlink, and is not followed", _ANOTHER)
+    try:
+        os.path.realpath("/".join((place.root, *parts)), strict=True)
+    except (OSError, RecursionError) as error:
+        if isinstance(error, RecursionError) or error.errno == errno.ELOOP:
+            return order.denied(f"{part}is a symlink that leads in a circle", "choose another path")
+    # It was followed when it was checked, so it came later.
+    return order.denied(f"{part}became a symlink after it was checked", _NOTHING_DONE)
+
+
+def _quietly(function: Callable[..., object], *arguments: int) -> None:
+    """Close or unlock what was only read: nothing can be lost, whatever the system says."""
+    with contextlib.suppress(OSError):
+        function(*arguments)
+
+
+def _sync(directory: int) -> None:
+    """Make the names of a directory durable, as far as the file system can."""
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        # The change is there for all to see: who took this for an error would do it twice.
+        _log.warning("a directory of exported files could not be flushed: %s", error.strerror)
+
+
+# Writing
+
+
+class _Changed(Exception):
+    """Somebody else changed the file since it was opened; nothing was written, and it can be tried again."""
+
+
+@attrs.frozen
+class _Old:
+    """The file that is there: an open descriptor, and what the file was when it was opened."""
+
+    descriptor: int
+    status: os.stat_result
+    size: int  # of what is kept: nothing where the file is written anew
+
+    def chunks(self, start: int, end: int) -> Iterator[bytes]:
+        while start < end:
+            chunk = os.pread(self.descriptor, min(_CHUNK, end - start), start)
+            if not chunk:
+                raise _Changed
+            yield chunk
+            start += len(chunk)
+
+    def line_starts(self) -> Iterator[int]:
+        """Say where lines begin: at the beginning, and behind each line break."""
+        position = 0
+        yield position
+        for chunk in self.chunks(0, self.size):
+            yield from (position + found.end() for found in re.finditer(b"\n", chunk))
+            position += len(chunk)
+
+
+class _ExportDraft(NewFile):
+    """The temporary file, and how many lines were written to it."""
+
+    line_breaks = 0
+    last = b""
+
+    def write(self, data: bytes | memoryview) -> None:
+        super().write(data)
+        self.line_breaks += bytes(data).count(b"\n")
+        self.last = bytes(data[-1:]) or self.last
+
+
+def _carry_out(order: FileOrder, place: _Place) -> FileResult:
+    if _TEMPORARY.fullmatch(place.name):
+        raise order.denied("has a name that is kept for temporary files", _ANOTHER)
+    with contextlib.ExitStack() as stack:
+        directory = _open_directory(place)
+        stack.callback(_quietly, os.close, directory)
+        if _lock(directory, order):
+            # Not left to the closing: a child forked meanwhile has the descriptor too.
+            stack.callback(_quietly, fcntl.flock, directory, fcntl.LOCK_UN)
+            _sweep(directory)
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(_Changed):
+                return _attempt(order, place, directory)
+        raise order.error(ExportError, "was not written: others keep changing it", "try again later")
+
+
+def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
+    """Carry out the order once; raise `_Changed` where somebody else was faster."""
+    with contextlib.ExitStack() as stack:
+        old = _open_old(order, place, directory)
+        if old is None:
+            order.refuse_absent()
+        else:
+            stack.callback(_quietly, os.close, old.descriptor)
+        keep, before, after = _splice(order, old)
+        name = f".mama-structs-{secrets.token_hex(8)}.tmp"
+        try:
+            # Private where the old file's permissions are set at the end; else those that the umask gives, which only
+            # the kernel can read without a race.
+            draft = _ExportDraft(name, dir_fd=directory, mode=_PUBLIC if old is None else _PRIVATE)
+        except FileExistsError as error:
+            raise _Changed from error
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=directory)
+            raise
+        stack.callback(draft.discard)
+        _fill(draft, [before, order.data, after], keep, old)
+        if old is not None and (order.mode != "write" or order.by_model):
+            now = status_of(place.name, directory)
+            if now is None or _version(now) != _version(old.status):
+                # A program that does not take turns wrote to what was copied.
+                raise _Changed
+        try:
+            may_replace = order.exist_ok and order.mode == "write" and not order.by_model
+            draft.publish(place.name, replace=old is not None or may_replace)
+        except FileExistsError as error:
+            order.refuse_existing()
+            raise _Changed from error
+        draft.discard()
+        _sync(directory)
+        path = "/".join((*place.directories, place.name))
+        return FileResult(
+            handle=order.handle,
+            path=path,
+            absolute_path=f"{place.root.rstrip('/')}/{path}",
+            mode=order.mode,
+            chars_written=len(before) + (len(order.text) if isinstance(order.text, str) else 0) + len(after),
+            bytes_written=len(before) + len(order.data) + len(after),
+            size=draft.size,
+            lines=draft.line_breaks + (draft.last not in (b"", b"\n")),
+            created=old is None,
+            insert_at=order.insert_at,
+            line_breaks_added=bool(before) + bool(after),
+        )
+
+
+def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
+    """Open the file that is there, or return None; for writing, since what may not be written is not replaced."""
+    found = status_of(place.name, directory)
+    if found is None:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise _not_usable(place, len(place.directories), found)
+    order.refuse_existing()
+    order.refuse_protected(found)
+    try:
+        access = os.O_WRONLY if order.mode == "write" else os.O_RDWR
+        descriptor = os.open(place.name, access | _COMMON, dir_fd=directory)
+    except FileNotFoundError as error:
+        raise _Changed from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _not_usable(place, len(place.directories), status)
+        order.refuse_protected(status)
+    except BaseException:
+        _quietly(os.close, descriptor)
+        raise
+    return _Old(descriptor, status, 0 if order.mode == "write" else status.st_size)
+
+
+def _splice(order: FileOrder, old: _Old | None) -> tuple[int, bytes, bytes]:
+    """Say behind how many old bytes the text goes, and which line breaks it needs at both ends."""
+    is_cut = bool(order.data) and not order.data.endswith(b"\n")
+    if old is None or not old.size:
+        if order.insert_at not in (None, 1):
+            raise order.out_of_range(lines=0)
+        own = b"\r\n" if b"\r\n" in order.data else b"\n"
+        return 0, b"", own if order.lines and is_cut else b""
+    first = next(itertools.islice(old.line_starts(), 1, None), 0)
+    line_break = b"\r\n" if b"".join(old.chunks(max(first - 2, 0), first)) == b"\r\n" else b"\n"
+    after = line_break if order.lines and is_cut else b""
+    ends_in_line = b"".join(old.chunks(old.size - 1, old.size)) != b"\n"
+    before = line_break if order.data and ends_in_line else b""
+    if order.mode == "append":
+        return old.size, before if order.lines else b"", after
+    line = 0
+    for line, start in enumerate(old.line_starts(), 1):
+        if line == order.insert_at and start < old.size:
+            return start, b"", line_break if is_cut else b""
+    lines = line - 1 + ends_in_line
+    if order.insert_at != lines + 1:
+        raise order.out_of_range(lines=lines)
+    return old.size, before, after
+
+
+def _fill(draft: _ExportDraft, parts: list[bytes], keep: int, old: _Old | None) -> None:
+    """Write what is new between the old bytes before and after *keep*, and flush it."""
+    before, after = ((), ()) if old is None else (old.chunks(0, keep), old.chunks(keep, old.size))
+    for chunk in itertools.chain(before, parts, after):
+        draft.write(chunk)
+    if old is not None:
+        mine = os.fstat(draft.fd)
+        if (mine.st_uid, mine.st_gid) != (old.status.st_uid, old.status.st_gid):
+            # Only a superuser may give files away; for all others the new file is their own.
+            with contextlib.suppress(OSError):
+                os.fchown(draft.fd, old.status.st_uid, old.status.st_gid)
+        os.fchmod(draft.fd, stat.S_IMODE(old.status.st_mode) & 0o777)
+    draft.close()
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _lock(directory: int, order: FileOrder) -> bool:
+    """Wait for other exports to this directory; tell whether it is now certain that there are none."""
+    give_up, pause = time.monotonic() + _PATIENCE, _PAUSE
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > give_up:
+                rule = f"was not written: its directory was in use for {_PATIENCE:g} s"
+                hint = "another export is under way there; try again later"
+                raise order.error(ExportError, rule, hint) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        except OSError:
+            return False  # a file system without locks
+        else:
+            return True
+
+
+def _sweep(directory: int) -> None:
+    """Remove what killed processes left long ago; who would still write to it has not the turn that this export has."""
+    before = time.time() - _STALE
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in itertools.islice(entries, _LOOKED_AT):
+            status = status_of(entry.name, directory) if _TEMPORARY.fullmatch(entry.name) else None
+            is_own = status is not None and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            if status is not None and is_own and status.st_mtime < before:
+                os.unlink(entry.name, dir_fd=directory)

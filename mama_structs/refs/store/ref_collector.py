@@ -1,0 +1,299 @@
+"""From what a model wrote to the refs in it: the pieces of a message are scanned, and what they mark is collected."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from mama_structs._internal.offload import SYNC_CHARS, SYNC_REFS, Load, check_inline, measure
+from mama_structs._internal.reprs import briefly
+from mama_structs.refs.store.entries import Ref
+from mama_structs.refs.messages.provider_messages import DeltaReader, describe_item, may_be_chunk, said_by_model
+from mama_structs.refs.markup.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, ref_id_in
+from mama_structs.errors import InvalidArgument, SessionClosed
+
+_log = logging.getLogger("mama_structs")
+
+_BREAKS: Final = ("\r\n", "\n")
+
+
+def trimmed(text: str, *, closed: bool = True) -> str:
+    r"""
+    Drop one line break after an opening tag and one before the closing tag, and nothing else.
+
+    A line break is ``\n`` or ``\r\n``.
+    After a tag that ended its line in ``\n`` a ``\r`` at the end is content: what was put on lines of its own comes
+    back exactly.
+    """
+    opening = next((kind for kind in _BREAKS if text.startswith(kind)), "")
+    text = text[len(opening) :]
+    kinds = ("\n",) if opening == "\n" else _BREAKS
+    closing = next((kind for kind in kinds if closed and text.endswith(kind)), "")
+    return text[: len(text) - len(closing)]
+
+
+@attrs.define
+class MarkedText:
+    """A ref before it is stored: its tag, its place in all that was scanned (from 1), and in the visible text."""
+
+    id: str
+    attributes: Mapping[str, str]
+    position: int
+    begin: int
+    end: int = -1
+    behind: int = -1
+    complete: bool = False
+
+
+@attrs.frozen
+class Collected:
+    """What one message holds: refs by opening tags, what the parser said, all that was scanned, and it without tags."""
+
+    marked: tuple[MarkedText, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    text: str = attrs.field(repr=False)
+    visible: str = attrs.field(repr=False)
+
+    def content(self, marked: MarkedText) -> str:
+        """Return a ref's content: without the tags of refs inside, and without one line break at each end."""
+        # On demand: the contents of nested refs may together be 64 times the text.
+        return trimmed(self.visible[marked.begin : marked.end], closed=marked.complete)
+
+    def compact(self, stored: Mapping[int, Ref]) -> str:
+        """Return the text with a mention in place of each outermost ref, those that are *stored*, by position."""
+        parts: list[str] = []
+        at = 0
+        for marked in self.marked:
+            ref = stored.get(marked.position)
+            if ref is not None and marked.position > at:
+                parts += self.text[at : marked.position - 1], mention(ref)
+                at = marked.behind - 1
+        return "".join([*parts, self.text[at:]])
+
+
+def refs_load(pieces: Sequence[str]) -> Load:
+    """Return the size of a message; its items are its tags, of which a ref has two."""
+    tags = sum(lowered.count("<ref") + lowered.count("</ref") for lowered in map(str.lower, pieces))
+    return Load(sum(map(len, pieces)), tags)
+
+
+def message_load(message: object) -> Load:
+    """Return the size of a message; of a short one its tags count, too."""
+    load = measure(message)
+    return refs_load(said_by_model(message)) if load.is_inline else load
+
+
+def check_refs(name: str, pieces: Sequence[str], *, hint: str) -> None:
+    """Raise `InvalidArgument` if a synchronous call may not parse a message."""
+    load = refs_load(pieces)
+    check_inline(name, Load(load.chars), hint=hint)
+    if load.items > 2 * SYNC_REFS:
+        message = f"{name} must have at most {SYNC_REFS:,} refs in a synchronous call, got about {load.items // 2:,}"
+        raise InvalidArgument(message, hint=hint)
+
+
+def mention(ref: Ref) -> str:
+    """Name a ref where it stood, in a tag that stores nothing."""
+    state = "" if ref.complete else ' complete="false"'
+    return f'<ref id="{ref.id}" lines="{ref.lines}"{state}/>'
+
+
+_MENTION: Final = re.compile(r'<ref id="([^"<>]{1,256})" lines="[0-9]{1,9}"(?: complete="false")?/>')
+
+
+def mentioned(text: str) -> Iterator[str]:
+    """Give the ids that a text mentions, as `mention` writes them."""
+    for match in _MENTION.finditer(text):
+        if (ref_id := ref_id_in(match[1])) is not None:
+            yield ref_id
+
+
+class Collector:
+    """Scans the pieces of one message, none of which goes on in the next; without *marks*, tags are text."""
+
+    def __init__(self, *, marks: bool = True) -> None:
+        self._marks = marks
+        self._parser = RefParser()
+        self._fed: list[str] = []
+        self._before = 0  # Characters of the pieces before this one.
+        self._visible: list[str] = []
+        self._shown = 0
+        self._open: list[MarkedText] = []
+        self._marked: list[MarkedText] = []
+        self._diagnostics: list[Diagnostic] = []
+
+    @property
+    def count(self) -> int:
+        """How many refs and diagnostics were found."""
+        return len(self._marked) + len(self._diagnostics)
+
+    def feed(self, chunk: str) -> list[Event]:
+        """Scan the next part of the piece and return what is known by now."""
+        self._fed.append(chunk)
+        return self._take(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
+
+    def end_piece(self) -> list[Event]:
+        """Say that what comes next is a text of its own."""
+        events = self._take(self._parser.close())
+        self._before += self._parser.position
+        self._parser = RefParser()
+        return events
+
+    def finish(self) -> Collected:
+        """Return what was found, after the last `end_piece`."""
+        texts = "".join(self._fed), "".join(self._visible)
+        return Collected(tuple(self._marked), tuple(self._diagnostics), *texts)
+
+    def _take(self, events: Sequence[Event]) -> list[Event]:
+        return [self._taken(event) for event in events]
+
+    def _taken(self, event: Event) -> Event:
+        if isinstance(event, Text | RefText):
+            self._visible.append(event.text)
+            self._shown += len(event.text)
+            return event
+        moved = attrs.evolve(event, position=event.position + self._before)
+        if isinstance(moved, RefStart):
+            self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._shown))
+            self._marked.append(self._open[-1])
+        elif isinstance(moved, RefEnd):
+            closed = self._open.pop()
+            closed.end, closed.behind, closed.complete = self._shown, moved.position, moved.complete
+        else:
+            self._diagnostics.append(moved)
+        return moved
+
+
+@attrs.frozen(kw_only=True, field_transformer=briefly)
+class Ingested:
+    """
+    What one message of a model held.
+
+    Args:
+        refs: The stored refs, in order of their opening tags.
+        diagnostics: What its author may not have meant, in order of positions; worth telling the model.
+        text: The text that was scanned, as it came.
+        visible: The same without the tags of refs, for people.
+        compact: The same with ``<ref id="x" lines="30"/>`` in place of each stored ref, for the history.
+            Such a tag stores nothing when it is read again.
+
+    """
+
+    refs: tuple[Ref, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    text: str = attrs.field(repr=False)
+    visible: str = attrs.field(repr=False)
+    compact: str = attrs.field(repr=False)
+
+
+def unreadable(item: str) -> Diagnostic:
+    """Return the diagnostic for an item of a message that was skipped, named by `describe_item`."""
+    return Diagnostic("unreadable", None, 1, f"{item} could not be read: refs in it were not stored")
+
+
+class RefStream:
+    """
+    Takes a model's answer as it comes: ``feed`` every chunk, then ``close``.
+
+    Chunks may be cut anywhere: what is stored is the same as for the whole answer in one piece.
+    `RefStore.stream` makes one.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        store: Callable[[Collected], Ingested],
+        store_any: Callable[[Load, Collected], Awaitable[Ingested]],
+    ) -> None:
+        self._collector = collector
+        self._deltas = DeltaReader()
+        self._store = store
+        self._store_any = store_any
+        self._result: Ingested | None = None
+        self._skipped: list[Diagnostic] = []
+        self._finishing: Collected | None = None
+        self._storing = asyncio.Lock()
+        self._chars = 0
+
+    def __repr__(self) -> str:
+        return f"<RefStream{', closed' if self._result is not None else ''}>"
+
+    def feed(self, chunk: object) -> list[Event]:
+        """
+        Parse the next chunk and return the events that are known by now, to be shown to people.
+
+        A chunk of an unknown form adds nothing. It is logged, and reported among the diagnostics of `close`.
+
+        Args:
+            chunk: Text, or a stream event of the ``anthropic`` or ``openai`` packages (objects or dicts).
+
+        Raises:
+            InvalidArgument: *chunk* is a whole message, or a value that no stream yields; or it has more than
+                1,000,000 characters or 1,000 refs.
+            SessionClosed: The stream was closed.
+
+        """
+        if self._result is not None or self._finishing is not None:
+            raise SessionClosed("the stream was closed", hint="take another one for the next answer: stream()")
+        try:
+            delta = self._deltas.read(chunk)
+        except InvalidArgument:
+            if not may_be_chunk(chunk):
+                raise
+            # The rest of the stream must still be read.
+            self._skip(chunk)
+            return []
+        if delta is None:
+            return []
+        check_refs("chunk", [delta.text], hint="feed it in several chunks, with await asyncio.sleep(0) between them")
+        self._chars += len(delta.text)
+        events = self._collector.end_piece() if delta.starts_piece else []
+        return [*events, *self._collector.feed(delta.text)] if delta.text else events
+
+    def close(self) -> Ingested:
+        """
+        Store the refs, and return them; idempotent.
+
+        Raises:
+            InvalidArgument: The answer has more than 1,000,000 characters or 1,000 refs, for which there is `finish`.
+
+        """
+        if self._result is None:
+            count = self._collector.count
+            if self._chars > SYNC_CHARS or count > SYNC_REFS:
+                message = (
+                    f"a synchronous call stores at most {SYNC_CHARS:,} characters and {SYNC_REFS:,} refs, "
+                    f"got {self._chars:,} characters and {count:,} refs and diagnostics"
+                )
+                raise InvalidArgument(message, hint="await stream.finish(), which stores them in a thread")
+            self._result = self._with_skipped(self._store(self._collected()))
+        return self._result
+
+    async def finish(self) -> Ingested:
+        """Store the refs of an answer of any size, in a thread if it is large, and return them; idempotent."""
+        async with self._storing:
+            if self._result is None:
+                load = Load(self._chars, 2 * self._collector.count)
+                self._result = self._with_skipped(await self._store_any(load, self._collected()))
+        return self._result
+
+    def _collected(self) -> Collected:
+        if self._finishing is None:
+            self._collector.end_piece()
+            self._finishing = self._collector.finish()
+        return self._finishing
+
+    def _with_skipped(self, ingested: Ingested) -> Ingested:
+        return attrs.evolve(ingested, diagnostics=(*ingested.diagnostics, *self._skipped))
+
+    def _skip(self, chunk: object) -> None:
+        item = describe_item(chunk, "a chunk")
+        # One diagnostic per type: a stream may have thousands of chunks.
+        if (diagnostic := unreadable(item)) not in self._skipped:
+            _log.warning("%s cannot be read and is skipped", item)
+            self._skipped.append(diagnostic)

@@ -1,0 +1,458 @@
+"""
+What models are shown: results as elements whose text is the content as it is, and what a system prompt says.
+
+The text is not escaped, which would cost half as much again in code, and models copy the entities.
+So that no content can close its quotation, both tags of an element carry an ``end`` that nobody can guess wherever
+the content looks as if it held a tag of ours. Attributes and messages are escaped.
+Control characters other than tab and line breaks become U+FFFD, and the element says how often.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, TypeVar
+
+import attrs
+
+from mama_structs._internal.budget import Budget
+from mama_structs._internal.prompt_quoting import UNSEEN
+from mama_structs._internal.reprs import counted
+from mama_structs.refs.store.entries import Descriptor, Entry, Ref
+from mama_structs.refs.store.export import FileResult
+from mama_structs.refs.markup.parser import ID_RULE
+from mama_structs.refs.store.text_search import Match, SearchResult
+from mama_structs.refs.store.text import Excerpt, Preview
+from mama_structs.errors import MamaStructsError
+from mama_structs.settings import DescriptorSettings
+
+# U+0085 is a line break, and the last ones have no place in XML 1.0 or in UTF-8.
+_FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_REPLACEMENT: Final = "\ufffd"
+_TAGS: Final = (
+    "fd_content",
+    "fd_error",
+    "fd_extraction",
+    "fd_file_result",
+    "fd_matches",
+    "fd_result",
+    "ref_content",
+    "ref_list",
+    "ref_stored",
+    "stored_handles",
+    "file_descriptor_instructions",
+    "reference_id_instructions",
+    "message",
+    "omitted",
+    "recalled",
+    "match",
+    "head",
+    "tail",
+    "ref",
+    "fd",
+)
+_NAMES: Final = "|".join(f"[{UNSEEN}]*+".join(name) for name in _TAGS)
+# Possessive, so that a run of blanks is gone through once.
+_LIKE_A_TAG: Final = re.compile(rf"<[\s{UNSEEN}]*+(?:/[\s{UNSEEN}]*+)?+(?:{_NAMES})(?![A-Za-z0-9_])", re.IGNORECASE)
+_LONGEST: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
+# Of a handle that is none, and of anything else that a caller made up.
+_LONGEST_OTHER: Final = 100
+# Characters that reading on asks for at the least.
+_LEAST_ON: Final = 4_000
+# Characters of a short element in a list.
+_ROW: Final = 80
+
+Attribute = str | int | bool | None
+E = TypeVar("E", Ref, Entry)
+
+
+def start_tag(name: str, attributes: Mapping[str, Attribute], *, empty: bool = False) -> str:
+    """Return a start tag, *empty* if the element ends here; attributes whose value is None are left out."""
+    written = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items() if value is not None)
+    return f"<{name}{written}{'/' if empty else ''}>"
+
+
+def message(text: str) -> str:
+    """Return a message of ours."""
+    return f"<message>{_escaped(_FORBIDDEN.sub(_REPLACEMENT, text))}</message>"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _attribute(value: Attribute) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = _escaped(_FORBIDDEN.sub(_REPLACEMENT, str(value)))
+    # A parser would read each of these as a blank.
+    for character, written in (('"', "&quot;"), ("\n", "&#10;"), ("\t", "&#9;"), ("\r", "&#13;")):
+        text = text.replace(character, written)
+    return text
+
+
+def _clipped(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """Return attributes of which none is long."""
+    longest = {key: _LONGEST.get(key, _LONGEST_OTHER) for key in attributes}
+    return {
+        key: f"{value[: longest[key]]}…" if isinstance(value, str) and len(value) > longest[key] else value
+        for key, value in attributes.items()
+    }
+
+
+@attrs.frozen
+class Rendering:
+    """How one store's answers are written: none passes the budget, and no content closes its own quotation."""
+
+    budget: Budget
+    _secret: bytes = attrs.field(factory=lambda: secrets.token_bytes(16), init=False, repr=False, eq=False)
+
+    def quoted(self, name: str, attributes: Mapping[str, Attribute], text: str) -> str:
+        """Return an element around a text as it is; where characters were replaced, ``replaced`` says how many."""
+        clean, replaced = _FORBIDDEN.subn(_REPLACEMENT, text)
+        end = self._end(text) if _LIKE_A_TAG.search(text) else None
+        start = start_tag(name, {**attributes, "replaced": replaced or None, "end": end})
+        return f"{start}{clean}{start_tag(f'/{name}', {'end': end})}"
+
+    def _end(self, text: str) -> str:
+        """Return what only this store can have made of a text, and what the text does not hold."""
+        data, key, end = text.encode(errors="surrogatepass"), self._secret, ""
+        while not end or end in text:
+            key = hashlib.blake2b(data, key=key, digest_size=16).digest()
+            end = key[:4].hex()
+        return end
+
+    # What was read
+
+    def content(self, excerpt: Excerpt) -> str:
+        """Show what was read, or as much of it as the budget holds."""
+        about: dict[str, Attribute] = {"fd": excerpt.handle, "page": excerpt.page, "pages": excerpt.pages}
+        totals: dict[str, Attribute] = {"total_lines": excerpt.total_lines, "total_chars": excerpt.total_chars}
+
+        def tag(place: Mapping[str, Attribute]) -> dict[str, Attribute]:
+            return {**about, **place, **totals}
+
+        return self._lines(excerpt, tag) if excerpt.mode == "line" else self._part("fd_content", excerpt, tag)
+
+    def ref(self, ref: Ref, excerpt: Excerpt) -> str:
+        """Show a ref, of which *excerpt* is the whole, or as much of it as the budget holds."""
+        about = _about_ref(ref)
+
+        def tag(place: Mapping[str, Attribute]) -> dict[str, Attribute]:
+            shown = {"shown_lines": place["lines"], "shown_chars": place["chars"]} if place["next"] else {}
+            return {**about, **shown, **{key: value for key, value in place.items() if key not in {"lines", "chars"}}}
+
+        return self._part("ref_content", excerpt, tag)
+
+    def _part(self, name: str, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
+        """Show the first characters of an excerpt, up to a line's end where that costs at most half of them."""
+        text = excerpt.text
+
+        def shown(length: int) -> str:
+            return self.quoted(name, tag(_place(excerpt, length)), text[:length])
+
+        length = self.budget.most(len(text), shown)
+        if length < len(text):
+            length = text.rfind("\n", length // 2, length) + 1 or length
+            length -= length > 1 and text[length - 1] == "\r" and text[length] == "\n"
+        return shown(length)
+
+    def _lines(self, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
+        """Show numbered lines, or the beginning of one that is longer than the budget."""
+        lines, first = excerpt.text.removesuffix("\n").split("\n"), excerpt.first_line
+        ends = [*accumulate(len(line) + 1 for line in lines)]
+        ends[-1] = len(excerpt.text)
+
+        def shown(count: int) -> str:
+            place = _place(excerpt, ends[count - 1])
+            if count < len(lines):
+                # As many again: whoever asks for the few that are left over goes on by few from then on.
+                following = first + count
+                place["next"] = _call(excerpt, "line", following, min(len(lines), excerpt.total_lines - following + 1))
+            return self.quoted("fd_content", tag(place), _numbered(first, lines[:count]))
+
+        def shown_of_one(length: int) -> str:
+            place = _place(excerpt, length)
+            place["next"] = _call(excerpt, "char", excerpt.first_char + length, ends[0] - length)
+            return self.quoted("fd_content", tag(place), f"\n{first}\t{lines[0][:length]}")
+
+        if count := self.budget.most(len(lines), shown):
+            return shown(count)
+        return shown_of_one(max(1, self.budget.most(len(lines[0]), shown_of_one)))
+
+    def extraction(self, excerpt: Excerpt, made: Descriptor) -> str:
+        """Show that a part was stored as a descriptor of its own."""
+        attributes = {"fd": excerpt.handle, "new_fd": made.handle, **_place(excerpt, len(excerpt.text)), "next": None}
+        about = f"{made.handle} now holds {counted(made.chars, 'character')} of {excerpt.handle}"
+        return _parts("fd_extraction", attributes, [message(about)])
+
+    def result(self, descriptor: Descriptor, shown: Preview) -> str:
+        """Show what was too large: its size, its beginning and its end, and what is left out between."""
+        content = descriptor.content
+        attributes: dict[str, Attribute] = {
+            "fd": descriptor.handle,
+            "source": descriptor.source,
+            "chars": content.chars,
+            "lines": content.lines,
+            "pages": descriptor.pages,
+            "category": descriptor.category,
+        }
+        parts = [message(_about(descriptor, shown))]
+        if shown.head:
+            place: dict[str, Attribute] = {"lines": _span(shown.head_lines), "chars": f"1-{len(shown.head)}"}
+            parts.append(self.quoted("head", {**place, "truncated": shown.head_ends_in_line or None}, shown.head))
+        if shown.omitted_chars:
+            omitted = {"chars": _span(shown.omitted_range), "lines": _span(shown.omitted_lines)}
+            parts.append(start_tag("omitted", omitted, empty=True))
+        if shown.tail:
+            first = content.chars - len(shown.tail) + 1
+            place = {"lines": _span(shown.tail_lines), "chars": f"{first}-{content.chars}"}
+            parts.append(self.quoted("tail", {**place, "continued": shown.tail_starts_in_line or None}, shown.tail))
+        return _parts("fd_result", attributes, parts)
+
+    # What there is
+
+    def refs(self, refs: Sequence[Ref], *, start: int = 1, category: str | None = None) -> str:
+        """List refs, which are those of *category*, from the one at *start* (from 1), as many as the budget holds."""
+        only = "" if category is None else f"category='{category}', "
+        rows = _Elements(refs[start - 1 :])
+
+        def shown(count: int) -> str:
+            following = start + count
+            attributes: dict[str, Attribute] = {
+                "count": len(refs),
+                "start": start if start > 1 else None,
+                "next": f"list_refs({only}start={following})" if following <= len(refs) else None,
+            }
+            return _parts("ref_list", attributes, rows.first(count))
+
+        return shown(self.budget.most(len(rows), shown, each=_ROW))
+
+    def handles(self, entries: Sequence[Entry]) -> str:
+        """List what is stored, for a system prompt, the newest first, as much as the budget holds."""
+        rows = _Elements(newest_first(entries))
+
+        def shown(count: int) -> str:
+            number = count if count < len(rows) else None
+            return _parts("stored_handles", {"count": len(rows), "shown": number}, rows.first(count))
+
+        return shown(self.budget.most(len(rows), shown, each=_ROW))
+
+    def matches(self, result: SearchResult) -> str:
+        """Show what a search found and where: as many matches, and as much around one, as the budget holds."""
+        found = result.matches
+        context = max((max(len(match.before), len(match.after)) for match in found), default=0)
+
+        def shown(count: int, *, context: int = context, width: int | None = None) -> str:
+            following = found[count].char if count < len(found) else result.next_start
+            attributes: dict[str, Attribute] = {
+                "fd": result.handle,
+                "count": count,
+                "total": result.total,
+                "more": following is not None or None,
+                "next": None if following is None else f"the same with start={following}",
+            }
+            return _parts("fd_matches", attributes, [self._match(one, context, width) for one in found[:count]])
+
+        count = self.budget.most(len(found), shown)
+        if count or not found:
+            return shown(count)
+        context = self.budget.most(context, lambda context: shown(1, context=context))
+        if self.budget.holds(answer := shown(1, context=context)):
+            return answer
+        widest = max(len(match.prefix) + len(match.text) + len(match.suffix) for match in found[:1])
+        return shown(1, context=0, width=self.budget.most(widest, lambda width: shown(1, context=0, width=width)))
+
+    def _match(self, match: Match, context: int, width: int | None) -> str:
+        """Show a match in its lines, with *context* others around, cut after *width* characters."""
+        own = f"{match.prefix}{match.text}{'' if match.text_cut else match.suffix}"
+        lines = own.removesuffix("\n").split("\n")
+        before, after = match.before[len(match.before) - context :] if context else (), match.after[:context]
+        numbered = [
+            *((line.number, line.text) for line in before),
+            *enumerate(lines if width is None else [own[:width].partition("\n")[0]], match.line),
+            *((line.number, line.text) for line in after),
+        ]
+        cut = match.prefix_cut or match.text_cut or match.suffix_cut or width is not None
+        place: dict[str, Attribute] = {
+            "line": match.line if match.last_line == match.line else f"{match.line}-{match.last_line}",
+            "char": match.char,
+            "length": match.length,
+            "cut": cut or any(line.cut for line in (*before, *after)) or None,
+        }
+        return self.quoted("match", place, "".join(["\n", *(f"{number}\t{text}\n" for number, text in numbered)]))
+
+    # What was done
+
+    def stored(self, ref: Ref) -> str:
+        """Show that a ref was stored."""
+        attributes: dict[str, Attribute] = {"id": ref.id, "version": ref.version, "lines": ref.lines}
+        return start_tag("ref_stored", {**attributes, "chars": ref.chars}, empty=True)
+
+    def file_result(self, result: FileResult) -> str:
+        """Show what was written to a file."""
+        attributes: dict[str, Attribute] = {
+            "fd": result.handle,
+            "file_path": result.path,
+            "mode": result.mode,
+            "chars": result.chars_written,
+            "bytes": result.bytes_written,
+            "size": result.size,
+            "lines": result.lines,
+            "new_file": result.created,
+            "insert_at": result.insert_at,
+        }
+        verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}
+        path = str(_clipped({"file_path": result.path})["file_path"])
+        now = f"{counted(result.lines, 'line')} and {counted(result.size, 'byte')}"
+        about = f"{result.handle} {verb[result.mode]} {path}, which now has {now}"
+        return _parts("fd_file_result", _clipped(attributes), [message(about)])
+
+    def error(self, error: MamaStructsError, *, handle: str | None = None) -> str:
+        """Show what went wrong and what to do about it; *handle* where the error does not say what it was about."""
+        attributes = _clipped({"type": error.type, "fd": getattr(error, "handle", None) or handle})
+        lines = getattr(error, "candidates", ())
+        see = f"; see {'; '.join(lines)}" if lines else ""
+        text = f"{error.args[0]}{see}{f' ({error.hint})' if error.hint else ''}"
+
+        def shown(length: int) -> str:
+            return _parts("fd_error", attributes, [message(text if length == len(text) else f"{text[:length]}…")])
+
+        return shown(self.budget.most(len(text), shown))
+
+
+def newest_first(entries: Sequence[E]) -> list[E]:
+    """Return entries in order of their times, the last one first."""
+    return sorted(entries, key=lambda entry: entry.created_at)[::-1]
+
+
+class _Elements:
+    """The elements of a list, each made when it is first shown: of ten thousand, a hundred are."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self._made: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def first(self, count: int) -> list[str]:
+        """Return the first elements."""
+        self._made += map(_row, self._entries[len(self._made) : count])
+        return self._made[:count]
+
+
+def _row(entry: Entry) -> str:
+    if isinstance(entry, Ref):
+        return start_tag("ref", _about_ref(entry), empty=True)
+    about: dict[str, Attribute] = {
+        "fd": entry.handle,
+        "source": entry.source,
+        "lines": entry.lines if entry.is_text else None,
+        "chars": entry.chars if entry.is_text else None,
+        "mime_type": None if entry.is_text else entry.mime_type,
+        "bytes": None if entry.is_text else entry.size,
+    }
+    return start_tag("fd", _clipped(about), empty=True)
+
+
+def _place(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
+    """Say where the first characters of an excerpt stand, and with which call what comes after them is read."""
+    last, whole = excerpt.first_char - 1 + length, length == len(excerpt.text)
+    if not whole:
+        following = _call(excerpt, "char", last + 1, len(excerpt.text) - length)
+    elif excerpt.next_start is None or excerpt.mode == "all":
+        following = None
+    else:
+        # What was asked for may be the little that an answer had no room for, and is no measure of what comes then.
+        count = max(excerpt.count, _LEAST_ON) if excerpt.mode == "char" else excerpt.count
+        following = _call(excerpt, excerpt.mode, excerpt.next_start, count)
+    return {
+        "lines": f"{excerpt.first_line}-{excerpt.first_line + excerpt.text.count(chr(10), 0, max(0, length - 1))}",
+        "chars": f"{excerpt.first_char}-{last}" if length else "none",
+        "continued": excerpt.starts_in_line or None,
+        "truncated": (excerpt.ends_in_line if whole else excerpt.text[length - 1] != "\n") or None,
+        "next": following,
+        "remaining_chars": excerpt.total_chars - last or None,
+    }
+
+
+def _call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
+    """Say with which arguments to read on."""
+    if mode == "page":
+        where = f"page={start}" if count == 1 else f"start={start}, count={count}"
+    else:
+        where = f"mode='{mode}', start={start}, count={count}"
+    return f"read_fd(fd='{excerpt.handle}', {where})"
+
+
+def _numbered(first: int, lines: Sequence[str]) -> str:
+    """Return lines with their numbers, beginning on a line of its own."""
+    return "".join(["\n", *(f"{number}\t{line}\n" for number, line in enumerate(lines, first))])
+
+
+def _about_ref(ref: Ref) -> dict[str, Attribute]:
+    """Say what a ref is; what its tag said comes last, and says nothing else than we do."""
+    own: dict[str, Attribute] = {
+        "id": ref.id,
+        "created": ref.created_at.isoformat(timespec="seconds"),
+        "lines": ref.lines,
+        "chars": ref.chars,
+        "version": ref.version,
+        "category": ref.category,
+        "complete": None if ref.complete else False,
+    }
+    said = {"type": ref.attributes.get("type"), "lang": ref.language, "title": ref.attributes.get("title")}
+    return _clipped({**own, **said})
+
+
+def _about(descriptor: Descriptor, shown: Preview) -> str:
+    what = f"{descriptor.handle} holds {counted(descriptor.chars, 'character')} in {counted(descriptor.lines, 'line')}"
+    if shown.omitted_range is None:
+        return f"{what}, all of which are shown."
+    ends = [name for name, part in (("beginning", shown.head), ("end", shown.tail)) if part]
+    sight = {0: "none is shown", 1: f"the {''.join(ends)} is shown", 2: "beginning and end are shown"}[len(ends)]
+    start, handle = shown.omitted_range[0], descriptor.handle
+    onward = f'read_fd(fd="{handle}", mode="char", start={start}, count={descriptor.page_size})'
+    pages = f'read_fd(fd="{handle}", page=1), {counted(descriptor.pages, "page")} in all'
+    left_out = counted(shown.omitted_chars, "character")
+    return f"{what}; {sight}; left out: {left_out}. To read on: {onward}. By pages: {pages}."
+
+
+def _span(lines: tuple[int, int] | None) -> str | None:
+    return None if lines is None else f"{lines[0]}-{lines[1]}"
+
+
+def _parts(name: str, attributes: Mapping[str, Attribute], parts: Sequence[str]) -> str:
+    inner = "".join(f"\n{part}" for part in parts)
+    return f"{start_tag(name, attributes)}{inner}\n</{name}>" if parts else start_tag(name, attributes, empty=True)
+
+
+# The system prompt
+
+_WRAPPING: Final = (
+    "Of what is too long you see a part, and all of it is kept as fd:1, fd:2 and so on.\n"
+    'Where JSON says "shortened", line n of the fd of an array is row n.'
+)
+_FILE_CALL: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
+
+
+def instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
+    """Return the blocks for a system prompt; with *files*, how one is written."""
+    if not settings.enabled:
+        return ""
+    blocks = [_prompt("prompt_descriptors").format(intro=_WRAPPING, page_size=settings.page_size)]
+    if settings.references_enabled:
+        blocks.insert(0, _prompt("prompt_refs").format(id_rule=ID_RULE))
+    prompt = "\n\n".join(blocks)
+    return prompt if files else _FILE_CALL.sub("", prompt)
+
+
+@functools.cache
+def _prompt(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8").rstrip()

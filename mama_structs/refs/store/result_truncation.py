@@ -1,0 +1,260 @@
+"""A result on its way to a model: whole where the budget holds it, else shortened, with handles for the rest."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from mama_structs._internal.budget import Budget
+from mama_structs._internal.jsonable import json_text, json_text_in_pieces, to_jsonable
+from mama_structs.refs.store.entries import Descriptor
+from mama_structs.refs.messages.media import media_in
+from mama_structs.refs.messages.provider_messages import are_blocks, block_text, joined_blocks
+from mama_structs.refs.store.truncation import (
+    WHOLE,
+    Handles,
+    OwnShare,
+    Plan,
+    Schema,
+    TextPlan,
+    Texts,
+    cut_text,
+    fitting,
+    json_in,
+    plan_data,
+)
+from mama_structs.refs.store.text import Content, Pasted, Preview, preview, split_pasted
+from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded
+
+_log = logging.getLogger("mama_structs")
+
+OwnShareOf = Callable[[Mapping[str, Any]], OwnShare | None]
+
+# Of what a text shows, so much is its beginning.
+_FOR_HEAD: Final = 3 / 4
+# A block of text in a list, at the least: its tags, and a little of both ends.
+_LEAST_BLOCK: Final = 800
+# Characters of what cannot be written.
+_UNKNOWN: Final = 2**31
+_NOT_KEPT: Final = "\n[the rest was not kept]"
+_LONGEST_SOURCE: Final = 80
+
+
+@attrs.frozen(kw_only=True)
+class Shelf:
+    """Where what is left out is kept: how descriptors are numbered, made, kept and shown."""
+
+    next_number: Callable[[], int]
+    check_room: Callable[..., None]
+    describe: Callable[[int, Content, str], Descriptor]
+    keep: Callable[[Descriptor], None]
+    show: Callable[[Descriptor, Preview], str]
+
+
+@attrs.frozen(kw_only=True)
+class Wrapping:
+    """How one result is shown; `shown` keeps what it leaves out."""
+
+    shelf: Shelf
+    budget: Budget
+    source: str
+    schema: Schema | None = None
+    own_share: OwnShareOf | None = None
+    # False where nothing is kept: what is left out is gone.
+    keeps: bool = True
+    _contents: dict[str, Content | None] = attrs.field(factory=dict, init=False)
+
+    def shown(self, result: Any) -> Any:
+        """Return a result itself, or as much of it as the budget holds."""
+        if isinstance(result, str):
+            return result if self.budget.holds(result) else self.text(result)
+        if result is None or isinstance(result, float | bytes | bytearray | memoryview):
+            return result
+        try:
+            # A dict that JSON takes may have keys that are no text, but is not looked at where it is short.
+            written = _written(result)
+            fits = written is not None and self.budget.holds(written)
+            data = result if fits else to_jsonable(result)
+        except MamaStructsError:
+            # What has no JSON form has no length, and cannot be shown as text either.
+            return result
+        if written is None:
+            written = _written(data)
+            fits = written is not None and self.budget.holds(written)
+        return self._data(data, written, result, fits=fits)
+
+    def _data(self, data: Any, written: str | None, result: Any, *, fits: bool) -> Any:
+        """Return *result*, or what is shown of it: *data* are the same as plain data, *written* as JSON."""
+        if are_blocks(data) or (isinstance(data, list) and data and all(map(media_in, data))):
+            return self._blocks(data, result)
+        if media_in(data):
+            return result
+        own = self.own_share(data) if self.own_share and isinstance(data, dict) else None
+        if fits and not (own and own.is_over):
+            return result
+        if not isinstance(data, dict | list):
+            return self.text(str(data) if written is None else written)
+        chars = _UNKNOWN if written is None else len(written)
+        return self._kept(self._fitting(functools.partial(self._plan, data, own), chars))
+
+    def _plan(self, data: Any, own: OwnShare | None, room: int) -> Plan:
+        return plan_data(data, room, width=self._width, schema=self.schema, own=own)
+
+    @property
+    def _width(self) -> int:
+        return len(f"fd:{10 * (self.shelf.next_number() + self.budget.limit)}")
+
+    # Texts
+
+    def text(self, text: str) -> str:
+        """Return as much of a text as the budget holds."""
+        if (data := json_in(text)) is not None:
+            return str(self._kept(self._fitting(functools.partial(self._plan_json, text, data), len(text))))
+        if self.source != "user_input":
+            return self.plain(text)
+        limit = self.budget.limit
+        parts = split_pasted(text, over=limit)
+        if 2 * self.budget.size(parts.before + parts.after) > limit:
+            parts = Pasted("", text, "")
+        around = Budget(limit, size=lambda shown: self.budget.size(f"{parts.before}{shown}{parts.after}"))
+        return f"{parts.before}{attrs.evolve(self, budget=around).plain(parts.pasted)}{parts.after}"
+
+    def plain(self, text: str) -> str:
+        """Return the beginning and the end of a text, as an ``<fd_result>`` where the rest is kept."""
+        return str(self._kept(self._fitting(functools.partial(self._plan_text, text), len(text))))
+
+    def _plan_json(self, text: str, data: Any, room: int) -> TextPlan:
+        plan = plan_data(data, room, width=self._width)
+        # The whole is the text as it came, byte for byte; of a list the lines are rows.
+        texts = dict(plan.texts)
+        if isinstance(data, dict) and WHOLE in texts:
+            texts[WHOLE] = functools.partial(str, text)
+        return TextPlan(lambda handles: json_text(plan.answer(handles)), texts)
+
+    def _plan_text(self, text: str, room: int) -> TextPlan:
+        def written(handles: Handles) -> str:
+            if WHOLE not in handles:
+                return f"{cut_text(text, room - len(_NOT_KEPT))[0]}{_NOT_KEPT}" if room > len(_NOT_KEPT) else ""
+            number, content = int(handles[WHOLE].removeprefix("fd:")), self._content(WHOLE, str)
+            if room <= 0 or content is None:
+                return f'<fd_result fd="{handles[WHOLE]}"/>'
+            head = int(room * _FOR_HEAD)
+            shown = preview(content, head=head, tail=room - head)
+            return self.shelf.show(self.shelf.describe(number, content, self.source), shown)
+
+        return TextPlan(written, {WHOLE: functools.partial(str, text)})
+
+    # Content blocks
+
+    def _blocks(self, blocks: list[dict[str, Any]], result: Any) -> Any:
+        """Shorten the texts of blocks, the longest first; images and audio do not count."""
+        spoken = [block for block in blocks if not media_in(block)]
+        if self._holds(spoken):
+            return result
+        # Where many short texts are long together, those that stand side by side are one.
+        for shown in (blocks, joined_blocks(blocks)):
+            shares = self._shares([block for block in shown if not media_in(block)])
+            if shares is None:
+                continue
+            given = iter(shares)
+            made = [block if media_in(block) else self._block(block, next(given)) for block in shown]
+            if self._holds([block for block in made if not media_in(block)]):
+                return made
+        # Too many of them: what they say becomes one text, which stands where they began.
+        said = "\n".join(text if (text := block_text(block)) is not None else json_text(block) for block in spoken)
+        whole = Budget(self.budget.limit, size=lambda text: self.budget.size(json_text([_text_block(text)])))
+        one = _text_block(attrs.evolve(self, budget=whole).text(said))
+        return [one, *(block for block in blocks if media_in(block))]
+
+    def _holds(self, blocks: Sequence[Mapping[str, Any]]) -> bool:
+        written = _written(blocks)
+        return written is not None and self.budget.holds(written)
+
+    def _shares(self, blocks: Sequence[dict[str, Any]]) -> list[int] | None:
+        """Return what each block may take of the budget, None where they are too many."""
+        sizes = [self.budget.size(json_text(block)) + 1 for block in blocks]
+        least = [min(size, _LEAST_BLOCK) if block_text(one) else size for size, one in zip(sizes, blocks, strict=True)]
+        # Parts may count for a little more together.
+        spare = (self.budget.limit if self.budget.size is len else int(self.budget.limit * 0.95)) - sum(least) - 2
+        if spare < 0:
+            return None
+        shares = dict.fromkeys(range(len(blocks)), 0)
+        order = sorted(shares, key=lambda number: sizes[number] - least[number])
+        for left, number in zip(range(len(order), 0, -1), order, strict=True):
+            more = min(sizes[number] - least[number], spare // left)
+            shares[number], spare = least[number] + more, spare - more
+        return list(shares.values())
+
+    def _block(self, block: dict[str, Any], share: int) -> dict[str, Any]:
+        text = block_text(block)
+        within = Budget(share - 1, size=lambda shown: self.budget.size(json_text({**block, "text": shown})))
+        return block if text is None else {**block, "text": attrs.evolve(self, budget=within).shown(text)}
+
+    # Handles
+
+    def _fitting(self, plan: Callable[[int], Plan], chars: int) -> Plan:
+        return fitting(plan, self._handles, self.budget, chars=chars)
+
+    def _handles(self, texts: Texts) -> dict[str, str]:
+        """Tell which texts there is room for, and the handles that they will have."""
+        handles: dict[str, str] = {}
+        chosen: list[Content] = []
+        for name, text in texts.items() if self.keeps else ():
+            content = self._content(name, text)
+            if content is None:
+                continue
+            try:
+                self.shelf.check_room(*chosen, content)
+            except QuotaExceeded:
+                continue
+            handles[name] = f"fd:{self.shelf.next_number() + len(chosen)}"
+            chosen.append(content)
+        return handles
+
+    def _content(self, name: str, text: Callable[[], str]) -> Content | None:
+        """Return what a handle is to hold, written once; None where it cannot be written."""
+        if name not in self._contents:
+            try:
+                self._contents[name] = _content_of(text())
+            except (TypeError, ValueError, RecursionError):
+                self._contents[name] = None
+        return self._contents[name]
+
+    def _kept(self, plan: Plan) -> Any:
+        """Keep what a plan leaves out, and return its answer."""
+        handles = self._handles(plan.texts)
+        if self.keeps and len(handles) < len(plan.texts):
+            _log.warning("of a shortened result %d of %d parts are kept", len(handles), len(plan.texts))
+        for name, handle in handles.items():
+            content = self._contents[name]
+            if content is not None:
+                number = int(handle.removeprefix("fd:"))
+                self.shelf.keep(self.shelf.describe(number, content, _source(self.source, name)))
+        return plan.answer(handles)
+
+
+def _written(value: Any) -> str | None:
+    try:
+        return json_text_in_pieces(value)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _content_of(text: str) -> Content:
+    try:
+        return Content.of(text)
+    except InvalidArgument:
+        # Half a surrogate pair is no text that a file could hold, or a model could be sent.
+        return Content.of(text.encode("utf-8", "replace").decode())
+
+
+def _source(source: str, name: str) -> str:
+    return f"{source} {name}" if name and name.isprintable() and len(name) <= _LONGEST_SOURCE else source
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

@@ -1,0 +1,380 @@
+"""
+Finding text in a content, by plain words or by a pattern.
+
+A pattern may come from a model, and there are patterns that take for ever, in time or in memory.
+So it is refused when compiling it would take much of either, it is matched in a thread without the interpreter's lock,
+and it is stopped when its time is over.
+It may still take hundreds of megabytes: one pattern is matched at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, Final
+
+import attrs
+
+from mama_structs._internal.event_loop import in_own_thread
+from mama_structs.refs.store.text import Content, Pages, Span, printed
+from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout, shown
+
+MAX_QUERY: Final = 1_000
+MAX_LIMIT: Final = 1_000
+MAX_CONTEXT: Final = 20
+MAX_MATCH_TEXT: Final = 500
+# What is shown of a line: this much on either side of a match, twice as much of a line beside it.
+_SIDE: Final = 100
+# `str.find` and `str.split` hold the interpreter's lock: this many characters take some 0.1 ms.
+_WINDOW: Final = 2**17
+# Repeats are compiled by writing them out, at some 300 bytes and a microsecond each.
+_MAX_COMPILED: Final = 20_000
+_REPEAT: Final = re.compile(r"(.?)\s*\{\s*(\d+)", re.DOTALL)
+_VERBOSE: Final = re.compile(r"\(\?[\w-]*x")
+# What ``regex`` has and `re` has not: a pattern that calls itself can fill the memory before any time is over.
+_RECURSION: Final = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:R|[+-]?\d+|&|P>)")
+# Seconds after its time is over for which a thread is waited for.
+_GRACE: Final = 0.1
+# Seconds that the clocks below us can count with; more is the same as for ever.
+_LONGEST: Final = 1e6
+
+
+@attrs.frozen
+class ContextLine:
+    """A line near a match: its first 200 characters at the most, and whether it is longer."""
+
+    number: int
+    text: str = attrs.field(repr=False)
+    cut: bool
+
+
+@attrs.frozen(kw_only=True)
+class Match:
+    """A place that was found; lines, columns and characters count from 1, the column and text in its first line."""
+
+    line: int  # in which it begins
+    column: int
+    char: int
+    length: int  # 0 for a place between characters
+    text: str = attrs.field(repr=False)
+    text_cut: bool = attrs.field(repr=False)
+    prefix: str = attrs.field(repr=False)
+    prefix_cut: bool = attrs.field(repr=False)
+    suffix: str = attrs.field(repr=False)
+    suffix_cut: bool = attrs.field(repr=False)
+    last_line: int = attrs.field(repr=False)  # in which it ends
+    before: tuple[ContextLine, ...] = attrs.field(repr=False)
+    after: tuple[ContextLine, ...] = attrs.field(repr=False)
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class SearchResult:
+    """
+    What a search found, in order, and whether there is more.
+
+    *total* is the number of matches from where the search began, None if not all were counted. *next_start* is the
+    character at which the next match begins, None if there is none.
+    """
+
+    handle: str
+    matches: tuple[Match, ...]
+    total: int | None
+    next_start: int | None
+
+    @property
+    def more(self) -> bool:
+        """Whether there is a match behind the last one."""
+        return self.next_start is not None
+
+    def __repr__(self) -> str:
+        of = f" of {self.total}" if self.total is not None else " and more" if self.more else ""
+        return f"<SearchResult: {len(self.matches)}{of} matches in {self.handle}>"
+
+
+@attrs.define
+class TextSearch:
+    """One search: what is looked for and where, and what is wanted of the matches; see `RefStore.search`."""
+
+    content: Content
+    query: str
+    handle: str = attrs.field(kw_only=True)
+    timeout: float = attrs.field(kw_only=True)
+    regex: bool = attrs.field(default=False, kw_only=True)
+    case_sensitive: bool = attrs.field(default=False, kw_only=True)
+    start: int = attrs.field(default=1, kw_only=True)
+    context: int = attrs.field(default=0, kw_only=True)
+    limit: int = attrs.field(default=20, kw_only=True)
+    page_size: int = attrs.field(default=4_000, kw_only=True)
+    # Once everything was checked, by the monotonic clock; and set when nobody waits for the answer any more.
+    deadline: float = attrs.field(default=0.0, init=False)
+    is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
+
+
+# The right to match a pattern, which one thread of the process has at a time.
+_turn: Final = SimpleNamespace(lock=threading.Lock())
+if hasattr(os, "register_at_fork"):
+    # The thread that had the turn is not in a forked child.
+    os.register_at_fork(after_in_child=lambda: vars(_turn).update(lock=threading.Lock()))
+
+
+async def search(work: TextSearch) -> SearchResult:
+    """
+    Find text in a content.
+
+    The work is done in a thread; of patterns one is matched at a time, and the others wait within their own time.
+    When the caller is cancelled, the thread goes on until it has come to a next match or its time is over.
+    """
+    _check(work)
+    timeout, regex = work.timeout, work.regex
+    seconds = min(timeout, _LONGEST)
+    work.deadline = time.monotonic() + seconds
+    try:
+        # The thread stops by itself; this is for when it had no turn in time, or too little of the processor.
+        async with asyncio.timeout(seconds + _GRACE):
+            if regex:
+                # It may wait for its turn, and must not keep a shared thread from others meanwhile.
+                return await in_own_thread(lambda: _run_alone(work), is_left=True)
+            return await asyncio.to_thread(_run, work)
+    except TimeoutError as cause:
+        raise SearchTimeout(
+            f"the search in {work.handle} did not end within {timeout:g} s",
+            seconds=timeout,
+            handle=work.handle,
+            hint="a plain query is quick; in a pattern, avoid repeats within repeats" if regex else None,
+        ) from cause
+    finally:
+        work.is_over.set()
+
+
+def _check(work: TextSearch) -> None:
+    """Refuse what breaks a rule."""
+    refused = functools.partial(InvalidParameter, handle=work.handle)
+    timeout, regex = work.timeout, work.regex
+    for name, value, lowest, highest in (
+        ("limit", work.limit, 1, MAX_LIMIT),
+        ("context", work.context, 0, MAX_CONTEXT),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            raise refused(f"{name} must be a whole number from {lowest} to {highest}", parameter=name)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise refused(f"timeout must be more than 0 seconds, got {shown(timeout)}", parameter="timeout")
+    for name, flag in (("regex", regex), ("case_sensitive", work.case_sensitive)):
+        if not isinstance(flag, bool):
+            raise refused(f"{name} must be true or false, got {shown(flag)}", parameter=name)
+    start, last = work.start, max(1, work.content.chars)
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise refused(f"start must be a whole number, got {shown(start)}", parameter="start")
+    if not 1 <= start <= last:
+        raise InvalidRange(f"{work.handle} has no character {printed(start)}", valid=(1, last), handle=work.handle)
+    if problem := _problem_of(work.query, regex=regex):
+        raise refused(problem, parameter="query")
+
+
+def _problem_of(query: object, *, regex: bool) -> str:
+    if not isinstance(query, str):
+        return f"query must be text, got {type(query).__name__}"
+    if not query:
+        return "query must not be empty"
+    if len(query) > MAX_QUERY:
+        return f"query must have at most {MAX_QUERY} characters, got {len(query)}"
+    if regex and _RECURSION.search(query):
+        return "query calls itself or a group of its own, which is not supported"
+    if regex and _compiled_size(query) > _MAX_COMPILED:
+        return f"query repeats too much: its repeats, written out, must stay below {_MAX_COMPILED} items"
+    return ""
+
+
+def _compiled_size(pattern: str) -> int:
+    """Estimate, never too low, the items of a pattern when its repeats are written out."""
+    # Braces that are no repeats count too, so that no trick with escapes or sets can hide one.
+    spaces_mean_nothing = _VERBOSE.search(pattern) is not None
+    items, factor = len(pattern), 1
+    for found in _REPEAT.finditer(pattern):
+        times = int(found[2])
+        if found[1] == ")" or spaces_mean_nothing:
+            factor *= max(1, times)
+        else:
+            items += times
+    return items * factor
+
+
+def _run_alone(work: TextSearch) -> SearchResult:
+    """Search when no other pattern is matched, in a thread; TimeoutError when the time is over."""
+    lock = _turn.lock
+    if not lock.acquire(timeout=max(0.0, work.deadline - time.monotonic())):
+        raise TimeoutError
+    try:
+        _check_time(work)
+        return _run(work)
+    finally:
+        lock.release()
+
+
+def _run(work: TextSearch) -> SearchResult:
+    """Search, in a thread; TimeoutError when the time is over."""
+    text, query = work.content.text, work.query
+    if not (work.regex or work.case_sensitive):
+        text, query = _folded(text, work), _folded(query, work)
+    spans = _pattern_spans(work) if work.regex else _plain_spans(work, text, query)
+    kept = list(islice(spans, work.limit))
+    following = next(spans, None) if len(kept) == work.limit else None
+    pages = work.content.pages(work.page_size)
+    matches = []
+    for start, end in kept:
+        _check_time(work)
+        matches.append(_match(pages, start, end, work.context))
+    total = len(kept) if following is None else None
+    if following is not None and not work.regex:
+        # What was asked for is there, and is worth more than the number of the others.
+        with contextlib.suppress(TimeoutError):
+            total = len(kept) + _count(work, text, query, following[0])
+    next_start = None if following is None else following[0] + 1
+    return SearchResult(handle=work.handle, matches=tuple(matches), total=total, next_start=next_start)
+
+
+def _check_time(work: TextSearch) -> None:
+    if work.is_over.is_set() or time.monotonic() > work.deadline:
+        raise TimeoutError
+
+
+def _folded(text: str, work: TextSearch) -> str:
+    """Return a text without the difference of cases, in which every character is where it was."""
+
+    def folded(part: str) -> str:
+        # The one letter that becomes two, and the one that is written otherwise at a word's end.
+        return part.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
+
+    parts = []
+    for position in range(0, len(text), _WINDOW):
+        _check_time(work)
+        parts.append(folded(text[position : position + _WINDOW]))
+    return "".join(parts)
+
+
+def _plain_spans(work: TextSearch, text: str, query: str) -> Iterator[Span]:
+    position = work.start - 1
+    while position < len(text):
+        _check_time(work)
+        end = position + _WINDOW
+        found = text.find(query, position, end + len(query) - 1)
+        if found >= 0:
+            yield found, found + len(query)
+        position = found + len(query) if found >= 0 else end
+
+
+def _count(work: TextSearch, text: str, query: str, position: int) -> int:
+    """Count the matches from a position, as `str.count` does, which would hold the interpreter's lock too long."""
+    total = 0
+    if not any(query.startswith(query[shift:]) for shift in range(1, len(query))):
+        # No two of its places overlap, so that windows which do count each once: thirty times as quick.
+        for start in range(position, len(text), _WINDOW):
+            _check_time(work)
+            total += text.count(query, start, start + _WINDOW + len(query) - 1)
+        return total
+    while True:
+        _check_time(work)
+        end = min(len(text), position + _WINDOW)
+        pieces = text[position:end].split(query)
+        total += len(pieces) - 1
+        if end == len(text):
+            return total
+        # The next one begins after the last one, and later than any that would be whole within this window.
+        position = max(end - len(pieces[-1]), end - len(query) + 1)
+
+
+def _pattern_spans(work: TextSearch) -> Iterator[Span]:
+    text, pattern = work.content.text, _compiled(work)
+    # A line feed at the end begins no line, so there is no place behind it.
+    nowhere = (len(text), len(text)) if text.endswith("\n") else None
+    position, last, rate = work.start - 1, None, 1.0
+    while True:
+        started, used = time.monotonic(), time.process_time()
+        left = work.deadline - started
+        if left <= 0:
+            raise TimeoutError
+        try:
+            for found in pattern.finditer(text, position, timeout=left * rate, concurrent=True):
+                _check_time(work)
+                span = found.span()
+                # After a restart an empty match is found again.
+                if span not in (last, nowhere):
+                    yield span
+                position, last = span[1], span
+        except TimeoutError:
+            # The module counts the processor time of the whole process: other threads spend it too.
+            # Measured: one busy thread beside it halves its time, and a host's thread pool may leave it none.
+            elapsed = max(time.monotonic() - started, 1e-6)
+            rate = max(1.0, (time.process_time() - used) / elapsed)
+        except (MemoryError, RecursionError) as cause:
+            problem = "query needs too much memory on this content"
+            raise InvalidParameter(problem, parameter="query", handle=work.handle) from cause
+        else:
+            return
+
+
+def _compiled(work: TextSearch) -> Any:
+    # Imported by name: it has no type hints, and nobody who never searches should wait for it.
+    regex = import_module("regex")
+    try:
+        return regex.compile(work.query, regex.MULTILINE, cache_pattern=False)
+    except Exception as error:
+        # Whatever the compiler stumbles over is in the pattern.
+        if isinstance(error, RecursionError):
+            problem = "it is nested too deeply"
+        elif isinstance(error, MemoryError | OverflowError):
+            problem = "it is too large"
+        else:
+            position = getattr(error, "pos", None)
+            where = "" if position is None else f" at its character {position + 1}"
+            problem = f"{getattr(error, 'msg', 'it cannot be compiled')!s:.80}{where}"
+        message = f"query is no valid regular expression: {problem}"
+        raise InvalidParameter(message, parameter="query", handle=work.handle) from error
+
+
+def _match(pages: Pages, start: int, end: int, context: int) -> Match:
+    text = pages.text
+    line, last_line = pages.line_at(start), pages.line_at(max(start, end - 1))
+    line_start = pages.line_start(line)
+    line_end = _without_break(text, line_start, pages.line_start(last_line + 1))
+    prefix_start = max(line_start, start - _SIDE)
+    suffix_end = max(end, min(line_end, end + _SIDE))
+    return Match(
+        line=line,
+        column=start - line_start + 1,
+        char=start + 1,
+        length=end - start,
+        text=text[start : min(end, start + MAX_MATCH_TEXT)],
+        text_cut=end - start > MAX_MATCH_TEXT,
+        prefix=text[prefix_start:start],
+        prefix_cut=prefix_start > line_start,
+        suffix=text[end:suffix_end],
+        suffix_cut=suffix_end < line_end,
+        last_line=last_line,
+        before=tuple(_lines(pages, max(1, line - context), line - 1)),
+        after=tuple(_lines(pages, last_line + 1, min(pages.lines, last_line + context))),
+    )
+
+
+def _lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
+    text, start = pages.text, pages.line_start(first)
+    for number in range(first, last + 1):
+        # Looked for in sight first, and a long line's end in the index: a line may be as long as the text.
+        after = text.find("\n", start, start + 2 * _SIDE) + 1 or pages.line_start(number + 1)
+        end = _without_break(text, start, after)
+        shown = min(end, start + 2 * _SIDE)
+        yield ContextLine(number, text[start:shown], cut=shown < end)
+        start = after
+
+
+def _without_break(text: str, start: int, end: int) -> int:
+    return end - next((len(kind) for kind in ("\r\n", "\n") if text.endswith(kind, start, end)), 0)

@@ -1,0 +1,569 @@
+"""
+Where conversations and memories are kept: a directory or server that all sessions of the process share, or nowhere.
+
+A directory holds ``journal/``, the store; ``locks``, by which a conversation is open in one process only;
+and ``views/``, what was derived from the memories in the store, which can be deleted at any time.
+On a server the same rows are in a table, memories in tables of their own, and locks are leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import uuid
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from mama_structs._internal.event_loop import in_own_thread, to_its_end
+from mama_structs._internal.offload import Load, run_inline_or_in_thread
+from mama_structs._internal.refcount import Registry
+from mama_structs.refs.conversations.conversation_info import ConversationInfo
+from mama_structs.refs.conversations.conversations import (
+    assign,
+    delete,
+    is_unused,
+    keys_of,
+    listed,
+    namespaces_of,
+    note_use,
+    strip,
+    unknown,
+    unused,
+)
+from mama_structs.refs.store.entries import DeletedEntry, Entries, Erasure
+from mama_structs.refs.conversations.conversation_log import (
+    DEBT,
+    ConversationKey,
+    ConversationLog,
+    check_conversation,
+    load,
+    missing_texts,
+    part_of,
+    reclaim,
+    told_rows,
+)
+from mama_structs.refs.store.ref_store import RefStore
+from mama_structs.refs.conversations.recall_log import Told
+from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, StoreDamaged, StoreError, StoreReadOnly
+from mama_structs.memory.engines.local.engine import EmbeddedEngines
+from mama_structs.memory.types.engine import Engines
+from mama_structs.memory.types.requests import check_namespace
+from mama_structs.settings import DescriptorSettings, ServerSettings
+from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.postgres.leases import Leases
+from mama_structs.storage.locks import DirectoryLocks
+from mama_structs.storage.sealed_rows import Change, Damaged, Rows
+from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.store import ServerStorage
+from mama_structs.storage.sqlite_store import RowStorage, Storage, outcome
+
+_log: Final = logging.getLogger("mama_structs")
+
+HELD: Final = "a conversation that another process or event loop has open holds texts of the evidence, or read them"
+DAMAGED: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
+
+# The real path, and device and inode, which another directory of the same path would not have; or a server's URL.
+Key = tuple[str, int, int] | str
+
+
+def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
+    """Return the engines that keep memories in a store: the one place that decides which these are."""
+    return EmbeddedEngines(storage, views=views)
+
+
+def server_engines(server: Server) -> Engines:
+    """Return the engines that keep memories on a server."""
+    # Nothing of it is needed where memories are in a directory.
+    from mama_structs.memory.engines.postgres.engine import PostgresEngines  # noqa: PLC0415
+
+    return PostgresEngines(server)
+
+
+@attrs.define(eq=False)
+class Conversation:
+    """An open conversation, and the event loops of the sessions that have it open, one for each."""
+
+    key: ConversationKey
+    refs: RefStore
+    log: ConversationLog | None
+    loops: list[asyncio.AbstractEventLoop]
+    told: Told = attrs.field(factory=Told)
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether nobody can close it any more: its sessions were forgotten with their loops, or could not finish."""
+        return all(loop.is_closed() for loop in self.loops)
+
+
+class Home:
+    """Keeps conversations and memories; made by `at`, and used by sessions of any loop."""
+
+    def __init__(
+        self,
+        storage: RowStorage,
+        engines: Engines,
+        *,
+        key: Key | None = None,
+        locks: DirectoryLocks | Leases | None = None,
+    ) -> None:
+        self.storage: RowStorage = storage
+        self.engines: Engines = engines
+        self.path: Path | None = Path(key[0]) if isinstance(key, tuple) else None
+        self._key = key
+        self._locks = locks
+        self._open: dict[ConversationKey, Conversation] = {}
+        self._is_unused = False
+        # Namespaces whose unreachable texts are reclaimed at the close. A directory has one for all.
+        self._spaces: set[str] = {""} if isinstance(storage, Storage) else set()
+        self._freed: list[Future[object]] = []
+        self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    async def at(cls, place: Path | str | None, *, options: ServerSettings | None = None) -> Home:
+        """Open a directory or a URL's server, or share it; None for one that leaves nothing. Undone by `close`."""
+        if place is None:
+            storage = Storage.temporary()
+            return cls(storage, embedded_engines(storage, views=None))
+        joined: list[Home] = []
+
+        def join() -> None:
+            joined.append(_join(place) if isinstance(place, Path) else _join_server(place, options))
+
+        try:
+            await in_own_thread(join)
+        except asyncio.CancelledError:
+            for home in joined:
+                await in_own_thread(home.close_now)
+            raise
+        return joined[0]
+
+    @property
+    def location(self) -> Path | str | None:
+        """Where it is, None where nothing is left of it; a server's address is without its password."""
+        return None if self._key is None else self.path or self.storage.location
+
+    @property
+    def users(self) -> int:
+        """How many sessions use its directory or server."""
+        return 1 if self._key is None else directories.users(self._key)
+
+    async def enter(self, namespace: str, name: str | None, refs: RefStore) -> Conversation:
+        """Take up a namespace's conversation where it was left, or begin it; None for a fresh one."""
+        loop = asyncio.get_running_loop()
+        # One session of a loop at a time, so that two at once share what one of them opens.
+        async with self._gates.setdefault(loop, asyncio.Lock()):
+            key = ConversationKey(namespace, name or uuid.uuid4().hex)
+            known = self._open.get(key)
+            if known is not None and known.is_forsaken:
+                await self._settle(known)
+                known = None
+            if known is not None:
+                _check_shareable(known, refs, loop)
+                known.loops.append(loop)
+                return known
+            return self._keep(await self._entered(key, refs, loop, is_fresh=name is None))
+
+    async def _entered(
+        self,
+        key: ConversationKey,
+        refs: RefStore,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_fresh: bool,
+    ) -> Conversation:
+        if self._key is None or (is_fresh and isinstance(self._locks, Leases) and self._locks.is_read_only):
+            return Conversation(key, refs, None, [loop])
+        await self._take(key)
+        told: dict[str, bytes | Damaged] = {}
+        try:
+            if is_fresh:
+                entries, log = Entries(refs.settings), ConversationLog(self.storage, key)
+            else:
+                entries, log = await load(self.storage, key, refs.settings)
+                if log.is_started:
+                    told = await self.storage.look(lambda rows: told_rows(rows, key), namespace=key.namespace)
+        except BaseException:
+            self._release(key)
+            raise
+        refs.keep(log, entries=entries, directory=self.path)
+        conversation = Conversation(key, refs, log, [loop], Told.of(told, _keeping(log, refs)))
+        if log.is_started:
+            try:
+                await self._note_use(conversation)
+            except BaseException:
+                self._release(key)
+                raise
+        return conversation
+
+    def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
+        """Return a conversation that begins with all that another one holds; None for a fresh name."""
+        key = attrs.evolve(origin.key, name=uuid.uuid4().hex if name is None else check_conversation(name))
+        if key in self._open:
+            raise _known(key.name)
+        self._claim(key, is_fresh=name is None)
+        try:
+            if name is not None and self._key is not None and self.storage.has(key.start, namespace=key.namespace):
+                raise _known(key.name)
+            refs, log = origin.refs.fork(), None
+            if origin.log is not None:
+                log = origin.log.fork(key.name, refs.now())
+                refs.keep(log, directory=self.path)
+            told = origin.told.copy(_keeping(log, refs))
+        except BaseException:
+            self._release(key)
+            raise
+        return self._keep(Conversation(key, refs, log, [loop], told))
+
+    async def assign(self, name: str, *, origin: str, namespace: str) -> int:
+        """Move a conversation that is open nowhere to another namespace, and return how many handles it holds."""
+        checked = check_conversation(name)
+        source, target = (ConversationKey(check_namespace(one), checked) for one in (origin, namespace))
+        if source == target:
+            raise InvalidArgument(f"the conversation {name!r:.80} cannot move to where it is")
+
+        async def move() -> int:
+            with contextlib.ExitStack() as claims:
+                for key in (source, target):
+                    await self._take(key)
+                    claims.callback(self._release, key)
+                moved = await assign(self.storage, source, target)
+            await self._settled()
+            return moved
+
+        # The locks are let go when it is done, whoever waits for it.
+        return await to_its_end(move())
+
+    async def namespaces(self) -> tuple[str, ...]:
+        """Return whose memories or conversations it keeps, sorted."""
+        spoken = await self.storage.look(namespaces_of)
+        return tuple(sorted({*await self.engines.namespaces(), *spoken}))
+
+    async def conversations(self, namespace: str) -> tuple[ConversationInfo, ...]:
+        """Return what conversations a namespace has, the last used first."""
+        space = check_namespace(namespace)
+        is_open = await self._knows_claims()
+        return await self.storage.look(lambda rows: listed(rows, space, is_open), namespace=space)
+
+    async def delete(self, name: str, *, namespace: str) -> None:
+        """Delete a conversation that is open nowhere, wholly or not at all; texts that others use stay."""
+        key = ConversationKey(check_namespace(namespace), check_conversation(name))
+        if not await to_its_end(self._deleted([key])):
+            raise await unknown(self.storage, key)
+
+    async def expire(self, namespace: str, before: datetime) -> int:
+        """Delete the conversations of a namespace that were used last before a time and open nowhere; count them."""
+        keys = await self.storage.look(lambda rows: unused(rows, namespace, before), namespace=namespace)
+        return await to_its_end(self._deleted(keys, before=before))
+
+    async def _deleted(self, keys: Sequence[ConversationKey], *, before: datetime | None = None) -> int:
+        """Delete conversations, and return how many; with *before* only those that nobody has open or used since."""
+        count = 0
+        for key in keys:
+            try:
+                await self._take(key)
+            except StoreBusy:
+                if before is None:
+                    raise
+                continue
+
+            def work(rows: Rows, key: ConversationKey = key) -> bool:
+                return (before is None or is_unused(rows, key, before)) and delete(rows, key, self.storage.location)
+
+            try:
+                count += await self.storage.transact(work, namespaces=[key.namespace])
+            except StoreDamaged as error:
+                if before is None:
+                    raise
+                _log.warning("a conversation that nobody uses any more is kept: %s", error)
+            finally:
+                self._release(key)
+        await self._settled()
+        for space in {key.namespace for key in keys} if count else ():
+            await reclaim(self.storage, space)
+        return count
+
+    async def erase_texts(self, erasure: Erasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
+        """Delete the refs and descriptors of a namespace that are to go; return how many, and what holds others."""
+        count = 0
+        held: dict[str, None] = {}
+        keys = [key for key in self._open if key.namespace == namespace]
+        stored = await self.storage.look(lambda rows: keys_of(rows, namespace), namespace=namespace)
+        for key in dict.fromkeys([*keys, *stored]):
+            try:
+                count += await self._erased(key, erasure, dry_run=dry_run)
+            except StoreBusy:
+                held[HELD] = None
+            except StoreDamaged:
+                held[DAMAGED] = None
+        if not dry_run:
+            await reclaim(self.storage, namespace)
+            # It deletes nothing if a damaged row may refer to the text.
+            owed = await self.storage.read([DEBT], namespace=namespace)
+            held |= dict.fromkeys([DAMAGED] if DEBT in owed else [])
+        return count, (*held,)
+
+    async def _erased(self, key: ConversationKey, erasure: Erasure, *, dry_run: bool) -> int:
+        """Delete what is to go from one conversation, and return how much; StoreBusy where others have it open."""
+        known = self._open.get(key)
+        with contextlib.ExitStack() as claims:
+            if known is not None and known.refs.is_here and not known.is_forsaken:
+                usage = known.refs.usage
+                size = Load(usage.bytes, usage.handles)
+                going = await known.refs.change(size, lambda refs: refs.erase(erasure, dry_run=dry_run))
+            else:
+                busy: StoreBusy | None = None
+                try:
+                    await self._take(key)
+                    claims.callback(self._release, key)
+                except StoreBusy as error:
+                    busy = error
+                entries, log = await load(self.storage, key, DescriptorSettings())
+                usage = entries.usage
+                size = Load(usage.bytes, usage.handles)
+                going = await run_inline_or_in_thread(size, entries.going, erasure)
+                if busy is not None and going:
+                    raise busy
+                for one in () if dry_run else going:
+                    log.put(one.versioned, DeletedEntry(datetime.now(UTC)))
+            if not dry_run:
+                await self.storage.flush()
+                hashes = erasure.digests.union(one.content.hash for one in going)
+                await self.storage.transact(
+                    lambda rows: strip(rows, key, hashes, erasure.is_read), namespaces=[key.namespace]
+                )
+        await self._settled()
+        return len(going)
+
+    async def _note_use(self, conversation: Conversation) -> None:
+        """Keep that it was used just now, unless the disk would have to be waited for: nothing depends on it."""
+        if conversation.log is not None and conversation.log.is_started:
+            with contextlib.suppress(MamaStructsError):
+                at = conversation.refs.now()
+                await self.storage.transact(
+                    lambda rows: note_use(rows, conversation.key, at), namespaces=[conversation.key.namespace], wait=0
+                )
+
+    async def leave(self, conversation: Conversation) -> None:
+        """End one session's use; after the last one it takes nothing more, and stays locked until all is on disk."""
+        conversation.loops.remove(asyncio.get_running_loop())
+        if conversation.loops:
+            await self.storage.flush()
+        else:
+            await self._settle(conversation)
+
+    async def flush(self) -> None:
+        """Wait until everything stored so far is on disk."""
+        unfinished = [one for one in self._open.values() if not one.loops]
+        await self.storage.flush()
+        for one in unfinished:
+            self._let_go(one)
+        await self._settled()
+
+    async def check(self) -> list[Finding]:
+        """Look for damage."""
+        findings = await self.storage.check()
+        return findings + [
+            Finding("error", "missing", f"{text} is gone, which {change} names", change)
+            for text, change in await missing_texts(self.storage)
+        ]
+
+    async def close(self) -> None:
+        """End one session's use; the last one closes it."""
+        if self._key is not None and directories.leave(self._key) is None:
+            return
+        self._is_unused = True
+        if self._key is not None:
+            for space in sorted(self._spaces):
+                try:
+                    await reclaim(self.storage, space)
+                except StoreError as error:
+                    # The next close tries again.
+                    _log.warning("unreachable texts stay stored: %s", error)
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Write what `leave` or `close` could not write; again is no error."""
+        if not self._is_unused:
+            await self.flush()
+            return
+        await self.storage.close()
+        # Not before everything is written: another process may take the conversations up from here on.
+        if isinstance(self._locks, Leases):
+            await in_own_thread(self._locks.close)
+        elif self._locks is not None:
+            self._locks.close()
+
+    def close_now(self) -> None:
+        """Do as `close`, in a thread without a loop, for a session that never came to be."""
+        if self._key is not None and self._locks is not None and directories.leave(self._key) is self:
+            try:
+                self.storage.close_now()
+            finally:
+                self._locks.close()
+
+    def _keep(self, conversation: Conversation) -> Conversation:
+        self._open[conversation.key] = conversation
+        return conversation
+
+    async def _settle(self, conversation: Conversation) -> None:
+        conversation.refs.close()
+        await self._note_use(conversation)
+        await self.storage.flush()
+        self._let_go(conversation)
+        await self._settled()
+
+    def _let_go(self, conversation: Conversation) -> None:
+        if self._open.get(conversation.key) is conversation:
+            del self._open[conversation.key]
+            self._release(conversation.key)
+
+    async def _take(self, key: ConversationKey) -> None:
+        """Lock a conversation, and keep no event loop waiting for a server."""
+        if not isinstance(self._locks, Leases):
+            self._claim(key)
+            return
+        taken: list[ConversationKey] = []
+
+        def take() -> None:
+            self._claim(key)
+            taken.append(key)
+
+        try:
+            await in_own_thread(take)
+        except asyncio.CancelledError:
+            for one in taken:
+                self._release(one)
+            raise
+
+    def _claim(self, key: ConversationKey, *, is_fresh: bool = False) -> None:
+        self._spaces.add(self.storage.space(key.namespace))
+        try:
+            if isinstance(self._locks, Leases):
+                # No other session knows a fresh name, so its claim need not wait for the server.
+                (self._locks.claim_later if is_fresh else self._locks.claim)(key.part, key.namespace)
+            elif self._locks is not None:
+                self._locks.claim(key.lock)
+        except StoreBusy as error:
+            raise _busy(key.name, "another process or event loop") from error
+
+    def _release(self, key: ConversationKey) -> None:
+        if isinstance(self._locks, Leases):
+            going = self._locks.release(key.part)
+            self._freed += [] if going is None else [going]
+        elif self._locks is not None:
+            self._locks.release(key.lock)
+
+    async def _settled(self) -> None:
+        """Wait until others can have what was let go."""
+        while self._freed:
+            with contextlib.suppress(StoreError):  # then it ends by itself
+                await outcome(self._freed.pop())
+
+    async def _knows_claims(self) -> Callable[[ConversationKey], bool]:
+        """Return what tells whether anybody has a conversation open."""
+        locks = self._locks
+        if isinstance(locks, Leases):
+            claimed = await in_own_thread(locks.claimed)
+            return lambda key: key.part in claimed
+        return lambda key: locks is not None and locks.is_claimed(key.lock)
+
+
+@contextlib.asynccontextmanager
+async def home_at(place: Path | str) -> AsyncIterator[Home]:
+    """Open a directory or a server without a session."""
+    home = await Home.at(place)
+    try:
+        yield home
+    finally:
+        await to_its_end(home.close())
+
+
+directories: Final[Registry[Key, Home]] = Registry()
+"""The session directories and servers that this process has open."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=directories.forget)
+
+
+def _join(path: Path) -> Home:
+    """Return a directory, open, making it where there is none; blocks until it is."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        real = os.path.realpath(path, strict=True)
+    except OSError as error:
+        kind = StoreReadOnly if isinstance(error, PermissionError) else StoreError
+        raise kind(f"the directory {os.fspath(path)!r} cannot be made: {error.strerror}") from error
+    status = Path(real).stat()
+    key = (real, status.st_dev, status.st_ino)
+
+    def make() -> Home:
+        storage = Storage.open(Path(real) / "journal")
+        try:
+            engines = embedded_engines(storage, views=Path(real) / "views")
+            return Home(storage, engines, key=key, locks=DirectoryLocks(Path(real)))
+        except BaseException:
+            storage.close_now()
+            raise
+
+    return directories.join(key, make)
+
+
+def _join_server(url: str, options: ServerSettings | None) -> Home:
+    """Return a server, open; blocks until it is."""
+
+    def make() -> Home:
+        with contextlib.ExitStack() as opened:
+            # Storage and leases are closed one after the other, and each gives up what it has of the server.
+            servers = [Server.open(url, options=options) for _ in range(2)]
+            for server in servers:
+                opened.callback(server.close)
+            engines = server_engines(servers[0])
+            leases = Leases(servers[1], seconds=servers[1].options.lease)
+            storage = ServerStorage(
+                servers[0],
+                part_of=part_of,
+                leases=leases,
+                wait=servers[0].options.wait,
+            )
+            home = Home(storage, engines, key=url, locks=leases)
+            opened.pop_all()
+        return home
+
+    return directories.join(url, make)
+
+
+def _keeping(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, Change]], None]:
+    """Return what writes down what a conversation was told, where it is kept at all."""
+    return lambda rows: None if log is None else log.tell(rows, refs.now())
+
+
+def _known(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"there is a conversation {name!r:.80} already",
+        hint="come back to it with Session.open(..., conversation=...), or choose another name",
+    )
+
+
+def _busy(name: str, where: str) -> StoreBusy:
+    return StoreBusy(
+        f"the conversation {name!r:.80} is open in {where}",
+        waited=0.0,
+        hint="close it there first, or take another name",
+    )
+
+
+def _check_shareable(known: Conversation, given: RefStore, loop: asyncio.AbstractEventLoop) -> None:
+    if not known.refs.is_here or any(one is not loop and not one.is_closed() for one in known.loops):
+        raise _busy(known.key.name, "another event loop of this process")
+    if not known.refs.is_like(given):
+        raise InvalidArgument(
+            f"the conversation {known.key.name!r:.80} is open with other settings",
+            hint="open it with the same files, settings.descriptors and settings.answers, or close the other one first",
+        )

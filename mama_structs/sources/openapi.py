@@ -1,0 +1,336 @@
+"""An HTTP API that OpenAPI 3 describes, as a source of entities: what it answers for one id is an entity's type."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import attrs
+
+from mama_structs._internal.event_loop import LoopBound
+from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, shown
+from mama_structs.references.rate_limit import Gate, gate_to
+from mama_structs.references.schemes import TELLING, IdScheme
+from mama_structs.references.urls import base_url_of
+
+if TYPE_CHECKING:
+    from mama_structs.references.http_api import HttpAnswer, HttpApi
+
+_ENTITY_PATH: Final = re.compile(r"(?P<before>(?:/[^/{}]+)*/(?P<collection>[^/{}]+))/\{(?P<parameter>[^/{}]+)\}/?")
+_WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
+_IRREGULAR: Final = {"people": "person", "children": "child", "men": "man", "women": "woman", "data": "data"}
+# How far one schema leads to another.
+_MAX_STEPS: Final = 32
+_BRIEF: Final = 6
+_GONE: Final = frozenset({404, 410})
+_PARALLEL: Final = 10
+_TIMEOUT: Final = 10.0
+_RETRIES: Final = 3
+_LARGEST: Final = 16 * 2**20
+_SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
+
+
+@attrs.frozen
+class EntityRoute:
+    """How to ask for one entity: a path with one parameter at its end, and the field of the answer that holds it."""
+
+    kind: str
+    path: str
+    parameter: str
+    envelope: str | None
+    schema: Mapping[str, Any]
+
+
+def read_document(spec: object) -> ApiDocument:
+    """Return an OpenAPI 3 document from a mapping, a path or JSON text, or raise `InvalidArgument`."""
+    hint = (
+        "give the document as a dict (yaml.safe_load reads one that is YAML), as JSON text, or the path of a JSON file"
+    )
+    if isinstance(spec, os.PathLike) or (isinstance(spec, str) and not spec.lstrip().startswith("{")):
+        try:
+            spec = Path(spec).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(f"spec cannot be read: {type(error).__name__}", hint=hint) from error
+    if isinstance(spec, str):
+        try:
+            spec = json.loads(spec)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgument("spec is no JSON", hint=hint) from error
+    if not isinstance(spec, Mapping) or not str(spec.get("openapi", "")).startswith("3."):
+        raise InvalidArgument("spec must be an OpenAPI 3 document", hint=hint)
+    return ApiDocument(spec)
+
+
+class ApiDocument:
+    """An OpenAPI document: where its local references lead, and what its routes and schemas say."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self.routes: dict[str, EntityRoute] = {}
+        paths = [path for path in _mapping(spec.get("paths")) if isinstance(path, str)]
+        for path in sorted(paths, key=lambda one: (one.count("/"), one)):
+            route = self._route(path)
+            if route is not None:
+                self.routes.setdefault(route.kind, route)
+
+    @property
+    def server(self) -> str | None:
+        """The first server's URL, None where it is relative or has variables."""
+        servers = self._spec.get("servers")
+        first = _mapping(servers[0]).get("url") if isinstance(servers, list) and servers else None
+        return first if isinstance(first, str) and "://" in first and "{" not in first else None
+
+    @property
+    def title(self) -> str:
+        """What the API is called."""
+        title = _mapping(self._spec.get("info")).get("title")
+        return title if isinstance(title, str) and title else "openapi"
+
+    def fields(self) -> dict[str, str]:
+        """Return which fields name entities of which type: by their names, and by the links of the operations."""
+        fields: dict[str, str] = {}
+        for kind, route in self.routes.items():
+            words = kind.split("_")
+            camel = words[0] + "".join(word.capitalize() for word in words[1:])
+            stems = [f"{kind}_id", f"{camel}Id", f"*_{kind}_id", f"*{camel[:1].upper()}{camel[1:]}Id"]
+            if route.parameter.lower() not in ("id", "key", "name", "slug", "uuid"):
+                stems.append(route.parameter)
+            fields |= {form: kind for stem in stems for form in (stem, f"{stem}s")}
+        return fields | dict(self._linked())
+
+    def brief(self, kind: str) -> tuple[str, ...]:
+        """Return the fields of a type that say most about an entity."""
+        properties = self._properties(self.routes[kind].schema)
+        plain = [name for name, schema in properties.items() if name != "id" and self._is_scalar(schema)]
+        telling = [name for name in plain if _words(name)[-1:] and _words(name)[-1] in TELLING]
+        related = [name for name in plain if name not in telling and _words(name)[-1:] in (["id"], ["ids"])]
+        return tuple((telling or plain)[:_BRIEF] + related[:_BRIEF])
+
+    def _linked(self) -> Iterator[tuple[str, str]]:
+        """Yield the fields that an operation's links name, each with the type of the operation that it leads to."""
+        by_operation: dict[str, str] = {}
+        for kind, route in self.routes.items():
+            operation = _mapping(_mapping(_mapping(self._spec.get("paths")).get(route.path)).get("get"))
+            if isinstance(operation.get("operationId"), str):
+                by_operation[operation["operationId"]] = kind
+        for item in _mapping(self._spec.get("paths")).values():
+            for operation in _mapping(item).values():
+                for response in _mapping(_mapping(operation).get("responses")).values():
+                    for link in _mapping(self._followed(response).get("links")).values():
+                        told = self._followed(link)
+                        aim = by_operation.get(str(told.get("operationId")))
+                        for value in _mapping(told.get("parameters")).values():
+                            if aim is not None and isinstance(value, str) and value.startswith("$response.body#/"):
+                                yield value.rpartition("/")[2], aim
+
+    def _route(self, path: str) -> EntityRoute | None:
+        matched = _ENTITY_PATH.fullmatch(path)
+        item = _mapping(_mapping(self._spec.get("paths")).get(path))
+        operation = item.get("get")
+        if matched is None or not isinstance(operation, Mapping):
+            return None
+        envelope: str | None = None
+        name: str | None
+        name, schema = self._answer(operation)
+        if not {"object", "null"}.issuperset(_types(schema)):
+            # A list of what fits, or a text: no entity.
+            return None
+        properties = self._properties(schema)
+        inner = [(key, one) for key, one in properties.items() if not self._is_scalar(one)]
+        if "id" not in properties and len(inner) == 1 and self._properties(self._followed(inner[0][1])):
+            # {"data": {...}}: what the answer is about stands in its only object.
+            envelope, name, schema = inner[0][0], _name_of(inner[0][1]), self._followed(inner[0][1])
+        kind = "_".join(_words(name or "")) or _singular("_".join(_words(matched["collection"])))
+        return EntityRoute(kind, path, matched["parameter"], envelope, schema) if kind else None
+
+    def _answer(self, operation: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
+        """Return the name and the schema of what an operation answers."""
+        # In YAML a status without quotes is a number.
+        responses = {str(status): one for status, one in _mapping(operation.get("responses")).items()}
+        good = next((responses[key] for key in ("200", "2XX", "default") if key in responses), None)
+        content = _mapping(self._followed(good).get("content"))
+        media = next((_mapping(one) for kind, one in content.items() if "json" in kind), {})
+        schema = _mapping(media.get("schema"))
+        return _name_of(schema), self._followed(schema)
+
+    def _followed(self, node: object) -> Mapping[str, Any]:
+        """Return what a node stands for, after its local references."""
+        for _ in range(_MAX_STEPS):
+            found = _mapping(node)
+            reference = found.get("$ref")
+            if not isinstance(reference, str):
+                return found
+            node = self._spec
+            for part in reference.removeprefix("#/").split("/"):
+                node = _mapping(node).get(part.replace("~1", "/").replace("~0", "~"))
+        return {}
+
+    def _properties(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the properties of an object, those of the schemas that it is made of included."""
+        found: dict[str, Any] = {}
+        parts = [schema]
+        for part in parts:
+            found |= _mapping(part.get("properties"))
+            made_of = part.get("allOf")
+            # Each part once: one that is made of itself, and twice so, would take for ever.
+            for inner in map(self._followed, made_of if isinstance(made_of, list) else ()):
+                if not any(inner is met for met in parts):
+                    parts.append(inner)
+        return found
+
+    def _is_scalar(self, schema: object) -> bool:
+        return not _SCALARS.isdisjoint(_types(self._followed(schema)))
+
+
+class OpenApiSource:
+    """Answers for the entities of an HTTP API; `Source.from_openapi` makes one, and says what its arguments are."""
+
+    fetch_many: None = None
+
+    def __init__(
+        self,
+        document: ApiDocument,
+        *,
+        fields: Mapping[str, str] | None = None,
+        base_url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        session: Any = None,
+        name: str = "openapi",
+    ) -> None:
+        where = document.server if base_url is None else base_url
+        if where is None:
+            raise InvalidArgument("spec names no server with a whole URL", hint="give base_url=")
+        if not document.routes:
+            raise InvalidArgument(
+                "spec has no path that gives one entity for its id, such as GET /users/{userId}",
+                hint="write a Source of your own: IdScheme(fields={...})",
+            )
+        for kind in (fields or {}).values():
+            if kind not in document.routes:
+                known = ", ".join(document.routes)
+                raise InvalidArgument(f"fields names the type {shown(kind)}, which spec does not have", hint=known)
+        self.base_url: str = base_url_of(where)
+        self.routes: Mapping[str, EntityRoute] = document.routes
+        self.scheme: IdScheme = IdScheme(
+            name=name,
+            fields={**document.fields(), **(fields or {})},
+            types=frozenset(document.routes),
+            brief={kind: document.brief(kind) for kind in document.routes},
+        )
+        self._headers = _headers(headers)
+        self._session = session
+        self._home: LoopBound | None = None
+        self._api: HttpApi | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<OpenApiSource {self.base_url}: {', '.join(self.routes)}>"
+
+    def join_gate(self, user: object, limit: int) -> Gate:
+        """Let *user*, who has *limit* queries at once at the most, through the gate to the API, and return the gate."""
+        own = id(self) if self._session is not None else None
+        gate = gate_to((self.base_url, self._headers, own), is_shared=own is None, clock=time.monotonic)
+        gate.join(user, limit)
+        return gate
+
+    async def fetch(self, key: str) -> Mapping[str, Any]:
+        """Return what the API answers for ``type:id``; `EntityNotFound` for 404 and 410."""
+        kind, _, bare = key.partition(":")
+        route = self.routes.get(kind)
+        # A path of dots leads elsewhere, however it is written.
+        if route is None or not bare.strip("."):
+            raise EntityNotFound(key)
+        target = route.path.rstrip("/").replace(f"{{{route.parameter}}}", quote(bare, safe=""))
+
+        def judge(answer: HttpAnswer) -> Mapping[str, Any]:
+            if answer.status in _GONE:
+                raise EntityNotFound(key)
+            if answer.is_error:
+                answer.refuse()
+            payload = answer.payload
+            entity = payload.get(route.envelope, payload) if route.envelope and isinstance(payload, dict) else payload
+            if not isinstance(entity, dict):
+                raise MalformedResponse(f"the answer of {route.path} is no object")
+            return entity
+
+        return await self._connect().ask(route.path, target, judge)
+
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
+        """Return the answer: it already is the entity's fields."""
+        return answer
+
+    async def close(self) -> None:
+        """Close the connections that the source made itself; again is no error."""
+        self._closed = True
+        api, self._api = self._api, None
+        if api is not None:
+            api.gate.leave(self)
+            if self._session is None:
+                await api.session.close()
+                # The transports of closed connections end one turn of the loop later.
+                await asyncio.sleep(0)
+
+    def _connect(self) -> HttpApi:
+        if self._closed:
+            raise SessionClosed(f"{self!r} is closed", hint="make a new source")
+        if self._home is None:
+            self._home = LoopBound("source")
+        self._home.check()
+        if self._api is None:
+            from mama_structs.references import http_api as http  # noqa: PLC0415 - aiohttp loads when first used
+
+            session = self._session or http.open_session(max_connections=_PARALLEL)
+            self._api = http.HttpApi(
+                session=session,
+                base_url=self.base_url,
+                timeout=_TIMEOUT,
+                retries=_RETRIES,
+                max_response_bytes=_LARGEST,
+                gate=self.join_gate(self, http.connections_of(session, _PARALLEL)),
+                backoff=http.Backoff(),
+                headers=dict(self._headers),
+            )
+        return self._api
+
+
+def _headers(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Return headers that a request can carry, or raise without repeating what may be secret."""
+    for name, value in (headers or {}).items():
+        if not (isinstance(name, str) and isinstance(value, str) and f"{name}{value}".isprintable()):
+            raise InvalidArgument(f"headers must map names to texts of one line, and {shown(name)} does not")
+    return tuple(sorted((headers or {}).items()))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    """Return the types of JSON that a schema names."""
+    told = schema.get("type")
+    return [one for one in (told if isinstance(told, list) else [told]) if isinstance(one, str)]
+
+
+def _name_of(schema: object) -> str | None:
+    reference = _mapping(schema).get("$ref")
+    return reference.rpartition("/")[2] if isinstance(reference, str) else None
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORDS.split(name) if word]
+
+
+def _singular(word: str) -> str:
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    for ending, instead in (("ies", "y"), ("sses", "ss"), ("uses", "us"), ("xes", "x"), ("ches", "ch"), ("shes", "sh")):
+        if word.endswith(ending):
+            return word.removesuffix(ending) + instead
+    return word.removesuffix("s") if not word.endswith("ss") else word

@@ -1,0 +1,47 @@
+"""Settings of a PostgreSQL server by which a crash loses acknowledged data."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.postgres.pool import SCHEMA, Connection
+
+# Asked in a reading transaction, so synchronous_commit is that of the user, the database or the server.
+_SETTINGS: Final = """
+SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    ARRAY(SELECT relname::text FROM pg_class WHERE relnamespace = 'mama_structs'::regnamespace AND relpersistence = 'u'
+        AND relkind IN ('r', 'p') ORDER BY relname) AS unlogged
+"""
+_KIND: Final = "server"
+
+
+def check_durability(connection: Connection) -> list[Finding]:
+    """Return a finding for each setting that may lose acknowledged data; call it in a reading transaction."""
+    (found,) = connection.ask(_SETTINGS)
+    findings = []
+    if found["fsync"] == "off":
+        message = (
+            "the server has fsync=off: a crash of its machine may lose acknowledged data and damage the database; "
+            "set fsync=on in its configuration"
+        )
+        findings.append(Finding("error", _KIND, message))
+    if found["full_page_writes"] == "off":
+        message = (
+            "the server has full_page_writes=off: a crash of its machine may damage pages, unless its file system "
+            "writes each page as a whole; set full_page_writes=on in its configuration"
+        )
+        findings.append(Finding("warning", _KIND, message))
+    for table in found["unlogged"]:
+        message = (
+            f"the table {table} is unlogged: a crash of the server empties it; ALTER TABLE {SCHEMA}.{table} SET LOGGED"
+        )
+        findings.append(Finding("error", _KIND, message))
+    if found["synchronous_commit"] == "off":
+        message = (
+            "this user, database or server has synchronous_commit=off: each write transaction of a session sets it to "
+            "on, but a crash may lose the last transactions of other programs"
+        )
+        findings.append(Finding("warning", _KIND, message))
+    return findings

@@ -1,0 +1,358 @@
+"""
+Rows on a PostgreSQL server: the counterpart of `Storage`, for any number of hosts.
+
+Rows are sealed as in a directory, but each belongs to one namespace, so that policies of the database apply to it.
+Background writes of several hosts run concurrently: they write different keys or equal values. `transact` locks the
+namespaces that it names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar, cast
+
+from mama_structs.errors import InvalidArgument, StoreBusy, StoreError
+from mama_structs.storage.postgres.durability import check_durability
+from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.postgres.leases import Leases
+from mama_structs.storage.sealed_rows import (
+    SEAL_BYTES,
+    Change,
+    Damaged,
+    New,
+    Rows,
+    Snapshot,
+    check_key,
+    check_value,
+    range_of,
+    seal,
+    unseal,
+)
+from mama_structs.storage.postgres.pool import ACROSS, Connection, Server
+from mama_structs.storage.sqlite_store import WAIT, RowStorage, outcome
+
+T = TypeVar("T")
+
+_PAGE: Final = 500
+
+_GET: Final = "SELECT key, value FROM rows WHERE key = ANY($1::text[])"
+_PUT: Final = """
+INSERT INTO rows (namespace, key, value) SELECT $1, * FROM unnest($2::text[], $3::bytea[])
+ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value
+"""
+_DELETE: Final = "DELETE FROM rows WHERE namespace = $1 AND key = ANY($2::text[])"
+_SPACES: Final = "SELECT DISTINCT namespace FROM rows ORDER BY namespace"
+# The lock that `Server` takes for its one namespace.
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 17))"
+# Tell memory engines that this change touched no memory: without it they drop their caches.
+_TOUCH_NOTHING: Final = """
+WITH pruned AS (DELETE FROM touched WHERE namespace = $1 AND change < (
+    SELECT change - 4096 FROM namespaces WHERE namespace = $1))
+INSERT INTO touched (namespace, change, nodes, more) SELECT namespace, change + 1, '{}', false FROM namespaces
+WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
+"""
+# Policies that depend on no other column of a row show all rows of a namespace or none. The server stores no dependency
+# for a reference to the whole row, which is column 0 of a variable in the stored expression.
+_IS_COMPLETE: Final = """
+SELECT NOT row_security_active('rows') OR NOT EXISTS (
+    SELECT FROM pg_policy WHERE polrelid = 'rows'::regclass AND (polqual::text LIKE '%:varattno 0 %' OR EXISTS (
+        SELECT FROM pg_depend JOIN pg_attribute ON attrelid = refobjid AND attnum = refobjsubid
+        WHERE classid = 'pg_policy'::regclass AND objid = pg_policy.oid AND refclassid = 'pg_class'::regclass
+            AND refobjid = polrelid AND refobjsubid <> 0 AND attname <> 'namespace'))
+) AS is_complete
+"""
+_KEYS: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key"
+_LAST: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key DESC LIMIT 1"
+_ITEMS: Final = "SELECT key, value FROM rows WHERE {rule} ORDER BY key LIMIT {limit}"
+_SIZES: Final = "SELECT key, octet_length(value) AS size FROM rows WHERE {rule}"
+_BETWEEN: Final = "key >= $1 AND key < $2"
+
+
+class ServerSnapshot(Snapshot):
+    """The rows of one namespace on a server at one moment; those of all visible namespaces if it is None."""
+
+    def __init__(self, connection: Connection, namespace: str | None) -> None:
+        self.connection: Connection = connection
+        self.namespace: str | None = namespace
+
+    def within(self, namespace: str) -> Self:
+        """See `Snapshot`."""
+        return type(self)(self.connection, namespace)
+
+    @property
+    def is_complete(self) -> bool:
+        """See `Snapshot`."""
+        return bool(self.connection.ask(_IS_COMPLETE)[0]["is_complete"])
+
+    def spaces(self) -> tuple[str, ...]:
+        """Return the visible namespaces that have rows, sorted."""
+        return tuple(row["namespace"] for row in self.connection.ask(_SPACES))
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+        """See `Snapshot`."""
+        if not keys:
+            return {}
+        return dict(self._opened(f"{_GET} AND namespace = $2", [*keys], self._own_namespace))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """See `Snapshot`."""
+        return [row["key"] for row in self._below(_KEYS, prefix)]
+
+    def last(self, prefix: str) -> str | None:
+        """See `Snapshot`."""
+        found = self._below(_LAST, prefix)
+        return found[0]["key"] if found else None
+
+    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
+        """See `Snapshot`."""
+        rows = self._below(_ITEMS, prefix, after=after, limit="ALL" if limit < 0 else limit)
+        return [(row["key"], unseal(row["key"], row["value"])) for row in rows]
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """See `Snapshot`."""
+        return {row["key"]: max(row["size"] - SEAL_BYTES, 0) for row in self._below(_SIZES, prefix)}
+
+    def _below(self, sql: str, prefix: str, *, after: str = "", limit: int | str = "") -> list[Any]:
+        """Return the rows whose keys begin with *prefix*."""
+        first, last = _between(prefix)
+        # No key contains \x01, so this is the least key after *after*.
+        given, rule = [max(first, f"{after}\x01") if after else first, last], _BETWEEN
+        if self.namespace is not None:
+            given.append(self.namespace)
+            rule = f"namespace = $3 AND {_BETWEEN}"
+        return self.connection.ask(sql.format(rule=rule, limit=limit), *given)
+
+    @property
+    def _own_namespace(self) -> str:
+        if self.namespace is None:
+            raise InvalidArgument("rows of a server are read and written by key within one namespace only")
+        return self.namespace
+
+    def _opened(self, sql: str, *arguments: Any) -> list[tuple[str, bytes | Damaged]]:
+        return [(row["key"], unseal(row["key"], row["value"])) for row in self.connection.ask(sql, *arguments)]
+
+
+class ServerRows(ServerSnapshot, Rows):
+    """The rows on a server inside one write transaction."""
+
+    def put(self, key: str, value: bytes) -> None:
+        """See `Rows`."""
+        check_value(value)
+        self._put({check_key(key): value})
+
+    def delete(self, key: str) -> bool:
+        """See `Rows`."""
+        return bool(self._delete([check_key(key)]))
+
+    def apply(self, changes: dict[str, Change]) -> None:
+        """Apply *changes* in at most three statements."""
+        new = [key for key, change in changes.items() if isinstance(change, New)]
+        whole = {key for key, value in self.get_many(new).items() if isinstance(value, bytes)}
+        values = {
+            key: change.value if isinstance(change, New) else change
+            for key, change in changes.items()
+            if change is not None and key not in whole
+        }
+        if values:
+            self._put(values)
+        gone = [key for key, change in changes.items() if change is None]
+        if gone:
+            self._delete(gone)
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """See `Rows`."""
+        with self.connection.attempt():
+            yield
+
+    def _put(self, values: dict[str, bytes]) -> None:
+        # Concurrent writers of equal keys lock them in the same order.
+        keys = sorted(values)
+        self.connection.tell(_PUT, self._own_namespace, keys, [seal(key, values[key]) for key in keys])
+        self.connection.note_change()
+
+    def _delete(self, keys: Sequence[str]) -> int:
+        count = self.connection.tell(_DELETE, self._own_namespace, sorted(keys))
+        self.connection.note_change()
+        return count
+
+
+class ServerStorage(RowStorage):
+    """
+    A store on a server.
+
+    Args:
+        server: Closed with the store.
+        namespace: The namespace of calls that name none. By default each call must name one.
+        part_of: Maps a key to the name that must be claimed to write it, or None.
+        leases: Claims of these names. Rows under a lost name are rejected.
+        wait: Seconds to wait for other writers.
+
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        namespace: str | None = None,
+        part_of: Callable[[str], str | None] = lambda _key: None,
+        leases: Leases | None = None,
+        wait: float = WAIT,
+    ) -> None:
+        self._server = server
+        self._namespace = namespace
+        self._part_of = part_of
+        self._leases = leases
+        self._dropped: StoreBusy | None = None
+        super().__init__(server.location, name="rows", wait=wait)
+
+    def space(self, namespace: str | None) -> str:
+        """See `RowStorage`: each namespace is stored separately."""
+        found = self._namespace if namespace is None else namespace
+        if not found:
+            raise InvalidArgument("rows on a server belong to a namespace", hint="name the namespace of the rows")
+        return found
+
+    @property
+    def is_read_only(self) -> bool:
+        """See `RowStorage`."""
+        return self._server.is_read_only
+
+    async def spaces(self) -> tuple[str, ...]:
+        """See `RowStorage`."""
+        return await self.look(lambda rows: cast("ServerSnapshot", rows).spaces())
+
+    async def flush(self) -> None:
+        """See `RowStorage`; raises once where rows were dropped, as another host has taken over whose they are."""
+        await super().flush()
+        dropped, self._dropped = self._dropped, None
+        if dropped is not None:
+            raise dropped
+
+    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
+        """See `RowStorage`."""
+        space = self._namespace if namespace is None else namespace
+        reading = self._server.run(
+            lambda one: work(ServerSnapshot(one, space)),
+            write=False,
+            namespace=space,
+            settings=ACROSS if space is None else {},
+        )
+        return reading.result()
+
+    async def scrub(self, *, wait: float | None = None) -> bool:
+        """Have the server give back the room of deleted rows; what old transactions still see stays until later."""
+        self._check_open()
+        try:
+            await outcome(self._server.vacuum("rows", wait=self._wait if wait is None else min(wait, self._wait)))
+        except StoreError:
+            return False
+        return True
+
+    def _accept(self, changes: dict[str, Change]) -> None:
+        if self._leases is not None and self._leases.lost and not self._leases.lost.isdisjoint(self._names(changes)):
+            raise _taken_over(self.location)
+
+    def _names(self, changes: Iterable[str]) -> set[str]:
+        return {name for key in changes if (name := self._part_of(key)) is not None}
+
+    def _in_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
+        # In one order, so that two transactions on the same namespaces cannot deadlock.
+        first, *others = sorted({*spaces})
+
+        def plan(rows: ServerRows) -> T:
+            for one in others:
+                rows.connection.ask(_LOCK, one)
+            result = work(rows.within(spaces[0]))
+            if rows.connection.changed:
+                rows.connection.tell(_TOUCH_NOTHING, first)
+            return result
+
+        return self._run(plan, first, exclusive=True, settings=ACROSS if others else {}, wait=wait)
+
+    def _write_changes(self, changes: dict[str, Change], space: str) -> None:
+        # Idempotent: after a lost connection the changes are written again, whether they were stored or not.
+        if not self._run(lambda rows: self._applied(rows, changes), space, exclusive=False):
+            self._dropped = _taken_over(self.location)
+        elif self._leases is not None:
+            self._leases.written(self._names(changes))
+
+    def _applied(self, rows: ServerRows, changes: dict[str, Change]) -> bool:
+        """Apply the changes that are not under a lost name, and return True if these are all."""
+        names = self._names(changes)
+        lost = self._leases.lost_of(rows.connection, names) if self._leases is not None and names else frozenset()
+        rows.apply({key: change for key, change in changes.items() if self._part_of(key) not in lost})
+        return not lost
+
+    def _run(
+        self,
+        work: Callable[[ServerRows], T],
+        space: str,
+        *,
+        exclusive: bool,
+        settings: Mapping[str, str] | None = None,
+        wait: float | None = None,
+    ) -> T:
+        """Run *work* in a transaction on a namespace. Reads run until it begins."""
+        begun: list[bool] = []
+
+        def begin() -> None:
+            if not begun:
+                begun.append(True)
+                self._looks.put(_stop)
+
+        def plan(one: Connection) -> T:
+            begin()
+            return work(ServerRows(one, space))
+
+        running = self._server.run(
+            plan,
+            write=True,
+            namespace=space,
+            exclusive=exclusive,
+            settings=settings,
+            wait=self._wait if wait is None else min(wait, self._wait),
+        )
+        # It may never begin.
+        running.add_done_callback(lambda _: begin())
+        while (look := self._looks.get()) is not _stop:
+            look()
+        return running.result()
+
+    def _inspect(self) -> list[Finding]:
+        findings = self._server.run(check_durability, write=False).result()
+        for space in self.look_here(lambda rows: cast("ServerSnapshot", rows).spaces()):
+            after: str | None = ""
+            while after is not None:
+                page = self.look_here(lambda rows, after=after: _damaged(rows, after), namespace=space)  # type: ignore[misc]  # bound
+                findings += page[0]
+                after = page[1]
+        return findings
+
+    def _shut(self) -> None:
+        self._server.close()
+
+
+def _taken_over(where: str) -> StoreBusy:
+    return StoreBusy(
+        f"another host has taken a conversation over, as this one did not reach {where} in time",
+        waited=0.0,
+        hint="what was stored in it since is lost; close it and open it again",
+    )
+
+
+def _stop() -> None:
+    """Stand in the queue of looks for the beginning of a transaction."""
+
+
+def _damaged(rows: Snapshot, after: str) -> tuple[list[Finding], str | None]:
+    """Return what is wrong with a page of rows, and after which key the next one begins, None for the last."""
+    page = rows.items("", after=after, limit=_PAGE)
+    found = [Finding("error", "damaged", row.reason, key) for key, row in page if isinstance(row, Damaged)]
+    return found, page[-1][0] if len(page) == _PAGE else None
+
+
+def _between(prefix: str) -> tuple[str, str]:
+    """Return between which keys those are that begin with *prefix*."""
+    return range_of(prefix) if prefix else ("", "\x80")

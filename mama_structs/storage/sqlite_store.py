@@ -1,0 +1,695 @@
+"""
+Open stores: rows of bytes under ASCII keys that are written behind, and the one thread that each store has.
+
+What is enqueued is written in order, several calls in one transaction; `flush` waits until it is durable.
+Jobs run in the order in which they were asked for, whichever loop or thread asks; but what only looks does not wait
+for a transaction that waits for others. A cancelled caller stops nothing, and work that raises is rolled back.
+All of that is `RowStorage`; a `Storage` has its rows in a directory, a `ServerStorage` on a server.
+
+Every call raises `SessionClosed` after closing, `WrongLoop` in a forked child, and `StoreError` where the database
+cannot be read or written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import functools
+import logging
+import random
+import sqlite3
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary, ref
+
+import diskcache  # type: ignore[import-untyped]  # it ships no types
+
+from mama_structs._internal.event_loop import LoopBound, done_at_once, in_own_thread
+from mama_structs._internal.validation import seconds
+from mama_structs.errors import SessionClosed, StoreBusy, StoreError, StoreFull, StoreReadOnly
+from mama_structs.storage.connection import Database, scrub
+from mama_structs.storage.sqlite_errors import Finding, is_busy, store_error
+from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
+from mama_structs.storage.cache_factory import inspect_store
+from mama_structs.storage.sealed_rows import (
+    Change,
+    Damaged,
+    New,
+    PendingCall,
+    PreparedChanges,
+    Rows,
+    Snapshot,
+    SqliteRows,
+    SqliteSnapshot,
+    check_key,
+    combined,
+)
+
+T = TypeVar("T")
+
+WAIT: Final = 10.0
+# Bytes of rows that one transaction takes; the rows of one call are never divided.
+_TRANSACTION_BYTES: Final = 2 * 2**20
+
+_SHORTEST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.005
+# Who has waited for so long waits for somebody who is stuck.
+_LONG: Final = 0.5
+_RELAXED_PAUSE: Final = 0.05
+
+_worker: Final = threading.local()
+
+_log: Final = logging.getLogger("mama_structs")
+
+
+class RowStorage:
+    """
+    A store whose writes *wait* so many seconds for others.
+
+    Args:
+        location: Where it is, as people are told.
+        name: What its thread is called.
+        wait: Seconds.
+
+    """
+
+    def __init__(self, location: str, *, name: str, wait: float) -> None:
+        self.location: str = location
+        self._wait = seconds("wait", wait, zero=True)
+        self._bound = LoopBound("store")
+        # Reentrant: the collector may run a forgotten store's finalizer inside any of the blocks that hold it.
+        self._guard = threading.RLock()
+        self._queue: deque[PendingCall] = deque()
+        # No SimpleQueue: in CPython 3.11 it may wait without end where its time is over before it begins to wait.
+        self._looks: Queue[Callable[[], None]] = Queue()
+        self._enqueued = 0
+        self._durable = 0
+        self._waiting: list[tuple[int, Future[None]]] = []
+        self._is_drain_due = False
+        self._failure: StoreError | None = None
+        self._closing: Future[None] | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"mama-structs {name}")
+
+    def __repr__(self) -> str:
+        state = "" if self._closing is None else " closed"
+        return f"<{type(self).__name__} {self.location!r}{state}>"
+
+    def __del__(self) -> None:
+        # No lock is taken and no job given to the thread: the collector runs this anywhere, even inside either.
+        if not hasattr(self, "_executor") or self._closing is not None or self._bound.is_elsewhere:
+            return
+        if self._has_database():
+            warnings.warn(f"the store in {self.location} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    @property
+    def pending(self) -> int:
+        """How many calls' rows are not on the disk yet."""
+        with self._guard:
+            return len(self._queue)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the store could only be read when it was opened."""
+        return False
+
+    def space(self, namespace: str | None) -> str:  # noqa: ARG002 - see below
+        """Return the namespace under which rows are stored: a directory stores all namespaces together, as ``""``."""
+        return ""
+
+    async def spaces(self) -> tuple[str, ...]:
+        """Return the results of `space` for all namespaces that have visible rows."""
+        return ("",)
+
+    def enqueue(self, rows: Iterable[tuple[str, Change]] | PreparedChanges, *, namespace: str | None = None) -> None:
+        """Write rows in the background, those of one call in one transaction; if one is invalid, write none of them."""
+        self._check_open()
+        space = self.space(namespace)
+        prepared = rows if isinstance(rows, PreparedChanges) else PreparedChanges.of(rows)
+        if not prepared.changes:
+            return
+        self._accept(prepared.changes)
+        with self._guard:
+            self._schedule()
+            self._enqueued += 1
+            self._queue.append(PendingCall(self._enqueued, prepared.changes, prepared.size, space))
+
+    def _accept(self, changes: dict[str, Change]) -> None:
+        """Refuse changes that could not be written."""
+
+    async def flush(self) -> None:
+        """Return when all that was enqueued before is on the disk; where it is not, the next flush tries again."""
+        done: Future[None] = Future()
+        # From here on nobody can cancel it; who waits for it may go away.
+        done.set_running_or_notify_cancel()
+        with self._guard:
+            self._check_open()
+            if self._durable == self._enqueued:
+                done.set_result(None)
+            else:
+                self._schedule()
+                self._waiting.append((self._enqueued, done))
+        await outcome(done)
+
+    async def read(self, keys: Sequence[str], *, namespace: str | None = None) -> dict[str, bytes | Damaged]:
+        """Return the existing values of *keys* from one snapshot, including enqueued changes."""
+        wanted, space = [check_key(key) for key in keys], self.space(namespace)
+        return await outcome(self._looking(lambda: self._read(wanted, space)))
+
+    def has(self, key: str, *, namespace: str | None = None) -> bool:
+        """Return True if a value is stored or enqueued under *key*. Blocks."""
+        wanted, space = [check_key(key)], self.space(namespace)
+        return key in self._looking(lambda: self._read(wanted, space)).result()
+
+    async def keys(self, prefix: str = "", *, namespace: str | None = None) -> list[str]:
+        """Return the keys that begin with *prefix*, sorted, including enqueued changes."""
+        if prefix != "":
+            check_key(prefix)
+        space = self.space(namespace)
+        return await outcome(self._looking(lambda: self._keys(prefix, space)))
+
+    async def transact(
+        self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
+    ) -> T:
+        """
+        Run *work*, which is not async, in one write transaction after what was enqueued.
+
+        *work* gets the rows of the first of *namespaces*, and reaches those of the others with `Snapshot.within`.
+        """
+        return await outcome(self.in_thread(lambda: self.transact_here(work, namespaces=namespaces, wait=wait)))
+
+    async def look(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
+        """
+        Run *work* in the store's thread on one snapshot, possibly more than once and out of turn.
+
+        It gets the rows of *namespace*, or by default those of all visible namespaces.
+        """
+        return await outcome(self._looking(lambda: self.look_here(work, namespace=namespace)))
+
+    def in_thread(self, job: Callable[[], T]) -> Future[T]:
+        """Run *job* in the thread after what was asked for before; it may call `transact_here` and `look_here`."""
+        with self._guard:
+            self._check_open()
+            return self._submit(job)
+
+    def _submit(self, job: Callable[[], T]) -> Future[T]:
+        try:
+            return self._executor.submit(self._in_turn, job)
+        except RuntimeError as error:
+            raise SessionClosed("the interpreter is shutting down") from error
+
+    def _looking(self, look: Callable[[], T]) -> Future[T]:
+        """Run *look*, which writes nothing, in its turn or while a transaction waits for other processes."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                result = look()
+            except BaseException as error:  # noqa: BLE001 - told to who waits
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        with self._guard:
+            self._check_open()
+            self._looks.put(run)
+            self._submit(functools.partial(_run_next, self._looks))
+        return done
+
+    async def scrub(self, *, wait: float | None = None) -> bool:
+        """Leave nothing on the disk of what was deleted, and tell whether that was possible within *wait* seconds."""
+        raise NotImplementedError
+
+    async def check(self) -> list[Finding]:
+        """Look at every page, row, setting and file, and return what is wrong."""
+        return await outcome(self.in_thread(self._check))
+
+    async def close(self) -> None:
+        """Write what is left, close the database and end the thread; runs to its end, whoever waits for it."""
+        closing = self._begin_close()
+        try:
+            await outcome(closing)
+        finally:
+            self._join()
+
+    def close_now(self) -> None:
+        """Do what `close` does, blocking; not for a transaction's work, which would wait for itself."""
+        try:
+            self._begin_close().result()
+        finally:
+            self._join()
+
+    def _begin_close(self) -> Future[None]:
+        self._bound.check_thread()
+        with self._guard:
+            # One that failed may succeed, now that there is room or nobody is in the way.
+            if self._closing is None or (self._closing.done() and self._closing.exception() is not None):
+                self._closing = self._submit(self._close)
+                self._closing.add_done_callback(self._end_thread)
+            return self._closing
+
+    def _end_thread(self, closing: Future[None]) -> None:
+        if closing.exception() is None:
+            self._executor.shutdown(wait=False)
+
+    def _join(self) -> None:
+        """Wait for the thread's end if the store was closed, which is a moment."""
+        if self._closing is not None and self._closing.done() and self._closing.exception() is None:
+            self._executor.shutdown(wait=True)
+
+    def _check_open(self) -> None:
+        self._bound.check_thread()
+        if self._closing is not None:
+            raise SessionClosed(f"the store in {self.location} was closed")
+
+    def _schedule(self) -> None:
+        """Have the queue written; for the guard's holder."""
+        self._check_open()
+        if not self._is_drain_due:
+            # The thread holds the store's state and not the store: a forgotten one says so while rows wait.
+            behind = object.__new__(_silent(type(self)))  # type: ignore[arg-type]  # a class can be hashed
+            behind.__dict__ = self.__dict__
+            self.in_thread(behind._drain)
+            self._is_drain_due = True
+
+    def _has_database(self) -> bool:
+        """Tell whether there is one: a temporary store has none until something is written."""
+        return True
+
+    # What follows runs in the thread.
+
+    def transact_here(
+        self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
+    ) -> T:
+        """Do as `transact`, for a job."""
+        spaces = [self.space(one) for one in namespaces or (None,)]
+        self._write_pending(spaces)
+        return self._in_transaction(work, spaces=spaces, wait=wait)
+
+    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
+        """Do as `look`, for a job."""
+        raise NotImplementedError
+
+    def _in_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
+        """Run *work* in one write transaction on the rows of *spaces*."""
+        raise NotImplementedError
+
+    def _write_changes(self, changes: dict[str, Change], space: str) -> None:
+        """Apply changes in one write transaction."""
+        self._in_transaction(lambda rows: rows.apply(changes), spaces=[space])
+
+    def _inspect(self) -> list[Finding]:
+        """Return what is wrong with what is stored."""
+        raise NotImplementedError
+
+    def _shut(self) -> None:
+        """Close the database."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _in_turn(job: Callable[[], T]) -> T:
+        """Run a job in the thread."""
+        return job()
+
+    def _close(self) -> None:
+        try:
+            self._write_pending()
+        except StoreError as error:
+            error.add_note(f"the rows of {len(self._queue)} calls were not written: close it again when they can be")
+            raise
+        self._shut()
+
+    def _drain(self) -> None:
+        with self._guard:
+            self._is_drain_due = False
+            waiting, self._waiting = self._waiting, []
+        failure: BaseException | None = None
+        try:
+            self._write_pending()
+        except Exception as error:  # noqa: BLE001 - told to everyone who waits
+            failure = error
+            if not waiting:
+                _log.warning("the rows of %d calls are not written yet: %s", len(self._queue), error)
+        for number, done in waiting:
+            if failure is None or number <= self._durable:
+                done.set_result(None)
+            else:
+                done.set_exception(again(failure))
+
+    def _write_pending(self, spaces: Sequence[str] | None = None) -> None:
+        """
+        Write the rows that were enqueued until now, in order and in few transactions; what fails stays enqueued.
+
+        If the database denies the rows of a namespace, those of the others are written. The error is raised afterwards
+        if the namespace is one of *spaces*, by default any.
+        """
+        with self._guard:
+            target = self._enqueued
+        one_by_one = False
+        denied: dict[str, StoreReadOnly] = {}
+        while group := self._take(target, 1 if one_by_one else None, denied):
+            changes = combined(group)
+            try:
+                self._write_changes(changes, group[0].namespace)
+            except StoreError as error:
+                self._failure = error
+                if isinstance(error, StoreReadOnly) and error.namespace is not None:
+                    denied[group[0].namespace] = error
+                    continue
+                if not isinstance(error, StoreFull) or len(group) == 1:
+                    raise
+                # What comes before the call that there is no room for is saved.
+                one_by_one = True
+                continue
+            with self._guard:
+                if denied:
+                    written = {call.number for call in group}
+                    self._queue = deque(call for call in self._queue if call.number not in written)
+                else:
+                    for _ in group:
+                        self._queue.popleft()
+                self._durable = self._queue[0].number - 1 if self._queue else self._enqueued
+        self._failure = next(iter(denied.values()), None)
+        for space, denial in denied.items():
+            if spaces is None or space in spaces:
+                raise denial
+
+    def _take(self, target: int, count: int | None, denied: Container[str]) -> list[PendingCall]:
+        """
+        Return the next calls up to *target* that form one transaction of one namespace. They stay in the queue.
+
+        Calls of *denied* namespaces are skipped.
+        """
+        group: list[PendingCall] = []
+        size = 0
+        with self._guard:
+            for call in islice((call for call in self._queue if call.namespace not in denied), count):
+                if call.number > target or (group and size + call.size > _TRANSACTION_BYTES):
+                    break
+                if group and call.namespace != group[0].namespace:
+                    break
+                group.append(call)
+                size += call.size
+        return group
+
+    def _read(self, keys: list[str], space: str) -> dict[str, bytes | Damaged]:
+        found = self.look_here(lambda rows: rows.get_many(keys), namespace=space)
+        for key, change in self._on_their_way(space).items():
+            if key not in keys or (isinstance(change, New) and isinstance(found.get(key), bytes)):
+                continue
+            if change is None:
+                found.pop(key, None)
+            else:
+                found[key] = change.value if isinstance(change, New) else change
+        return {key: found[key] for key in keys if key in found}
+
+    def _keys(self, prefix: str, space: str) -> list[str]:
+        keys = set(self.look_here(lambda rows: rows.keys(prefix), namespace=space))
+        for key, change in self._on_their_way(space).items():
+            if key.startswith(prefix):
+                (keys.discard if change is None else keys.add)(key)
+        return sorted(keys)
+
+    def _on_their_way(self, space: str) -> dict[str, Change]:
+        with self._guard:
+            calls = [call for call in self._queue if call.namespace == space]
+        return combined(calls)
+
+    def _check(self) -> list[Finding]:
+        findings = self._inspect()
+        if self._failure is not None:
+            message = f"the rows of {len(self._queue)} calls are not written yet: {self._failure}"
+            findings.append(Finding("error", "pending", message))
+        return findings
+
+
+class Storage(RowStorage):
+    """A store, made by `open` or `temporary`, whose writes *wait* so many seconds for other processes."""
+
+    def __init__(self, directory: Path, *, wait: float = WAIT, temporary: TemporaryDirectory | None = None) -> None:
+        self.directory: Path = directory
+        self._temporary = temporary
+        self._opened: Database | None = None
+        super().__init__(str(directory), name=directory.name, wait=wait)
+
+    @classmethod
+    def open(cls, directory: Path, *, wait: float = WAIT) -> Storage:
+        """Open the store in *directory*, making what is missing (mode 0700); blocks until it is open."""
+        storage = cls(check_path(directory), wait=wait)
+        executor = storage._executor
+        try:
+            executor.submit(storage._in_turn, storage._open).result()
+        except BaseException:
+            # The thread may still be opening, after Ctrl-C: what it opens is closed when it ends.
+            storage._closing = Future()
+            executor.shutdown(wait=False)
+            raise
+        executor.submit(sweep)
+        return storage
+
+    @classmethod
+    def temporary(cls, *, wait: float = WAIT) -> Storage:
+        """Return a store that is removed at its close; its directory is made when first written to."""
+        temporary = TemporaryDirectory()
+        return cls(temporary.path / "journal", wait=wait, temporary=temporary)
+
+    async def scrub(self, *, wait: float | None = None) -> bool:
+        """Leave nothing on the disk of what was deleted, and tell whether that was possible within *wait* seconds."""
+        self._check_open()
+        if not self._has_database():
+            return True
+        seconds = self._wait if wait is None else min(wait, self._wait)
+        return await in_own_thread(lambda: scrub(self.directory, wait=seconds))
+
+    def _has_database(self) -> bool:
+        """Tell whether there is one: a temporary store has none until something is written."""
+        return self._temporary is None or self._opened is not None
+
+    # What follows runs in the thread.
+
+    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:  # noqa: ARG002 - as `space`
+        """Do as `look`, for a job."""
+        if not self._has_database():
+            return work(SqliteSnapshot(None))
+
+        def looked(connection: sqlite3.Connection) -> T:
+            rows = SqliteSnapshot(connection)
+            try:
+                return work(rows)
+            finally:
+                rows.end()
+
+        return self._snapshot(looked)
+
+    def _open(self) -> Database:
+        if self._opened is None:
+            try:
+                if self._temporary is not None:
+                    self._temporary.make()
+                self._opened = self._patiently(lambda: Database(self.directory, temporary=self._temporary))
+            except OSError as error:
+                raise store_error(error, self.directory) from error
+            finally:
+                if self._opened is None and self._temporary is not None:
+                    self._temporary.remove()
+            _worker.opened = self._opened
+            if self._temporary is not None:
+                sweep()
+        return self._opened
+
+    def _shut(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    @staticmethod
+    def _in_turn(job: Callable[[], T]) -> T:
+        """Run a job in its store's thread, which has the database meanwhile."""
+        opened: Database | None = getattr(_worker, "opened", None)
+        if opened is not None:
+            opened.take()
+        try:
+            return job()
+        finally:
+            # It may be this job that opened it.
+            opened = getattr(_worker, "opened", None)
+            if opened is not None:
+                opened.let_go()
+
+    def _in_transaction(
+        self,
+        work: Callable[[Rows], T],
+        *,
+        spaces: Sequence[str] = (),  # noqa: ARG002 - as `space`
+        wait: float | None = None,
+    ) -> T:
+        opened = self._begun(self._wait if wait is None else wait)
+        rows = SqliteRows(opened.connection)
+        try:
+            result = done_at_once(work, rows)
+            rows.commit()
+        except Exception as error:
+            if rows.failure is None or isinstance(error, StoreError):
+                raise
+            raise store_error(rows.failure, self.directory) from error
+        finally:
+            rows.end()
+            opened.leave_transaction()
+        opened.check_place()
+        return result
+
+    def _begun(self, wait: float) -> Database:
+        """Begin a write transaction as the next one of those who wait for it, and let looks pass meanwhile."""
+        opened = self._open()
+        started = time.monotonic()
+
+        def begin() -> None:
+            # Opened anew, perhaps, and elsewhere by now.
+            opened.check_place()
+            # No more than courtesy: who is before may have been stopped while it waits.
+            if not opened.queue() and time.monotonic() - started < wait / 2:
+                raise _Queued
+            opened.begin("IMMEDIATE")
+
+        def pause(seconds: float) -> None:
+            until = time.monotonic() + seconds
+            with contextlib.suppress(Empty):
+                while (left := until - time.monotonic()) > 0:
+                    # Nothing is under way: a fork need not wait.
+                    opened.let_go()
+                    try:
+                        look = self._looks.get(timeout=left)
+                    finally:
+                        opened.take()
+                    look()
+
+        try:
+            self._patiently(begin, wait=wait, pause=pause)
+        finally:
+            opened.leave_queue()
+        return opened
+
+    def _inspect(self) -> list[Finding]:
+        findings = []
+        if self._has_database():
+            try:
+                opened = self._open()
+                look = functools.partial(inspect_store, directory=self.directory, shared=opened.is_shared())
+                findings = [*self._snapshot(look), *opened.findings]
+            except StoreError:
+                raise
+            except OSError as error:
+                raise store_error(error, self.directory) from error
+        return findings
+
+    def _snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """Run *look* in one reading transaction, so that all it sees is of one moment."""
+        opened = self._open()
+
+        def attempt() -> T:
+            opened.check_place()
+            try:
+                opened.begin("DEFERRED")
+                return look(opened.connection)
+            finally:
+                opened.leave_transaction()
+
+        return self._patiently(attempt)
+
+    def _patiently(
+        self, attempt: Callable[[], T], *, wait: float | None = None, pause: Callable[[float], object] = time.sleep
+    ) -> T:
+        """Make *attempt* until no other connection is in the way, for *wait* seconds or as long as the store waits."""
+        started = time.monotonic()
+        longest = self._wait if wait is None else wait
+        seconds = _SHORTEST_PAUSE
+        while True:
+            try:
+                return attempt()
+            except (_Queued, diskcache.Timeout, sqlite3.Error) as error:
+                waited = time.monotonic() - started
+                if not (isinstance(error, _Queued) or is_busy(error)):
+                    raise store_error(error, self.directory) from error
+                if waited >= longest:
+                    raise StoreBusy(
+                        f"another process kept {self.directory} from being written for {waited:.1f} s",
+                        waited=waited,
+                        hint="try again, or look for a process that holds a transaction open",
+                    ) from error
+            # Without jitter, processes that collided once would collide again.
+            pause(min(random.uniform(seconds / 2, seconds), longest - waited))  # noqa: S311 - no secret
+            seconds = min(2 * seconds, _LONGEST_PAUSE if waited < _LONG else _RELAXED_PAUSE)
+
+
+class _Queued(Exception):
+    """Another process is before this one in the queue of writers."""
+
+
+def _run_next(looks: Queue[Callable[[], None]]) -> None:
+    """Run the oldest look, if it did not have its turn already."""
+    with contextlib.suppress(Empty):
+        looks.get_nowait()()
+
+
+@functools.cache
+def _silent(kind: type[Any]) -> type[Any]:
+    """Return a store's class as its own thread has it: it is not this one that is forgotten."""
+    return type(kind.__name__, (kind,), {"__del__": lambda _self: None})
+
+
+async def outcome(job: Future[T]) -> T:
+    """Wait for *job*, which goes on when the waiter is cancelled or its loop is closed."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+    due = _due.setdefault(loop, _Due())
+    job.add_done_callback(lambda _job: due.wake(loop, woken))
+    await woken
+    return job.result()
+
+
+class _Due:
+    """Those in one loop to be woken: all at once, for each wake-up of a loop costs as much as writing a row."""
+
+    # It needs no lock, which a forked child might find held: the mark is taken away before anyone is woken, so that
+    # whoever finds it there came in time.
+
+    def __init__(self) -> None:
+        # Not held, for they hold their loop, which would never go: it is what this is kept by.
+        self._waiting: deque[ref[asyncio.Future[None]]] = deque()
+        self._is_marked = False
+
+    def wake(self, loop: asyncio.AbstractEventLoop, one: asyncio.Future[None]) -> None:
+        """Have one woken; called in any thread."""
+        self._waiting.append(ref(one))
+        if not self._is_marked:
+            self._is_marked = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._is_marked = False
+        while self._waiting:
+            one = self._waiting.popleft()()
+            if one is not None and not one.done():
+                one.set_result(None)
+
+
+_due: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Due]] = WeakKeyDictionary()
+
+
+def again(error: BaseException) -> BaseException:
+    """Return a copy for one of several who are told, so that their tracebacks do not mix."""
+    try:
+        other = copy.copy(error)
+    except Exception:  # noqa: BLE001 - any error may have been raised
+        return error
+    other.__cause__ = error.__cause__
+    return other

@@ -1,0 +1,292 @@
+"""A store under test in a process of its own: ``_store_process.py DRIVER LOCATION FD``, and who speaks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import json
+import operator
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, Final
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.testing.conformance.ack_log import PATIENCE, Book
+from mama_structs.testing.conformance.sample_texts import text_of
+
+# What a writer does, over and over.
+_WORK: Final = ("save", "save", "save", "replace", "delete", "save")
+_NAMED: Final = 160
+
+
+class StoreFailed(Exception):
+    """A driver raised, its process ended, or it gave no answer; the text says so in a line."""
+
+
+def load(spec: str) -> type:
+    """
+    Return the class that ``module:Class`` or ``path/to/file.py:Class`` names.
+
+    Raises:
+        InvalidArgument: It names nothing.
+
+    """
+    where, _, name = spec.rpartition(":")
+    try:
+        found = operator.attrgetter(name)(_module(where))
+    except (ImportError, AttributeError, OSError, ValueError) as error:
+        raise InvalidArgument(
+            f"driver must be module:Class or file.py:Class, and {spec!r:.200} names nothing that can be imported",
+            hint="give a class at the top level of a module",
+        ) from error
+    if not isinstance(found, type):
+        raise InvalidArgument(f"driver must name a class, got {spec!r:.200}")
+    return found
+
+
+@functools.cache
+def _module(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    path = Path(where)
+    # Under its own name, so that what it defines can be looked up.
+    found = importlib.util.spec_from_file_location(f"{path.stem}_of_the_store", path)
+    if found is None or found.loader is None:
+        raise ImportError(where)
+    module = sys.modules[found.name] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def spec_of(driver: type | str) -> str:
+    """Return what `load` takes in another process for a class, or for the name that was given."""
+    if isinstance(driver, str):
+        return driver
+    name, module = driver.__qualname__, driver.__module__
+    if "<locals>" in name:
+        raise InvalidArgument(
+            f"the driver {name!r} is defined within a function", hint="other processes import it: move it to the top"
+        )
+    file = inspect.getfile(driver)
+    # What pytest imports by its path has a name that no other process knows.
+    tail = Path(*module.split(".")).with_suffix(".py")
+    is_known = any((Path(folder) / tail).resolve() == Path(file).resolve() for folder in sys.path)
+    return f"{module if is_known else file}:{name}"
+
+
+def files_of(location: str) -> list[Path]:
+    """Return the files of a store: all below a directory, or a file with those whose names begin with its own."""
+    path = Path(location)
+    found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.name}*") if path.exists() else ()
+    return [one for one in found if one.is_file()]
+
+
+# In the process
+
+
+@attrs.define
+class _Served:
+    """A driver, and what is asked of it by name; what it gives may have to be awaited."""
+
+    driver: Any
+    location: str
+    runner: asyncio.Runner
+
+    def call(self, name: str, *given: Any, **named: Any) -> Any:
+        """Call a method of the driver, plain or async."""
+        return self._got(getattr(self.driver, name)(*given, **named))
+
+    def _got(self, value: Any) -> Any:
+        async def awaited() -> Any:
+            return await value
+
+        return self.runner.run(awaited()) if inspect.isawaitable(value) else value
+
+    def open(self) -> None:
+        self.call("open", self.location)
+
+    def save(self, namespace: str, id: str, text: str, metadata: Mapping[str, str]) -> str:  # noqa: A002 - the protocol's
+        """Save, and return the id that counts: the store's own where it gives ids by itself."""
+        own = self.call("save", namespace, id, text, metadata)
+        return id if own is None else own
+
+    def save_all(self, rows: Iterable[Sequence[Any]]) -> list[str]:
+        return [self.save(*row) for row in rows]
+
+    def all(self, namespace: str) -> list[list[str]]:
+        return [list(one) for one in self.call("all", namespace)]
+
+    def search(self, namespace: str, query: str, named: Mapping[str, Any]) -> list[list[str]]:
+        given = dict(named)
+        if "as_of" in given:
+            given["as_of"] = datetime.fromisoformat(given["as_of"])
+        return [list(one) for one in self.call("search", namespace, query, **given)]
+
+    def forget(self, namespace: str, id: str) -> None:  # noqa: A002 - as above
+        self.call("forget" if hasattr(self.driver, "forget") else "delete", namespace, id)
+
+    def stream(self, path: str, name: str, spaces: Sequence[str], count: int, kinds: Sequence[str]) -> None:
+        """Save, replace or delete, of some kinds, and write into a book what is begun and what was acknowledged."""
+        book, chance, mine = Book.open(Path(path)), random.Random(name), list[tuple[str, str]]()  # noqa: S311 - to be repeated
+        for number in range(count):
+            chosen = chance.choice(_WORK)
+            kind = chosen if mine and chosen in kinds else "save"
+            try:
+                self._step(book, kind, f"{name}-{number}", spaces, mine)
+            except Exception as error:  # noqa: BLE001 - a driver may raise anything
+                book.say("refused", kind, _named(error))
+
+    def _step(self, book: Book, kind: str, tag: str, spaces: Sequence[str], mine: list[tuple[str, str]]) -> None:
+        chance = random.Random(tag)  # noqa: S311 - as above
+        space, own = (chance.choice(spaces), tag) if kind == "save" else chance.choice(mine)
+        if kind == "save":
+            book.say("saving", space, tag)
+            own = self.save(space, tag, text_of(tag), {"topic": "stream", "kind": "context"})
+            book.say("saved", space, own, tag)
+            mine.append((space, own))
+        elif kind == "replace":
+            book.say("replacing", space, own, tag)
+            self.call("replace", space, own, text_of(tag))
+            book.say("replaced", space, own, tag)
+        else:
+            mine.remove((space, own))
+            book.say("deleting", space, own)
+            self.call("delete", space, own)
+            book.say("deleted", space, own)
+
+    def limit(self, room: int | None) -> None:
+        """Let no file grow more than *room* bytes beyond the largest of the store; 0 for no write, None for any."""
+        import resource  # noqa: PLC0415 - not everywhere
+
+        # Else a module that is imported below the limit leaves bytecode that is cut off.
+        sys.dont_write_bytecode = True
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        sizes = [path.stat().st_size for path in files_of(self.location)]
+        least = most if room is None else 0 if room == 0 else max(sizes, default=0) + room
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
+
+
+_OURS: Final = ("open", "save", "save_all", "all", "search", "forget", "stream", "limit")
+
+
+def _named(error: BaseException) -> str:
+    """Return an error in a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_NAMED].rstrip(": ")
+
+
+def main(spec: str, location: str, answers: str) -> None:
+    """Do what lines on the standard input ask, and answer each with a line."""
+    # What a process is told to save must not end it: its file is too large, and it says so.
+    if hasattr(signal, "SIGXFSZ"):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with open(int(answers), "w", encoding="utf-8") as said, asyncio.Runner() as runner:  # noqa: PTH123 - a descriptor
+        served: _Served | None = None
+        for line in sys.stdin:
+            name, given, named = json.loads(line)
+            try:
+                if served is None:
+                    served = _Served(load(spec)(), location, runner)
+                found = getattr(served, name)(*given, **named) if name in _OURS else served.call(name, *given, **named)
+                answer = {"found": found}
+            except Exception as error:  # noqa: BLE001 - as above
+                answer = {"raised": _named(error)}
+            said.write(json.dumps(answer) + "\n")
+            said.flush()
+
+
+# Who speaks to it
+
+
+@attrs.define(eq=False)
+class StoreProcess:
+    """A store in a process of its own; its methods are those of the driver, and raise `StoreFailed`."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    _answers: IO[bytes]
+    _read: bytes = b""
+
+    @classmethod
+    def start(cls, spec: str, location: str, log: Path) -> StoreProcess:
+        """Start a process; what it prints goes to a file."""
+        answers, answering = os.pipe()
+        one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        with log.open("ab") as file:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", __name__, spec, location, str(answering)],
+                stdin=subprocess.PIPE, stdout=file, stderr=file, pass_fds=[answering], start_new_session=True,
+                env=os.environ | one | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            )  # fmt: skip
+        os.close(answering)
+        return cls(process, log, os.fdopen(answers, "rb", buffering=0))
+
+    def __call__(self, name: str, *given: Any, **named: Any) -> Any:
+        """Ask for something, and return what it gives."""
+        self.ask(name, *given, **named)
+        return self.answer(name)
+
+    def ask(self, name: str, *given: Any, **named: Any) -> None:
+        """Let it begin with something."""
+        assert self.process.stdin is not None  # noqa: S101 - for type checkers
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps([name, given, named]).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def answer(self, name: str) -> Any:
+        """Wait for what it was asked."""
+        until = time.monotonic() + PATIENCE
+        while b"\n" not in self._read:
+            ready, _, _ = select.select([self._answers], [], [], max(until - time.monotonic(), 0))
+            got = self._answers.read(2**16) if ready else b""
+            if not got:
+                hung = not ready
+                self.kill()
+                raise StoreFailed(f"{name}: {'no answer came' if hung else f'its process ended{self._last()}'}")
+            self._read += got
+        line, _, self._read = self._read.partition(b"\n")
+        found = json.loads(line)
+        if "raised" in found:
+            raise StoreFailed(f"{name}: {found['raised']}")
+        return found["found"]
+
+    def _last(self) -> str:
+        lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        return f": {lines[-1][:_NAMED]}" if lines else ""
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does, with whatever it has started."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        """Wait for its end, which comes when nothing more is asked."""
+        with contextlib.suppress(BrokenPipeError):
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._answers.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,171 @@
+"""
+Sessions under test: what `mama_structs.testing.conformance.memory_suite` asks, by the calls that a host makes.
+
+See its `StoreDriver` for what each method is to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import ClassVar, Final
+
+from mama_structs.errors import MemoryNotFound
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.records.record_store import RecordStore
+from mama_structs.memory.types.record import HostRecord
+from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.session.session import Session
+from mama_structs.testing.conformance.memory_suite import Capability
+
+__all__ = ["RecordsDriver", "ServerRecordsDriver", "ServerSessionDriver", "SessionDriver"]
+
+_EMBEDDER: Final = HashEmbedder(dimensions=64)
+_ON_A_SERVER: Final[Mapping[Capability, str]] = {
+    "full_disk": "the disk is the server's: a host writes no file of the store",
+    "forgetting": "a server keeps its log and its backups: `Forgotten.not_reached` names what no host can erase",
+}
+
+
+class _SessionsDriver:
+    """Sessions on one location, one for each namespace that is asked for."""
+
+    lacks: ClassVar[Mapping[Capability, str]] = {}
+
+    async def open(self, location: str) -> None:
+        """Take up a location."""
+        self._location, self._closing = location, AsyncExitStack()
+        self._open: dict[str, Session] = {}
+
+    async def close(self) -> None:
+        """Close all sessions."""
+        await self._closing.aclose()
+
+    async def _session(self, namespace: str) -> Session:
+        if namespace not in self._open:
+            opening = Session.open(self._location, namespace=namespace, embedder=_EMBEDDER)
+            self._open[namespace] = await self._closing.enter_async_context(opening)
+        return self._open[namespace]
+
+
+class SessionDriver(_SessionsDriver):
+    """The memories of sessions on a directory, one for each namespace; a memory's id is its own."""
+
+    async def _memories(self, namespace: str) -> MemoryStore:
+        return (await self._session(namespace)).memories
+
+    async def save(
+        self,
+        namespace: str,
+        _key: str,
+        text: str,
+        metadata: Mapping[str, str],
+    ) -> str:
+        """Save a context or a decision, and return its id."""
+        memories = await self._memories(namespace)
+        if metadata["kind"] == "decision":
+            return (await memories.save_decision(metadata["topic"], text, "as the suite says")).id
+        return (await memories.save_context(text, topic=metadata["topic"])).id
+
+    async def get(self, namespace: str, key: str) -> str | None:
+        """Return a text."""
+        try:
+            return (await (await self._memories(namespace)).get(key)).content
+        except MemoryNotFound:
+            return None
+
+    async def all(self, namespace: str) -> list[tuple[str, str]]:
+        """Return all ids and texts."""
+        return [(memory.id, memory.content) async for memory in (await self._memories(namespace)).all()]
+
+    async def search(
+        self,
+        namespace: str,
+        query: str,
+        *,
+        limit: int,
+        where: Mapping[str, str] | None = None,
+        as_of: datetime | None = None,
+    ) -> list[tuple[str, str]]:
+        """Search by meaning and words, with filters."""
+        given = where or {}
+        hits = await (await self._memories(namespace)).search(
+            query, limit=limit, topic=given.get("topic"), types=given.get("kind"), as_of=as_of
+        )
+        return [(hit.memory.id, hit.memory.content) for hit in hits]
+
+    async def replace(self, namespace: str, key: str, text: str) -> None:
+        """Correct a text."""
+        await (await self._memories(namespace)).correct(key, text)
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Delete a memory."""
+        await (await self._memories(namespace)).delete(key)
+
+    async def forget(self, namespace: str, key: str) -> None:
+        """Delete a memory for good."""
+        await (await self._memories(namespace)).forget(key)
+
+
+class RecordsDriver(_SessionsDriver):
+    """The records of one session on a directory, under a label for each namespace."""
+
+    lacks: ClassVar[Mapping[Capability, str]] = {"time_travel": "a search of records sees the present only"}
+
+    async def _records(self) -> RecordStore:
+        return (await self._session("hosts")).records
+
+    async def _found(self, namespace: str, key: str) -> HostRecord | None:
+        return await (await self._records()).get((namespace,), key)
+
+    async def save(self, namespace: str, key: str, text: str, metadata: Mapping[str, str]) -> None:
+        """Put a record with its text."""
+        await (await self._records()).put((namespace,), key, dict(metadata), text=text)
+
+    async def get(self, namespace: str, key: str) -> str | None:
+        """Return a record's text."""
+        found = await self._found(namespace, key)
+        return None if found is None else found.text
+
+    async def all(self, namespace: str) -> list[tuple[str, str]]:
+        """Return all keys and texts."""
+        return [(one.key, one.text or "") for one in await (await self._records()).list((namespace,))]
+
+    async def search(
+        self, namespace: str, query: str, *, limit: int, where: Mapping[str, str] | None = None
+    ) -> list[tuple[str, str]]:
+        """Search below a label by meaning and words, with a filter of what the values say."""
+        wanted = dict(where or {})
+        hits = await (await self._records()).search(
+            query, (namespace,), limit=limit, where=lambda one: wanted.items() <= one.value.items()
+        )
+        return [(hit.record.key, hit.record.text or "") for hit in hits]
+
+    async def replace(self, namespace: str, key: str, text: str) -> None:
+        """Put the record again, with another text."""
+        found = await self._found(namespace, key)
+        if found is not None:
+            await (await self._records()).put((namespace,), key, found.value, text=text)
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Delete a record."""
+        await (await self._records()).delete((namespace,), key)
+
+    async def forget(self, namespace: str, key: str) -> None:
+        """Delete a record for good."""
+        found = await self._found(namespace, key)
+        if found is not None:
+            await (await self._session("hosts")).memories.forget(found.memory_id)
+
+
+class ServerSessionDriver(SessionDriver):
+    """The memories of sessions on a PostgreSQL server, whose files are not the host's."""
+
+    lacks: ClassVar[Mapping[Capability, str]] = _ON_A_SERVER
+
+
+class ServerRecordsDriver(RecordsDriver):
+    """The records of a session on a PostgreSQL server."""
+
+    lacks: ClassVar[Mapping[Capability, str]] = {**RecordsDriver.lacks, **_ON_A_SERVER}

@@ -1,0 +1,383 @@
+"""
+A Structs node for tests: the chain's REST interface over real sockets.
+
+What it answers is decided in pure modules (`World`, the routes, `Fault`); this one waits, counts and sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import threading
+import time
+import warnings
+from collections import Counter, UserDict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import attrs
+from aiohttp import web
+
+from mama_structs._internal.validation import whole
+from mama_structs.errors import InvalidArgument
+from mama_structs.references.rate_limit import reopen
+from mama_structs.testing.node.routes import NOT_FOUND, Matched, Refusal, checked_name, match, not_implemented, respond
+from mama_structs.testing.node.faults import Delivery, Fault, FaultAnswer, Faults
+from mama_structs.testing.node.world import World
+
+HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"
+
+# Which gRPC code comes with which HTTP status of a not-found; the chain itself says 500.
+_NOT_FOUND_CODES: Final = {500: 2, 404: 5, 200: 2}
+_SHUTDOWN_SECONDS: Final = 0.1
+_JOIN_SECONDS: Final = 10.0
+_LAST_PORT: Final = 65535
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class NodeRequest:
+    """
+    A request that reached the node.
+
+    Args:
+        method: The HTTP method.
+        path: The path, percent-decoded.
+        query: The query's parameters.
+        headers: The headers, their names in lower case.
+        names: What the request can be called by, for counting, latency and faults.
+
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = attrs.field(factory=dict)
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    names: tuple[str, ...] = attrs.field(default=(), repr=False)
+
+
+Latency = float | Callable[[NodeRequest], float]
+
+
+class Latencies(UserDict[str, Latency]):
+    """The latency by the name of requests; each is checked when it is set."""
+
+    def __setitem__(self, name: str, latency: Latency) -> None:
+        if not callable(latency):
+            _refuse_bad_seconds(f"latency[{name!r:.80}]", latency)
+        super().__setitem__(checked_name("latency", name), latency)
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # the base class's goes round __setitem__
+        self.update(other)
+        return self
+
+
+def _refuse_bad_seconds(argument: str, seconds: object) -> None:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
+        raise InvalidArgument(f"{argument} must be 0 or more seconds or a function of the request, got {seconds!r:.80}")
+
+
+class FakeNode:
+    """
+    A node that answers like the chain's REST interface, with the faults that a test asks for.
+
+    An async context manager; `in_thread` is for code without an event loop.
+
+    Args:
+        world: The data to answer from; `World.generate` with its defaults when neither it nor *entities* is given.
+        entities: A node with exactly these: id to bare record or to whole answer.
+        latency: Seconds before every answer, or a mapping from a name (a path, an id, a route's pattern, a type,
+            or ``*``) to seconds or to a callable that is given the request; the most exact name counts.
+            `Faults.add` says which names there are.
+        faults: Faults that meet every request from the start; later ones through the attribute of this name.
+        host: The address to listen on.
+        port: The port to listen on; 0 takes any that is free.
+        height: The block height at the start.
+        block_time: Seconds after which the height advances by itself; None for never.
+        clock: Tells the seconds for *block_time*.
+        not_found_status: The HTTP status of a not-found: 500 as the chain, 404, or 200 as its docs claim.
+
+    Attributes:
+        in_flight: How many requests have no answer yet and were not given up by the client.
+        most_in_flight: The most requests that were without an answer at the same time.
+        bytes_sent: How many bytes of bodies were sent, as they went over the wire.
+
+    Raises:
+        InvalidArgument: An argument breaks its rule; the message names it.
+
+    """
+
+    def __init__(
+        self,
+        world: World | None = None,
+        *,
+        entities: Mapping[str, Mapping[str, Any]] | None = None,
+        latency: Latency | Mapping[str, Latency] = 0.0,
+        faults: Iterable[Fault] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        height: int = 1_000_000,
+        block_time: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        not_found_status: int = 500,
+    ) -> None:
+        if world is not None and entities is not None:
+            raise InvalidArgument("world and entities exclude each other, got both")
+        if world is not None and not isinstance(world, World):
+            raise InvalidArgument(f"world must be a World, got {world!r:.80}", hint="entities=... takes plain records")
+        if block_time is not None and (
+            not isinstance(block_time, int | float) or isinstance(block_time, bool) or not 0 < block_time < math.inf
+        ):
+            raise InvalidArgument(f"block_time must be more than 0 seconds or None, got {block_time!r:.80}")
+        if not isinstance(host, str) or not host:
+            raise InvalidArgument(f"host must be a name or an address, got {host!r:.80}")
+        whole("port", port, most=_LAST_PORT, mark=",")
+        whole("height", height, mark=",")
+        if not callable(clock):
+            raise InvalidArgument(f"clock must be a function that tells seconds, got {clock!r:.80}")
+        if not isinstance(latency, Mapping):
+            if not callable(latency):
+                _refuse_bad_seconds("latency", latency)
+            latency = {"*": latency}
+        if world is None:
+            world = World.generate() if entities is None else World.of(entities)
+        self.data = world
+        self.latency: Latencies = Latencies(latency)
+        self.faults: Faults = Faults()
+        if given := tuple(faults):
+            self.faults.add(*given)
+        self.not_found_status = not_found_status
+        self._host, self._port = host, port
+        self._height, self._block_time, self._clock = height, block_time, clock
+        self._started_at = clock()
+        self.in_flight: int = 0
+        self.most_in_flight: int = 0
+        self.bytes_sent: int = 0
+        self._requests: list[NodeRequest] = []
+        # Counters are read and reset by a test's own thread.
+        self._lock = threading.Lock()
+        self._server: web.Server | None = None
+        self._runner: web.ServerRunner | None = None
+        self._url: str | None = None
+        self._answering: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    def world(cls, *, seed: int = 0, players: int = 40, **options: Any) -> Self:
+        """Make a node on a generated world; the other options are those of the class."""
+        return cls(World.generate(seed=seed, players=players), **options)
+
+    def __repr__(self) -> str:
+        players = len(self.data.tables.get("player", ()))
+        return f"<FakeNode {self._url or 'not open'}, {players} player{'s' * (players != 1)}>"
+
+    def __del__(self) -> None:
+        """Warn where an open node was forgotten."""
+        # What was refused has no attributes.
+        if getattr(self, "_runner", None) is not None:
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
+
+    # What tests look at
+
+    @property
+    def url(self) -> str:
+        """The base URL, such as ``http://127.0.0.1:1317``; known while the node is open."""
+        if self._url is None:
+            raise InvalidArgument("the node is not open", hint="async with FakeNode.world() as node: ...")
+        return self._url
+
+    @property
+    def height(self) -> int:
+        """The block height that answers are read at."""
+        passed = 0 if self._block_time is None else int((self._clock() - self._started_at) / self._block_time)
+        return self._height + passed
+
+    @property
+    def not_found_status(self) -> int:
+        """The HTTP status of a not-found; may be changed at any time."""
+        return self._not_found_status
+
+    @not_found_status.setter
+    def not_found_status(self, status: int) -> None:
+        if not isinstance(status, int) or status not in _NOT_FOUND_CODES:
+            raise InvalidArgument(f"not_found_status must be 500, 404 or 200, got {status!r}")
+        self._not_found_status = status
+
+    @property
+    def requests(self) -> list[NodeRequest]:
+        """Every request since the last reset, oldest first."""
+        with self._lock:
+            return list(self._requests)
+
+    @property
+    def requests_by_path(self) -> Counter[str]:
+        """How many requests each path had."""
+        return Counter(request.path for request in self.requests)
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are open, those that a client keeps for later included."""
+        return 0 if self._server is None else len(self._server.connections)
+
+    def count(self, name: str) -> int:
+        """Return how many requests have this name: a path, an id in the path, a route's pattern, a type, or ``*``."""
+        return sum(name in request.names for request in self.requests)
+
+    def reset_counters(self) -> None:
+        """Forget all requests; those in flight still count as such."""
+        with self._lock:
+            self._requests.clear()
+            self.most_in_flight = self.in_flight
+            self.bytes_sent = 0
+
+    def advance(self, *, blocks: int = 1) -> None:
+        """Let the chain make blocks."""
+        whole("blocks", blocks, mark=",")
+        self._height += blocks
+
+    # Its life
+
+    async def start(self) -> Self:
+        """Listen; entering the context does this."""
+        if self._runner is not None:
+            raise InvalidArgument("the node is open already")
+        # A client that gives up cancels its handler, so that `in_flight` tells the truth.
+        self._server = web.Server(self._handle, handler_cancellation=True, access_log=None)
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=_SHUTDOWN_SECONDS)
+        try:
+            await self._runner.setup()
+            site = web.TCPSite(self._runner, self._host, self._port)
+            await site.start()
+        except BaseException:
+            await self.close()
+            raise
+        # By the socket and not by the site: the port may have been 0.
+        port = self._runner.addresses[0][1]
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._url = f"http://{host}:{port}"
+        reopen(self._url)  # the port may be that of a node which asked to wait
+        return self
+
+    async def close(self) -> None:
+        """Stop listening and give up every request that is still in flight; harmless when closed."""
+        runner, self._runner, self._url = self._runner, None, None
+        if runner is None:
+            return
+        for task in self._answering:
+            task.cancel()
+        await runner.cleanup()
+        self._server = None
+
+    async def __aenter__(self) -> Self:
+        """Listen."""
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop listening."""
+        await self.close()
+
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[Self]:
+        """Open the node in a thread with a loop of its own, for code that has none or must not share it."""
+        loop = asyncio.new_event_loop()
+
+        def main() -> None:
+            try:
+                loop.run_forever()
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                # Here and not in the caller's thread, which may be running a loop of its own.
+                loop.close()
+
+        def run(coroutine: Coroutine[Any, Any, T]) -> T:
+            return asyncio.run_coroutine_threadsafe(coroutine, loop).result(_JOIN_SECONDS)
+
+        # A daemon, so that Ctrl-C ends the process even while a test holds the node.
+        thread = threading.Thread(target=main, name="mama_structs FakeNode", daemon=True)
+        thread.start()
+        try:
+            run(self.start())
+            try:
+                yield self
+            finally:
+                run(self.close())
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_JOIN_SECONDS)
+
+    # Answering
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.rel_url.path
+        query = {name: request.rel_url.query[name] for name in request.rel_url.query}
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        matched = match(path)
+        seen = NodeRequest(request.method, path, query, headers, matched.names)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task
+        self._answering.add(task)
+        with self._lock:
+            self._requests.append(seen)
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            answer = attrs.evolve(self._answer(seen, matched), delay=self._latency_of(seen))
+            for fault in self.faults.take(seen.names):
+                answer = fault.edit(answer)
+            if answer.delivery is Delivery.HUNG:
+                await asyncio.Event().wait()
+            if answer.delay > 0:
+                await asyncio.sleep(answer.delay)
+        finally:
+            # Before the first byte goes out: whoever has the answer may ask again at once, and must not count twice.
+            with self._lock:
+                self.in_flight -= 1
+            self._answering.discard(task)
+        return await self._send(request, answer)
+
+    def _answer(self, request: NodeRequest, matched: Matched) -> FaultAnswer:
+        height = self.height
+        headers = {HEIGHT_HEADER: str(height)}
+        try:
+            if request.method != "GET":
+                raise not_implemented()
+            body = respond(self.data, matched, request.query, height=height)
+            return FaultAnswer.json(200, body, headers=headers)
+        except Refusal as refusal:
+            status, code = refusal.status, refusal.code
+            if refusal.message == NOT_FOUND:
+                status, code = self.not_found_status, _NOT_FOUND_CODES[self.not_found_status]
+            return FaultAnswer.json(status, {"code": code, "message": refusal.message, "details": []}, headers=headers)
+
+    def _latency_of(self, request: NodeRequest) -> float:
+        for name in request.names:
+            latency = self.latency.get(name)
+            if latency is not None:
+                return latency(request) if callable(latency) else latency
+        return 0.0
+
+    async def _send(self, request: web.BaseRequest, answer: FaultAnswer) -> web.StreamResponse:
+        if answer.delivery is Delivery.WHOLE:
+            self._sent(answer.body)
+            return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+        response = web.StreamResponse(status=answer.status, headers=answer.headers)
+        if answer.delivery is Delivery.CUT:
+            half = answer.body[: len(answer.body) // 2]
+            response.content_length = len(answer.body)
+            await response.prepare(request)
+            await response.write(half)
+            self._sent(half)
+        if request.transport is not None:  # pragma: no branch - None only when the client was faster
+            request.transport.abort()
+        return response
+
+    def _sent(self, body: bytes) -> None:
+        with self._lock:
+            self.bytes_sent += len(body)

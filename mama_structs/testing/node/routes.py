@@ -1,0 +1,419 @@
+"""
+The chain's 56 REST routes as pure functions of a `World`.
+
+Everything the interface does against expectation is kept: a not-found is a 500, filtered lists filter after paging,
+an unknown attribute name reads the first attribute, and paging has the oddities of the Cosmos SDK.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import difflib
+import hashlib
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from mama_structs.errors import InvalidArgument
+from mama_structs.structs.ids import EntityType
+from mama_structs.testing.node.world import ATTRIBUTES, TABLES, Table, World
+
+NOT_FOUND: Final = "codespace structs code 1050: object not found"
+_BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+_MAX_RANK_ROWS: Final = 25
+_PUBLIC_KEY_BYTES: Final = 33
+_SIGNATURE_BYTES: Final = 64
+
+Body = dict[str, Any]
+Keep = Callable[[str, Any, str], bool]
+
+DEFAULT_LIMIT: Final = 100
+_MAX_UINT64: Final = 2**64 - 1
+_TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
+
+
+class Refusal(Exception):
+    """The node answers with an error instead of data."""
+
+    def __init__(self, *, status: int, code: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+def _mismatch(where: str, said: str) -> Refusal:
+    return Refusal(status=400, code=3, message=f"type mismatch, parameter: {where}, error: {said}")
+
+
+def parse_uint(text: str, *, where: str) -> int:
+    """Read a uint64 as Go does: ASCII digits, nothing else."""
+    if text.isascii() and text.isdecimal() and int(text) <= _MAX_UINT64:
+        return int(text)
+    raise _mismatch(where, f'strconv.ParseUint: parsing "{text}": invalid syntax')
+
+
+def _parse_bool(text: str, *, where: str) -> bool:
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    raise _mismatch(where, f'strconv.ParseBool: parsing "{text}": invalid syntax')
+
+
+def _parse_bytes(text: str, *, where: str) -> bytes:
+    for alphabet in (None, b"-_"):
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(text, altchars=alphabet, validate=True)
+    raise _mismatch(where, "illegal base64 data at input byte 0")
+
+
+@attrs.frozen
+class PageRequest:
+    """What a query asks of a list."""
+
+    key: bytes = b""
+    """Where to go on, as the node gave it in ``next_key``; empty for the beginning."""
+    offset: int = 0
+    limit: int = 0
+    """How many rows to look at; 0 stands for 100 and asks for the total too."""
+    count_total: bool = False
+    """Whether to count all rows; ignored with a key."""
+    reverse: bool = False
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> PageRequest:
+        """Read the parameters named ``pagination.*``; all others are ignored."""
+        given = {name: query.get(f"pagination.{name}") for name in _PARSERS}
+        return cls(**{name: _PARSERS[name](text, where=f"pagination.{name}") for name, text in given.items() if text})
+
+
+_PARSERS: Final[Mapping[str, Any]] = {
+    "key": _parse_bytes,
+    "offset": parse_uint,
+    "limit": parse_uint,
+    "count_total": _parse_bool,
+    "reverse": _parse_bool,
+}
+
+
+@attrs.frozen
+class ChosenRows:
+    """Which rows are on a page, by their number in the store, and what the answer says of the others."""
+
+    numbers: tuple[int, ...]
+    next_key: bytes | None
+    """The raw key of the next page's first row, None on the last page."""
+    total: int
+    """How many rows there are, 0 when they were not counted."""
+
+    def pagination(self) -> dict[str, str | None]:
+        """Return the answer's ``pagination``."""
+        next_key = None if self.next_key is None else base64.b64encode(self.next_key).decode()
+        return {"next_key": next_key, "total": str(self.total)}
+
+
+def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 13) -> ChosenRows:
+    """Choose the rows of a page from all raw keys of a store in byte order; *error_code* is what it refuses with."""
+    if request.key and request.offset:
+        raise Refusal(
+            status=500, code=error_code, message="invalid request, either offset or key is expected, got both"
+        )
+    limit = request.limit or DEFAULT_LIMIT
+    numbers: range = range(len(keys))
+    if request.key:
+        at = bisect_left(keys, request.key)
+        # Backwards, the key's own row is the first of the page.
+        numbers = range(min(at, len(keys) - 1), -1, -1) if request.reverse else range(at, len(keys))
+    elif request.reverse:
+        numbers = range(len(keys) - 1, -1, -1)
+    counted = (request.count_total or not request.limit) and not request.key
+    rest = numbers[request.offset :]
+    return ChosenRows(
+        numbers=tuple(rest[:limit]),
+        next_key=keys[rest[limit]] if len(rest) > limit else None,
+        total=len(keys) if counted else 0,
+    )
+
+
+@attrs.frozen
+class Query:
+    """What a route's function may look at: the data, the path's parameters, the query, and the height."""
+
+    world: World
+    path: Mapping[str, str]
+    parameters: Mapping[str, str]
+    height: int
+
+
+@attrs.frozen
+class Route:
+    """A path, with ``{name}`` for a parameter, and what gives the answer's body or raises `Refusal`."""
+
+    pattern: str
+    answer: Callable[[Query], Body]
+
+    @property
+    def kind(self) -> str:
+        """The type in the path: the word after ``/structs/``, or the last one of another module's route."""
+        return self.pattern.split("/")[2 if self.pattern.startswith("/structs/") else -1]
+
+
+@attrs.frozen
+class Matched:
+    """A path's route (None when there is none) and parameters, and what its requests can be called by."""
+
+    route: Route | None
+    parameters: Mapping[str, str]
+    names: tuple[str, ...]
+
+
+def match(path: str) -> Matched:
+    """Find the route of a (percent-decoded) path."""
+    for route, expression in _EXPRESSIONS:
+        if found := expression.fullmatch(path):
+            parameters = found.groupdict()
+            return Matched(route, parameters, (path, *parameters.values(), route.pattern, route.kind, "*"))
+    return Matched(None, {}, (path, "*"))
+
+
+def checked_name(argument: str, name: object) -> str:
+    """Return *name* if a request can be called by it (see `Faults.add`), else raise `InvalidArgument`."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{argument} must be the name of requests, got {name!r:.80}")
+    if name == "*" or name in _KINDS or _PARAMETER.fullmatch(name) or name in _NAMES_IN_PATHS:
+        return name
+    if name.startswith("/") and ("{" not in name or name in _PATTERNS):
+        return name
+    near = difflib.get_close_matches(name, [*_PATTERNS] if name.startswith("/") else [*_KINDS], n=1)
+    raise InvalidArgument(
+        f"{argument}: no request can be called {name!r:.80}",
+        hint=f"did you mean {near[0]}?"
+        if near
+        else 'give a path such as /structs/player/1-11, an id, a route\'s pattern, a type such as player, or "*"',
+    )
+
+
+def respond(world: World, matched: Matched, parameters: Mapping[str, str], *, height: int) -> Body:
+    """Return the answer's body, or raise `Refusal`."""
+    if matched.route is None:
+        raise not_implemented()
+    return matched.route.answer(Query(world, matched.parameters, parameters, height))
+
+
+def not_implemented() -> Refusal:
+    """Return what the gateway says to an unknown path or method."""
+    return Refusal(status=501, code=12, message="Not Implemented")
+
+
+def _not_found() -> Refusal:
+    return Refusal(status=500, code=2, message=NOT_FOUND)
+
+
+def _page(query: Query, table: Table, keys: Sequence[str], *, prefix: str = "") -> tuple[list[str], Body]:
+    """Return the keys of a page's rows, and its ``pagination``."""
+    if table.name == "struct_type":
+        raw = [int(key).to_bytes(8, "big") for key in keys]
+    else:
+        raw = [key.removeprefix(prefix).encode() for key in keys]
+    page = paginate(raw, PageRequest.from_query(query.parameters), error_code=table.error_code)
+    return [keys[number] for number in page.numbers], page.pagination()
+
+
+def _list_body(query: Query, table: Table, keys: Sequence[str], pagination: Body | None) -> Body:
+    rows = [query.world.tables[table.name][key] for key in keys]
+    if table.fields is not None:
+        rows = [dict(zip(table.fields, row, strict=True)) for row in zip(keys, rows, strict=True)]
+    return {table.key: rows, "pagination": pagination} | ({"status": []} if table.status else {})
+
+
+def _one(name: str) -> Route:
+    table = TABLES[name]
+
+    def answer(query: Query) -> Body:
+        entity_id = query.path["id"]
+        # Asked of the store first: an id of another type, or no id at all, is merely not in it.
+        if query.world.get(name, entity_id) is None:
+            raise _not_found()
+        return query.world.envelope(entity_id)
+
+    return Route(f"/structs/{table.name}/{{id}}", answer)
+
+
+def _all(name: str, pattern: str = "", keep: Keep | None = None, *, indexed: bool = False) -> Route:
+    """Make a route through a store; *keep* drops rows, by the path's parameter, before paging only where *indexed*."""
+    table = TABLES[name]
+
+    def answer(query: Query) -> Body:
+        def fits(key: str) -> bool:
+            return keep is None or keep(key, query.world.get(name, key), *query.path.values())
+
+        keys = query.world.ids(name)
+        if indexed:
+            keys = list(filter(fits, keys))
+        chosen, pagination = _page(query, table, keys)
+        return _list_body(query, table, list(filter(fits, chosen)), pagination)
+
+    return Route(pattern or f"/structs/{name}", answer)
+
+
+def _indexed(pattern: str, name: str, field: str) -> Route:
+    """Make a route through the rows whose field has the value in the path."""
+    return _all(name, pattern, lambda _, row, wanted: row.get(field) == wanted, indexed=True)
+
+
+def _record(pattern: str, name: str, key: Callable[[Mapping[str, str]], str]) -> Route:
+    """Make a route to the one record whose key follows from the path's parameters."""
+
+    def answer(query: Query) -> Body:
+        record = query.world.get(name, key(query.path))
+        if record is None:
+            raise _not_found()
+        return {TABLES[name].key: record}
+
+    return Route(pattern, answer)
+
+
+def _value(query: Query, store: str, key: str) -> str:
+    value: str = query.world.tables.get(store, {}).get(key, "0")
+    return value
+
+
+def _value_record(name: str, parameter: str) -> Route:
+    """Make a route to a single value, which is zero where the store has none."""
+
+    def answer(query: Query) -> Body:
+        key = query.path[parameter]
+        return {f"{name}Record": {parameter: key, "value": _value(query, name, key)}}
+
+    return Route(f"/structs/{name}/{{{parameter}}}", answer)
+
+
+def _attribute(store: str, parameter: str) -> Route:
+    names = ATTRIBUTES[store]
+
+    def answer(query: Query) -> Body:
+        name = query.path["attributeType"]
+        number = names.index(name) if name in names else 0
+        return {"attribute": _value(query, store, f"{number}-{query.path[parameter]}")}
+
+    return Route(f"/structs/{store}/{{{parameter}}}/{{attributeType}}", answer)
+
+
+def _address(query: Query) -> Body:
+    address = query.path["address"]
+    return query.world.get("address", address) or {"address": address, "playerId": "1-0", "permissions": "0"}
+
+
+def _ranks(query: Query) -> Body:
+    """Page through the ranks of an object; those of one guild come without pages, and not all of them."""
+    table = TABLES["guild_rank_permission"]
+    prefix = "".join(f"{part}/" for part in query.path.values())
+    keys = [key for key in query.world.ids(table.name) if key.startswith(prefix)]
+    if "guild_id" in query.path:
+        return _list_body(query, table, keys[:_MAX_RANK_ROWS], None)
+    return _list_body(query, table, *_page(query, table, keys, prefix=prefix))
+
+
+def _module_address(text: str) -> str:
+    """Return the address that the chain would compute for a collateral pool: longer than an account's."""
+    digest = hashlib.sha256(text.encode()).digest() * 2
+    return "structs1" + "".join(_BECH32[byte % 32] for byte in digest[:58])
+
+
+def _associations(name: str, owners: str, parameter: str) -> tuple[Route, Route]:
+    """Make the two routes of a computed address: it needs no record, so there is one for any text."""
+
+    def association(object_id: str) -> Body:
+        return {"address": _module_address(f"{name}/{object_id}"), "objectId": object_id}
+
+    def one(query: Query) -> Body:
+        return {"internalAddressAssociation": [association(query.path[parameter])], "pagination": None}
+
+    def every(query: Query) -> Body:
+        ids, pagination = _page(query, TABLES[owners], query.world.ids(owners))
+        return {"internalAddressAssociation": [*map(association, ids)], "pagination": pagination}
+
+    return Route(f"/structs/{name}/{{{parameter}}}", one), Route(f"/structs/{name}", every)
+
+
+def _validate_signature(query: Query) -> Body:
+    """Judge by form and by whether the chain knows the address; nothing is verified."""
+
+    def is_wrong(name: str, size: int) -> bool:
+        try:
+            return len(bytes.fromhex(query.path[name])) != size
+        except ValueError:
+            return True
+
+    key_error = is_wrong("proofPubKey", _PUBLIC_KEY_BYTES)
+    signature_error = is_wrong("proofSignature", _SIGNATURE_BYTES)
+    unknown = query.world.get("address", query.path["address"]) is None
+    return {
+        "pubkeyFormatError": key_error,
+        "signatureFormatError": signature_error,
+        "addressPubkeyMismatch": unknown,
+        "signatureInvalid": key_error or signature_error,
+        "valid": not (key_error or signature_error or unknown),
+    }
+
+
+def _latest_block(query: Query) -> Body:
+    header = {"chain_id": "structstestnet-mama", "height": str(query.height)}
+    return {"block_id": {"hash": "", "part_set_header": None}, "block": {"header": header}, "sdk_block": None}
+
+
+_ENTITIES: Final = tuple(str(member) for member in EntityType if member.has_ids)
+_STORES: Final = tuple(name for name in TABLES if name != "guild_rank_permission")
+
+# Of the Cosmos SDK itself, not one of the 56.
+LATEST_BLOCK: Final = Route("/cosmos/base/tendermint/v1beta1/blocks/latest", _latest_block)
+
+STRUCTS_ROUTES: Final = (
+    *map(_one, _ENTITIES),
+    *map(_all, _STORES),
+    _record(
+        "/structs/infusion/{destinationId}/{address}",
+        "infusion",
+        lambda path: f"{path['destinationId']}/{path['address']}",
+    ),
+    Route("/structs/address/{address}", _address),
+    _record("/structs/struct_type/{id}", "struct_type", lambda path: str(parse_uint(path["id"], where="id"))),
+    _all("address", "/structs/address_by_player/{playerId}", lambda _, row, player: row.get("playerId") == player),
+    _all("planet", "/structs/planet_by_player/{playerId}", lambda _, row, player: row.get("owner") == player),
+    _indexed("/structs/agreement_by_provider/{providerId}", "agreement", "providerId"),
+    _indexed("/structs/allocation_by_source/{sourceId}", "allocation", "sourceObjectId"),
+    _indexed("/structs/allocation_by_destination/{destinationId}", "allocation", "destinationId"),
+    _indexed("/structs/infusion_by_destination/{destinationId}", "infusion", "destinationId"),
+    _record("/structs/fleet_by_index/{index}", "fleet", lambda path: f"9-{parse_uint(path['index'], where='index')}"),
+    _value_record("grid", "attributeId"),
+    _attribute("struct_attribute", "structId"),
+    _attribute("planet_attribute", "planetId"),
+    _value_record("permission", "permissionId"),
+    _all("permission", "/structs/permission/object/{objectId}", lambda key, _, wanted: key.split("@")[0] == wanted),
+    _all("permission", "/structs/permission/player/{playerId}", lambda key, _, wanted: key.split("@")[-1] == wanted),
+    Route("/structs/guild_rank_permission/object/{object_id}", _ranks),
+    Route("/structs/guild_rank_permission/object/{object_id}/guild/{guild_id}", _ranks),
+    _record(
+        "/structs/guild_membership_application/{guildId}/{playerId}",
+        "guild_membership_application",
+        lambda path: f"{path['playerId']}@{path['guildId']}",
+    ),
+    *_associations("guild_bank_collateral_address", "guild", "guildId"),
+    *_associations("provider_collateral_address", "provider", "providerId"),
+    *_associations("provider_earnings_address", "provider", "providerId"),
+    Route("/structs/validate_signature/{address}/{proofPubKey}/{proofSignature}/{message}", _validate_signature),
+    Route("/structs/structs/params", lambda _: {"params": {}}),
+    Route("/blockheight", lambda query: {"blockHeight": str(query.height)}),
+)
+
+ROUTES: Final = (*STRUCTS_ROUTES, LATEST_BLOCK)
+
+_EXPRESSIONS: Final = tuple(
+    (route, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", route.pattern), re.DOTALL)) for route in ROUTES
+)
+_KINDS: Final = dict.fromkeys(route.kind for route in ROUTES)
+_PATTERNS: Final = dict.fromkeys(route.pattern for route in ROUTES)
+_NAMES_IN_PATHS: Final = frozenset({*ATTRIBUTES["struct_attribute"], *ATTRIBUTES["planet_attribute"]})
+_PARAMETER: Final = re.compile(r"[0-9].*|structs[a-z]*1.+|[0-9a-fA-F]{16,}", re.DOTALL)

@@ -1,0 +1,268 @@
+"""A model that says what a script has it say: whole conversations, streamed too, without a provider."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+
+from mama_structs._internal import validation as _check
+from mama_structs.refs.messages.transcript import Spoken, spoken_in
+from mama_structs.errors import InvalidArgument, shown
+from mama_structs.testing.provider_formats import APIS, WireAnswer, WireCall, sent_events
+
+__all__ = ["ModelRequest", "ModelTurn", "ScriptedModel"]
+
+
+def _turns_calls(
+    calls: Iterable[tuple[str, Mapping[str, Any] | str]],
+) -> tuple[tuple[str, dict[str, Any] | str], ...]:
+    turned: list[tuple[str, dict[str, Any] | str]] = []
+    for at, call in enumerate(calls):
+        match call:
+            case (str(name), str() | Mapping() as given):
+                turned.append((name.replace("/", "__"), given if isinstance(given, str) else dict(given)))
+            case _:
+                raise InvalidArgument(
+                    f"calls[{at}] must be a pair of a tool's name and its arguments, got {shown(call)}"
+                )
+    return tuple(turned)
+
+
+def _turns_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidArgument(f"text must be a text, got {type(text).__name__}")
+    return text
+
+
+@attrs.frozen
+class ModelTurn:
+    """
+    What the model says in one message.
+
+    Args:
+        text: Its text.
+        calls: The tools that it calls, in order: a name, as in the session or on the wire, and arguments. A text is
+            what the model wrote in their place, which may be no JSON.
+
+    """
+
+    text: str = attrs.field(default="", converter=_turns_text)
+    calls: tuple[tuple[str, dict[str, Any] | str], ...] = attrs.field(default=(), converter=_turns_calls)
+
+
+@attrs.frozen
+class ModelRequest:
+    """
+    What the model was asked.
+
+    Args:
+        said: What it was shown of the conversation: who said what, without what a session recalled.
+        tools: The names of the tools that it was offered, as they are on the wire.
+        messages: The conversation as the framework gave it.
+        sent: What came with it: the whole request as a dict for the clients and the OpenAI Agents SDK, an ``AgentInfo``
+            of Pydantic AI, the options of LangChain.
+
+    """
+
+    said: tuple[Spoken, ...]
+    tools: tuple[str, ...]
+    messages: Any = attrs.field(repr=False)
+    sent: Any = attrs.field(repr=False)
+
+    @property
+    def results(self) -> list[str]:
+        """What tools answered so far."""
+        return [one.text for one in self.said if one.speaker == "tool"]
+
+
+Said: TypeAlias = str | ModelTurn | tuple[str, Mapping[str, Any] | str]
+Step: TypeAlias = Said | Callable[[ModelRequest], Said] | Generator[Said, ModelRequest, None]
+
+
+class _ScriptOver(LookupError):
+    """The model was asked for more than its script has."""
+
+
+class ScriptedModel:
+    """
+    A model that says what a script has it say, in the shape that a framework takes.
+
+    It has no network.
+    A framework that streams gets the text and the arguments in pieces.
+    Where the script is over and the model is asked once more, the request fails and says so.
+
+    Args:
+        script: Its messages in order: a text, a call of one tool (a pair of a name and arguments), a `ModelTurn`, a
+            function that makes one of them of what the model was asked, or a generator of several, which is sent what
+            the model was asked next.
+        cut: How many characters a piece of a stream has, or a function that cuts a text into its pieces.
+
+    Attributes:
+        requests: What it was asked, in order.
+
+    """
+
+    def __init__(self, *script: Step, cut: int | Callable[[str], Iterable[str]] = 8) -> None:
+        for number, step in enumerate(script):
+            if not (isinstance(step, str | tuple | ModelTurn | Generator) or callable(step)):
+                kinds = "a text, a pair, a ModelTurn, a function or a generator"
+                raise InvalidArgument(f"script[{number}] must be {kinds}, got {type(step).__name__}")
+        self.requests: list[ModelRequest] = []
+        self._script = list(script)
+        self._next = 0
+        self._telling: Generator[Said, ModelRequest, None] | None = None
+        self._cutting = cut if callable(cut) else _check.whole("cut", cut, 1)
+
+    def __repr__(self) -> str:
+        return f"<ScriptedModel, {self.left} of {len(self._script)} steps left>"
+
+    @property
+    def left(self) -> int:
+        """How many steps of the script were not begun yet."""
+        return len(self._script) - self._next
+
+    def _turn(self, messages: object, tools: Iterable[str], sent: object) -> WireAnswer:
+        """Return the next message, and keep what was asked."""
+        request = ModelRequest(tuple(spoken_in(messages)), tuple(tools), messages, sent)
+        self.requests.append(request)
+        said = self._said(request)
+        turn = ModelTurn(said) if isinstance(said, str) else ModelTurn("", [said]) if isinstance(said, tuple) else said
+        if not isinstance(turn, ModelTurn):
+            kinds = "a text, a pair or a ModelTurn"
+            raise InvalidArgument(f"a step of the script must give {kinds}, got {type(turn).__name__}")
+        number = len(self.requests)
+        calls = [WireCall(f"call_{number}_{at}", *call) for at, call in enumerate(turn.calls)]
+        return WireAnswer(f"answer_{number}", turn.text, calls)
+
+    def _said(self, request: ModelRequest) -> Said:
+        while True:
+            if self._telling is not None:
+                try:
+                    return self._telling.send(request)
+                except StopIteration:
+                    self._telling = None
+            if not self.left:
+                count = len(self.requests) - 1
+                raise _ScriptOver(
+                    f"the script is over after {count} message{'s' * (count != 1)}, and the model is asked once more"
+                )
+            step = self._script[self._next]
+            self._next += 1
+            if not isinstance(step, Generator):
+                return step(request) if callable(step) else step
+            for said in step:
+                self._telling = step
+                return said
+
+    def _cut(self, text: str) -> list[str]:
+        if not callable(self._cutting):
+            size = self._cutting
+            return [text[start : start + size] for start in range(0, len(text), size)]
+        pieces = list(self._cutting(text))
+        if "".join(pieces) != text:
+            raise InvalidArgument("cut must give pieces that make up the text when they are joined")
+        return pieces
+
+    def _pieces(self, answer: WireAnswer) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what comes one after the other: a piece of the text, or of a call."""
+        for piece in self._cut(answer.text) or [""] * (not answer.calls):
+            yield piece, {}
+        for index, one in enumerate(answer.calls):
+            yield "", {"index": index, "id": one.id, "name": one.name, "args": ""}
+            for piece in self._cut(one.text):
+                yield "", {"index": index, "id": None, "name": None, "args": piece}
+
+    def openai(self) -> Any:
+        """Return an ``openai.AsyncOpenAI``: ``responses`` and ``chat.completions`` (extra ``openai``)."""
+        return self._client(importlib.import_module("openai"), "AsyncOpenAI")
+
+    def anthropic(self) -> Any:
+        """Return an ``anthropic.AsyncAnthropic`` for its ``messages`` (extra ``anthropic``)."""
+        return self._client(importlib.import_module("anthropic"), "AsyncAnthropic")
+
+    def _client(self, sdk: Any, name: str) -> Any:
+        # Whichever HTTP client this version of the SDK brings along.
+        http = importlib.import_module(sdk.DefaultAsyncHttpxClient.__mro__[1].__module__)
+
+        def respond(request: Any) -> Any:
+            body = json.loads(request.content)
+            tools = [tool.get("name") or tool.get("function", tool).get("name", "") for tool in body.get("tools", ())]
+            whole, events = next(api for end, api in APIS.items() if request.url.path.endswith(end))
+            try:
+                answer = self._turn(body["messages"] if "messages" in body else body["input"], tools, body)
+                if not body.get("stream"):
+                    return http.Response(200, json=whole(answer))
+                told = sent_events(events(answer, self._cut))
+            except (_ScriptOver, InvalidArgument) as error:
+                return http.Response(400, json={"error": {"message": str(error), "type": "script"}})
+            return http.Response(200, text=told, headers={"content-type": "text/event-stream"})
+
+        client = sdk.DefaultAsyncHttpxClient(transport=http.MockTransport(respond))
+        return getattr(sdk, name)(api_key="none", base_url="http://scripted.invalid", http_client=client, max_retries=0)
+
+    def openai_agents(self) -> Any:
+        """Return a model of the OpenAI Agents SDK, for ``Agent(model=...)`` (extra ``openai-agents``)."""
+        agents = importlib.import_module("agents")
+        return agents.OpenAIResponsesModel("scripted", openai_client=self.openai())
+
+    def pydantic_ai(self) -> Any:
+        """Return a model of Pydantic AI, for ``Agent(model)`` (extra ``pydantic-ai``)."""
+        parts = importlib.import_module("pydantic_ai.messages")
+        function = importlib.import_module("pydantic_ai.models.function")
+
+        async def respond(messages: list[Any], info: Any) -> Any:
+            answer = self._turn(messages, [tool.name for tool in info.function_tools], info)
+            said = [parts.TextPart(answer.text)] if answer.text else []
+            calls = [parts.ToolCallPart(one.name, one.arguments, tool_call_id=one.id) for one in answer.calls]
+            return parts.ModelResponse([*said, *calls])
+
+        async def stream(messages: list[Any], info: Any) -> AsyncIterator[Any]:
+            answer = self._turn(messages, [tool.name for tool in info.function_tools], info)
+            for text, call in self._pieces(answer):
+                if call:
+                    yield {call["index"]: function.DeltaToolCall(call["name"], call["args"], tool_call_id=call["id"])}
+                else:
+                    yield text
+
+        return function.FunctionModel(respond, stream_function=stream)
+
+    def langchain(self) -> Any:
+        """Return a chat model of LangChain, for ``create_agent(model)`` (extra ``langchain``)."""
+        core = importlib.import_module("langchain_core.language_models.chat_models")
+        messages = importlib.import_module("langchain_core.messages")
+        outputs = importlib.import_module("langchain_core.outputs")
+        described = importlib.import_module("langchain_core.utils.function_calling").convert_to_openai_tool
+        script = self
+
+        class Scripted(core.BaseChatModel):  # type: ignore[misc, name-defined]
+            @property
+            def _llm_type(self) -> str:
+                return "scripted"
+
+            def bind_tools(self, tools: Iterable[Any], **options: Any) -> Any:
+                return self.bind(tools=[described(tool) for tool in tools], **options)
+
+            def _stream(self, asked: list[Any], *_: object, **options: Any) -> Iterator[Any]:
+                answer = script._turn(asked, [tool["function"]["name"] for tool in options.get("tools", ())], options)
+                for text, call in script._pieces(answer):
+                    calls = [call] if call else []
+                    message = messages.AIMessageChunk(text, tool_call_chunks=calls)
+                    yield outputs.ChatGenerationChunk(message=message)
+
+            def _generate(self, asked: list[Any], *_: object, **options: Any) -> Any:
+                return core.generate_from_stream(self._stream(asked, **options))
+
+            # In the loop's own thread, so that a step may use what belongs to it.
+
+            async def _agenerate(self, asked: list[Any], *_: object, **options: Any) -> Any:
+                return self._generate(asked, **options)
+
+            async def _astream(self, asked: list[Any], *_: object, **options: Any) -> AsyncIterator[Any]:
+                for chunk in self._stream(asked, **options):
+                    yield chunk
+
+        return Scripted()

@@ -1,0 +1,96 @@
+"""Hypothesis strategies for memories, as `MemoryStore.save_many` takes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+from hypothesis import strategies as st
+
+from mama_structs.memory.types.model import Memory
+from mama_structs.memory.store.memory_store import MemoryStore
+
+_WORDS: Final = (
+    "shield", "raid", "guild", "login", "token", "session", "queue", "use", "keep", "not", "2-1", "42 %", "JWT",
+    "마이그레이션", "로그인은", "\U0001f600", "'quoted'", "<b>", "</memory>", "a\nline",
+)  # fmt: skip
+# Of few words, so that memories are of one matter; and of any, so that nothing is taken for granted.
+_SAID: Final = st.lists(st.sampled_from(_WORDS), min_size=1, max_size=8).map(" ".join) | st.text(
+    st.characters(codec="utf-8"), min_size=1, max_size=40
+).filter(str.strip)
+_TOPICS: Final = st.sampled_from(["auth", "raids", "storage", "마이그레이션"])
+
+
+def decisions(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[dict[str, Any]]:
+    """
+    Give decisions as `MemoryStore.save_many` takes them; without ``type`` they are the arguments of `save_decision`.
+
+    Args:
+        topics: Their topics; a few by default, so that they meet.
+
+    """
+    said = {"type": st.just("decision"), "topic": topics, "decision": _SAID, "reasoning": _SAID | st.just("")}
+    return st.fixed_dictionaries(said, optional={"confidence": st.floats(0, 1)})
+
+
+def memories(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[dict[str, Any]]:
+    """
+    Give memories of any type, as `MemoryStore.save_many` takes them.
+
+    Args:
+        topics: As for `decisions`.
+
+    """
+    several = st.lists(_SAID, max_size=3)
+
+    def record(kind: str, optional: dict[str, Any], **fields: Any) -> st.SearchStrategy[dict[str, Any]]:
+        return st.fixed_dictionaries({"type": st.just(kind), **fields}, optional=optional)
+
+    return st.one_of(
+        decisions(topics=topics),
+        record("checkpoint", {"open_files": several, "next_steps": several}, summary=_SAID),
+        record("insight", {"category": _SAID, "tags": several}, content=_SAID),
+        record("context", {"topic": topics, "source": _SAID}, content=_SAID),
+    )
+
+
+@attrs.frozen
+class PlantedChain:
+    """
+    Decisions of one topic, most of which take the place of an earlier one.
+
+    Args:
+        decisions: The arguments of `save_decision`, oldest first.
+        supersedes: For each of them the position of the one whose place it takes, None for none.
+
+    """
+
+    decisions: tuple[dict[str, Any], ...]
+    supersedes: tuple[int | None, ...]
+
+    async def save(self, memories: MemoryStore) -> list[Memory]:
+        """Save them, and return them oldest first."""
+        saved: list[Memory] = []
+        for given, earlier in zip(self.decisions, self.supersedes, strict=True):
+            before = None if earlier is None else saved[earlier].id
+            saved.append(await memories.save_decision(**given, supersedes=before))
+        return saved
+
+
+def chains(*, max_size: int = 6) -> st.SearchStrategy[PlantedChain]:
+    """
+    Give chains of decisions, forks among them.
+
+    Args:
+        max_size: The most decisions.
+
+    """
+    return _chains(max_size)
+
+
+@st.composite
+def _chains(draw: st.DrawFn, max_size: int) -> PlantedChain:
+    told = draw(st.lists(decisions(topics=st.just(draw(_TOPICS))), min_size=1, max_size=max_size))
+    earlier = [None, *(draw(st.none() | st.integers(0, number)) for number in range(len(told) - 1))]
+    given = [{name: value for name, value in one.items() if name != "type"} for one in told]
+    return PlantedChain(tuple(given), tuple(earlier))

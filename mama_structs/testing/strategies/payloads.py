@@ -1,0 +1,268 @@
+"""
+Hypothesis strategies for payloads in which the ids that a detector must find are known.
+
+They share no code with the detector, so that they can tell whether it is right.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+from hypothesis import strategies as st
+
+from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
+from mama_structs.testing.strategies.entities import WITH_IDS
+from mama_structs.testing.node.world import TABLES
+
+_G, _P, _L, _R = EntityType.GUILD, EntityType.PLAYER, EntityType.PLANET, EntityType.REACTOR
+_S, _T, _A, _F = EntityType.SUBSTATION, EntityType.STRUCT, EntityType.ALLOCATION, EntityType.FLEET
+
+# What a field may hold; direct relations first.
+_PRIMARY: Final = {
+    "owner": (_P,), "guildId": (_G,), "planetId": (_L,), "fleetId": (_F,), "substationId": (_S,),
+    "primaryReactorId": (_R,), "entrySubstationId": (_S,), "reactorId": (_R,), "locationId": (_L, _F),
+    "providerId": (EntityType.PROVIDER,), "allocationId": (_A,), "sourceObjectId": (_P, _R, _S),
+    "destinationId": (_R, _S, _T), "controller": (_P,),
+    "guild_id": (_G,), "planet_id": (_L,), "fleet_id": (_F,), "substation_id": (_S,), "primary_reactor_id": (_R,),
+    "entry_substation_id": (_S,), "provider_id": (EntityType.PROVIDER,), "location_id": (_L, _F),
+}  # fmt: skip
+_SECONDARY: Final = {
+    "playerId": (_P,), "player_id": (_P,), "proposer": (_P,), "commandStruct": (_T,), "command_struct": (_T,),
+    "locationListStart": (_F,), "locationListLast": (_F,), "locationListForward": (_F,), "locationListBackward": (_F,),
+    "attackerStructId": (_T,), "objectId": WITH_IDS,
+}  # fmt: skip
+_SCALARS: Final = _PRIMARY | _SECONDARY
+_HINTED: Final = {name: types for name, types in _SCALARS.items() if types != WITH_IDS}
+_ARRAYS: Final = ("space", "air", "land", "water", "structDefenders", "defending_struct_ids")
+# Names that promise nothing; some need escapes in a JSON pointer.
+_NEUTRAL: Final = ("related", "target", "nearby", "a/b", "m~n", "~1", "", "대상", "0")
+_DENIED: Final = (
+    "pfp", "pfpClientRenderAttributes", "endpoint", "name", "username", "description", "message", "error", "version",
+    "schema_version", "api_version", "coordinates", "position", "range", "timestamp", "created_at", "updated_at",
+    "next_key", "total",
+)  # fmt: skip
+_NOISE: Final[st.SearchStrategy[Any]] = st.sampled_from(
+    [None, True, False, 0, 11, -1.5, "", "0", "active", "structs1qypqxpq9", "0.040000000000000000", [], {}, [None, 7]]
+)
+
+# The fields of each type's records that hold references.
+_ROW_FIELDS: Final = {
+    _G: ("owner", "primaryReactorId", "entrySubstationId"),
+    _P: ("guildId", "substationId", "planetId", "fleetId"),
+    _L: ("owner", "space", "air", "land", "water", "locationListStart", "locationListLast"),
+    _R: ("guildId", "owner"),
+    _S: ("owner",),
+    _T: ("owner", "locationId"),
+    _A: ("sourceObjectId", "destinationId", "controller"),
+    _F: ("owner", "locationId", "locationListForward", "locationListBackward", "space", "land", "commandStruct"),
+    EntityType.PROVIDER: ("substationId", "owner"),
+    EntityType.AGREEMENT: ("providerId", "allocationId", "owner"),
+}
+
+
+@attrs.frozen
+class PlantedReference:
+    """
+    An id that a detector must find.
+
+    Args:
+        id: The id.
+        pointers: The JSON pointers (RFC 6901) of all its places, in document order;
+            an id inside JSON in a string is at the string.
+        primary: Whether one of the places is a direct relation.
+
+    """
+
+    id: EntityId
+    pointers: tuple[str, ...]
+    primary: bool
+
+
+@attrs.frozen
+class PlantedPayload:
+    """
+    A payload and what a detector must find in it: exactly *references*.
+
+    Args:
+        payload: The payload, as JSON would give it.
+        references: The ids, each once, in the order of their first places.
+        look_alikes: The texts in it that look like ids and are not to be found.
+        subject: The id of the entity that the payload is about, which is no reference to itself; None without one.
+        own_ids: For a list: the rows' own ids.
+
+    """
+
+    payload: dict[str, Any]
+    references: tuple[PlantedReference, ...]
+    look_alikes: tuple[str, ...]
+    subject: EntityId | None = None
+    own_ids: tuple[EntityId, ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the references as text, in document order."""
+        return [str(reference.id) for reference in self.references]
+
+
+@attrs.frozen
+class _Value:
+    """A value of a payload in the making, and the ids in it, with whether each is a direct relation; None: not one."""
+
+    value: Any
+    ids: tuple[tuple[str, bool | None], ...]
+
+
+def _ids(types: Iterable[EntityType]) -> st.SearchStrategy[str]:
+    # Few of them, so that they meet again.
+    indexes = st.integers(1, 5) | st.sampled_from([2**53 + 1, MAX_INDEX])
+    return st.builds(EntityId, st.sampled_from([*types]), indexes).map(str)
+
+
+def _references(types: Iterable[EntityType], *, primary: bool = False) -> st.SearchStrategy[_Value]:
+    return _ids(types).map(lambda text: _Value(text, ((text, primary),)))
+
+
+def _misleading(texts: st.SearchStrategy[str]) -> st.SearchStrategy[_Value]:
+    return texts.map(lambda text: _Value(text, ((text, None),)))
+
+
+def _in_text(owner: str, struct: str) -> _Value:
+    """Write JSON into a string: what is in it stands where the string stands."""
+    text = json.dumps({"owner": owner, "land": ["", struct], "name": "2-1"})
+    return _Value(text, ((owner, True), (struct, False)))
+
+
+def _bare(index: int, kind: type) -> _Value:
+    """Write the index of a struct without its type; 0 stands for none."""
+    return _Value(kind(index), ((f"5-{index}", False),) if index else ())
+
+
+def _one_of(fields: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[tuple[str, Any]]:
+    return st.sampled_from([*fields]).flatmap(lambda name: st.tuples(st.just(name), fields[name]))
+
+
+def _any_of(names: Iterable[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, Any]]:
+    return st.tuples(st.sampled_from([*names]), values)
+
+
+_DEPTH: Final = 3
+_FIELDS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
+    **{name: _references(types, primary=name in _PRIMARY) for name, types in _SCALARS.items()},
+    **{name: st.lists(_references((_T,)) | st.just(""), max_size=4) for name in _ARRAYS},
+}
+_MISMATCHED: Final = {
+    name: _misleading(_ids(one for one in WITH_IDS if one not in types)) for name, types in _HINTED.items()
+}
+_NO_REFERENCE: Final = _misleading(_ids(WITH_IDS))
+_LOOK_ALIKES: Final = st.sampled_from(
+    ["01-1", "1-0", " 1-1", "12-3", "2024-01", "11-1-194", "6-53@1-194", "uguild.0-1", "1-11\n", "1-1\u0661",
+     "7-1", "8-2", f"1-{MAX_INDEX + 1}"]
+)  # fmt: skip
+_PAGINATION: Final = st.fixed_dictionaries(
+    {"next_key": _NO_REFERENCE, "first": st.tuples(_misleading(st.just("1-11"))).map(list), "total": st.just("2")}
+)
+_MEMBERS: Final = (
+    # Three, so that they are chosen more often.
+    *(_one_of(_FIELDS) for _ in range(3)),
+    _any_of(_NEUTRAL, _references(WITH_IDS)),
+    _any_of(_DENIED, _NO_REFERENCE),
+    _one_of(_MISMATCHED),
+    _any_of([*_NEUTRAL, *_SCALARS], _misleading(_LOOK_ALIKES)),
+    _any_of(["protectedStructIndex"], st.builds(_bare, st.integers(0, 9), st.sampled_from([int, str]))),
+    _any_of(["pagination"], _PAGINATION),
+    _any_of(["map", "detail"], st.builds(_in_text, _ids((_P,)), _ids((_T,)))),
+    _any_of(["map", "detail"], _misleading(st.just('{"owner": "1-11"'))),
+    _any_of(["maxOre", "status", "gridAttributes", "index"], _NOISE),
+)
+
+
+@functools.cache
+def _mappings(depth: int) -> st.SearchStrategy[dict[str, Any]]:
+    members = [*_MEMBERS]
+    if depth:
+        members.append(_any_of(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
+    # Not at the top: an array of objects there makes a list of rows of the payload.
+    if 0 < depth < _DEPTH:
+        members.append(_any_of(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
+    return st.lists(st.one_of(members), max_size=7).map(dict)
+
+
+def _escape(name: str) -> str:
+    """Write a key as a part of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _planted(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any) -> PlantedPayload:
+    """Write a payload, and note where its ids stand; *own* are no references."""
+    found: dict[str, list[tuple[str, bool]]] = {}
+    look_alikes: list[str] = []
+
+    def write(node: Any, pointer: str) -> Any:
+        if isinstance(node, dict):
+            return {name: write(member, f"{pointer}/{_escape(name)}") for name, member in node.items()}
+        if isinstance(node, list):
+            return [write(member, f"{pointer}/{at}") for at, member in enumerate(node)]
+        if not isinstance(node, _Value):
+            return node
+        for text, primary in node.ids:
+            if primary is None or text in map(str, own):
+                look_alikes.append(text)
+            else:
+                found.setdefault(text, []).append((pointer, primary))
+        return node.value
+
+    payload = write(tree, "")
+    references = [
+        PlantedReference(EntityId.parse(text), tuple(at for at, _ in places), any(primary for _, primary in places))
+        for text, places in found.items()
+    ]
+    return PlantedPayload(payload, tuple(references), tuple(look_alikes), **about)
+
+
+def payloads() -> st.SearchStrategy[PlantedPayload]:
+    """
+    Give payloads of any nesting with ids under many fields, among much that must not be taken for ids.
+
+    Some are about an entity: ``{"Player": {"id": ..., ...}, ...}``, with that id elsewhere too.
+    """
+
+    def about(subject: EntityId, record: dict[str, Any], beside: dict[str, Any], met_again: bool) -> PlantedPayload:  # noqa: FBT001 - drawn
+        if met_again and (named := _planted(beside).references):
+            subject = named[0].id
+        entity = {TABLES[subject.type].key: {"id": str(subject), **record}}
+        return _planted(entity | beside, [subject], subject=subject)
+
+    subjects = st.builds(EntityId, st.sampled_from(WITH_IDS), st.integers(1, 30))
+    # Beside the entity the usual siblings; without one the payload's own members.
+    members = _mappings(_DEPTH)
+    return members.map(_planted) | st.builds(about, subjects, _mappings(_DEPTH - 1), members, st.booleans())
+
+
+def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[PlantedPayload]:
+    """
+    Give the chain's lists: rows of one type, and ``pagination``.
+
+    Args:
+        min_size: The fewest rows.
+        max_size: The most rows.
+
+    """
+
+    def of(kind: EntityType) -> st.SearchStrategy[PlantedPayload]:
+        fields = {name: _FIELDS[name] | st.just("") for name in _ROW_FIELDS[kind]}
+        row = st.fixed_dictionaries(fields | {"pfp": _NO_REFERENCE})
+        rows = st.dictionaries(st.integers(1, 5) | st.integers(1, 30), row, min_size=min_size, max_size=max_size)
+        next_keys = st.sampled_from([None, "MS0xMg=="]) | _misleading(st.just("1-12"))
+        return st.builds(listed, st.just(kind), rows, next_keys)
+
+    def listed(kind: EntityType, rows: dict[int, dict[str, Any]], next_key: Any) -> PlantedPayload:
+        own = tuple(EntityId(kind, index) for index in sorted(rows, key=str))
+        page = [{"id": str(one), **rows[one.index]} for one in own]
+        pagination = {"next_key": next_key, "total": str(len(rows))}
+        return _planted({TABLES[kind].key: page, "pagination": pagination}, own, own_ids=own)
+
+    return st.sampled_from([*_ROW_FIELDS]).flatmap(of)

@@ -1,0 +1,511 @@
+"""
+Crash testing: kills, forks, full disks, lost unsynced writes and damaged files, and what a session's store loses.
+
+``python -m tests.crash.runner --minutes 10`` lets processes write to a store and kills them at random.
+Each process logs its changes in a file outside of the store. After each round a new process compares the two exactly.
+``--damage`` damages every kind of file in every way, below open sessions and before a new one opens it.
+
+The exit status is 0 if nothing was lost, duplicated or wrong, no damage was silent and no interpreter died.
+Needs a system with ``fork``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import json
+import os
+import random
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from mama_structs.session.session import Session
+from mama_structs.storage.postgres.pool import has_session
+from mama_structs.testing.conformance.ack_log import PATIENCE, Book
+from tests.crash.changes import began_at
+from tests.crash.damage import Case, Sample, outcome_of, sweep
+from tests.crash.model import Known
+from tests.crash.oracle import BAD, Child, Store, Tally, Verdict, fork, judged
+from tests.crash.power import KEPT, build, environment, lose_unsynced, record
+from tests.crash.sabotage import SABOTAGES, plant
+from tests.crash.writers import ENDINGS, Task, run
+
+EARLY: Final = "early"
+UNSYNCED: Final = "unsynced"
+PLANTED: Final = ("row", *SABOTAGES)
+"""The faults that `--sabotage` plants between rounds."""
+# The share of rounds in a directory that end with a power failure.
+_POWER_FAILURES: Final = 0.2
+# Errors that no kill, fork or injected fault may cause.
+_FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
+_DELETIONS: Final = 50
+# Rounds per store: comparing a store takes longer with each round.
+_ROUNDS_OF_A_STORE: Final = 12
+# Modules that are imported before a fork, because each process would take a second to import them.
+_LOADED: Final = (
+    "_home composition memory.opening storage.backup tools.exposure tools.memories tools.refs tools.view v1"
+)
+_POLL: Final = 0.004
+_EVERY: Final = 5.0
+
+
+@attrs.define
+class Loop:
+    """The rounds of one run, with what it knows of all of them."""
+
+    place: Path
+    seed: int
+    writers: int
+    sabotage: str
+    table: Tally = attrs.field(factory=Tally)
+    # A database that is one store for the whole run, and what ends its server and starts it again.
+    server: str | None = None
+    restart: Sequence[str] = ()
+    # None where no power failure can be simulated.
+    library: Path | None = None
+    # Of the present store.
+    store: Store = attrs.field(init=False)
+    lines: list[str] = attrs.field(factory=list, init=False)
+    # What is bad once is not told again in each later round.
+    spoilt: bool = attrs.field(default=False, init=False)
+
+    def round(self, number: int) -> None:
+        """Let processes write and be ended, and compare."""
+        chance = random.Random(f"{self.seed}-{number}")  # noqa: S311 - to be repeated
+        if number == 0 or (self.server is None and (number % _ROUNDS_OF_A_STORE == 0 or self.spoilt)):
+            self.begin(number)
+        book = self.place / f"round-{number}.jsonl"
+        self.table.counts["rounds"] += 1
+        library = self.library if isinstance(self.store, Path) else None
+        fails = library is not None and (self.sabotage == UNSYNCED or chance.random() < _POWER_FAILURES)
+        shadow = self.place / "shadow"
+        with contextlib.closing(_Round(self, number, chance, book, library=library if fails else None)) as one:
+            with self.table.held():
+                if fails and isinstance(self.store, Path):
+                    record(self.store, shadow)
+                one.start()
+            self.table.go_on()
+            one.watch()
+        if fails and isinstance(self.store, Path):
+            self.table.counts["power failures"] += 1
+            kept = 0.0 if self.sabotage == UNSYNCED else KEPT
+            self.table.counts["files that lost writes"] += lose_unsynced(self.store, shadow, chance, kept=kept)
+        if self.sabotage == EARLY:
+            # Not by a writer: each may be killed before it logs anything.
+            spec = {"tag": f"r{number}-early", "type": "context", "origin": "user"}
+            Book.open(book).say("begin", spec["tag"], "default", "save", began_at(), {"memories": [spec]})
+            Book.open(book).say("end", spec["tag"], {})
+        said = book.read_text().splitlines()
+        self.account(said, one.killed)
+        facts = Known().hear([*self.lines, *said])
+        self.table.counts["acknowledged changes"] += facts.acknowledged - Known().hear(self.lines).acknowledged
+        if self.sabotage in PLANTED:
+            self.plant(facts)
+        self.judge(facts, number)
+        self.judge_backups(said, facts, number)
+        self.lines += said
+        if not self.spoilt and isinstance(self.store, Path) and chance.random() < 0.3:  # noqa: PLR2004 - more often by `--damage`
+            self.damage(facts, number, chance, self.store)
+
+    def begin(self, number: int) -> None:
+        """Begin another store; one in which something is bad is kept."""
+        if number and not self.spoilt:
+            shutil.rmtree(self.store)
+        self.store, self.lines, self.spoilt = self.server or self.place / f"store-{number}", [], False
+
+    def account(self, said: Sequence[str], killed: set[int]) -> None:  # noqa: C901 - a case for each kind of line
+        """Count what processes did and how they ended."""
+        born, done, ended = {}, set(), {}
+        for line in said:
+            match json.loads(line):
+                case ["born", pid, kind]:
+                    born[pid] = kind
+                case ["done", pid]:
+                    done.add(pid)
+                case ["dies", pid]:
+                    killed.add(pid)
+                    self.table.counts["parents that died" if born.get(pid) == "parent" else "processes that died"] += 1
+                case ["ended", pid, number]:
+                    ended[pid] = number
+                case ["unseen", _, memory_id]:
+                    self.table.note("wrong", f"{memory_id} was acknowledged, and not seen by the next call")
+                case ["forks", _]:
+                    self.table.counts["forks"] += 1
+                case ["closes", _]:
+                    self.table.counts["parents that closed"] += 1
+                case ["refused", kind, text]:
+                    self.table.counts[f"refused: {kind}"] += 1
+                    if kind in _FALSE:
+                        self.table.note("wrong", f"{kind} where nothing was damaged: {text}")
+                case ["untyped", text]:
+                    self.table.note("wrong", f"an error without a type: {text}")
+        self.table.counts["processes"] += len(born)
+        for pid in (set(born) | set(ended)) - done - killed:
+            self.table.note(
+                "dead", f"a {born.get(pid, 'process')} ended by itself (signal {ended.get(pid, 'unknown')})"
+            )
+
+    def plant(self, facts: Known) -> None:
+        """Plant the fault that the run was asked for, in a process of its own."""
+        child = Child.start(lambda _pause: plant(self.store, facts, self.sabotage), self.place / "errors")
+        self.table.counts["planted faults"] += child.wait() == "true"
+        child.end()
+
+    def judge(self, facts: Known, number: int) -> None:
+        """Let a fresh process compare the store, in which nothing was damaged."""
+        verdict, ended = judged(self.store, facts, self.place / "errors")
+        self.take(verdict, ended, f"round {number}")
+
+    def take(self, verdict: Verdict | None, ended: int, where: str) -> None:
+        """Count what a fresh process found in a store that nobody damaged."""
+        if verdict is None:
+            self.table.note("dead", f"{where}: who opened the store ended with {ended}")
+            return
+        for kind, lines in (("lost", verdict.lost), ("duplicated", verdict.duplicated)):
+            self.table.note(kind, *(f"{where}: {one}" for one in lines))
+        # Vectors that a killed process made for a new embedder are no damage.
+        found = [one for one in verdict.findings if not one.startswith("warning orphan")]
+        odd = [*verdict.wrong, *verdict.errors, *verdict.untyped, *found, *verdict.warnings]
+        self.table.note("wrong", *(f"{where}: {one}" for one in odd))
+        self.spoilt = self.spoilt or bool(verdict.lost or verdict.duplicated or odd)
+
+    def judge_backups(self, said: Sequence[str], facts: Known, number: int) -> None:
+        """Compare each backup with the state of the store while it was made."""
+        text = "".join(f"{line}\n" for line in said).encode()
+        for path, length in facts.backups[len(Known().hear(self.lines).backups) :]:
+            before = text[: text.rfind(b"\n", 0, length) + 1].decode().splitlines()
+            # Later changes may be in it.
+            known = Known().hear([*self.lines, *before]).loosen().hear(said[len(before) :])
+            verdict, ended = judged(Path(path), known, self.place / "errors")
+            if not self.spoilt:
+                self.take(verdict, ended, f"a backup of round {number}")
+            self.table.counts["backups"] += 1
+            shutil.rmtree(path)
+
+    def damage(self, facts: Known, number: int, chance: random.Random, store: Path) -> None:
+        """Damage a copy of the store."""
+        case = Case.any(chance)
+        sample = Sample(self.place / "sample", store, facts, older=None, other=None)
+        outcome, verdict = outcome_of(case, sample, seed=number)
+        if outcome != "none":
+            self.table.counts["damaged files"] += 1
+            self.table.counts[f"damaged: {case.file}"] += 1
+        if outcome in ("SILENT", "WRONG", "DEAD", "UNTYPED"):
+            kind = {"SILENT": "silent", "DEAD": "dead"}.get(outcome, "wrong")
+            self.table.note(kind, f"round {number}: {case}: {verdict}")
+
+
+@attrs.define
+class _Round:
+    """The processes of a round, and what is done to them."""
+
+    loop: Loop
+    number: int
+    chance: random.Random
+    book: Path
+    # Of a round that ends with a power failure.
+    library: Path | None = attrs.field(default=None, kw_only=True)
+    pids: list[int] = attrs.field(factory=list, init=False)
+    killed: set[int] = attrs.field(factory=set, init=False)
+    _alive: tuple[int, int] = attrs.field(factory=os.pipe, init=False)
+    _offset: int = attrs.field(default=0, init=False)
+    _lines: int = attrs.field(default=0, init=False)
+    _born: list[int] = attrs.field(factory=list, init=False)
+    _done: set[int] = attrs.field(factory=set, init=False)
+
+    def start(self) -> None:
+        """Start the families of this round."""
+        Book.open(self.book)
+        chance = self.chance
+        try:
+            for place in range(chance.randrange(1, self.loop.writers + 1)):
+                kind = chance.choice(("writer", "writer", "parent", "parent", "preload", "pool", "keeper"))
+                fault = chance.choice(("", "", "full", "failing", "interrupted")) if kind == "writer" else ""
+                fault = "" if self.loop.server else fault
+                task = Task(
+                    kind=kind,
+                    store=str(self.loop.store),
+                    book=str(self.book),
+                    name=f"r{self.number}-{kind[0]}{place}",
+                    seed=chance.randrange(2**32),
+                    alive=self._alive[1],
+                    changes=chance.choice((5, 20, 40)),
+                    fault=fault,
+                    ending=chance.choice(ENDINGS),
+                    children=chance.randrange(1, 4),
+                )
+                if fault:
+                    self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
+                if task.kind == "parent" and task.ending == "again":
+                    self.loop.table.counts["parents that forked again"] += 1
+                # Few, because a new interpreter takes long to start; a library is preloaded into new ones only.
+                spawned = self.library is not None or chance.random() < 0.25  # noqa: PLR2004
+                self.pids.append(self._started(task, spawned=spawned))
+        finally:
+            os.close(self._alive[1])
+
+    def _started(self, task: Task, *, spawned: bool) -> int:
+        errors = (self.loop.place / "errors").open("ab")
+        with errors:
+            if spawned:
+                command = [sys.executable, "-W", "ignore", "-m", "tests.crash.writers"]
+                process = subprocess.Popen(  # noqa: S603 - our own module
+                    [*command, json.dumps(attrs.asdict(task))],
+                    stdout=errors, stderr=errors, pass_fds=[self._alive[1]], start_new_session=True,
+                    env=self._environment(),
+                )  # fmt: skip
+                # It is waited for by its id, as the forked ones are.
+                process.returncode = 0
+                return process.pid
+
+            def work() -> None:
+                os.setsid()
+                os.close(self._alive[0])
+                os.dup2(errors.fileno(), 1)
+                os.dup2(errors.fileno(), 2)
+                run(task)
+
+            return fork(work)
+
+    def _environment(self) -> dict[str, str] | None:
+        if self.library is None or not isinstance(self.loop.store, Path):
+            return None
+        ignored = "cache.db-wal" if self.loop.sabotage == UNSYNCED else ""
+        return environment(self.library, self.loop.store, self.loop.place / "shadow", unsynced=ignored)
+
+    def watch(self) -> None:
+        """Kill and stop processes after random numbers of changes, until all have ended."""
+        if self.library is not None:
+            self._fail_power()
+            return
+        until = time.monotonic() + PATIENCE
+        strikes = self.chance.randrange(1, 4 * self.loop.writers)
+        restarted = self.chance.randrange(strikes) if self.loop.restart else None
+        for number in range(strikes):
+            after = self._lines + self.chance.randrange(0, 40)
+            while self._lines < after and self._anyone(_POLL):
+                self._listen()
+            time.sleep(self.chance.uniform(0, 0.02))
+            self._strike()
+            if number == restarted:
+                subprocess.run(self.loop.restart, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: S603 - it was asked for
+                self.loop.table.counts["restarts of the server"] += 1
+        while self._anyone(0.1):
+            self._listen()
+            if time.monotonic() > until:
+                self.loop.table.note("dead", f"round {self.number}: processes hung")
+                for pid in set(self._born) - self._done - self.killed:
+                    with contextlib.suppress(ProcessLookupError):
+                        # Where it hangs is written into the file of errors.
+                        os.kill(pid, signal.SIGABRT)
+                break
+
+    def _fail_power(self) -> None:
+        """Let the processes write for a while, and kill all of them."""
+        until = time.monotonic() + PATIENCE
+        after = self.chance.randrange(10, 120)
+        while self._lines < after and self._anyone(_POLL) and time.monotonic() < until:
+            self._listen()
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+                self.loop.table.counts["kills"] += 1
+        self._anyone(PATIENCE)
+        self._listen()
+        self.killed.update(pid for pid in self._born if pid not in self._done)
+
+    def _strike(self) -> None:
+        self._listen()
+        alive = [pid for pid in self._born if pid not in self._done and pid not in self.killed]
+        if not alive:
+            return
+        pid = self.chance.choice(alive)
+        with contextlib.suppress(ProcessLookupError):
+            if self.chance.random() < 0.25:  # noqa: PLR2004 - most are killed
+                os.kill(pid, signal.SIGSTOP)
+                self.loop.table.counts["stops"] += 1
+                self._anyone(self.chance.uniform(0, 0.3))
+                os.kill(pid, signal.SIGCONT)
+            else:
+                self.killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
+                self.loop.table.counts["kills"] += 1
+
+    def _listen(self) -> None:
+        """Take up who was born, who is done, and how many lines there are."""
+        with self.book.open("rb") as file:
+            file.seek(self._offset)
+            text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        self._offset += len(text)
+        for line in text.splitlines():
+            self._lines += 1
+            if line.startswith(b'["born"'):
+                self._born.append(json.loads(line)[1])
+            elif line.startswith(b'["done"'):
+                self._done.add(json.loads(line)[1])
+
+    def _anyone(self, seconds: float) -> bool:
+        """Wait a moment, and tell whether any process, of whatever generation, is left: each holds the pipe."""
+        ready, _, _ = select.select([self._alive[0]], [], [], seconds)
+        return not ready
+
+    def close(self) -> None:
+        """End what is left, take the exit of each child, and wait until none of theirs is left."""
+        with self.loop.table.held():
+            for pid in self.pids:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    # What a killed parent left: workers of a pool wait for ever.
+                    os.killpg(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    # It may not have come to a group of its own yet.
+                    os.kill(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
+                self._listen()
+                code = os.waitstatus_to_exitcode(status)
+                if code < 0:
+                    Book.open(self.book).say("ended", pid, -code)
+            self._anyone(PATIENCE)
+            os.close(self._alive[0])
+
+
+@contextlib.contextmanager
+def _place(directory: Path | None, table: Tally) -> Iterator[Path]:
+    """Give the directory of a run, and keep it where something is bad."""
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="mama-structs-crash-", dir=directory))
+    try:
+        yield place
+    finally:
+        if table.ok:
+            # A process that was just killed may make a file while others are deleted.
+            for _ in range(_DELETIONS):
+                shutil.rmtree(place, ignore_errors=True)
+                if not place.exists():
+                    break
+                time.sleep(0.1)
+        else:
+            _say(f"kept: {place}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m tests.crash.runner", description=__doc__.split("\n\n")[0].strip()
+    )
+    parser.add_argument("--minutes", type=float, metavar="M", help="how long (1 where --rounds is not given either)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how many rounds")
+    parser.add_argument(
+        "--damage", action="store_true", help="damage every kind of file in every way, instead of the loop"
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many cases of --damage, taken at random")
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="repeats the plan of a run; when processes run stays open"
+    )
+    parser.add_argument("--directory", type=Path, metavar="D", help="where the stores are made (a temporary place)")
+    parser.add_argument(
+        "--server", metavar="URL", help="write to a PostgreSQL server, in a database with no memories in it"
+    )
+    parser.add_argument(
+        "--restart",
+        metavar="COMMAND",
+        help="with --server: what ends it in the middle of each round and starts it again",
+    )
+    parser.add_argument("--writers", type=int, default=4, metavar="N", help="families of processes at once, at most")
+    parser.add_argument(
+        "--sabotage", choices=(EARLY, "old", UNSYNCED, *PLANTED), default="", metavar="KIND",
+        help="test this test, which must fail: acknowledge a change that was not made (early), restore an old store "
+        "(old, with --damage), ignore the syncs of the log (unsynced), or plant a fault in the store: "
+        + ", ".join(PLANTED),
+    )  # fmt: skip
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the loop or the sweep, print a table, and return 0 where nothing is bad."""
+    given = _arguments(argv)
+    if not hasattr(os, "fork"):
+        _say("this system has no fork")
+        return 2
+    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
+    _say(f"seed {seed}")
+    is_used = given.server and has_session(given.server)
+    if is_used and (full := asyncio.run(Session.namespaces(given.server))):
+        _say(f"the database has memories or conversations of {full[0]!r:.80}; name an empty one")
+        return 2
+    table = Tally()
+    before = signal.signal(signal.SIGINT, table.interrupt)
+    for name in _LOADED.split():
+        importlib.import_module(f"mama_structs.{name}")
+    with _place(given.directory, table) as place:
+        try:
+            if given.damage:
+                sweep(
+                    place,
+                    table,
+                    seed=seed,
+                    sample=given.sample,
+                    sabotage=bool(given.sabotage),
+                    say=_say,
+                )
+            else:
+                library = build(place)
+                if isinstance(library, str):
+                    _say(f"no power failures: {library}")
+                loop = Loop(
+                    place,
+                    seed,
+                    given.writers,
+                    given.sabotage,
+                    table,
+                    given.server,
+                    shlex.split(given.restart or ""),
+                    library if isinstance(library, Path) else None,
+                )
+                _rounds(loop, given.minutes, given.rounds)
+        except KeyboardInterrupt:
+            _say("interrupted")
+        finally:
+            signal.signal(signal.SIGINT, before)
+    for line in table.bad[:40]:
+        _say(line)
+    _say(str(table))
+    return 0 if table.ok else 1
+
+
+def _rounds(loop: Loop, minutes: float | None, rounds: int | None) -> None:
+    began = told = time.monotonic()
+    end = began + 60 * (1.0 if minutes is None else minutes) if rounds is None or minutes is not None else float("inf")
+    number = 0
+    while time.monotonic() < end and (rounds is None or number < rounds) and not (loop.server and loop.spoilt):
+        loop.table.go_on()
+        loop.round(number)
+        number += 1
+        if time.monotonic() - told > _EVERY:
+            told = time.monotonic()
+            figures = ", ".join(
+                f"{loop.table.counts[name]:,} {name}" for name in ("kills", "acknowledged changes", *BAD)
+            )
+            _say(f"{told - began:5.0f} s: {number} rounds, {figures}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
