@@ -15,7 +15,7 @@ all, with none, with coarse topics that take five to ten threads together, and w
 also without any explicit link, where the pairs that had one count too. Coarse topics of threads that are like one
 another are counted and never fitted to: nothing but the labels tells these threads from one another.
 
-With ``--fit`` it prints the weights for mama_structs/memory/linking.py, fitted to all sets.
+With ``--fit`` it prints the weights for mama_structs/memory/save/automatic_links.py, fitted to all sets.
 What is reported as *left out* was fitted to all other sets; for decisions, which alone have topics and explicit links,
 to these and the decisions of one half of the threads, and counted on the links of the other half.
 """

@@ -2,7 +2,7 @@
 What saves notice: copies, near copies, contradictions, replacements, in two sets that were labelled by hand.
 
 *month* (tests/data/month) is a month of an agent's life, *pairs* (tests/data/noticing) has saves in other subjects, a
-pair each. The constants of mama_structs/memory/noticing.py were chosen on half a of both; half b was counted, and
+pair each. The constants of mama_structs/memory/save/conflict_detection.py were chosen on half a of both; half b was counted, and
 made rules be left out for contradictions by other numbers and names.
 All saves of a set go into one store, in their order and at their times; what is named is compared with what a careful
 reader named. A pair counts where its newer memory is of the half. *disagrees* is contradictions and replacements

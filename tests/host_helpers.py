@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from mama_structs import Session
-from mama_structs.adapters.anthropic import messages as anthropic; from mama_structs.adapters import openai
+from mama_structs.adapters import anthropic; from mama_structs.adapters import openai
 from mama_structs.testing.scripted_model import ScriptedModel
 
 
@@ -173,7 +173,7 @@ async def in_pydantic_ai(session, model: ScriptedModel, *turns, history=(), stre
 async def in_openai_agents(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
     """An agent of the OpenAI Agents SDK, strict."""
     agents = importlib.import_module("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     run, tools = Run(history=[*history]), adapter.tools(session)
     assert all(tool.strict_json_schema for tool in tools if tool.name in {"get_ref", "measure"})
     agent = agents.Agent(name="agent", model=model.openai_agents(), tools=tools)
@@ -199,7 +199,7 @@ async def in_openai_agents(session, model: ScriptedModel, *turns, history=(), st
 async def in_langchain(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
     """An agent of LangChain with its middleware."""
     agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
-    adapter = importlib.import_module("mama_structs.adapters.langchain.tools")
+    adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     agent = agents.create_agent(
         model.langchain(), tools=adapter.tools(session), middleware=[adapter.middleware(session, **options)]
     )

@@ -181,7 +181,7 @@ async def test_hear_stores_refs_and_reports_item_that_cannot_be_read(session, ca
 def _graph(session: Any, *calls: tuple[str, dict[str, Any]]):
     agents = pytest.importorskip("langchain.agents")
     memory = importlib.import_module("langgraph.checkpoint.memory")
-    langchain = importlib.import_module("mama_structs.adapters.langchain.tools")
+    langchain = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     model = ScriptedModel(saying("done", *calls)).langchain()
     return agents.create_agent(model, tools=langchain.tools(session), checkpointer=memory.InMemorySaver())
 
@@ -312,7 +312,7 @@ async def test_langgraph_interprets_command_and_tool_message(session, as_list):
 async def test_langchain_tool_message_is_the_result(session):
     """Without a graph, too, a tool's own message is the answer of the tool."""
     messages = pytest.importorskip("langchain_core.messages")
-    langchain = importlib.import_module("mama_structs.adapters.langchain.tools")
+    langchain = importlib.import_module("mama_structs.adapters.langchain.toolkit")
 
     async def own(ctx: dict[str, Any]) -> Any:
         """Answer."""
@@ -328,7 +328,7 @@ async def test_langchain_tool_message_is_the_result(session):
 async def test_langchain_tool_exception_stays_an_error_message(session):
     """LangChain's own exception for failed tools is an error as any other."""
     tools = pytest.importorskip("langchain_core.tools")
-    langchain = importlib.import_module("mama_structs.adapters.langchain.tools")
+    langchain = importlib.import_module("mama_structs.adapters.langchain.toolkit")
 
     async def fail() -> str:
         """Fail."""
@@ -452,7 +452,7 @@ async def test_pydantic_ai_usage_limit_of_inner_agent_ends_the_run(session):
 async def test_agents_sdk_tripwire_in_tool_ends_the_run(session):
     """A guardrail that trips in an agent inside a tool ends the run, and is no text for the model."""
     agents = pytest.importorskip("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
 
     @agents.input_guardrail
     async def guard(_context: Any, _agent: Any, _said: Any) -> Any:
@@ -474,7 +474,7 @@ async def test_agents_sdk_tripwire_in_tool_ends_the_run(session):
 async def test_agents_sdk_interprets_tool_outputs(session):
     """Text, image and file outputs reach the SDK unchanged, alone and in a list."""
     agents = pytest.importorskip("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     file = agents.ToolOutputFileContent(file_id="file_1")
     image = agents.ToolOutputImage(file_id="file_2")
 
@@ -501,7 +501,7 @@ async def test_agents_sdk_run_with_hooks_goes_on_when_item_cannot_be_read(sessio
     """An item that is no output of the model ends no run: the calls run, and log and model learn of it."""
     agents = pytest.importorskip("agents")
     items = importlib.import_module("openai.types.responses.response_output_item")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     item = items.AdditionalTools(id="a", role="developer", tools=[], type="additional_tools")
     model = ScriptedModel(saying("done", call("list_refs"))).openai_agents()
     respond = model.get_response

@@ -22,7 +22,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from mama_structs import HashEmbedder, Session, sync
-from mama_structs.adapters.langchain import tools as langchain
+from mama_structs.adapters import langchain
 from mama_structs.errors import SessionClosed
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 
@@ -207,10 +207,10 @@ def test_missing_framework_names_the_extra(monkeypatch):
     """Without LangChain the import says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "langchain_core"]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "mama_structs.adapters.langchain.tools")
+    monkeypatch.delitem(sys.modules, "mama_structs.adapters.langchain.toolkit")
 
     with pytest.raises(ImportError, match=r"pip install 'mama-structs\[langchain\]'"):
-        importlib.import_module("mama_structs.adapters.langchain.tools")
+        importlib.import_module("mama_structs.adapters.langchain.toolkit")
 
 
 def test_a_graph_runs_without_an_event_loop():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import DescriptorSettings, HashEmbedder, Session, Settings
-from mama_structs.adapters.anthropic import messages as anthropic; from mama_structs.adapters import openai
+from mama_structs.adapters import anthropic; from mama_structs.adapters import openai
 from mama_structs.adapters.shared.tool_results import Turns, answer
 from mama_structs.refs.messages.media import Media, media_in, with_blocks
 from mama_structs.errors import QuotaExceeded
@@ -196,7 +196,7 @@ async def test_anthropic_shows_images(session):
 async def test_langchain_shows_images(session):
     """Images are blocks as LangChain itself writes them, which its models translate; audio is named."""
     giving(session, MIXED)
-    adapter = importlib.import_module("mama_structs.adapters.langchain.tools")
+    adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     tool = next(tool for tool in adapter.tools(session) if tool.name == "show")
     message = await tool.ainvoke({"type": "tool_call", "id": "c", "name": "show", "args": {}})
 
@@ -228,7 +228,7 @@ async def test_the_agents_sdk_shows_images(session):
     """Images are the SDK's image outputs; audio, which it does not take, is named."""
     giving(session, MIXED)
     agents = importlib.import_module("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     agent = agents.Agent(
         name="agent", model=ScriptedModel(*SHOWING).openai_agents(), tools=adapter.tools(session, strict=False)
     )

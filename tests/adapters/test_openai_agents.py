@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
-from mama_structs.adapters.openai_agents import tools as openai_agents
+from mama_structs.adapters import openai_agents
 from mama_structs.errors import SessionClosed
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 from mama_structs.tools.wire_names import wire_name
@@ -211,7 +211,7 @@ def test_missing_framework_names_the_extra(monkeypatch):
     """Without the SDK the import says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "agents"]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "mama_structs.adapters.openai_agents.tools")
+    monkeypatch.delitem(sys.modules, "mama_structs.adapters.openai_agents.toolkit")
 
     with pytest.raises(ImportError, match=r"pip install 'mama-structs\[openai-agents\]'"):
-        importlib.import_module("mama_structs.adapters.openai_agents.tools")
+        importlib.import_module("mama_structs.adapters.openai_agents.toolkit")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.adapters.anthropic import messages as anthropic
+from mama_structs.adapters import anthropic
 from mama_structs.adapters.shared.tool_results import Turns, answer
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
@@ -273,7 +273,7 @@ async def test_an_earlier_run_in_the_history_is_not_stored_again(session):
 async def test_a_streamed_run_of_the_agents_sdk_is_stored(session):
     """The hooks are asked there, too."""
     agents = importlib.import_module("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     model = ScriptedModel(ModelTurn(MARKED, [call("get_ref", ref_id="aim")]), "Done.").openai_agents()
     agent = agents.Agent(name="agent", model=model, tools=adapter.tools(session))
     quiet = agents.RunConfig(tracing_disabled=True)
@@ -292,7 +292,7 @@ async def test_a_streamed_run_of_the_agents_sdk_is_stored(session):
 async def test_hooks_of_a_host_go_beside(session):
     """A host's own hooks derive from those of the session."""
     agents = importlib.import_module("agents")
-    adapter = importlib.import_module("mama_structs.adapters.openai_agents.tools")
+    adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     seen = []
 
     class Own(adapter.SessionHooks):
@@ -311,7 +311,7 @@ async def test_a_structured_answer_of_langchain_is_stored(session):
     agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
     structured = importlib.import_module("langchain.agents.structured_output")
     messages = importlib.import_module("langchain_core.messages")
-    adapter = importlib.import_module("mama_structs.adapters.langchain.tools")
+    adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     schema = {"title": "Answer", "type": "object", "properties": {"sum": {"type": "integer"}}, "description": "It"}
     agent = agents.create_agent(
         ScriptedModel(ModelTurn(MARKED, [call("Answer", sum=3)])).langchain(),
@@ -327,7 +327,7 @@ async def test_a_structured_answer_of_langchain_is_stored(session):
 
 async def test_an_agent_of_langchain_alone_has_no_middleware(session, monkeypatch):
     """Where `create_agent` is not installed the error says what to install."""
-    adapter = importlib.import_module("mama_structs.adapters.langchain.tools")
+    adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     monkeypatch.setitem(sys.modules, "langchain.agents.middleware", None)
 
     with pytest.raises(ImportError, match="pip install langchain"):

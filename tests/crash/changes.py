@@ -17,7 +17,7 @@ from mama_structs.memory.types.model import Memory, Origin
 from mama_structs.memory.graph.results import Hit
 from mama_structs.session.session import Session
 from mama_structs.testing.conformance.ack_log import Book, told
-from tests.crash.model import digest_of, plain, text_of
+from crash.model import digest_of, plain, text_of
 
 ORIGINS: Final[tuple[Origin, ...]] = ("model", "tool", "outside")
 """Of these, text of a ref that a model wrote lowers no trust that the oracle would have to follow."""

@@ -16,10 +16,10 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.testing.conformance.ack_log import Book
-from tests.crash.changes import write
-from tests.crash.comparison import Comparison, note_findings
-from tests.crash.model import Known
-from tests.crash.oracle import Child, Tally, Verdict, judged, opened
+from crash.changes import write
+from crash.comparison import Comparison, note_findings
+from crash.model import Known
+from crash.oracle import Child, Tally, Verdict, judged, opened
 
 FILES: Final = (
     "cache.db",

@@ -26,7 +26,7 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, ServerSettings, Settings
 from mama_structs.testing.conformance.ack_log import PATIENCE
-from tests.crash.model import Known
+from crash.model import Known
 
 EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
 """Fast embedders; namespaces that were re-embedded have the second one."""
@@ -219,7 +219,7 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
 
 def judged(store: Store, facts: Known, errors: Path) -> tuple[Verdict | None, int]:
     """Let a fresh process compare a store."""
-    from tests.crash.comparison import compare  # noqa: PLC0415 - it imports this module
+    from crash.comparison import compare  # noqa: PLC0415 - it imports this module
 
     return ask(lambda: asyncio.run(compare(store, facts)), errors)
 

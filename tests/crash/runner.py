@@ -1,7 +1,7 @@
 """
 Crash testing: kills, forks, full disks, lost unsynced writes and damaged files, and what a session's store loses.
 
-``python -m tests.crash.runner --minutes 10`` lets processes write to a store and kills them at random.
+``python -m crash.runner --minutes 10`` lets processes write to a store and kills them at random.
 Each process logs its changes in a file outside of the store. After each round a new process compares the two exactly.
 ``--damage`` damages every kind of file in every way, below open sessions and before a new one opens it.
 
@@ -35,13 +35,13 @@ import attrs
 from mama_structs.session.session import Session
 from mama_structs.storage.postgres.pool import has_session
 from mama_structs.testing.conformance.ack_log import PATIENCE, Book
-from tests.crash.changes import began_at
-from tests.crash.damage import Case, Sample, outcome_of, sweep
-from tests.crash.model import Known
-from tests.crash.oracle import BAD, Child, Store, Tally, Verdict, fork, judged
-from tests.crash.power import KEPT, build, environment, lose_unsynced, record
-from tests.crash.sabotage import SABOTAGES, plant
-from tests.crash.writers import ENDINGS, Task, run
+from crash.changes import began_at
+from crash.damage import Case, Sample, outcome_of, sweep
+from crash.model import Known
+from crash.oracle import BAD, Child, Store, Tally, Verdict, fork, judged
+from crash.power import KEPT, build, environment, lose_unsynced, record
+from crash.sabotage import SABOTAGES, plant
+from crash.writers import ENDINGS, Task, run
 
 EARLY: Final = "early"
 UNSYNCED: Final = "unsynced"
@@ -261,7 +261,7 @@ class _Round:
         errors = (self.loop.place / "errors").open("ab")
         with errors:
             if spawned:
-                command = [sys.executable, "-W", "ignore", "-m", "tests.crash.writers"]
+                command = [sys.executable, "-W", "ignore", "-m", "crash.writers"]
                 process = subprocess.Popen(  # noqa: S603 - our own module
                     [*command, json.dumps(attrs.asdict(task))],
                     stdout=errors, stderr=errors, pass_fds=[self._alive[1]], start_new_session=True,
@@ -409,7 +409,7 @@ def _say(text: str) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "python -m tests.crash.runner", description=__doc__.split("\n\n")[0].strip()
+        "python -m crash.runner", description=__doc__.split("\n\n")[0].strip()
     )
     parser.add_argument("--minutes", type=float, metavar="M", help="how long (1 where --rounds is not given either)")
     parser.add_argument("--rounds", type=int, metavar="N", help="how many rounds")

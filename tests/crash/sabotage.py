@@ -17,8 +17,8 @@ from mama_structs.refs.store.text import Content
 from mama_structs.memory.types.engine import NewMemory, Writer
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, new_link_id
 from mama_structs.session.session import Session
-from tests.crash.model import Item, Known, text_of
-from tests.crash.oracle import Store, opened
+from crash.model import Item, Known, text_of
+from crash.oracle import Store, opened
 
 T = TypeVar("T")
 

@@ -26,10 +26,10 @@ from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.session.session import Session
 from mama_structs.settings import DescriptorSettings
 from mama_structs.testing.conformance.ack_log import Book, told
-from tests.crash.changes import Author, began_at, write
-from tests.crash.comparison import rows_of
-from tests.crash.model import ANY, plain, text_of
-from tests.crash.oracle import EMBEDDERS, SETTINGS, fork, opened
+from crash.changes import Author, began_at, write
+from crash.comparison import rows_of
+from crash.model import ANY, plain, text_of
+from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
 NAMESPACES: Final = ("default", "alice", "bob")
 ENDINGS: Final = ("close", "die", "stay", "again")

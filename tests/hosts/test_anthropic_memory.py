@@ -17,7 +17,7 @@ from mama_structs import HashEmbedder, Session, sync
 from mama_structs.errors import InvalidArgument, SessionClosed
 
 tools = pytest.importorskip("anthropic.tools")
-anthropic_memory = pytest.importorskip("mama_structs.adapters.anthropic.memory_tool")
+anthropic_memory = pytest.importorskip("mama_structs.adapters.anthropic.memory_backend")
 
 LABELS = ("anthropic", "memories")
 NOTES = "/memories/notes.txt"

@@ -25,7 +25,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.tools import create_retriever_tool
 
-from mama_structs.adapters.langchain import tools as langchain
+from mama_structs.adapters import langchain
 from mama_structs.adapters.langchain.documents import varied
 from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder
 from mama_structs.adapters.langchain.vector_store import SessionVectorStore

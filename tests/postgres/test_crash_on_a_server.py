@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
 def test_nothing_that_was_acknowledged_is_lost_where_hosts_and_their_server_die(own_postgres, tmp_path):
     """Each sees the others' saves at its next call, no link is there twice, and every error is typed."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.crash.runner", "--directory", str(tmp_path)]
+    command = [sys.executable, "-W", "ignore", "-m", "crash.runner", "--directory", str(tmp_path)]
     command += ["--server", own_postgres.url, "--restart", shlex.join(own_postgres.restart)]
     done = subprocess.run(
         [*command, "--rounds", str(ROUNDS), "--seed", "8"],

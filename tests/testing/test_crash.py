@@ -14,8 +14,8 @@ import pytest
 from hypothesis import settings
 
 import mama_structs
-from tests.crash.damage import FILES, Case
-from tests.crash.power import build
+from crash.damage import FILES, Case
+from crash.power import build
 
 SRC = str(Path(mama_structs.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -26,7 +26,7 @@ ROUNDS, DAMAGED = (20, 100) if settings.default.max_examples > 1000 else (2, 10)
 
 
 def command(*arguments):
-    return [sys.executable, "-W", "ignore", "-m", "tests.crash.runner", *map(str, arguments)]
+    return [sys.executable, "-W", "ignore", "-m", "crash.runner", *map(str, arguments)]
 
 
 def figures(said):

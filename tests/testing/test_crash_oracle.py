@@ -11,11 +11,11 @@ import shutil
 import pytest
 
 from mama_structs.testing.conformance.ack_log import Book
-from tests.crash.changes import CHANGES, EVERY_CHANGE, write
-from tests.crash.comparison import compare, rows_of
-from tests.crash.model import ANY, Known, after, difference
-from tests.crash.oracle import opened
-from tests.crash.sabotage import SABOTAGES, plant
+from crash.changes import CHANGES, EVERY_CHANGE, write
+from crash.comparison import compare, rows_of
+from crash.model import ANY, Known, after, difference
+from crash.oracle import opened
+from crash.sabotage import SABOTAGES, plant
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
 

@@ -13,8 +13,8 @@ import pytest
 import mama_structs
 from mama_structs import Session
 from mama_structs.errors import StoreDamaged
-from tests.crash.oracle import EMBEDDERS
-from tests.crash.power import build, environment, lose_unsynced, record
+from crash.oracle import EMBEDDERS
+from crash.power import build, environment, lose_unsynced, record
 
 SOURCE = str(Path(mama_structs.__file__).parents[1])
 WAL = "cache.db-wal"
@@ -109,7 +109,7 @@ SAVING = """
 import asyncio, sys
 from mama_structs import Session
 from mama_structs.storage import opening
-from tests.crash.oracle import EMBEDDERS
+from crash.oracle import EMBEDDERS
 
 opening.SETTINGS["sqlite_synchronous"] = {synchronous}
 

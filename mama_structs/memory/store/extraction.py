@@ -107,7 +107,7 @@ def schema() -> Mapping[str, Any]:
 
 
 def _data(name: str) -> str:
-    return files("mama_structs.memory").joinpath("data", name).read_text(encoding="utf-8")
+    return files("mama_structs.memory.store").joinpath("data", name).read_text(encoding="utf-8")
 
 
 async def learn(

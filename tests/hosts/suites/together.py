@@ -41,7 +41,7 @@ async def langgraph(directory: str) -> Any:
     agents = importlib.import_module("langchain.agents")
     tool = importlib.import_module("langchain_core.tools").tool
     runtime = importlib.import_module("langgraph.config")
-    adapter = importlib.import_module("mama_structs.adapters.langchain.tools")
+    adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     store_of = importlib.import_module("mama_structs.adapters.langgraph.store").LangGraphStore
     scripted = importlib.import_module("mama_structs.testing.scripted_model").ScriptedModel
 
