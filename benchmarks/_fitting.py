@@ -27,12 +27,12 @@ import numpy as np
 from _retrieval import Answers, Saved, measured, read, requests_of, saved
 from _retrieval_rivals import Remembering
 
-from mama_structs.memory.search import scores as ranking
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
-from mama_structs.memory.types.engine import Reader
+from mama_structs.memory.search import scores as ranking
 from mama_structs.memory.search.scores import Clues, Weights
 from mama_structs.memory.search.search_plan import Gathered, Ranked, gathered, ranked
+from mama_structs.memory.types.engine import Reader
 
 START: Final[Mapping[str, float]] = {
     "meaning": 0.5,

@@ -15,15 +15,15 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.types.engine import Reader
-from mama_structs.memory.types.model import OUTCOME_OF
-from mama_structs.memory.search.scores import Weights
-from mama_structs.memory.types.reranker import Reranker
+from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.graph.results import Hit
+from mama_structs.memory.search.scores import Weights
 from mama_structs.memory.search.search_plan import SearchRequest, gathered, ranked
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.engine import Reader
+from mama_structs.memory.types.model import OUTCOME_OF
+from mama_structs.memory.types.reranker import Reranker
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, Settings
 

@@ -16,9 +16,9 @@ from _retrieval import LIMIT, Found, Sample, moment, texts_of
 from numpy.typing import NDArray
 from snowballstemmer.english_stemmer import EnglishStemmer
 
-from mama_structs.memory.engines.local.views.word_index import WordIndex
-from mama_structs.memory.embedding.protocol import Embedder, Kind
 from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.protocol import Embedder, Kind
+from mama_structs.memory.engines.local.views.word_index import WordIndex
 from mama_structs.memory.types.text_analysis import query_terms, weighted_terms
 
 PARTS: Final = ("words", "plain words", "vectors")

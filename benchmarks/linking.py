@@ -36,11 +36,11 @@ import numpy as np
 from _common import RESULTS, report
 from numpy.typing import NDArray
 
-from mama_structs.memory.save import automatic_links as linking
+from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
+from mama_structs.memory.save import automatic_links as linking
 from mama_structs.memory.types.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.settings import LinkingPolicy

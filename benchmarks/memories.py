@@ -32,9 +32,9 @@ from _scale import START, some_link
 from numpy.typing import NDArray
 
 from mama_structs import Session
+from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.codec import Entry, write_entry
-from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.types.model import METADATA, Memory, MemoryType
 from mama_structs.storage.sqlite_store import Storage
 

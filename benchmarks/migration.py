@@ -17,12 +17,12 @@ from typing import Any
 import attrs
 from _common import arguments, report
 
-from mama_structs.memory.embedding.factory import default_embedder
-from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.types.text_analysis import embedded_text
-from mama_structs.session.session import Session
 from mama_structs.importers.mama_v1 import migrate, read_old, rollback
 from mama_structs.importers.mama_v1.migration_plan import plan_of
+from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.factory import default_embedder
+from mama_structs.memory.types.text_analysis import embedded_text
+from mama_structs.session.session import Session
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

@@ -24,12 +24,12 @@ from typing import Any
 from _common import RESULTS, report
 
 from mama_structs._internal.event_loop import LoopBound
-from mama_structs.session.backend import Home
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
-from mama_structs.memory.types.model import Memory
 from mama_structs.memory.store.factory import open_memories
+from mama_structs.memory.types.model import Memory
+from mama_structs.session.backend import Home
 from mama_structs.settings import MemorySettings
 
 DATA = Path(__file__).parents[1] / "tests" / "data"

@@ -9,8 +9,8 @@ from typing import Any
 
 from _common import arguments, compared, comparison_rows, report, take_turns
 
-from mama_structs.refs.store.text_search import TextSearch, search
 from mama_structs.refs.store.text import Content, preview, read
+from mama_structs.refs.store.text_search import TextSearch, search
 
 CHARS = 10_000_000
 PAGE = 4_000

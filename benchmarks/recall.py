@@ -24,8 +24,8 @@ from memories import Corpus, corpus, timed
 
 from mama_structs import HashEmbedder, Session
 from mama_structs._internal.reprs import aligned
-from mama_structs.refs.conversations.recall_log import Told
 from mama_structs.memory.search.search_plan import worth_showing
+from mama_structs.refs.conversations.recall_log import Told
 from mama_structs.session.recall_builder import BOUNDS, recall
 
 DATA = Path(__file__).parents[1] / "tests" / "data"

@@ -57,9 +57,9 @@ from _retrieval import (
 )
 from _retrieval_rivals import PARTS, SUMS, Remembering, Rivals
 
+from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.search.scores import WEIGHTS, Weights
 from mama_structs.memory.types.reranker import Reranker, as_reranker

@@ -21,9 +21,9 @@ from _common import MILLI, RESULTS, report
 from _postgres import served
 from vectors import corpus
 
+from mama_structs.memory.engines.postgres.engine import PostgresEngine, PostgresEngines
 from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory, Reader
 from mama_structs.memory.types.model import METADATA, Memory, MemoryType
-from mama_structs.memory.engines.postgres.engine import PostgresEngine, PostgresEngines
 from mama_structs.settings import MemorySettings, ServerSettings
 from mama_structs.storage.postgres.pool import Server
 

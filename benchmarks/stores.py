@@ -68,7 +68,16 @@ def checked(name: str, python: str, arguments: Sequence[str]) -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     with tempfile.TemporaryDirectory() as folder, placed(name) as (where, server):
         path = Path(folder) / "results.json"
-        suite = [python, "-m", "mama_structs.testing.conformance.memory_suite", store.driver, *where, *arguments, "--json", path]
+        suite = [
+            python,
+            "-m",
+            "mama_structs.testing.conformance.memory_suite",
+            store.driver,
+            *where,
+            *arguments,
+            "--json",
+            path,
+        ]
         done = subprocess.run(suite, cwd=folder, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - ourselves
         if not path.exists():
             raise SystemExit(f"{store.title}: {done.stderr or done.stdout}")

@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING
 from mama_structs._internal.lazy_import import attach
 
 if TYPE_CHECKING:
-    from mama_structs.refs.store.decorator import with_descriptors as with_descriptors
-    from mama_structs.refs.store.entries import Descriptor as Descriptor
-    from mama_structs.refs.store.entries import Ref as Ref
-    from mama_structs.refs.store.ref_collector import Ingested as Ingested
-    from mama_structs.refs.markup.parser import RefParser as RefParser
-    from mama_structs.refs.store.ref_store import RefStore as RefStore
     from mama_structs.errors import MamaStructsError as MamaStructsError
     from mama_structs.memory.embedding.factory import as_embedder as as_embedder
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder as HashEmbedder
     from mama_structs.memory.embedding.protocol import Embedder as Embedder
     from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder as UniversalSentenceEmbedder
-    from mama_structs.memory.types.model import Link as Link
-    from mama_structs.memory.types.model import LinkType as LinkType
-    from mama_structs.memory.types.model import Memory as Memory
-    from mama_structs.memory.types.model import Outcome as Outcome
     from mama_structs.memory.graph.results import Chain as Chain
     from mama_structs.memory.graph.results import Hit as Hit
     from mama_structs.memory.graph.results import Reached as Reached
     from mama_structs.memory.store.memory_store import MemoryStore as MemoryStore
+    from mama_structs.memory.types.model import Link as Link
+    from mama_structs.memory.types.model import LinkType as LinkType
+    from mama_structs.memory.types.model import Memory as Memory
+    from mama_structs.memory.types.model import Outcome as Outcome
     from mama_structs.references.decorator import with_references as with_references
     from mama_structs.references.options import ReferenceOptions as ReferenceOptions
     from mama_structs.references.resolver import Resolver as Resolver
     from mama_structs.references.schemes import IdScheme as IdScheme
     from mama_structs.references.schemes import Source as Source
     from mama_structs.references.section import References as References
+    from mama_structs.refs.markup.parser import RefParser as RefParser
+    from mama_structs.refs.store.decorator import with_descriptors as with_descriptors
+    from mama_structs.refs.store.entries import Descriptor as Descriptor
+    from mama_structs.refs.store.entries import Ref as Ref
+    from mama_structs.refs.store.ref_collector import Ingested as Ingested
+    from mama_structs.refs.store.ref_store import RefStore as RefStore
     from mama_structs.session.session import Session as Session
     from mama_structs.settings import DescriptorSettings as DescriptorSettings
     from mama_structs.settings import LinkingPolicy as LinkingPolicy

@@ -8,12 +8,15 @@ These classes are made of the async ones; ``sync.pyi`` tells type checkers so, a
 
 from __future__ import annotations
 
-from mama_structs.session import session
 from mama_structs._internal.sync_proxy import facade_of
-from mama_structs.refs.conversations import conversation_info; from mama_structs.refs.store import ref_collector as marking, ref_store as store
-from mama_structs.memory.graph import plot; from mama_structs.memory.records import record_store
+from mama_structs.memory.graph import plot
+from mama_structs.memory.records import record_store
 from mama_structs.memory.store import memory_store as memories
 from mama_structs.references import resolver
+from mama_structs.refs.conversations import conversation_info
+from mama_structs.refs.store import ref_collector as marking
+from mama_structs.refs.store import ref_store as store
+from mama_structs.session import session
 
 __all__ = [
     "Conversations",

@@ -19,8 +19,8 @@ from typing import Any
 
 import mama_structs
 from mama_structs import sync
-from mama_structs._internal.sync_proxy import Facade
 from mama_structs._internal.lazy_import import homes
+from mama_structs._internal.sync_proxy import Facade
 from mama_structs.adapters import mem0
 
 MODULES = (sync, mem0)

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from mama_structs import Session
-from mama_structs.adapters import anthropic; from mama_structs.adapters import openai
+from mama_structs.adapters import anthropic, openai
 from mama_structs.testing.scripted_model import ScriptedModel
 
 

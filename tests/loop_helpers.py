@@ -6,7 +6,8 @@ import sys
 import threading
 
 from mama_structs._internal import jsonable as _plain
-from mama_structs.refs.markup import parser; from mama_structs.refs.store import text
+from mama_structs.refs.markup import parser
+from mama_structs.refs.store import text
 
 
 class LoopMeter:

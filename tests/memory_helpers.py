@@ -17,18 +17,18 @@ import attrs
 import tenant_rival
 
 from mama_structs._internal.event_loop import LoopBound
-from mama_structs.session.backend import Home, embedded_engines, server_engines
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.save.save_plan import FindContent, no_content
+from mama_structs.memory.store.factory import open_memories
+from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import EmbedderRecord, Engines, mismatch
 from mama_structs.memory.types.model import METADATA, CreatedBy, Link, LinkMetadata, LinkType, Memory, MemoryType
-from mama_structs.memory.store.factory import open_memories
-from mama_structs.memory.save.save_plan import FindContent, no_content
-from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.session.backend import Home, embedded_engines, server_engines
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.sqlite_store import Storage
 from mama_structs.testing import PlainEngine
 

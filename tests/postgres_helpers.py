@@ -25,8 +25,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from mama_structs.storage.postgres.schema_migrations import migrations
 from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.schema_migrations import migrations
 
 GIVEN = "MAMA_STRUCTS_TEST_POSTGRES"
 _NOBODY = 65534

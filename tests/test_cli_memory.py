@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs.cli.main import main
 from mama_structs.cli import output as parts
+from mama_structs.cli.main import main
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session

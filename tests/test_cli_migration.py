@@ -18,7 +18,8 @@ from mama_v1_0 import OldStore
 from memory_helpers import count
 
 import mama_structs
-from mama_structs.cli import output as printing, command_table as table
+from mama_structs.cli import command_table as table
+from mama_structs.cli import output as printing
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.session.session import Session
 

@@ -18,9 +18,9 @@ from killing_helpers import killed_commands
 
 from mama_structs import Session
 from mama_structs.cli.main import main
+from mama_structs.errors import HandleNotFound, InvalidArgument, StoreBusy
 from mama_structs.refs.conversations import conversation_log as log
 from mama_structs.refs.conversations.conversation_log import ConversationKey
-from mama_structs.errors import HandleNotFound, InvalidArgument, StoreBusy
 from mama_structs.storage.sealed_rows import LONGEST_KEY
 from mama_structs.storage.sqlite_store import Storage
 
@@ -289,7 +289,9 @@ async def test_a_fork_that_opens_while_its_parent_moves_holds_all(place, monkeyp
 
     def move_meanwhile(row, key, directory):
         if not done:
-            done.append(child("import sys; from mama_structs.cli.main import main; sys.exit(main(sys.argv[1:]))", *command))
+            done.append(
+                child("import sys; from mama_structs.cli.main import main; sys.exit(main(sys.argv[1:]))", *command)
+            )
         return begun(row, key, directory)
 
     command = ("conversations", "assign", "c", place, "--namespace", "bob")

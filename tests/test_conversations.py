@@ -19,8 +19,8 @@ from postgres_helpers import database, postgres, prepared
 
 from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings
 from mama_structs.cli.main import main
-from mama_structs.refs.conversations.conversation_log import part_of
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged
+from mama_structs.refs.conversations.conversation_log import part_of
 from mama_structs.storage.postgres.pool import Server
 from mama_structs.storage.postgres.store import ServerStorage
 from mama_structs.storage.sqlite_store import Storage

@@ -35,10 +35,10 @@ from mama_structs.errors import (
     StoreFull,
     UnknownNamespace,
 )
-from mama_structs.memory.upkeep import jsonl_transfer as transfer
-from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally
 from mama_structs.memory.types.engine import EmbedderRecord
+from mama_structs.memory.upkeep import jsonl_transfer as transfer
 from mama_structs.memory.upkeep.jsonl_transfer import export_jsonl
+from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally
 from mama_structs.storage.sealed_rows import SqliteRows
 from mama_structs.storage.sqlite_store import Storage
 from mama_structs.testing import PlainEngine

@@ -11,8 +11,8 @@ from loop_helpers import metered
 
 from mama_structs import HashEmbedder, RefStore, Resolver, Session, StructsSource, with_descriptors, with_references
 from mama_structs.errors import InvalidArgument, QuotaExceeded, StoreBusy, StoreError
-from mama_structs.memory.upkeep import namespace_copy as carrying
 from mama_structs.memory.types.record import NewRecord
+from mama_structs.memory.upkeep import namespace_copy as carrying
 from mama_structs.settings import DescriptorSettings
 from mama_structs.tools import exposed_tools as view
 

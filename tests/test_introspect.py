@@ -10,10 +10,10 @@ import pytest
 
 from mama_structs import IdScheme, Session, Source, StructsSource, with_references
 from mama_structs._internal.introspection import awaited
-from mama_structs.refs.store.decorator import with_descriptors
 from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
+from mama_structs.refs.store.decorator import with_descriptors
 from mama_structs.tools.tool import Tool
 
 WHO = contextvars.ContextVar("who", default="nobody")

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, RefStore, Session, Settings
-from mama_structs.refs.store.entries import Ref
-from mama_structs.refs.conversations.conversation_log import change_of
 from mama_structs.errors import HandleNotFound, InvalidArgument
 from mama_structs.memory.types.model import ORIGINS, LinkType
+from mama_structs.refs.conversations.conversation_log import change_of
+from mama_structs.refs.store.entries import Ref
 from mama_structs.settings import AnswerSettings
 
 SMALL = Settings(answers=AnswerSettings(max_chars=1_000))

@@ -155,7 +155,12 @@ def test_opening_a_session_loads_only_what_it_uses(tmp_path):
         "print(*sys.modules)"
     )
     loaded = set(python(code).split())
-    left = ("mama_structs.importers.mama_v1", "mama_structs.adapters", "mama_structs.structs", "mama_structs.tools.deprecated")
+    left = (
+        "mama_structs.importers.mama_v1",
+        "mama_structs.adapters",
+        "mama_structs.structs",
+        "mama_structs.tools.deprecated",
+    )
 
     assert "mama_structs.memory.store.memory_store" in loaded
     assert [] == [name for name in loaded if name.startswith((*left, "aiohttp"))]
@@ -199,7 +204,9 @@ def test_importing_the_package_loads_nothing_heavy():
     ]
 
     assert [] == [name for name in heavy if name in loaded]
-    assert {"mama_structs", "mama_structs._internal.lazy_import"} == {name for name in loaded if name.startswith("mama_structs")}
+    assert {"mama_structs", "mama_structs._internal.lazy_import"} == {
+        name for name in loaded if name.startswith("mama_structs")
+    }
 
 
 def test_no_public_name_needs_an_extra():

@@ -12,11 +12,11 @@ from memory_helpers import plain_link, plain_memory
 from test_quoting import hostile_texts
 
 from mama_structs import HashEmbedder, Hit, Outcome, Session
-from mama_structs.refs.conversations.recall_log import Told
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.engine import Filter
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.refs.conversations.recall_log import Told
 from mama_structs.session.recall_builder import Grounds, without_recalled, written
 
 LOGIN = "How do we do the login sessions on the server?"

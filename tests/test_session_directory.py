@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from mama_structs import Session; from mama_structs._internal import event_loop as _async
-from mama_structs.refs.conversations import conversation_log as log
+from mama_structs import Session
+from mama_structs._internal import event_loop as _async
 from mama_structs.errors import (
     HandleDamaged,
     InvalidArgument,
@@ -21,6 +21,7 @@ from mama_structs.errors import (
     StoreError,
     StoreFull,
 )
+from mama_structs.refs.conversations import conversation_log as log
 from mama_structs.testing import FakeSource
 
 

@@ -21,7 +21,6 @@ from answer_helpers import answer_in, message_in
 
 from mama_structs import DescriptorSettings, RefStore, Session, Settings, Tool, with_descriptors, with_references
 from mama_structs._internal.jsonable import json_text
-from mama_structs.refs.markup.parser import Text
 from mama_structs.errors import (
     HandleDamaged,
     HandleNotFound,
@@ -35,6 +34,7 @@ from mama_structs.errors import (
     UnknownTool,
     WrongLoop,
 )
+from mama_structs.refs.markup.parser import Text
 from mama_structs.tools.tool import ErrorText
 
 

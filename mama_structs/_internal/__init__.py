@@ -1,0 +1,1 @@
+"""Private helpers without domain terms."""

@@ -26,9 +26,9 @@ from mama_structs.adapters.shared.tool_results import (
     report_unread,
 )
 from mama_structs.adapters.shared.tool_schemas import plain_schema, strict_schema
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.refs.messages.media import Media
 from mama_structs.refs.messages.provider_messages import describe_item, field, text_field
-from mama_structs.errors import InvalidArgument, shown
 from mama_structs.session.session import Session
 from mama_structs.tools.tool import Tool
 

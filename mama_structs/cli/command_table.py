@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
 
 from mama_structs._internal.validation import is_address, printable
-from mama_structs.cli import read_commands as reading, serve_commands as serving, store_commands as upkeep
+from mama_structs.cli import read_commands as reading
+from mama_structs.cli import serve_commands as serving
+from mama_structs.cli import store_commands as upkeep
 from mama_structs.cli.arguments import LAST_PORT, LOOPBACK, address, is_session, moment, player_id, whole
 from mama_structs.cli.output import drop_output, say, tell_stderr, without_passwords
 from mama_structs.errors import InvalidArgument, MamaStructsError

@@ -82,8 +82,8 @@ async def view(given: argparse.Namespace) -> None:
 
 async def forget(given: argparse.Namespace) -> int:
     """Delete memories for good, so that nothing of their texts stays in the store; asks first."""
-    from mama_structs._internal.validation import is_address
     from mama_structs._internal.jsonable import to_jsonable
+    from mama_structs._internal.validation import is_address
 
     filters = {"about": given.about, "source": given.source, "before": given.before}
     if not is_address(given.store):

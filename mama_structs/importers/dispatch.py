@@ -10,13 +10,16 @@ from typing import Any, Final, Literal
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import in_own_thread
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.basic_memory import reader as basic_memory; from mama_structs.importers.langgraph import reader as langgraph; from mama_structs.importers.mcp_memory import reader as mcp_memory; from mama_structs.importers.mem0 import reader as mem0
+from mama_structs.importers.basic_memory import reader as basic_memory
+from mama_structs.importers.langgraph import reader as langgraph
+from mama_structs.importers.mcp_memory import reader as mcp_memory
+from mama_structs.importers.mem0 import reader as mem0
 from mama_structs.importers.shared.import_model import Outside
 from mama_structs.importers.shared.import_report import ImportReport
 from mama_structs.importers.shared.import_writer import Import
+from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import Progress
 from mama_structs.memory.types.requests import check_file, check_progress
-from mama_structs.memory.store.memory_store import MemoryStore
 
 Kind = Literal["mem0", "langgraph", "mcp-memory", "basic-memory"]
 """Which program's memories a source holds."""

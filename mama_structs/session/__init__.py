@@ -1,0 +1,1 @@
+"""The session: composition, life cycle and tool calls."""

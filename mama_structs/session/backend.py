@@ -25,7 +25,22 @@ import attrs
 from mama_structs._internal.event_loop import in_own_thread, to_its_end
 from mama_structs._internal.offload import Load, run_inline_or_in_thread
 from mama_structs._internal.refcount import Registry
+from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, StoreDamaged, StoreError, StoreReadOnly
+from mama_structs.memory.engines.local.engine import EmbeddedEngines
+from mama_structs.memory.types.engine import Engines
+from mama_structs.memory.types.requests import check_namespace
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
+from mama_structs.refs.conversations.conversation_log import (
+    DEBT,
+    ConversationKey,
+    ConversationLog,
+    check_conversation,
+    load,
+    missing_texts,
+    part_of,
+    reclaim,
+    told_rows,
+)
 from mama_structs.refs.conversations.conversations import (
     assign,
     delete,
@@ -38,31 +53,16 @@ from mama_structs.refs.conversations.conversations import (
     unknown,
     unused,
 )
-from mama_structs.refs.store.entries import DeletedEntry, Entries, Erasure
-from mama_structs.refs.conversations.conversation_log import (
-    DEBT,
-    ConversationKey,
-    ConversationLog,
-    check_conversation,
-    load,
-    missing_texts,
-    part_of,
-    reclaim,
-    told_rows,
-)
-from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.refs.conversations.recall_log import Told
-from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, StoreDamaged, StoreError, StoreReadOnly
-from mama_structs.memory.engines.local.engine import EmbeddedEngines
-from mama_structs.memory.types.engine import Engines
-from mama_structs.memory.types.requests import check_namespace
+from mama_structs.refs.store.entries import DeletedEntry, Entries, Erasure
+from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import DescriptorSettings, ServerSettings
-from mama_structs.storage.sqlite_errors import Finding
-from mama_structs.storage.postgres.leases import Leases
 from mama_structs.storage.locks import DirectoryLocks
-from mama_structs.storage.sealed_rows import Change, Damaged, Rows
+from mama_structs.storage.postgres.leases import Leases
 from mama_structs.storage.postgres.pool import Server
 from mama_structs.storage.postgres.store import ServerStorage
+from mama_structs.storage.sealed_rows import Change, Damaged, Rows
+from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.sqlite_store import RowStorage, Storage, outcome
 
 _log: Final = logging.getLogger("mama_structs")

@@ -20,12 +20,13 @@ import numpy as np
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import in_own_thread
 from mama_structs._internal.offload import measure, run_inline_or_in_thread
-from mama_structs.provenance import Origin, least_trusted, mark_of
 from mama_structs._internal.prompt_quoting import plainly, quoted, without_recalled
-from mama_structs.refs.messages.provider_messages import said_by_user
-from mama_structs.refs.conversations.recall_log import Fact, Told
-from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Filter, Reader
+from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.graph.traversal import Successors, only
+from mama_structs.memory.save.conflict_detection import disagreeing
+from mama_structs.memory.search.scores import SHOWN
+from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Filter, Reader
 from mama_structs.memory.types.model import (
     CheckpointMetadata,
     DecisionMetadata,
@@ -36,12 +37,11 @@ from mama_structs.memory.types.model import (
     Outcome,
     is_reason,
 )
-from mama_structs.memory.save.conflict_detection import disagreeing
-from mama_structs.memory.search.scores import SHOWN
 from mama_structs.memory.types.relationships import normalised
-from mama_structs.memory.graph.results import Hit
-from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.provenance import Origin, least_trusted, mark_of
 from mama_structs.recall import Conflict, Recall
+from mama_structs.refs.conversations.recall_log import Fact, Told
+from mama_structs.refs.messages.provider_messages import said_by_user
 from mama_structs.tools.exposure import Exposure
 
 _LEAST_CHARS: Final = 300

@@ -20,13 +20,13 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs._internal.event_loop import in_own_thread, to_its_end
-from mama_structs.session.backend import Home, home_at
 from mama_structs._internal.offload import Load, run_inline_or_in_thread
-from mama_structs.refs.conversations.transfer_rows import LAX, CarriedRows, carried
-from mama_structs.refs.conversations.conversation_log import STARTS
 from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
-from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally, refuse
 from mama_structs.memory.types.copy_report import Copied, CopiedNamespace
+from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally, refuse
+from mama_structs.refs.conversations.conversation_log import STARTS
+from mama_structs.refs.conversations.transfer_rows import LAX, CarriedRows, carried
+from mama_structs.session.backend import Home, home_at
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
 from mama_structs.storage.files import JOURNAL, TemporaryDirectory, explained, is_store, make_directory, sweep

@@ -6,19 +6,19 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, marked_trust
-from mama_structs.refs.store.entries import Erasure
-from mama_structs.refs.store.truncation import OwnShare
-from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.errors import DescriptorError, EntityNotFound, MemoryNotFound
-from mama_structs.memory.upkeep.erasure import Doomed, EraseTexts
-from mama_structs.memory.types.model import MAX_RANDOM, MIN_RANDOM, DecisionMetadata, Memory, MemoryType
 from mama_structs.memory.graph.results import shortened
 from mama_structs.memory.save.save_plan import FindContent
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.model import MAX_RANDOM, MIN_RANDOM, DecisionMetadata, Memory, MemoryType
+from mama_structs.memory.upkeep.erasure import Doomed, EraseTexts
+from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, marked_trust
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import IdScheme, Source
 from mama_structs.references.section_truncation import ReferenceShare
+from mama_structs.refs.store.entries import Erasure
+from mama_structs.refs.store.ref_store import RefStore
+from mama_structs.refs.store.truncation import OwnShare
 from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS
 
 _HANDLES: Final = ("fd:", "ref:")

@@ -1,0 +1,1 @@
+"""Sources of references made from a database or an API description."""

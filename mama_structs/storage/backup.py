@@ -16,8 +16,8 @@ from urllib.parse import quote
 from mama_structs._internal.event_loop import in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
 from mama_structs.storage.connection import ERASING, in_use
-from mama_structs.storage.sqlite_errors import damaged, is_busy, store_error
 from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, NewFile, from_os
+from mama_structs.storage.sqlite_errors import damaged, is_busy, store_error
 from mama_structs.storage.wal import crashed
 
 _MARK_BYTES: Final = 4096

@@ -23,9 +23,9 @@ import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import StoreDamaged, StoreError
-from mama_structs.storage.sqlite_errors import Finding, damaged, damaged_file
 from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory, make_directory, sync_directory
 from mama_structs.storage.sealed_rows import Damaged, foreign_value, is_own_key, unseal
+from mama_structs.storage.sqlite_errors import Finding, damaged, damaged_file
 from mama_structs.storage.wal import crashed
 
 _MARK: Final = b"mama-structs journal 1\n"

@@ -24,10 +24,10 @@ from weakref import WeakMethod
 import attrs
 
 from mama_structs.errors import StoreError
-from mama_structs.storage.sqlite_errors import Finding, damaged, is_busy, store_error
+from mama_structs.storage.cache_factory import check_format, check_schema, open_database
 from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory
 from mama_structs.storage.locks import LockFile, unwatch
-from mama_structs.storage.cache_factory import check_format, check_schema, open_database
+from mama_structs.storage.sqlite_errors import Finding, damaged, is_busy, store_error
 from mama_structs.storage.wal import others
 
 # How long a fork waits for what is going on, in seconds.

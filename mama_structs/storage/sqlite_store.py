@@ -36,10 +36,9 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 from mama_structs._internal.event_loop import LoopBound, done_at_once, in_own_thread
 from mama_structs._internal.validation import seconds
 from mama_structs.errors import SessionClosed, StoreBusy, StoreError, StoreFull, StoreReadOnly
-from mama_structs.storage.connection import Database, scrub
-from mama_structs.storage.sqlite_errors import Finding, is_busy, store_error
-from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
 from mama_structs.storage.cache_factory import inspect_store
+from mama_structs.storage.connection import Database, scrub
+from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
 from mama_structs.storage.sealed_rows import (
     Change,
     Damaged,
@@ -53,6 +52,7 @@ from mama_structs.storage.sealed_rows import (
     check_key,
     combined,
 )
+from mama_structs.storage.sqlite_errors import Finding, is_busy, store_error
 
 T = TypeVar("T")
 

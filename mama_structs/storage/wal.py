@@ -21,9 +21,9 @@ from typing import Final
 
 import attrs
 
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.files import DATABASE, MARK_FILE
 from mama_structs.storage.locks import LockFile, is_locked, watch
+from mama_structs.storage.sqlite_errors import Finding
 
 # The index begins with two copies of a header, in the machine's byte order; after them how many frames were copied.
 _HEADER: Final = struct.Struct("=10I")

@@ -21,7 +21,6 @@ from typing import Annotated, Any, Final, Literal
 import attrs
 import msgspec
 
-from mama_structs.provenance import least_trusted, mark_of
 from mama_structs._internal.prompt_quoting import cut, plainly
 from mama_structs._internal.reprs import counted
 from mama_structs.errors import (
@@ -33,14 +32,23 @@ from mama_structs.errors import (
     WrongLoop,
     shown,
 )
-from mama_structs.memory.graph.traversal import holding
-from mama_structs.memory.types.model import CheckpointMetadata, CreatedBy, DecisionMetadata, Link, Memory, MemoryType, Outcome
-from mama_structs.memory.types.requests import check_topic
 from mama_structs.memory.graph.results import Chain, Hit, shortened
+from mama_structs.memory.graph.traversal import holding
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.model import (
+    CheckpointMetadata,
+    CreatedBy,
+    DecisionMetadata,
+    Link,
+    Memory,
+    MemoryType,
+    Outcome,
+)
+from mama_structs.memory.types.requests import check_topic
+from mama_structs.provenance import least_trusted, mark_of
 from mama_structs.tools.memory_tools import age
-from mama_structs.tools.wire_names import last_line, note_on
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound
+from mama_structs.tools.wire_names import last_line, note_on
 
 Function = Callable[..., Coroutine[Any, Any, Any]]
 

@@ -13,8 +13,8 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.telemetry import raised
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.exposure import NO_CONTEXT, Context, Exposure
-from mama_structs.tools.wire_names import SUCCESSORS
 from mama_structs.tools.tool import Tool, ToolSet
+from mama_structs.tools.wire_names import SUCCESSORS
 
 _log = logging.getLogger("mama_structs")
 

@@ -20,8 +20,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
-from mama_structs.refs.messages.provider_messages import said_by_user
 from mama_structs.errors import InvalidArgument, shown
+from mama_structs.refs.messages.provider_messages import said_by_user
 from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS
 
 # The kind of cues for requests that none of the contexts covers.

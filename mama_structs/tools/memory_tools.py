@@ -19,11 +19,11 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, marked_trust
 from mama_structs._internal.prompt_quoting import quoted
-from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, QuotaExceeded, shown
+from mama_structs.memory.graph.results import Chain, Evidence, Reached, Surroundings
 from mama_structs.memory.graph.traversal import Beside, holding, successors
+from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import (
     OUTCOME_OF,
     SUPERSEDES,
@@ -41,10 +41,10 @@ from mama_structs.memory.types.model import (
 )
 from mama_structs.memory.types.relationships import MAX_RELATIONSHIP
 from mama_structs.memory.types.requests import MAX_ID, MAX_ITEM, MAX_ITEMS, MAX_LINKS, MAX_TOPIC, check_id
-from mama_structs.memory.graph.results import Chain, Evidence, Reached, Surroundings
-from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.tools.wire_names import MEMORY_TOOLS
+from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, marked_trust
+from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound
+from mama_structs.tools.wire_names import MEMORY_TOOLS
 
 # What the tools take, in types with bounds and words for models
 

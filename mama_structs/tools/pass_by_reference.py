@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, InvalidRange
 from mama_structs.provenance import Provenance
 from mama_structs.refs.store.entries import Entry, parse_handle
-from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, InvalidRange
 from mama_structs.tools.schema import alternatives
 from mama_structs.tools.tool import Tool
 

@@ -9,11 +9,6 @@ from typing import Any, Final, Literal
 import attrs
 
 from mama_structs._internal.offload import measure
-from mama_structs.refs.store.entries import Ref
-from mama_structs.refs.store.render import Rendering, newest_first
-from mama_structs.refs.store.text_search import MAX_CONTEXT, MAX_LIMIT
-from mama_structs.refs.store.ref_store import RefStore
-from mama_structs.refs.store.text import printed
 from mama_structs.errors import (
     DescriptorError,
     InvalidArgument,
@@ -22,6 +17,11 @@ from mama_structs.errors import (
     InvalidRange,
     MamaStructsError,
 )
+from mama_structs.refs.store.entries import Ref
+from mama_structs.refs.store.ref_store import RefStore
+from mama_structs.refs.store.render import Rendering, newest_first
+from mama_structs.refs.store.text import printed
+from mama_structs.refs.store.text_search import MAX_CONTEXT, MAX_LIMIT
 from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, bound
 
 

@@ -12,11 +12,11 @@ import attrs
 
 from mama_structs._internal.event_loop import CallProgress, call_progress, from_model
 from mama_structs._internal.introspection import awaited, layers_of, written_as
-from mama_structs._internal.offload import measure, run_inline_or_in_thread
 from mama_structs._internal.jsonable import to_answer
+from mama_structs._internal.offload import measure, run_inline_or_in_thread
 from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, shown
-from mama_structs.tools.wire_names import hint_at
 from mama_structs.tools.schema import Signature, split_docstring, widened
+from mama_structs.tools.wire_names import hint_at
 
 MAX_NAME_LENGTH = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")

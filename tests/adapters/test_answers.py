@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from mama_structs import MamaStructsError, Session, Settings, with_descriptors
 from mama_structs._internal.jsonable import to_answer, to_jsonable
-from mama_structs.adapters.anthropic import messages as anthropic; from mama_structs.adapters import openai
+from mama_structs.adapters import openai
+from mama_structs.adapters.anthropic import messages as anthropic
 from mama_structs.adapters.shared.tool_results import ToolAnswer, answer, failed, offered
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool, WrongLoop
 from mama_structs.settings import AnswerSettings

@@ -7,8 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from mama_structs import Embedder, HashEmbedder, Session
-from mama_structs import embedders
+from mama_structs import Embedder, HashEmbedder, Session, embedders
 from mama_structs.embedders import (
     CohereEmbedder,
     OnnxEmbedder,
@@ -20,8 +19,8 @@ from mama_structs.embedders import (
     fingerprint_of,
 )
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, RerankingFailed
-from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.protocol import Calibration
 
 KNOWN = Calibration()
 

@@ -19,7 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.mcp import MESSAGE_KEY
-from mama_structs.cli import serve_commands as serving, command_table as table
+from mama_structs.cli import command_table as table
+from mama_structs.cli import serve_commands as serving
 from mama_structs.cli.serve_commands import TOKEN_VARIABLE, token_of
 from mama_structs.errors import InvalidArgument
 

@@ -20,8 +20,8 @@ from mama_structs import HashEmbedder, Session, adapters
 from mama_structs.adapters.mcp import serve_stdio, server
 from mama_structs.adapters.mcp.jsonrpc import Rejected
 from mama_structs.adapters.mcp.stdio import LINE_SECONDS, ByteBudget, StdioConnection, _decoded, _serve, split_lines
-from mama_structs.cli.serve_commands import adapter_module, settings_of
 from mama_structs.cli.command_table import parse
+from mama_structs.cli.serve_commands import adapter_module, settings_of
 from mama_structs.errors import MamaStructsError
 
 ABOUT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import DescriptorSettings, HashEmbedder, Session, Settings
-from mama_structs.adapters import anthropic; from mama_structs.adapters import openai
+from mama_structs.adapters import anthropic, openai
 from mama_structs.adapters.shared.tool_results import Turns, answer
-from mama_structs.refs.messages.media import Media, media_in, with_blocks
 from mama_structs.errors import QuotaExceeded
+from mama_structs.refs.messages.media import Media, media_in, with_blocks
 from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 100

@@ -20,7 +20,8 @@ from pydantic_ai.messages import ToolReturnPart
 from pydantic_ai.models.test import TestModel
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
-from mama_structs.adapters.shared import tool_results as answers; from mama_structs.adapters import pydantic_ai
+from mama_structs.adapters import pydantic_ai
+from mama_structs.adapters.shared import tool_results as answers
 from mama_structs.errors import SessionClosed
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 from mama_structs.tools.wire_names import wire_name

@@ -31,11 +31,13 @@ from pydantic_ai.messages import UserPromptPart
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from mama_structs import HashEmbedder, MemoryStore, Session, Settings, ToolSettings, sync; from mama_structs.session import recall_builder as recalling
-from mama_structs.adapters import anthropic; from mama_structs.adapters import langchain; from mama_structs.adapters import mcp, openai, pydantic_ai; from mama_structs.adapters.openai_agents import tools as openai_agents
-from mama_structs.refs.messages.provider_messages import said_by_user
+from mama_structs import HashEmbedder, MemoryStore, Session, Settings, ToolSettings, sync
+from mama_structs.adapters import anthropic, langchain, mcp, openai, pydantic_ai
+from mama_structs.adapters.openai_agents import tools as openai_agents
 from mama_structs.errors import StoreError
 from mama_structs.memory.search.scores import Bounds
+from mama_structs.refs.messages.provider_messages import said_by_user
+from mama_structs.session import recall_builder as recalling
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 
 # What a model says or calls, by the texts of its user's side and the results of the calls so far.

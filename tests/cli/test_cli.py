@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from mama_structs.cli import command_table as table
 from mama_structs.cli import demo as scenario
 from mama_structs.cli.main import main
-from mama_structs.cli import command_table as table
 from mama_structs.testing import FakeNode, Fault
 
 VERSION = f"mama-structs {importlib.metadata.version('mama-structs')}"

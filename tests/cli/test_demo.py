@@ -8,12 +8,12 @@ import attrs
 import pytest
 
 from mama_structs import MamaStructsError, Session, Settings
-from mama_structs.cli import demo as scenario
 from mama_structs._internal.jsonable import json_text
 from mama_structs._internal.reprs import aligned
-from mama_structs.cli.main import main
+from mama_structs.cli import demo as scenario
 from mama_structs.cli.demo import DemoRun, at_once, one_by_one, play, shortened, tell
 from mama_structs.cli.demo_memory import TwoDays, two_days
+from mama_structs.cli.main import main
 from mama_structs.testing import Fault, World
 
 SMALL = ["--latency", "0"]

@@ -15,7 +15,8 @@ import pytest
 
 from mama_structs import HashEmbedder, Session, as_embedder
 from mama_structs.cli import hook as client
-from mama_structs.cli import hook_server as hook_helper, hook_messages
+from mama_structs.cli import hook_messages
+from mama_structs.cli import hook_server as hook_helper
 from mama_structs.cli.hook_server import QUIT, HookHelper, formed, kind_of, text_in
 from mama_structs.memory.store.memory_store import MemoryStore
 

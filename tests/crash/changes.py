@@ -11,13 +11,13 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import attrs
+from crash.model import digest_of, plain, text_of
 
 from mama_structs.errors import MemoryNotFound, VersionConflict
-from mama_structs.memory.types.model import Memory, Origin
 from mama_structs.memory.graph.results import Hit
+from mama_structs.memory.types.model import Memory, Origin
 from mama_structs.session.session import Session
 from mama_structs.testing.conformance.ack_log import Book, told
-from crash.model import digest_of, plain, text_of
 
 ORIGINS: Final[tuple[Origin, ...]] = ("model", "tool", "outside")
 """Of these, text of a ref that a model wrote lowers no trust that the oracle would have to follow."""

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from crash.model import Item, Known, difference, digest_of, plain, tag_of
+from crash.oracle import Store, Verdict, opened
 
 from mama_structs.memory.types.model import KeptItem, parse_kept
 from mama_structs.session.session import Session
-from crash.model import Item, Known, difference, digest_of, plain, tag_of
-from crash.oracle import Store, Verdict, opened
 
 _TEMPORAL_WINDOW: Final = 3600.0
 _MOST_AUTOMATIC: Final = {"association": 5, "temporal": 3}

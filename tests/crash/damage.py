@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-
-from mama_structs.testing.conformance.ack_log import Book
 from crash.changes import write
 from crash.comparison import Comparison, note_findings
 from crash.model import Known
 from crash.oracle import Child, Tally, Verdict, judged, opened
+
+from mama_structs.testing.conformance.ack_log import Book
 
 FILES: Final = (
     "cache.db",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from crash.model import Known
 
 from mama_structs._internal.validation import is_address
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, StoreBusy
@@ -26,7 +27,6 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, ServerSettings, Settings
 from mama_structs.testing.conformance.ack_log import PATIENCE
-from crash.model import Known
 
 EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
 """Fast embedders; namespaces that were re-embedded have the second one."""

@@ -31,10 +31,6 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-
-from mama_structs.session.session import Session
-from mama_structs.storage.postgres.pool import has_session
-from mama_structs.testing.conformance.ack_log import PATIENCE, Book
 from crash.changes import began_at
 from crash.damage import Case, Sample, outcome_of, sweep
 from crash.model import Known
@@ -42,6 +38,10 @@ from crash.oracle import BAD, Child, Store, Tally, Verdict, fork, judged
 from crash.power import KEPT, build, environment, lose_unsynced, record
 from crash.sabotage import SABOTAGES, plant
 from crash.writers import ENDINGS, Task, run
+
+from mama_structs.session.session import Session
+from mama_structs.storage.postgres.pool import has_session
+from mama_structs.testing.conformance.ack_log import PATIENCE, Book
 
 EARLY: Final = "early"
 UNSYNCED: Final = "unsynced"
@@ -408,9 +408,7 @@ def _say(text: str) -> None:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m crash.runner", description=__doc__.split("\n\n")[0].strip()
-    )
+    parser = argparse.ArgumentParser("python -m crash.runner", description=__doc__.split("\n\n")[0].strip())
     parser.add_argument("--minutes", type=float, metavar="M", help="how long (1 where --rounds is not given either)")
     parser.add_argument("--rounds", type=int, metavar="N", help="how many rounds")
     parser.add_argument(

@@ -12,13 +12,13 @@ from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import numpy as np
-
-from mama_structs.refs.store.text import Content
-from mama_structs.memory.types.engine import NewMemory, Writer
-from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, new_link_id
-from mama_structs.session.session import Session
 from crash.model import Item, Known, text_of
 from crash.oracle import Store, opened
+
+from mama_structs.memory.types.engine import NewMemory, Writer
+from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, new_link_id
+from mama_structs.refs.store.text import Content
+from mama_structs.session.session import Session
 
 T = TypeVar("T")
 

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from crash.changes import Author, began_at, write
+from crash.comparison import rows_of
+from crash.model import ANY, plain, text_of
+from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
 from mama_structs._internal.validation import is_address
 from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.session.session import Session
 from mama_structs.settings import DescriptorSettings
 from mama_structs.testing.conformance.ack_log import Book, told
-from crash.changes import Author, began_at, write
-from crash.comparison import rows_of
-from crash.model import ANY, plain, text_of
-from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
 NAMESPACES: Final = ("default", "alice", "bob")
 ENDINGS: Final = ("close", "die", "stay", "again")

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import DescriptorSettings, RefStore, Session
-from mama_structs.refs.conversations.conversation_log import ENCODER, _record_of
 from mama_structs.errors import InvalidArgument, InvalidParameter, QuotaExceeded
+from mama_structs.refs.conversations.conversation_log import ENCODER, _record_of
 
 PIXEL = b"\x89PNG\r\n\x1a\n\x00\xff"
 

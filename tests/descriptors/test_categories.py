@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.refs.markup.fences import fenced_blocks, language_of
 from mama_structs.refs.markup.content_types import category_of, category_of_word
+from mama_structs.refs.markup.fences import fenced_blocks, language_of
 
 PYTHON = "import os\n\n\ndef parse(path):\n    # Reads it.\n    with open(path) as file:\n        return file.read()\n"
 JSON = '{"a": [1, 2, 3], "b": null}'

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.refs.store.text import Content
 from mama_structs.errors import InvalidArgument
+from mama_structs.refs.store.text import Content
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

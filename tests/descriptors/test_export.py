@@ -14,8 +14,6 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from mama_structs.refs.store import export as export_module
-from mama_structs.refs.store.export import FileOrder, FileResult, export
 from mama_structs.errors import (
     ExportError,
     ExportExists,
@@ -24,6 +22,8 @@ from mama_structs.errors import (
     InvalidRange,
     PathDenied,
 )
+from mama_structs.refs.store import export as export_module
+from mama_structs.refs.store.export import FileOrder, FileResult, export
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as a whole")
 

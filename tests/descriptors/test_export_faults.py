@@ -25,8 +25,6 @@ import pytest
 
 import mama_structs
 from mama_structs._internal.event_loop import in_own_thread
-from mama_structs.refs.store import export as export_module
-from mama_structs.refs.store.export import FileOrder, export
 from mama_structs.errors import (
     DescriptorError,
     DiskFull,
@@ -37,6 +35,8 @@ from mama_structs.errors import (
     InvalidParameter,
     PathDenied,
 )
+from mama_structs.refs.store import export as export_module
+from mama_structs.refs.store.export import FileOrder, export
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as a whole")
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.refs.store.entries import FdHandle, RefHandle, parse_handle
-from mama_structs.refs.markup.parser import is_ref_id
 from mama_structs.errors import InvalidHandle
+from mama_structs.refs.markup.parser import is_ref_id
+from mama_structs.refs.store.entries import FdHandle, RefHandle, parse_handle
 
 IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True)
 NUMBERS = st.integers(1, 10**18 - 1)

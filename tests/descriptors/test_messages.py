@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.refs.messages.provider_messages import Delta, DeltaReader, delta_of, said_by_model
 from mama_structs.errors import InvalidArgument
+from mama_structs.refs.messages.provider_messages import Delta, DeltaReader, delta_of, said_by_model
 
 
 def provider(name):
@@ -776,9 +776,7 @@ def kinds_in(union):
 
 def test_no_provider_is_imported():
     """Reading messages needs no provider's package."""
-    code = (
-        "import sys; from mama_structs.refs import messages; print({'openai', 'anthropic'} & set(sys.modules))"
-    )
+    code = "import sys; from mama_structs.refs import messages; print({'openai', 'anthropic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert "set()" == done.stdout.strip()

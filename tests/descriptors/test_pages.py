@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs.refs.store.text import Pages, count_lines, page_ends
 from mama_structs.errors import InvalidArgument
+from mama_structs.refs.store.text import Pages, count_lines, page_ends
 
 TEXTS = st.text(st.sampled_from("ab\n\n\r é가😀\u0301\u2028\x85\x0b")) | st.text(
     st.characters(exclude_categories=["Cs"])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from mama_structs.refs.store.ref_collector import trimmed
-from mama_structs.refs.markup.parser import MAX_HELD, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed
+from mama_structs.refs.markup.parser import MAX_HELD, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.refs.store.ref_collector import trimmed
 from mama_structs.testing.strategies import chunkings, ref_documents, ref_ids
 
 WHITE = " \t\n\r\f"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from row_helpers import every_row
 
-from mama_structs.refs.store.ref_collector import trimmed
 from mama_structs.refs.markup.parser import MAX_DEPTH, MAX_TAG, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.refs.store.ref_collector import trimmed
 
 
 def parse(text, size=None):

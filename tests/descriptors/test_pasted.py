@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.refs.store.text import Pasted, split_pasted
 from mama_structs.errors import InvalidArgument
+from mama_structs.refs.store.text import Pasted, split_pasted
 
 LOG = "".join(f"{n}: the fleet moved\n" for n in range(500))
 OVER = 8_000

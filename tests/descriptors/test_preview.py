@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs.refs.store.text import Content, preview
 from mama_structs.errors import InvalidArgument
+from mama_structs.refs.store.text import Content, preview
 
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))
 SIZES = st.integers(0, 20)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs.refs.store.text import Content, read
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange
+from mama_structs.refs.store.text import Content, read
 
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))
 MODES = st.sampled_from(["page", "line", "char"])

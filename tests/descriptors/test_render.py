@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mama_structs import DescriptorSettings, RefStore
 from mama_structs._internal.budget import Budget
+from mama_structs.errors import HandleNotFound
 from mama_structs.refs.store.render import Rendering, start_tag
 from mama_structs.refs.store.text import Content, preview
-from mama_structs.errors import HandleNotFound
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 NAMES = st.sampled_from(

@@ -17,10 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import mama_structs
-from mama_structs.refs.store import text_search as search_module
-from mama_structs.refs.store.text_search import TextSearch, search
-from mama_structs.refs.store.text import Content
 from mama_structs.errors import InvalidParameter, SearchTimeout
+from mama_structs.refs.store import text_search as search_module
+from mama_structs.refs.store.text import Content
+from mama_structs.refs.store.text_search import TextSearch, search
 
 TEXTS = st.text(st.sampled_from("aab\n\n\r é😀"))
 QUERIES = st.text(st.sampled_from("aab\n é"), min_size=1, max_size=3)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.jsonable import json_text
-from mama_structs.refs.store.truncation import cut_text, json_in, plan_data, rows_text
 from mama_structs.refs.store.ref_store import RefStore
+from mama_structs.refs.store.truncation import cut_text, json_in, plan_data, rows_text
 from mama_structs.settings import AnswerSettings, DescriptorSettings
 
 WORDS = st.text(alphabet=st.sampled_from('ab"\\\n\t\x00é행<&~/'), max_size=200)

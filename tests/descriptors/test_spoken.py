@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.refs.messages.transcript import Spoken, spoken_in
 from mama_structs.errors import InvalidArgument
+from mama_structs.refs.messages.transcript import Spoken, spoken_in
 
 SAID = [("user", "Use JWT?"), ("model", "Looking."), ("tool", "JWT is stateless"), ("model", "Yes.")]
 CHAT = [

@@ -18,12 +18,26 @@ import attrs
 import pytest
 
 import mama_structs
-from mama_structs import LinkingPolicy, MemoryStore, Session, Settings, ToolSettings, errors, structs, testing
+from mama_structs import (
+    LinkingPolicy,
+    MemoryStore,
+    Session,
+    Settings,
+    ToolSettings,
+    embedders,
+    errors,
+    structs,
+    testing,
+)
 from mama_structs._internal.lazy_import import homes
-from mama_structs import embedders
-from mama_structs.refs.store import entries, export, text_search as search, ref_store as store; from mama_structs.refs.markup import content_types as kinds, parser
+from mama_structs.memory.graph import results
+from mama_structs.memory.types import model
+from mama_structs.refs.markup import content_types as kinds
+from mama_structs.refs.markup import parser
+from mama_structs.refs.store import entries, export
+from mama_structs.refs.store import ref_store as store
 from mama_structs.refs.store import text as content
-from mama_structs.memory.types import model; from mama_structs.memory.graph import results
+from mama_structs.refs.store import text_search as search
 
 # The first code that a newcomer sees: it has no line that makes a directory.
 SHORT = ("README.md", "index.md")

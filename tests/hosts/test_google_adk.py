@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters.google_adk import artifacts as google_adk_artifacts
-from mama_structs.adapters.google_adk.memory import AdkMemoryService
 from mama_structs.adapters.google_adk.artifacts import AdkArtifactService
+from mama_structs.adapters.google_adk.memory import AdkMemoryService
 from mama_structs.errors import InvalidArgument
 
 ADA = {"app_name": "app", "user_id": "ada"}

@@ -32,8 +32,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session, Settings, sync
-from mama_structs.adapters.haystack.document_store import HaystackDocumentStore
 from mama_structs.adapters.haystack.components import HaystackRetriever, HaystackToolResultStore
+from mama_structs.adapters.haystack.document_store import HaystackDocumentStore
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, WrongLoop
 from mama_structs.settings import MemorySettings
 

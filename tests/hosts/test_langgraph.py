@@ -32,8 +32,8 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp,
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
-from mama_structs.adapters.langgraph.store import LangGraphStore
 from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
+from mama_structs.adapters.langgraph.store import LangGraphStore
 from mama_structs.records import NewRecord
 
 LABELS = st.sampled_from(["a", "b", "ab", "a_", "*", "ü"])

@@ -14,8 +14,8 @@ from importing_helpers import mem0_home
 from memory_helpers import SMALL
 
 from mama_structs import Session, sync
-from mama_structs.adapters.mem0.filters import condition_of as passes
 from mama_structs.adapters.mem0 import AsyncMemory, Memory
+from mama_structs.adapters.mem0.filters import condition_of as passes
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.importers import import_from
 from mama_structs.importers.mem0.reader import LABELS

@@ -24,11 +24,17 @@ import mama_structs
 from mama_structs import Session
 from mama_structs.cli import command_table as table
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.importers.basic_memory import reader as basic_memory, frontmatter; from mama_structs.importers.shared import sqlite_copy as databases, safe_files as files; from mama_structs.importers.langgraph import reader as langgraph; from mama_structs.importers.mcp_memory import reader as mcp_memory; from mama_structs.importers.mem0 import reader as mem0
+from mama_structs.importers.basic_memory import frontmatter
+from mama_structs.importers.basic_memory import reader as basic_memory
 from mama_structs.importers.basic_memory.frontmatter import read_fields
-from mama_structs.importers.mem0.safe_pickle import plain, read_pickle
-from mama_structs.memory.types.text_analysis import normalize
+from mama_structs.importers.langgraph import reader as langgraph
 from mama_structs.importers.mama_v1 import read_old
+from mama_structs.importers.mcp_memory import reader as mcp_memory
+from mama_structs.importers.mem0 import reader as mem0
+from mama_structs.importers.mem0.safe_pickle import plain, read_pickle
+from mama_structs.importers.shared import safe_files as files
+from mama_structs.importers.shared import sqlite_copy as databases
+from mama_structs.memory.types.text_analysis import normalize
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
 

@@ -10,8 +10,8 @@ from memory_helpers import SMALL
 
 from mama_structs import Session, as_embedder
 from mama_structs.importers import import_from
-from mama_structs.memory.save import automatic_links as linking
 from mama_structs.memory.engines.local.plans import JournalWriter
+from mama_structs.memory.save import automatic_links as linking
 from mama_structs.memory.types.claims import Meant
 from mama_structs.storage.sealed_rows import Rows
 

@@ -23,9 +23,12 @@ from importing_helpers import (
 )
 
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.importers.basic_memory import reader as basic_memory; from mama_structs.importers.langgraph import reader as langgraph; from mama_structs.importers.mcp_memory import reader as mcp_memory; from mama_structs.importers.mem0 import reader as mem0
+from mama_structs.importers.basic_memory import reader as basic_memory
 from mama_structs.importers.basic_memory.frontmatter import read_fields
 from mama_structs.importers.basic_memory.note_parser import observations_of, relations_of
+from mama_structs.importers.langgraph import reader as langgraph
+from mama_structs.importers.mcp_memory import reader as mcp_memory
+from mama_structs.importers.mem0 import reader as mem0
 from mama_structs.importers.shared.import_model import word_of
 from mama_structs.memory.types.relationships import check_relationship
 

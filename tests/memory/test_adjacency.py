@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link
 
+from mama_structs.memory.engines.local.views import adjacency
 from mama_structs.memory.engines.local.views import memory_table as catalogue
-from mama_structs.memory.engines.local.views import adjacency as adjacency
 from mama_structs.memory.engines.local.views.adjacency import Adjacency
 from mama_structs.memory.types.model import CREATORS, LinkType, milliseconds
 

@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.types import engine
-from mama_structs.memory.types.codec import Entry, read_entry, read_memory, write_entry
 from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.engines.local.views.word_index import WordIndex
+from mama_structs.memory.types import engine
+from mama_structs.memory.types.codec import Entry, read_entry, read_memory, write_entry
 from mama_structs.memory.types.text_analysis import query_terms
 from mama_structs.testing.plain_engine import PlainReader
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_memory
 
-from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.search.scores import WEIGHTS
 from mama_structs.memory.search.search_plan import PreparedQuery
 from mama_structs.testing.plain_engine import PlainReader

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.upkeep.maintenance import is_prunable, prunable
 from mama_structs.memory.types.model import (
     CREATORS,
     RATES,
@@ -19,6 +18,7 @@ from mama_structs.memory.types.model import (
     from_milliseconds,
     milliseconds,
 )
+from mama_structs.memory.upkeep.maintenance import is_prunable, prunable
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.plain_engine import PlainReader
 

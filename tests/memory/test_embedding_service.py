@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed, WrongLoop
+from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.chunks import clean, cut
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-from mama_structs.memory.embedding.chunks import clean, cut
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.embedding.batch_service import EmbeddingService
 
 HASH = HashEmbedder(dimensions=32)
 

@@ -32,13 +32,13 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 import mama_structs
 from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
-from mama_structs.memory.types import codec
-from mama_structs.memory.engines.local import engine as engine_module
-from mama_structs.memory.engines.local.views import view_set as indexes_module
-from mama_structs.memory.engines.local.views import vector_store as rows_module
-from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
-from mama_structs.memory.engines.local.change_watermark import Witness
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.engines.local import engine as engine_module
+from mama_structs.memory.engines.local.change_watermark import Witness
+from mama_structs.memory.engines.local.views import vector_store as rows_module
+from mama_structs.memory.engines.local.views import view_set as indexes_module
+from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
+from mama_structs.memory.types import codec
 from mama_structs.settings import MemorySettings, Settings
 
 SRC = str(Path(mama_structs.__file__).parents[1])

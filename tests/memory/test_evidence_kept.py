@@ -28,15 +28,15 @@ from mama_structs.errors import (
     StoreDamaged,
     StoreFull,
 )
-from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.local import consistency_check as inspection
 from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered
-from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-from mama_structs.memory.upkeep.maintenance import record_of
-from mama_structs.memory.types.model import KeptItem, digest_of, digests_in, parse_kept
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
 from mama_structs.memory.graph.results import Evidence
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.types.model import KeptItem, digest_of, digests_in, parse_kept
+from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
 from mama_structs.storage.sqlite_store import Storage

@@ -10,12 +10,12 @@ import pytest
 from memory_helpers import OpenedDirectory, plain_memory
 
 from mama_structs.errors import InvalidArgument, StoreFull
-from mama_structs.memory.upkeep import jsonl_transfer as transfer
-from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
+from mama_structs.memory.graph.results import Imported
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.types.model import KeptItem, digest_of
-from mama_structs.memory.graph.results import Imported
+from mama_structs.memory.upkeep import jsonl_transfer as transfer
 from mama_structs.testing.plain_engine import PlainEngine
 
 DIMENSIONS = 4

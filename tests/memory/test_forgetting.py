@@ -21,11 +21,11 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
 from mama_structs import MemorySettings, Session, Settings
-from mama_structs.session.backend import DAMAGED, HELD
-from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.engines.local.erasure import JOURNAL_HELD, VIEWS_HELD
 from mama_structs.memory.engines.local.views.snapshots import LOCK, SnapshotStore
+from mama_structs.refs.conversations.conversation_log import ConversationKey
+from mama_structs.session.backend import DAMAGED, HELD
 from mama_structs.storage import connection
 from mama_structs.storage.backup import backup
 from mama_structs.storage.locks import DirectoryLocks, LockFile

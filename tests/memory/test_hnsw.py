@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mama_structs
-from mama_structs.memory.engines.local.views import hnsw as hnsw
+from mama_structs.memory.engines.local.views import hnsw
 from mama_structs.memory.engines.local.views.hnsw import Graph, GraphBusy, GraphFailed, GraphPlan
 
 pytest.importorskip("hnswlib")

@@ -26,11 +26,11 @@ from memory_helpers import OpenedDirectory, is_on_server
 from postgres_helpers import administer
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
-from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.engines.local import engine as embedded_engine
 from mama_structs.memory.engines.local import plans
 from mama_structs.memory.engines.local.plans import JournalWriter
-from mama_structs.memory.upkeep.maintenance import is_prunable
+from mama_structs.memory.graph import traversal as graph
+from mama_structs.memory.save.save_plan import is_automatic
 from mama_structs.memory.types.model import (
     ORIGINS,
     DecisionMetadata,
@@ -45,10 +45,10 @@ from mama_structs.memory.types.model import (
     milliseconds,
 )
 from mama_structs.memory.types.relationships import known_type, normalised
-from mama_structs.memory.save.save_plan import is_automatic
+from mama_structs.memory.upkeep.maintenance import is_prunable
 from mama_structs.settings import MemorySettings
-from mama_structs.testing.plain_engine import PlainReader
 from mama_structs.testing.fakes import FakeClock
+from mama_structs.testing.plain_engine import PlainReader
 from mama_structs.testing.session_faults import fail_transactions
 
 NAMESPACES = st.sampled_from(["default", "default", "default", "other"])

@@ -21,10 +21,10 @@ from row_helpers import every_row
 
 from mama_structs import Session
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, LinkNotFound, MemoryNotFound, SessionClosed
-from mama_structs.memory.engines.local import engine as embedded_engine
 from mama_structs.memory.embedding.factory import as_embedder
-from mama_structs.memory.types.model import LinkType, MemoryType, Outcome
+from mama_structs.memory.engines.local import engine as embedded_engine
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.model import LinkType, MemoryType, Outcome
 from mama_structs.settings import MemorySettings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

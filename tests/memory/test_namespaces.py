@@ -19,8 +19,8 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
-from mama_structs.memory.types.model import KeptItem, Link, LinkMetadata, LinkType, MemoryType, digest_of, milliseconds
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.model import KeptItem, Link, LinkMetadata, LinkType, MemoryType, digest_of, milliseconds
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.sqlite_errors import Finding
 

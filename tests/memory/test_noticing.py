@@ -11,10 +11,10 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.types.duplicates import is_copy, wording
 from mama_structs.memory.save.automatic_links import Linking, Unlinked, Usual, candidates_of
-from mama_structs.memory.types.model import MemoryType
 from mama_structs.memory.save.conflict_detection import noticed
+from mama_structs.memory.types.duplicates import is_copy, wording
+from mama_structs.memory.types.model import MemoryType
 from mama_structs.settings import LinkingPolicy, MemorySettings
 from mama_structs.testing import FakeClock
 from mama_structs.testing.plain_engine import PlainReader

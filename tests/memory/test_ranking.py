@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mama_structs.memory.search import scores as ranking
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.search import scores as ranking
 from mama_structs.memory.search.scores import WEIGHTS, Clues, Scale
 
 scores = hnp.arrays(np.float64, st.integers(1, 12), elements=st.floats(0, 50))

@@ -17,10 +17,11 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, is_on_server
 
 from mama_structs import HashEmbedder
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
-from mama_structs.memory.records import record_plans; from mama_structs.memory.search import search_plan as search
+from mama_structs.memory.records import record_plans
+from mama_structs.memory.save.save_plan import documents
+from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.types.model import MemoryType, from_milliseconds
 from mama_structs.memory.types.record import MAX_VALUE, memory_id_of, name_of
-from mama_structs.memory.save.save_plan import documents
 from mama_structs.records import NewRecord, RecordStore
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock

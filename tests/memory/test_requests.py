@@ -5,8 +5,8 @@ import inspect
 import attrs
 import pytest
 
-from mama_structs.memory.types.requests import CheckpointRequest, ContextRequest, DecisionRequest, InsightRequest
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.requests import CheckpointRequest, ContextRequest, DecisionRequest, InsightRequest
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from memory_helpers import SMALL, plain_link, plain_memory
 
 from mama_structs import MemorySettings, Session, Settings
 from mama_structs.errors import InvalidArgument, InvalidSetting, RerankingFailed, SessionClosed
-from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.search import search_plan as search
+from mama_structs.memory.search.reranker_runner import reordered
 from mama_structs.memory.types.model import OUTCOME_OF, LinkType, MemoryType
 from mama_structs.memory.types.reranker import Reranker, as_reranker
-from mama_structs.memory.search.reranker_runner import reordered
 from mama_structs.testing import PlainEngine
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory
 
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
-from mama_structs.memory.upkeep import jsonl_transfer as transfer
-from mama_structs.memory.engines.local import engine as engine_module
-from mama_structs.memory.engines.local.views import view_set as loading
-from mama_structs.memory.engines.local.journal_rows import RowPlaces, last_number, numbered, own_number
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.engines.local import engine as engine_module
+from mama_structs.memory.engines.local.journal_rows import RowPlaces, last_number, numbered, own_number
+from mama_structs.memory.engines.local.views import view_set as loading
 from mama_structs.memory.types.engine import EmbedderRecord
-from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.memory.types.requests import check_namespace
+from mama_structs.memory.upkeep import jsonl_transfer as transfer
+from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.session.session import Session
 from mama_structs.storage.sqlite_store import Storage
 

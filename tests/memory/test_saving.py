@@ -7,8 +7,8 @@ from memory_helpers import OpenedDirectory, PlainEngines
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, InvalidArgument
-from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.store.factory import Unavailable
+from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.settings import MemorySettings
 
 OFF = MemorySettings(linking="off")

@@ -15,8 +15,8 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 from mama_structs import HashEmbedder, Session, Settings
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, MemoryNotFound, MemoryReadOnly
-from mama_structs.memory.types.model import MemoryType
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.model import MemoryType
 from mama_structs.settings import ToolSettings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.types.engine import Filter
-from mama_structs.memory.search.explanation import explained
 from mama_structs.memory.graph.traversal import Successors
-from mama_structs.memory.types.model import LinkType, MemoryType
+from mama_structs.memory.search.explanation import explained
 from mama_structs.memory.search.scores import WEIGHTS, Bounds
 from mama_structs.memory.search.search_plan import (
     SUPERSEDED,
@@ -27,6 +25,8 @@ from mama_structs.memory.search.search_plan import (
     ranked,
     worth_showing,
 )
+from mama_structs.memory.types.engine import Filter
+from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.testing.plain_engine import PlainReader
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -21,6 +21,16 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_link, pla
 from mama_structs import Memory, References, RefParser, RefStore, Session, sync
 from mama_structs._internal.reprs import WIDTH, visible
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.graph.results import (
+    Chain,
+    Evidence,
+    Hit,
+    Reached,
+    RelationshipWord,
+    Results,
+    Similar,
+    Surroundings,
+)
 from mama_structs.memory.types.extraction_result import Learned, RefusedRecord
 from mama_structs.memory.types.model import (
     CheckpointMetadata,
@@ -37,16 +47,6 @@ from mama_structs.memory.types.model import (
     OutcomeChange,
     RecordMetadata,
     with_texts,
-)
-from mama_structs.memory.graph.results import (
-    Chain,
-    Evidence,
-    Hit,
-    Reached,
-    RelationshipWord,
-    Results,
-    Similar,
-    Surroundings,
 )
 from mama_structs.recall import Conflict, Recall
 from mama_structs.records import HostRecord, NewRecord, RecordHit

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from memory_helpers import OpenedDirectory, plain_link, plain_memory
 
 from mama_structs.errors import InvalidArgument, StoreError, StoreFull
-from mama_structs.memory.upkeep import jsonl_transfer as transfer
-from mama_structs.memory.engines.local.plans import JournalWriter
+from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import fingerprint_of
-from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.engines.local.plans import JournalWriter
+from mama_structs.memory.graph.results import Imported
+from mama_structs.memory.save.save_plan import RESTING, lower
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.types.model import (
     METADATA,
@@ -47,8 +48,7 @@ from mama_structs.memory.types.model import (
     least_trusted,
 )
 from mama_structs.memory.types.record import memory_id_of
-from mama_structs.memory.graph.results import Imported
-from mama_structs.memory.save.save_plan import RESTING, lower
+from mama_structs.memory.upkeep import jsonl_transfer as transfer
 from mama_structs.memory.upkeep.jsonl_transfer import export_jsonl, import_jsonl
 from mama_structs.session.session import Session
 from mama_structs.storage import files

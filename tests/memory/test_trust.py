@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
 
-from mama_structs.provenance import Provenance
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.save.save_plan import RESTING, add_link, trusted
 from mama_structs.memory.types.model import ORIGINS, LinkType, from_milliseconds, least_trusted
 from mama_structs.memory.types.requests import LinkRequest
-from mama_structs.memory.save.save_plan import RESTING, add_link, trusted
+from mama_structs.provenance import Provenance
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.plain_engine import PlainReader
 

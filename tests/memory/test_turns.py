@@ -12,15 +12,15 @@ from mama_v1_0 import OldStore
 from memory_helpers import SMALL, OpenedDirectory, Planned, failing_after, is_on_server
 
 from mama_structs.errors import MemoryNotFound
+from mama_structs.importers.mama_v1 import migrate, rollback
+from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.local import engine as embedded_engine
 from mama_structs.memory.engines.local.engine import EmbeddedEngine
 from mama_structs.memory.engines.local.plans import JournalWriter
-from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.postgres import writer as postgres_writer
 from mama_structs.memory.engines.postgres.engine import PostgresEngine
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
 from mama_structs.settings import MemorySettings
-from mama_structs.importers.mama_v1 import migrate, rollback
 
 # A transaction may take 100 ms.
 STEP, MOST = 0.04, 3

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.engines.local.views import hnsw as hnsw
-from mama_structs.memory.engines.local.views import vector_store as rows_module
+from mama_structs.memory.engines.local.views import hnsw
 from mama_structs.memory.engines.local.views import vector_index as module
+from mama_structs.memory.engines.local.views import vector_store as rows_module
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 

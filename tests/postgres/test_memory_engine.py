@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from memory_helpers import alike, plain_link, plain_memory
 
-from mama_structs.session.backend import embedded_engines
+from mama_structs.memory.engines.postgres.engine import PostgresEngines
 from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory, nfc
 from mama_structs.memory.types.model import KeptItem, LinkType, MemoryType, digest_of
-from mama_structs.memory.engines.postgres.engine import PostgresEngines
+from mama_structs.session.backend import embedded_engines
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.sqlite_store import Storage
 from mama_structs.testing.plain_engine import PlainEngine

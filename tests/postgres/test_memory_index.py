@@ -15,12 +15,13 @@ from memory_helpers import plain_memory
 from postgres_helpers import administer, block, in_database
 
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError
-from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory
-from mama_structs.memory.types.model import MemoryType
-from mama_structs.memory.engines.postgres import hnsw_indexes as indexing, queries as questions
+from mama_structs.memory.engines.postgres import hnsw_indexes as indexing
+from mama_structs.memory.engines.postgres import queries as questions
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
 from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, indexed_as
 from mama_structs.memory.engines.postgres.queries import Nearest, Statement, index_name, key_of
+from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory
+from mama_structs.memory.types.model import MemoryType
 from mama_structs.settings import MemorySettings, ServerSettings
 from mama_structs.storage.postgres.pool import Server
 

@@ -12,12 +12,12 @@ from postgres_helpers import administer, in_database
 
 from mama_structs import Session
 from mama_structs.errors import StoreError
-from mama_structs.memory.types import codec
-from mama_structs.memory.types.duplicates import wording
-from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.memory.engines.postgres import writer
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
+from mama_structs.memory.types import codec
+from mama_structs.memory.types.duplicates import wording
 from mama_structs.memory.types.text_analysis import ANALYSIS
+from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.records import NewRecord
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.postgres.pool import Connection, Server

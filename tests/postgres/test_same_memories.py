@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory
 
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.memory.types import model
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
+from mama_structs.memory.types import model
 from mama_structs.testing.strategies import memories
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "retrieval"

@@ -17,8 +17,8 @@ from postgres_helpers import Proxy, administer, in_database, wait_until
 import mama_structs
 from mama_structs.errors import MamaStructsError, StoreBusy, StoreError, StoreReadOnly, StoreUnreachable
 from mama_structs.settings import ServerSettings
-from mama_structs.storage.postgres import schema_migrations as migrating
 from mama_structs.storage.postgres import pool as _server
+from mama_structs.storage.postgres import schema_migrations as migrating
 from mama_structs.storage.postgres.pool import Server
 
 SRC = str(Path(mama_structs.__file__).parents[1])

@@ -9,9 +9,9 @@ from memory_helpers import SMALL
 from postgres_helpers import administer, in_database, team, team_block
 
 from mama_structs import Session
-from mama_structs.session.backend import home_at
-from mama_structs.refs.conversations.conversation_log import ENCODER, ConversationKey, start_of
 from mama_structs.errors import StoreReadOnly
+from mama_structs.refs.conversations.conversation_log import ENCODER, ConversationKey, start_of
+from mama_structs.session.backend import home_at
 from mama_structs.storage.postgres.schema_migrations import migrations
 from mama_structs.storage.sealed_rows import seal
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from mama_structs.storage.sealed_rows import New
 from mama_structs.storage.postgres.pool import Server
 from mama_structs.storage.postgres.store import ServerStorage
+from mama_structs.storage.sealed_rows import New
 from mama_structs.storage.sqlite_store import Storage
 
 KEYS = st.sampled_from(["a", "a:1", "a:2", "b", "b\x7f", "c"])

@@ -163,7 +163,12 @@ def test_a_marker_that_means_nothing_is_a_usage_error(tmp_path):
 def test_the_plugin_costs_a_run_without_it_three_small_modules(tmp_path):
     """Every pytest run of every user loads the plugin: what it imports is itself, and nothing that it needs."""
     (tmp_path / "test_it.py").write_text("import sys\n\n\ndef test_it():\n    print(*sys.modules)\n")
-    ours = {"mama_structs", "mama_structs._internal.lazy_import", "mama_structs.testing", "mama_structs.testing.pytest_plugin"}
+    ours = {
+        "mama_structs",
+        "mama_structs._internal.lazy_import",
+        "mama_structs.testing",
+        "mama_structs.testing.pytest_plugin",
+    }
 
     def loaded(*options):
         # Others that are installed beside it may load anything, and some of them this package.

@@ -13,11 +13,11 @@ from memory_helpers import plain_link, plain_memory
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.shared.tool_schemas import strict_schema
-from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
 from mama_structs.memory.graph import traversal as graph
-from mama_structs.memory.types.model import LinkType, Noticed, NoticedMemory
 from mama_structs.memory.graph.results import chain_of
+from mama_structs.memory.types.model import LinkType, Noticed, NoticedMemory
+from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.plain_engine import PlainReader
 from mama_structs.tools.memory_tools import _noticed, _standing, age, beginning, line, memory_tools

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mama_structs import RefStore, Session, Tool
-from mama_structs.adapters.shared import tool_results as answers; from mama_structs.adapters import openai
+from mama_structs.adapters import openai
+from mama_structs.adapters.shared import tool_results as answers
 from mama_structs.adapters.shared.tool_schemas import strict_schema
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidParameter, InvalidRange
 from mama_structs.tools.pass_by_reference import passed

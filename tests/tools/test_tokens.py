@@ -8,7 +8,8 @@ import pytest
 
 from mama_structs import HashEmbedder, Session
 from mama_structs._internal.jsonable import json_text
-from mama_structs.adapters.anthropic import messages as anthropic; from mama_structs.adapters import openai
+from mama_structs.adapters import openai
+from mama_structs.adapters.anthropic import messages as anthropic
 from mama_structs.settings import Settings, ToolSettings
 from mama_structs.tools.wire_names import MEMORY_TOOLS, wire_name
 

@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.tools.exposed_tools import Exposed, ToolView
 from mama_structs.tools.exposure import MEMORY_TOOLS, Exposure
 from mama_structs.tools.tool import Tool, ToolSet
-from mama_structs.tools.exposed_tools import Exposed, ToolView
 
 RESUMING, ORDINARY = "continue from yesterday", "fix the build"
 SEARCHING = "what was the decision on caching?"

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_v1_0 import START, OldStore
 
+from mama_structs.importers.mama_v1 import OldDatabase, read_old
+from mama_structs.importers.mama_v1.migration import as_stored, digest_of
+from mama_structs.importers.mama_v1.migration_plan import circles, plan_of, rows_left_out, tables_of
 from mama_structs.importers.shared.value_readers import ForeignRow, Undecoded, read_text, read_time
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, MemoryType, Outcome, milliseconds
-from mama_structs.importers.mama_v1 import OldDatabase, read_old
-from mama_structs.importers.mama_v1.migration_plan import circles, plan_of, rows_left_out, tables_of
-from mama_structs.importers.mama_v1.migration import as_stored, digest_of
 
 MOMENT = datetime(2025, 11, 20, 1, 0, tzinfo=UTC)
 

@@ -16,8 +16,8 @@ import pytest
 from mama_v1_0 import OldStore
 
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.importers.shared import sqlite_copy as databases
 from mama_structs.importers.mama_v1 import read_old
+from mama_structs.importers.shared import sqlite_copy as databases
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"
 FILES = ["v1_0_real_writes.db", "v1_0_user.db"]

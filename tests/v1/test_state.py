@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 from mama_structs.errors import MigrationError
+from mama_structs.importers.mama_v1 import migrate, read_old, rollback
+from mama_structs.importers.mama_v1.migration import PREFIX, records_of
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
 from mama_structs.testing.plain_engine import PlainEngine
-from mama_structs.importers.mama_v1 import migrate, read_old, rollback
-from mama_structs.importers.mama_v1.migration import PREFIX, records_of
 
 DAY = 86_400_000
 

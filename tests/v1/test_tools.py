@@ -29,16 +29,17 @@ from memory_helpers import OpenedDirectory, plain_link, plain_memory
 import mama_structs
 from mama_structs import HashEmbedder, Session, Settings
 from mama_structs._internal.jsonable import json_text
-from mama_structs.adapters.anthropic import messages as anthropic; from mama_structs.adapters import openai
+from mama_structs.adapters import openai
+from mama_structs.adapters.anthropic import messages as anthropic
 from mama_structs.adapters.shared.tool_results import answer, offered
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, SessionClosed
 from mama_structs.memory.graph import traversal as graph
-from mama_structs.memory.types.model import LinkType, MemoryType, Outcome
 from mama_structs.memory.graph.results import Hit
+from mama_structs.memory.types.model import LinkType, MemoryType, Outcome
 from mama_structs.settings import ToolSettings
 from mama_structs.testing.plain_engine import PlainReader
-from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS, WireNames, note_on
 from mama_structs.tools.deprecated import Recency, deprecated_tools, forget_warnings, ranked, standing
+from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS, WireNames, note_on
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = [

@@ -20,11 +20,11 @@ from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 import mama_structs
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
+from mama_structs.importers.mama_v1 import migrate, rollback
+from mama_structs.importers.mama_v1.migration_plan import BACKFILLED, MARK
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.types.model import LinkType
-from mama_structs.importers.mama_v1 import migrate, rollback
-from mama_structs.importers.mama_v1.migration_plan import BACKFILLED, MARK
 
 SAMPLES = Path(__file__).parents[1] / "data" / "mama"
 COUNT = 40

@@ -11,8 +11,8 @@ from mama_structs._internal.telemetry import raised
 from mama_structs.adapters.agent_framework.message_dedup import repeated
 from mama_structs.adapters.shared.tool_results import MAX_CHARS, Turns, hear, kept, offered, recall_for
 from mama_structs.adapters.shared.tool_schemas import plain_schema
-from mama_structs.refs.messages.media import Media
 from mama_structs.errors import SessionClosed, WrongLoop
+from mama_structs.refs.messages.media import Media
 from mama_structs.session.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Final, overload
 
 from mama_structs import sync
-from mama_structs.adapters.shared.loop_bridge import Bridge
 from mama_structs.adapters.anthropic.memory_files import MemoryFiles
 from mama_structs.adapters.anthropic.memory_texts import FileError
+from mama_structs.adapters.shared.loop_bridge import Bridge
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
 from mama_structs.session.session import Session
 

@@ -27,9 +27,9 @@ from mama_structs.adapters.shared.tool_results import (
     recall_for,
 )
 from mama_structs.adapters.shared.tool_schemas import is_recursive, plain_schema, strict_schema
+from mama_structs.errors import InvalidArgument, shown
 from mama_structs.refs.messages.media import Media
 from mama_structs.refs.messages.provider_messages import field, text_field
-from mama_structs.errors import InvalidArgument, shown
 from mama_structs.session.session import Session
 from mama_structs.tools.schema import JSONSchema, subschemas
 from mama_structs.tools.tool import Tool

@@ -7,8 +7,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs import sync
-from mama_structs.adapters.shared.loop_bridge import Bridge
 from mama_structs.adapters.google_adk.common import HOST, digest, refused
+from mama_structs.adapters.shared.loop_bridge import Bridge
 from mama_structs.errors import VersionConflict
 from mama_structs.records import NewRecord
 from mama_structs.session.session import Session

@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 from mama_structs._internal import validation as _check
 from mama_structs._internal.offload import measure
 from mama_structs.adapters.haystack.connection import Connected, Where
-from mama_structs.adapters.haystack.documents import Filters
 from mama_structs.adapters.haystack.document_store import HaystackDocumentStore
+from mama_structs.adapters.haystack.documents import Filters
 from mama_structs.refs.store.entries import Descriptor
 
 try:

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from mama_structs.adapters.langchain.toolkit import tools as tools
     from mama_structs.adapters.langchain.vector_store import SessionVectorStore as SessionVectorStore
 
-_NAMES = {"stores": "SessionKeyValueStore SessionRetriever embedder", "toolkit": "middleware tools", "vector_store": "SessionVectorStore"}
+_NAMES = {
+    "stores": "SessionKeyValueStore SessionRetriever embedder",
+    "toolkit": "middleware tools",
+    "vector_store": "SessionVectorStore",
+}
 
 if not TYPE_CHECKING:  # A type checker that sees __getattr__ accepts every misspelt name.
     __all__, __getattr__, __dir__ = attach(__name__, _NAMES)

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from mama_structs._internal import validation as _check; from mama_structs import sync
-from mama_structs.adapters.shared.loop_bridge import Bridge, awaited, blocking
+from mama_structs import sync
+from mama_structs._internal import validation as _check
 from mama_structs.adapters.langchain.documents import Embedding, document_of, labels_of, packed, unpacked
+from mama_structs.adapters.shared.loop_bridge import Bridge, awaited, blocking
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding.factory import CallableEmbedder, as_embedder
 from mama_structs.memory.embedding.protocol import Calibration

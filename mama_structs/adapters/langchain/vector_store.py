@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mama_structs._internal import validation as _check; from mama_structs import sync
-from mama_structs.adapters.shared.loop_bridge import Bridge, awaited, blocking
+from mama_structs import sync
+from mama_structs._internal import validation as _check
 from mama_structs.adapters.langchain.documents import (
     DocumentFilter,
     Embedding,
@@ -16,6 +16,7 @@ from mama_structs.adapters.langchain.documents import (
     varied,
     where,
 )
+from mama_structs.adapters.shared.loop_bridge import Bridge, awaited, blocking
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.model import Origin
 from mama_structs.records import RecordHit

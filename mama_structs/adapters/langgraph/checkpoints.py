@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mama_structs import sync
-from mama_structs.adapters.shared.loop_bridge import Bridge, awaited
 from mama_structs.adapters.langgraph.serde import check_serde
 from mama_structs.adapters.langgraph.threads import Blob, SavedCheckpoint, Threads, Write
+from mama_structs.adapters.shared.loop_bridge import Bridge, awaited
 from mama_structs.errors import InvalidArgument
 from mama_structs.session.session import Session
 

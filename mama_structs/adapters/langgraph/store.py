@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from mama_structs import sync
-from mama_structs.adapters.shared.loop_bridge import Bridge, awaited
 from mama_structs.adapters.langgraph.filters import check_filter, matches_filter
+from mama_structs.adapters.shared.loop_bridge import Bridge, awaited
 from mama_structs.errors import InvalidArgument
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session

@@ -19,14 +19,14 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.shared.tool_results import MAX_CHARS, ToolAnswer, kept, offered
 from mama_structs.adapters.mcp.clients import CONTROL_FLOW, EXTENSION, Client, Clients
-from mama_structs.refs.messages.media import Media
+from mama_structs.adapters.shared.tool_results import MAX_CHARS, ToolAnswer, kept, offered
 from mama_structs.errors import InvalidArgument, UnknownTool, shown
+from mama_structs.refs.messages.media import Media
 from mama_structs.session.recall_builder import recall
 from mama_structs.session.session import Session
-from mama_structs.tools.tool import Tool
 from mama_structs.tools.exposed_tools import Exposed
+from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
 

@@ -1,0 +1,1 @@
+"""Code that adapters of several frameworks share."""

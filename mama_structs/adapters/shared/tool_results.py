@@ -11,13 +11,10 @@ from typing import Any, Final, Literal, TypeGuard
 
 import attrs
 
-from mama_structs._internal.event_loop import CallProgress, call_progress
 from mama_structs._internal.control_flow import NO_CONTROL_FLOW, ControlFlow, using_control_flow
+from mama_structs._internal.event_loop import CallProgress, call_progress
 from mama_structs._internal.jsonable import json_text
 from mama_structs._internal.telemetry import raised
-from mama_structs.refs.store.ref_collector import unreadable
-from mama_structs.refs.messages.media import Media, media_in
-from mama_structs.refs.messages.provider_messages import are_blocks, block_text, field, readable_text, said_by_user
 from mama_structs.errors import (
     InvalidArgument,
     MamaStructsError,
@@ -27,10 +24,13 @@ from mama_structs.errors import (
     WrongLoop,
     shown,
 )
+from mama_structs.refs.messages.media import Media, media_in
+from mama_structs.refs.messages.provider_messages import are_blocks, block_text, field, readable_text, said_by_user
+from mama_structs.refs.store.ref_collector import unreadable
 from mama_structs.session.session import Session
-from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
 from mama_structs.tools.argument_repair import read_arguments
 from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, ToolSet
+from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
 
 _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000

@@ -1,0 +1,1 @@
+"""Import of basic-memory's notes."""

@@ -18,6 +18,23 @@ from typing import Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.importers.basic_memory.frontmatter import check_installed, read_fields
+from mama_structs.importers.basic_memory.note_parser import (
+    Observation,
+    observations_of,
+    relations_of,
+    split_front,
+    tags_of,
+)
+from mama_structs.importers.shared.import_model import (
+    OddItem,
+    Outside,
+    OutsideLink,
+    OutsideMemory,
+    digest_of,
+    topic_of,
+    word_of,
+)
 from mama_structs.importers.shared.safe_files import (
     MAX_FOLDER_BYTES,
     MAX_NOTE_BYTES,
@@ -26,9 +43,6 @@ from mama_structs.importers.shared.safe_files import (
     read_bytes,
     refused,
 )
-from mama_structs.importers.basic_memory.frontmatter import check_installed, read_fields
-from mama_structs.importers.basic_memory.note_parser import Observation, observations_of, relations_of, split_front, tags_of
-from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideLink, OutsideMemory, digest_of, topic_of, word_of
 from mama_structs.importers.shared.value_readers import read_time
 from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.memory.types.text_analysis import normalize

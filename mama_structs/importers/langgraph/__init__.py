@@ -1,0 +1,1 @@
+"""Import of the tables of LangGraph's stores."""

@@ -18,9 +18,9 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.shared.sqlite_copy import CopiedDatabase, copied
-from mama_structs.importers.shared.safe_files import refused
 from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideRecord
+from mama_structs.importers.shared.safe_files import refused
+from mama_structs.importers.shared.sqlite_copy import CopiedDatabase, copied
 from mama_structs.importers.shared.value_readers import ForeignRow, read_json, read_text, read_time
 
 KIND: Final = "langgraph"

@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 import attrs
 import numpy as np
 
+from mama_structs.importers.mama_v1.migration_plan import BACKFILLED, MARK, PlannedMemory, link_id
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.types.engine import Filter, Matches, Reader, Vectors
 from mama_structs.memory.save.automatic_links import CLOSE_IN_TIME, RELATED, Nearest, gather, probabilities
+from mama_structs.memory.types.engine import Filter, Matches, Reader, Vectors
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds
 from mama_structs.settings import LinkingPolicy
-from mama_structs.importers.mama_v1.migration_plan import BACKFILLED, MARK, PlannedMemory, link_id
 
 # Back-filled links that begin or end at one memory, at the most.
 _MOST: Final = 8

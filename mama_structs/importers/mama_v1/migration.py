@@ -26,6 +26,21 @@ import msgspec
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import in_own_thread
 from mama_structs.errors import MigrationError
+from mama_structs.importers.mama_v1.link_backfill import BackFill, LikelyPair
+from mama_structs.importers.mama_v1.migration_plan import (
+    BACKFILLED,
+    MARK,
+    OLD,
+    MigrationPlan,
+    PlannedMemory,
+    future,
+    plan_of,
+    rows_left_out,
+    tables_of,
+)
+from mama_structs.importers.mama_v1.migration_report import MigrationReport, OddRow, RollbackReport, some
+from mama_structs.importers.mama_v1.old_database import DECISIONS, EDGES, OldDatabase, read_old
+from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.codec import Entry, read_memory, write_entry
 from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, in_turns
 from mama_structs.memory.types.model import (
@@ -39,23 +54,8 @@ from mama_structs.memory.types.model import (
     milliseconds,
 )
 from mama_structs.memory.types.requests import check_file, check_progress
-from mama_structs.memory.upkeep.namespace_services import Shared
-from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.text_analysis import embedded_text
-from mama_structs.importers.mama_v1.link_backfill import BackFill, LikelyPair
-from mama_structs.importers.mama_v1.migration_plan import (
-    BACKFILLED,
-    MARK,
-    OLD,
-    MigrationPlan,
-    PlannedMemory,
-    future,
-    plan_of,
-    rows_left_out,
-    tables_of,
-)
-from mama_structs.importers.mama_v1.old_database import DECISIONS, EDGES, OldDatabase, read_old
-from mama_structs.importers.mama_v1.migration_report import MigrationReport, OddRow, RollbackReport, some
+from mama_structs.memory.upkeep.namespace_services import Shared
 
 T = TypeVar("T")
 NoteState = Literal["begun", "complete", "undone"]

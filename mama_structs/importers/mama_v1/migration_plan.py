@@ -15,6 +15,16 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument, shown
+from mama_structs.importers.mama_v1.migration_report import OddRow, TableCount
+from mama_structs.importers.mama_v1.old_database import (
+    CHECKPOINTS,
+    DECISIONS,
+    EDGES,
+    VECTORS,
+    VERSIONS,
+    OldDatabase,
+    OtherTable,
+)
 from mama_structs.importers.shared.value_readers import ForeignRow, ReadTime, kept, read_json, read_text, read_time
 from mama_structs.memory.types.model import (
     OUTCOME_OF,
@@ -38,8 +48,6 @@ from mama_structs.memory.types.model import (
 from mama_structs.memory.types.relationships import MAX_RELATIONSHIP, normalised
 from mama_structs.memory.types.requests import MAX_TOPIC, check_id
 from mama_structs.memory.types.text_analysis import normalize
-from mama_structs.importers.mama_v1.old_database import CHECKPOINTS, DECISIONS, EDGES, VECTORS, VERSIONS, OldDatabase, OtherTable
-from mama_structs.importers.mama_v1.migration_report import OddRow, TableCount
 
 OLD: Final = "v1_0"
 """Where in a memory's metadata the columns are that this store has no place for."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import MigrationError
-from mama_structs.importers.shared.sqlite_copy import CopiedDatabase, copied, quoted, rowid_of
 from mama_structs.importers.shared.safe_files import refused
+from mama_structs.importers.shared.sqlite_copy import CopiedDatabase, copied, quoted, rowid_of
 from mama_structs.importers.shared.value_readers import ForeignRow
 
 DECISIONS: Final = "decisions"

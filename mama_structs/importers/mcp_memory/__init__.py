@@ -1,0 +1,1 @@
+"""Import of the file of the MCP memory server."""

@@ -13,8 +13,16 @@ from typing import Any, Final
 
 import attrs
 
+from mama_structs.importers.shared.import_model import (
+    OddItem,
+    Outside,
+    OutsideLink,
+    OutsideMemory,
+    digest_of,
+    topic_of,
+    word_of,
+)
 from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, read_bytes, refused
-from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideLink, OutsideMemory, digest_of, topic_of, word_of
 from mama_structs.importers.shared.value_readers import read_json
 
 KIND: Final = "mcp-memory"

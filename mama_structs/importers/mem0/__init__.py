@@ -1,0 +1,1 @@
+"""Import of mem0's vector stores."""

@@ -17,10 +17,10 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.shared.sqlite_copy import MAGIC, CopiedDatabase, copied
-from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, list_files, read_bytes, read_start, refused
-from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideRecord
 from mama_structs.importers.mem0.safe_pickle import Opaque, plain, read_pickle
+from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideRecord
+from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, list_files, read_bytes, read_start, refused
+from mama_structs.importers.shared.sqlite_copy import MAGIC, CopiedDatabase, copied
 from mama_structs.importers.shared.value_readers import ForeignRow, kept, read_json, read_time
 
 KIND: Final = "mem0"

@@ -1,0 +1,1 @@
+"""Code that importers of several sources share."""

@@ -20,18 +20,25 @@ import attrs
 import msgspec
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideLink, OutsideMemory, OutsideRecord, digest_of
+from mama_structs.importers.shared.import_model import (
+    OddItem,
+    Outside,
+    OutsideLink,
+    OutsideMemory,
+    OutsideRecord,
+    digest_of,
+)
 from mama_structs.importers.shared.import_report import ImportReport, ItemCount
+from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.save.automatic_links import Linking
+from mama_structs.memory.save.save_plan import Pace, PreparedSave
 from mama_structs.memory.types.codec import Entry, write_entry
 from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, in_turns
-from mama_structs.memory.save.automatic_links import Linking
 from mama_structs.memory.types.model import LinkType, Memory, slug
-from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.types.record import HostRecord, NewRecord, check_new
 from mama_structs.memory.types.relationships import normalised
 from mama_structs.memory.types.requests import LinkRequest, request_of
-from mama_structs.memory.save.save_plan import Pace, PreparedSave
 from mama_structs.memory.upkeep.namespace_services import Shared
 
 T = TypeVar("T")

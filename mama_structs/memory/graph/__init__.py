@@ -1,0 +1,1 @@
+"""Traversal of the memory graph, its results, and plots."""

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from mama_structs._internal.reprs import COLOURS, needed, short
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.diagrams import between, networkx_of, outcome_of
+from mama_structs.memory.graph.results import Chain
 from mama_structs.memory.types.engine import SYSTEM, LinkTable, Reader
 from mama_structs.memory.types.model import RATES, Link, LinkType, Memory, MemoryType, milliseconds
 from mama_structs.memory.types.requests import check_id, check_limit
-from mama_structs.memory.graph.results import Chain
 
 _TYPES: Final = {
     MemoryType.DECISION: "#3b7dd8",

@@ -10,9 +10,22 @@ from typing import Any, Final, Literal, SupportsIndex, TypeVar, overload
 import attrs
 import numpy as np
 
-from mama_structs._internal.reprs import Seen, Showing, boxed, briefly, counted, entries, entry, heading, line, lines, needed
+from mama_structs._internal.reprs import (
+    Seen,
+    Showing,
+    boxed,
+    briefly,
+    counted,
+    entries,
+    entry,
+    heading,
+    line,
+    lines,
+    needed,
+)
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.graph import diagrams, traversal as graph
+from mama_structs.memory.graph import diagrams
+from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.types.engine import Nodes, Reader
 from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome, with_texts
 

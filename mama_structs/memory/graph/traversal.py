@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._internal.lru import Lru
-from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.save.automatic_links import among
+from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
 from mama_structs.memory.types.model import (
     OUTCOME_OF,
     Link,

@@ -11,10 +11,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.provenance import least_trusted
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
-from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.search import search_plan as search
+from mama_structs.memory.search.search_plan import SearchRequest
 from mama_structs.memory.types.engine import KEY, Filter, NewMemory, Reader, Vectors, Writer, place_of
 from mama_structs.memory.types.model import FormerText, FormerValue, Link, Memory, MemoryType, RecordMetadata
 from mama_structs.memory.types.record import (
@@ -35,7 +35,7 @@ from mama_structs.memory.types.record import (
     place_in,
     unlike_what_was_written,
 )
-from mama_structs.memory.search.search_plan import SearchRequest
+from mama_structs.provenance import least_trusted
 from mama_structs.storage.sqlite_errors import Finding
 
 _NUMBER: Final = 12

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import asked_in_plan
 from mama_structs._internal.offload import measure, run_inline_or_in_thread
-from mama_structs.provenance import Origin
 from mama_structs._internal.telemetry import observed
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.records import record_plans; from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.types.engine import Vectors, Writer, in_turns
-from mama_structs.memory.upkeep.erasure import WAIT, ForgetRequest, forget
-from mama_structs.memory.types.model import CreatedBy, MemoryType
+from mama_structs.memory.graph.results import Results
+from mama_structs.memory.records import record_plans
 from mama_structs.memory.records.record_plans import RecordListing
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.search.search_plan import SearchRequest
+from mama_structs.memory.types.engine import Vectors, Writer, in_turns
+from mama_structs.memory.types.model import CreatedBy, MemoryType
 from mama_structs.memory.types.record import (
     MAX_KEY,
     HostRecord,
@@ -37,10 +38,10 @@ from mama_structs.memory.types.record import (
     check_place,
 )
 from mama_structs.memory.types.requests import check_limit
-from mama_structs.memory.graph.results import Results
-from mama_structs.memory.search.search_plan import SearchRequest
-from mama_structs.memory.upkeep.namespace_services import Shared
 from mama_structs.memory.types.text_analysis import MAX_EMBEDDED
+from mama_structs.memory.upkeep.erasure import WAIT, ForgetRequest, forget
+from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.provenance import Origin
 
 T = TypeVar("T")
 

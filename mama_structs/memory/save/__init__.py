@@ -1,0 +1,1 @@
+"""Planning of a save: automatic links, duplicates, conflicts and updates."""

@@ -19,8 +19,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.types.duplicates import wording
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.types.duplicates import wording
 from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Facts, Filter, Matches, Nodes, Reader
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds, new_link_id
 from mama_structs.memory.types.text_analysis import Analysis, analysed, indexed_text, query_terms

@@ -19,13 +19,13 @@ import attrs
 import numpy as np
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.types.duplicates import has_failed, is_copy, superseded, wording
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.save.automatic_links import LinkCandidates, Unlinked, probabilities
+from mama_structs.memory.types.claims import Meant, all_of, differ
+from mama_structs.memory.types.duplicates import has_failed, is_copy, superseded, wording
 from mama_structs.memory.types.engine import Nodes, Reader
 from mama_structs.memory.types.judge import Verdict
-from mama_structs.memory.save.automatic_links import LinkCandidates, Unlinked, probabilities
 from mama_structs.memory.types.model import SINGULAR, Memory, MemoryType, Noticed, NoticedMemory
-from mama_structs.memory.types.claims import Meant, all_of, differ
 
 # Of the candidates the likeliest are read: none that counts stood behind the fifth.
 _READ: Final = 5

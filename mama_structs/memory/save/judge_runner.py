@@ -11,11 +11,11 @@ import attrs
 
 from mama_structs._internal.event_loop import OneThread, called
 from mama_structs._internal.introspection import is_async_callable
+from mama_structs.memory.save.automatic_links import Linking
+from mama_structs.memory.save.save_plan import PreparedSave, on_the_matter, save
 from mama_structs.memory.types.engine import Reader, Writer
 from mama_structs.memory.types.judge import VERDICTS, Judge, Verdict, check_judge
-from mama_structs.memory.save.automatic_links import Linking
 from mama_structs.memory.types.model import Memory, MemoryType, from_milliseconds
-from mama_structs.memory.save.save_plan import PreparedSave, on_the_matter, save
 
 Save = Callable[[Callable[[Writer], Any]], Awaitable[Any]]
 Read = Callable[[Callable[[Reader], list[Memory]]], Awaitable[list[Memory]]]

@@ -17,13 +17,20 @@ from numpy.typing import NDArray
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import in_own_thread
 from mama_structs._internal.offload import measure, run_inline_or_in_thread
-from mama_structs.provenance import ORIGINS, UNKNOWN_ORIGIN, Origin, Provenance, inserted_texts, least_trusted
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, MemoryNotFound
-from mama_structs.memory.types.duplicates import repeated, standing_copy, wording
 from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.save.automatic_links import (
+    Linking,
+    Unlinked,
+    Usual,
+    automatic_links,
+    candidates_of,
+    terms_ahead,
+)
+from mama_structs.memory.save.conflict_detection import judged_by, noticed, of_the_matter
+from mama_structs.memory.types.duplicates import repeated, standing_copy, wording
 from mama_structs.memory.types.engine import Filter, NewMemory, Nodes, Reader, Vectors, Writer
 from mama_structs.memory.types.judge import Verdict
-from mama_structs.memory.save.automatic_links import Linking, Unlinked, Usual, automatic_links, candidates_of, terms_ahead
 from mama_structs.memory.types.model import (
     IMPLEMENTS,
     MAX_KEPT,
@@ -48,10 +55,10 @@ from mama_structs.memory.types.model import (
     parse_kept,
     said_otherwise,
 )
-from mama_structs.memory.save.conflict_detection import judged_by, noticed, of_the_matter
 from mama_structs.memory.types.relationships import EXAMPLES, known_type, nearest_type, normalised
 from mama_structs.memory.types.requests import LinkRequest, SaveRequest
 from mama_structs.memory.types.text_analysis import embedded_text, embedded_texts
+from mama_structs.provenance import ORIGINS, UNKNOWN_ORIGIN, Origin, Provenance, inserted_texts, least_trusted
 from mama_structs.settings import MemorySettings
 
 FindContent = Callable[[str], tuple[str, str] | tuple[str, str, Provenance] | None]

@@ -7,7 +7,6 @@ from datetime import datetime
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.provenance import Provenance
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.engine import Reader, Vectors, Writer
@@ -24,6 +23,7 @@ from mama_structs.memory.types.model import (
 )
 from mama_structs.memory.types.requests import check_id
 from mama_structs.memory.types.text_analysis import embedded_text
+from mama_structs.provenance import Provenance
 
 
 @attrs.frozen(kw_only=True)

@@ -1,0 +1,1 @@
+"""Planning, scoring and ordering of a search."""

@@ -8,10 +8,10 @@ from datetime import timedelta
 import attrs
 import numpy as np
 
-from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.types.engine import Filter, Reader
 from mama_structs.memory.graph.results import Explanation, Hit, within_chars
+from mama_structs.memory.search import scores as ranking
 from mama_structs.memory.search.search_plan import Gathered, Ranked, SearchRequest, gathered, hits, ranked
+from mama_structs.memory.types.engine import Filter, Reader
 
 
 def explained(reader: Reader, request: SearchRequest, node: int, room: int | None) -> Explanation:

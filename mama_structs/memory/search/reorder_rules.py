@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.types.engine import Nodes
 from mama_structs.memory.search.scores import WEIGHTS, Positions, Values, Weights
+from mama_structs.memory.types.engine import Nodes
 
 _NAMED: Final = 0.8
 """From this strength on a period is in front of all else, nearly as by `ranking.in_period`."""

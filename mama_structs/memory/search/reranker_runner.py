@@ -17,10 +17,10 @@ from mama_structs._internal.event_loop import LoopBound, OneThread, called, to_i
 from mama_structs.errors import RerankingFailed, SessionClosed
 from mama_structs.memory.embedding.chunks import clean
 from mama_structs.memory.embedding.protocol import numbers_in
+from mama_structs.memory.graph.results import Hit, placed
 from mama_structs.memory.search.reorder_rules import Precedence
 from mama_structs.memory.search.scores import Values
 from mama_structs.memory.types.reranker import Reranker, batch_size_of, check_reranker, max_chars_of
-from mama_structs.memory.graph.results import Hit, placed
 from mama_structs.memory.types.text_analysis import embedded_text
 
 _logger: Final = logging.getLogger("mama_structs")

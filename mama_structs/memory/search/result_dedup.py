@@ -17,9 +17,9 @@ from typing import Final
 
 import attrs
 
+from mama_structs.memory.types.claims import Said
 from mama_structs.memory.types.duplicates import wording
 from mama_structs.memory.types.model import SINGULAR, DecisionMetadata, Memory
-from mama_structs.memory.types.claims import Said
 
 COMMON: Final = 0.5
 """The share of the words of the one with fewer that the other one has, too."""

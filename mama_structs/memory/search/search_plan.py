@@ -16,9 +16,15 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.search import scores as ranking; from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.types.duplicates import NO_WORDING, has_failed, wording
 from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.graph.results import Hit, placed
+from mama_structs.memory.graph.traversal import Successors, known_by, only
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.search import scores as ranking
+from mama_structs.memory.search.reorder_rules import Precedence
+from mama_structs.memory.search.result_dedup import Likeness, folded
+from mama_structs.memory.search.scores import SHOWN, WEIGHTS, Bounds, Clues, Positions, Scale, Values, Weights
+from mama_structs.memory.types.duplicates import NO_WORDING, has_failed, wording
 from mama_structs.memory.types.engine import (
     NUMBERS,
     SYSTEM,
@@ -31,12 +37,7 @@ from mama_structs.memory.types.engine import (
     Vectors,
     names_of,
 )
-from mama_structs.memory.search.result_dedup import Likeness, folded
-from mama_structs.memory.graph.traversal import Successors, known_by, only
 from mama_structs.memory.types.model import ORIGINS, LinkType, Memory, MemoryType, milliseconds
-from mama_structs.memory.search.reorder_rules import Precedence
-from mama_structs.memory.search.scores import SHOWN, WEIGHTS, Bounds, Clues, Positions, Scale, Values, Weights
-from mama_structs.memory.graph.results import Hit, placed
 from mama_structs.memory.types.text_analysis import query_terms, scripts_of
 from mama_structs.memory.types.time_expressions import Period, period_in
 

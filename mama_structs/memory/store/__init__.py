@@ -1,0 +1,1 @@
+"""The memory store: its public methods, scopes and extraction."""

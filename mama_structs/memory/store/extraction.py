@@ -25,12 +25,12 @@ from mama_structs._internal.event_loop import called, in_own_thread
 from mama_structs._internal.jsonable import to_jsonable
 from mama_structs._internal.prompt_quoting import quoted
 from mama_structs.errors import InvalidArgument, MamaStructsError
+from mama_structs.memory.save.save_plan import PreparedSave
+from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.duplicates import same_words
 from mama_structs.memory.types.extraction_result import Learned, RefusedRecord
 from mama_structs.memory.types.model import MAX_KEPT, ORIGINS, KeptItem, Memory, Origin, digest_of, least_trusted
 from mama_structs.memory.types.requests import MAX_ID, MAX_TOPIC, request_of
-from mama_structs.memory.save.save_plan import PreparedSave
-from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.text_analysis import query_terms
 
 MOST: Final = 20

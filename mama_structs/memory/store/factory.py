@@ -11,22 +11,22 @@ import attrs
 
 from mama_structs._internal.event_loop import LoopBound
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
+from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.factory import default_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration, Embedder
-from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
-from mama_structs.memory.types.engine import EmbedderRecord, Engines, mismatch
-from mama_structs.memory.upkeep.erasure import EraseTexts, no_texts
-from mama_structs.memory.types.judge import Judge, check_judge
 from mama_structs.memory.save.judge_runner import JudgingService
-from mama_structs.memory.upkeep.maintenance import record_of
-from mama_structs.memory.types.reranker import Reranker, check_reranker
-from mama_structs.memory.search.reranker_runner import RerankingService
 from mama_structs.memory.save.save_plan import FindContent, no_content
-from mama_structs.memory.store.scopes import ScopedMemories, ScopedShared
-from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.memory.search.reranker_runner import RerankingService
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.store.scopes import ScopedMemories, ScopedShared
+from mama_structs.memory.types.engine import EmbedderRecord, Engines, mismatch
+from mama_structs.memory.types.judge import Judge, check_judge
+from mama_structs.memory.types.reranker import Reranker, check_reranker
+from mama_structs.memory.upkeep.erasure import EraseTexts, no_texts
+from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.upkeep.namespace_services import Shared
 from mama_structs.settings import MemorySettings
 
 

@@ -17,14 +17,38 @@ from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import from_model
-from mama_structs.provenance import ORIGINS, Origin, inserted_texts, is_tool_call, least_trusted
 from mama_structs._internal.reprs import Figures
 from mama_structs._internal.telemetry import observed
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError
-from mama_structs.memory.upkeep import erasure as forgetting, maintenance, jsonl_transfer as transfer; from mama_structs.memory.graph import traversal as graph, results; from mama_structs.memory.records import record_plans; from mama_structs.memory.types import requests; from mama_structs.memory.save import save_plan as saving; from mama_structs.memory.search import search_plan as search
-from mama_structs.memory.save.text_update import Correction
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
 from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
+from mama_structs.memory.graph import results
+from mama_structs.memory.graph import traversal as graph
+from mama_structs.memory.graph.plot import MemoryPlots
+from mama_structs.memory.graph.results import (
+    Chain,
+    Evidence,
+    Explanation,
+    Forgotten,
+    Hit,
+    Imported,
+    OutcomeWord,
+    Reached,
+    RelationshipWord,
+    Results,
+    Similar,
+    Surroundings,
+)
+from mama_structs.memory.records import record_plans
+from mama_structs.memory.records.record_store import RecordStore
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.save.save_plan import AT_ONCE, FindContent, PreparedSave
+from mama_structs.memory.save.text_update import Correction
+from mama_structs.memory.search import search_plan as search
+from mama_structs.memory.search.explanation import explained
+from mama_structs.memory.search.scores import SHOWN, Bounds
+from mama_structs.memory.search.search_plan import SearchRequest, Superseded
+from mama_structs.memory.types import requests
 from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
@@ -35,8 +59,6 @@ from mama_structs.memory.types.engine import (
     in_pages,
     nfc,
 )
-from mama_structs.memory.search.explanation import explained
-from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.memory.types.model import (
     CREATORS,
     OUTCOME_OF,
@@ -54,30 +76,16 @@ from mama_structs.memory.types.model import (
     parse_kept,
     with_texts,
 )
-from mama_structs.memory.graph.plot import MemoryPlots
-from mama_structs.memory.search.scores import SHOWN, Bounds
-from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.types.relationships import near_synonyms, normalised
 from mama_structs.memory.types.requests import OnDuplicate, check_filter, check_id, check_limit, check_progress
 from mama_structs.memory.types.reranker import Reranker
-from mama_structs.memory.graph.results import (
-    Chain,
-    Evidence,
-    Explanation,
-    Forgotten,
-    Hit,
-    Imported,
-    OutcomeWord,
-    Reached,
-    RelationshipWord,
-    Results,
-    Similar,
-    Surroundings,
-)
-from mama_structs.memory.save.save_plan import AT_ONCE, FindContent, PreparedSave
-from mama_structs.memory.search.search_plan import SearchRequest, Superseded
-from mama_structs.memory.upkeep.namespace_services import Shared
 from mama_structs.memory.types.text_analysis import embedded_text
+from mama_structs.memory.upkeep import erasure as forgetting
+from mama_structs.memory.upkeep import jsonl_transfer as transfer
+from mama_structs.memory.upkeep import maintenance
+from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.provenance import ORIGINS, Origin, inserted_texts, is_tool_call, least_trusted
 from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")

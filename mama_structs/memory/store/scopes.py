@@ -14,15 +14,15 @@ from typing import Any, NoReturn, TypeVar
 import attrs
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
-from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.embedding.protocol import Vectors
+from mama_structs.memory.graph.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
+from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import EmbedderRecord, Filter, Reader, Writer
 from mama_structs.memory.types.model import Link, Memory, is_id
 from mama_structs.memory.types.requests import SaveRequest, check_limit
-from mama_structs.memory.graph.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
-from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
 from mama_structs.memory.upkeep.namespace_services import Shared
-from mama_structs.memory.store.memory_store import MemoryStore
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Values, requests and the engine protocol of memories."""

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.types.duplicates import wording
 from mama_structs.memory.embedding.protocol import are_unit
+from mama_structs.memory.types.duplicates import wording
 from mama_structs.memory.types.engine import Vectors, ends_at
 from mama_structs.memory.types.model import (
     METADATA,

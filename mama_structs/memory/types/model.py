@@ -14,11 +14,12 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from mama_structs._internal.reprs import Seen, Showing, briefly, listed
+
 # Part of this module's names, and defined where refs can use them, too.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
 from mama_structs.provenance import Origin as Origin  # noqa: PLC0414 - exported
 from mama_structs.provenance import least_trusted as least_trusted  # noqa: PLC0414 - exported
-from mama_structs._internal.reprs import Seen, Showing, briefly, listed
 
 CreatedBy = Literal["user", "system", "llm"]
 """Who made a memory or link: the host's user, this package, or a model."""

@@ -14,7 +14,6 @@ import attrs
 import msgspec
 
 from mama_structs._internal import validation as _check
-from mama_structs.provenance import inserted_texts, least_trusted
 from mama_structs._internal.reprs import Seen, Showing, briefly
 from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.memory.types.engine import KEY, Vectors, place_of
@@ -30,6 +29,7 @@ from mama_structs.memory.types.model import (
     RecordMetadata,
     slug,
 )
+from mama_structs.provenance import inserted_texts, least_trusted
 
 Place = tuple[tuple[str, ...], str]
 """Labels and key of a record."""

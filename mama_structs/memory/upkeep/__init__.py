@@ -1,0 +1,1 @@
+"""Erasure, export, copies and services of a namespace."""

@@ -21,9 +21,20 @@ import numpy as np
 
 from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.graph.results import Forgotten
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.codec import MemoryRecord, memory_of, record_of
-from mama_structs.memory.types.engine import SYSTEM, Direction, Engine, Filter, Progress, Reader, Writer, in_pages, in_turns
+from mama_structs.memory.types.engine import (
+    SYSTEM,
+    Direction,
+    Engine,
+    Filter,
+    Progress,
+    Reader,
+    Writer,
+    in_pages,
+    in_turns,
+)
 from mama_structs.memory.types.model import (
     OUTCOME_OF,
     SUPERSEDES,
@@ -37,7 +48,6 @@ from mama_structs.memory.types.model import (
     parse_kept,
 )
 from mama_structs.memory.types.requests import LinkRequest, check_id, check_ids, check_topic
-from mama_structs.memory.graph.results import Forgotten
 
 WAIT: Final = 2.0
 """Seconds to wait for others that read what is to leave the disk; then it is left to the next chance."""

@@ -31,12 +31,13 @@ from numpy.typing import NDArray
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
-from mama_structs.memory.types import codec; from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.types.codec import MemoryRecord, memory_of, vectors_to_bytes
-from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
 from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
+from mama_structs.memory.graph.results import Imported
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.types import codec
+from mama_structs.memory.types.codec import MemoryRecord, memory_of, vectors_to_bytes
 from mama_structs.memory.types.engine import EmbedderRecord, Engine, Filter, Reader, Writer, in_turns
-from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.memory.types.model import (
     MAX_KEPT,
     METADATA,
@@ -58,7 +59,7 @@ from mama_structs.memory.types.model import (
 )
 from mama_structs.memory.types.record import check_kept, name_of, of_memory
 from mama_structs.memory.types.requests import check_namespace
-from mama_structs.memory.graph.results import Imported
+from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.storage.files import DraftFile
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.embedding.batch_service import EmbeddingService
+from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
+from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.engine import (
     NUMBERS,
     SYSTEM,

@@ -14,17 +14,17 @@ import attrs
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import LoopBound
 from mama_structs.errors import SessionClosed
-from mama_structs.memory.upkeep import erasure as forgetting
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.types.engine import EmbedderRecord, Engine, Reader, Writer, mismatch
-from mama_structs.memory.upkeep.erasure import EraseTexts
-from mama_structs.memory.graph.traversal import TraversalCache
-from mama_structs.memory.save.judge_runner import JudgingService
-from mama_structs.memory.save.automatic_links import Linking
-from mama_structs.memory.upkeep.maintenance import record_of
-from mama_structs.memory.types.model import from_milliseconds
-from mama_structs.memory.search.reranker_runner import RerankingService
 from mama_structs.memory.graph.results import Reached
+from mama_structs.memory.graph.traversal import TraversalCache
+from mama_structs.memory.save.automatic_links import Linking
+from mama_structs.memory.save.judge_runner import JudgingService
+from mama_structs.memory.search.reranker_runner import RerankingService
+from mama_structs.memory.types.engine import EmbedderRecord, Engine, Reader, Writer, mismatch
+from mama_structs.memory.types.model import from_milliseconds
+from mama_structs.memory.upkeep import erasure as forgetting
+from mama_structs.memory.upkeep.erasure import EraseTexts
+from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.settings import MemorySettings
 
 T = TypeVar("T")

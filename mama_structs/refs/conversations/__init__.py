@@ -1,0 +1,1 @@
+"""Conversations: their rows, their log, and the log of recalled facts."""

@@ -32,10 +32,10 @@ import msgspec
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.offload import Load, run_inline_or_in_thread
+from mama_structs.errors import InvalidArgument, StoreDamaged, shown
 from mama_structs.provenance import UNKNOWN_ORIGIN
 from mama_structs.refs.store.entries import DamagedEntry, DeletedEntry, Descriptor, Entries, Entry, Ref
 from mama_structs.refs.store.text import TEXT, Content
-from mama_structs.errors import InvalidArgument, StoreDamaged, shown
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.sealed_rows import Change, New, PreparedChanges, Rows, Snapshot
 from mama_structs.storage.sealed_rows import Damaged as DamagedRow

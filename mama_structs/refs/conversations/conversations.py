@@ -15,6 +15,7 @@ from typing import Final, cast
 
 import msgspec
 
+from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.refs.conversations.conversation_log import (
     DEBT,
@@ -31,7 +32,6 @@ from mama_structs.refs.conversations.conversation_log import (
     load,
     start_of,
 )
-from mama_structs.errors import InvalidArgument, StoreDamaged
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.sealed_rows import Damaged, Rows, Snapshot
 from mama_structs.storage.sqlite_store import RowStorage

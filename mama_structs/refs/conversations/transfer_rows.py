@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from mama_structs.refs.conversations.conversations import starts_in
+from mama_structs.errors import StoreDamaged
 from mama_structs.refs.conversations.conversation_log import (
     CHANGES,
     ENCODER,
@@ -19,7 +19,7 @@ from mama_structs.refs.conversations.conversation_log import (
     start_of,
     texts_of,
 )
-from mama_structs.errors import StoreDamaged
+from mama_structs.refs.conversations.conversations import starts_in
 from mama_structs.storage.sealed_rows import Damaged, Snapshot
 
 LAX: Final = ("used/", "told/")

@@ -1,0 +1,1 @@
+"""Parser of ref tags in model output, and content types."""

@@ -35,8 +35,8 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs._internal.reprs import briefly
-from mama_structs.refs.markup.fences import INDENT, LONGEST_RUN, REACH, SHORTEST_FENCE, Fence
 from mama_structs.errors import InvalidArgument, SessionClosed
+from mama_structs.refs.markup.fences import INDENT, LONGEST_RUN, REACH, SHORTEST_FENCE, Fence
 
 MAX_TAG: Final = 512
 MAX_DEPTH: Final = 64

@@ -18,8 +18,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._internal.prompt_quoting import without_recalled
-from mama_structs.refs.messages.media import media_in
 from mama_structs.errors import InvalidArgument, shown
+from mama_structs.refs.messages.media import media_in
 
 _TEXT_BLOCKS: Final = frozenset({"text", "output_text"})
 _USER_TEXT_BLOCKS: Final = frozenset({"text", "input_text"})

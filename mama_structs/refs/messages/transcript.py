@@ -11,8 +11,8 @@ import attrs
 
 from mama_structs._internal.jsonable import to_jsonable
 from mama_structs._internal.prompt_quoting import without_recalled
-from mama_structs.refs.messages.provider_messages import field, said_by_model, said_by_user
 from mama_structs.errors import InvalidArgument, MamaStructsError, shown
+from mama_structs.refs.messages.provider_messages import field, said_by_model, said_by_user
 
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
 _TOOLS: Final = frozenset({"tool", "function", "ToolMessage", "FunctionMessage", "tool_call_output_item"})

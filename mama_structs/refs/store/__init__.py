@@ -1,0 +1,1 @@
+"""The ref store: handles, text, editing, truncation and export."""

@@ -8,14 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from mama_structs._internal.event_loop import call_progress, find_session, no_session
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.control_flow import is_framework_result
+from mama_structs._internal.event_loop import call_progress, find_session, no_session
 from mama_structs._internal.introspection import awaited, called_by, disguise, name_of
 from mama_structs._internal.offload import measure
 from mama_structs._internal.telemetry import raised
-from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError, WrongLoop, shown
+from mama_structs.refs.store.ref_store import RefStore
 
 _log = logging.getLogger("mama_structs")
 

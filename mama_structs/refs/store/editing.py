@@ -10,11 +10,11 @@ from typing import Final
 
 import attrs
 
-from mama_structs.provenance import Provenance
-from mama_structs.refs.store.entries import Entry, Ref
-from mama_structs.refs.markup.fences import enclosed
-from mama_structs.refs.store.text import Content
 from mama_structs.errors import InvalidParameter
+from mama_structs.provenance import Provenance
+from mama_structs.refs.markup.fences import enclosed
+from mama_structs.refs.store.entries import Entry, Ref
+from mama_structs.refs.store.text import Content
 
 # What line mode writes before each line that it shows.
 _NUMBERED: Final = re.compile(r"[ \t]*[0-9]+\t")

@@ -12,12 +12,12 @@ from typing import Final, Self, TypeVar
 
 import attrs
 
-from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance
 from mama_structs._internal.reprs import Seen, Showing, counted
+from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, InvalidParameter, QuotaExceeded, shown
+from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance
 from mama_structs.refs.markup.content_types import Category
 from mama_structs.refs.markup.parser import ref_id_in
 from mama_structs.refs.store.text import TEXT, Content
-from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, InvalidParameter, QuotaExceeded, shown
 from mama_structs.settings import DescriptorSettings
 
 K = TypeVar("K")

@@ -28,7 +28,6 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs.refs.store.text import printed
 from mama_structs.errors import (
     DescriptorError,
     DiskFull,
@@ -41,6 +40,7 @@ from mama_structs.errors import (
     PathDenied,
     shown,
 )
+from mama_structs.refs.store.text import printed
 from mama_structs.storage.files import NewFile
 
 try:

@@ -9,9 +9,9 @@ from typing import Final
 import attrs
 
 from mama_structs._internal.budget import Budget
-from mama_structs.refs.store.ref_collector import Ingested
-from mama_structs.refs.messages.provider_messages import said_by_model
 from mama_structs.refs.markup.parser import Diagnostic
+from mama_structs.refs.messages.provider_messages import said_by_model
+from mama_structs.refs.store.ref_collector import Ingested
 
 # Messages that may be observed again: by an adapter, after the host has done so or before.
 _MESSAGES: Final = 8

@@ -12,10 +12,10 @@ import attrs
 
 from mama_structs._internal.offload import SYNC_CHARS, SYNC_REFS, Load, check_inline, measure
 from mama_structs._internal.reprs import briefly
-from mama_structs.refs.store.entries import Ref
-from mama_structs.refs.messages.provider_messages import DeltaReader, describe_item, may_be_chunk, said_by_model
-from mama_structs.refs.markup.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, ref_id_in
 from mama_structs.errors import InvalidArgument, SessionClosed
+from mama_structs.refs.markup.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, ref_id_in
+from mama_structs.refs.messages.provider_messages import DeltaReader, describe_item, may_be_chunk, said_by_model
+from mama_structs.refs.store.entries import Ref
 
 _log = logging.getLogger("mama_structs")
 

@@ -13,24 +13,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar, cast, get_args
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import LoopBound, in_own_thread
 from mama_structs._internal.budget import Budget
+from mama_structs._internal.event_loop import LoopBound, in_own_thread
 from mama_structs._internal.offload import SYNC_CHARS, SYNC_ITEMS, Load, check_inline, measure
-from mama_structs.provenance import ORIGINS, Origin, Provenance, inserted_texts
 from mama_structs._internal.reprs import boxed, counted, entries, heading
-from mama_structs.refs.store.drafts import DraftLog, Log, WriterLock
-from mama_structs.refs.store.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
-from mama_structs.refs.store.export import ExportMode, FileOrder, FileResult, export
-from mama_structs.refs.markup.fences import fenced_blocks
-from mama_structs.refs.markup.content_types import Category, Suggestion, category_of, suggest
-from mama_structs.refs.store.ref_collector import Collected, Collector, Ingested, RefStream, check_refs, mentioned
-from mama_structs.refs.messages.provider_messages import said_by_model
-from mama_structs.refs.markup.parser import ID_RULE, IN_CODE, MENTIONED, Diagnostic, DiagnosticKind, ref_id_in
-from mama_structs.refs.store.render import Rendering, instructions
-from mama_structs.refs.store.editing import Revision, appended, asks_to_append, difference, edited, is_same
-from mama_structs.refs.store.text_search import SearchResult, TextSearch, search
-from mama_structs.refs.store.text import Content, Excerpt, Mode, read
-from mama_structs.refs.store.result_truncation import OwnShareOf, Shelf, Wrapping
 from mama_structs.errors import (
     InvalidArgument,
     InvalidHandle,
@@ -41,6 +27,20 @@ from mama_structs.errors import (
     WrongLoop,
     shown,
 )
+from mama_structs.provenance import ORIGINS, Origin, Provenance, inserted_texts
+from mama_structs.refs.markup.content_types import Category, Suggestion, category_of, suggest
+from mama_structs.refs.markup.fences import fenced_blocks
+from mama_structs.refs.markup.parser import ID_RULE, IN_CODE, MENTIONED, Diagnostic, DiagnosticKind, ref_id_in
+from mama_structs.refs.messages.provider_messages import said_by_model
+from mama_structs.refs.store.drafts import DraftLog, Log, WriterLock
+from mama_structs.refs.store.editing import Revision, appended, asks_to_append, difference, edited, is_same
+from mama_structs.refs.store.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
+from mama_structs.refs.store.export import ExportMode, FileOrder, FileResult, export
+from mama_structs.refs.store.ref_collector import Collected, Collector, Ingested, RefStream, check_refs, mentioned
+from mama_structs.refs.store.render import Rendering, instructions
+from mama_structs.refs.store.result_truncation import OwnShareOf, Shelf, Wrapping
+from mama_structs.refs.store.text import Content, Excerpt, Mode, read
+from mama_structs.refs.store.text_search import SearchResult, TextSearch, search
 from mama_structs.settings import AnswerSettings, DescriptorSettings, answers_budget
 
 _CATEGORIES: Final = get_args(Category)

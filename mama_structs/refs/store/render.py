@@ -23,12 +23,12 @@ import attrs
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.prompt_quoting import UNSEEN
 from mama_structs._internal.reprs import counted
+from mama_structs.errors import MamaStructsError
+from mama_structs.refs.markup.parser import ID_RULE
 from mama_structs.refs.store.entries import Descriptor, Entry, Ref
 from mama_structs.refs.store.export import FileResult
-from mama_structs.refs.markup.parser import ID_RULE
-from mama_structs.refs.store.text_search import Match, SearchResult
 from mama_structs.refs.store.text import Excerpt, Preview
-from mama_structs.errors import MamaStructsError
+from mama_structs.refs.store.text_search import Match, SearchResult
 from mama_structs.settings import DescriptorSettings
 
 # U+0085 is a line break, and the last ones have no place in XML 1.0 or in UTF-8.

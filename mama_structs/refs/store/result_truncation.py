@@ -11,9 +11,11 @@ import attrs
 
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.jsonable import json_text, json_text_in_pieces, to_jsonable
-from mama_structs.refs.store.entries import Descriptor
+from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded
 from mama_structs.refs.messages.media import media_in
 from mama_structs.refs.messages.provider_messages import are_blocks, block_text, joined_blocks
+from mama_structs.refs.store.entries import Descriptor
+from mama_structs.refs.store.text import Content, Pasted, Preview, preview, split_pasted
 from mama_structs.refs.store.truncation import (
     WHOLE,
     Handles,
@@ -27,8 +29,6 @@ from mama_structs.refs.store.truncation import (
     json_in,
     plan_data,
 )
-from mama_structs.refs.store.text import Content, Pasted, Preview, preview, split_pasted
-from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded
 
 _log = logging.getLogger("mama_structs")
 

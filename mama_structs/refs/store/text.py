@@ -17,8 +17,8 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.refs.markup.fences import Enclosed, enclosed, fenced_blocks
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange, shown
+from mama_structs.refs.markup.fences import Enclosed, enclosed, fenced_blocks
 
 # Four bytes an offset while they suffice, which for a text in memory they nearly always do.
 _SMALL: Final = 2**32

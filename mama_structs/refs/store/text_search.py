@@ -26,8 +26,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._internal.event_loop import in_own_thread
-from mama_structs.refs.store.text import Content, Pages, Span, printed
 from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout, shown
+from mama_structs.refs.store.text import Content, Pages, Span, printed
 
 MAX_QUERY: Final = 1_000
 MAX_LIMIT: Final = 1_000

@@ -1,0 +1,1 @@
+"""Rows, leases and migrations on a PostgreSQL server."""

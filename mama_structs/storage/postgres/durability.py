@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.postgres.pool import SCHEMA, Connection
+from mama_structs.storage.sqlite_errors import Finding
 
 # Asked in a reading transaction, so synchronous_commit is that of the user, the database or the server.
 _SETTINGS: Final = """

@@ -731,7 +731,8 @@ def _needed() -> tuple[Any, Any, Any]:
     try:
         import asyncpg  # noqa: PLC0415 - see above
 
-        from mama_structs.storage.postgres import schema_migrations as migrating, errors as server_failures  # noqa: PLC0415 - see above
+        from mama_structs.storage.postgres import errors as server_failures
+        from mama_structs.storage.postgres import schema_migrations as migrating  # noqa: PLC0415 - see above
     except ImportError as error:
         raise StoreError(
             "a memory on PostgreSQL needs the package asyncpg", hint='pip install "mama-structs[postgres]"'

@@ -14,8 +14,8 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError
 from mama_structs.storage.postgres.durability import check_durability
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.postgres.leases import Leases
+from mama_structs.storage.postgres.pool import ACROSS, Connection, Server
 from mama_structs.storage.sealed_rows import (
     SEAL_BYTES,
     Change,
@@ -29,7 +29,7 @@ from mama_structs.storage.sealed_rows import (
     seal,
     unseal,
 )
-from mama_structs.storage.postgres.pool import ACROSS, Connection, Server
+from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.sqlite_store import WAIT, RowStorage, outcome
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""A fake Structs node with a generated world."""

@@ -9,13 +9,13 @@ import attrs
 import numpy as np
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.types.codec import Entry, indexed_terms
+from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered, own_number, read_change, read_dead
 from mama_structs.memory.engines.local.views.memory_table import TYPE_INDEX
 from mama_structs.memory.engines.local.views.view_set import Indexes
-from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered, own_number, read_change, read_dead
+from mama_structs.memory.types.codec import Entry, indexed_terms
 from mama_structs.memory.types.model import digests_in, is_digest, milliseconds
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.sealed_rows import Damaged, Snapshot
+from mama_structs.storage.sqlite_errors import Finding
 
 # Characters of kept texts that are looked at in one go.
 _AT_ONCE: Final = 2**20

@@ -18,20 +18,9 @@ import attrs
 from mama_structs._internal.refcount import Registry
 from mama_structs._internal.telemetry import raised
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
-from mama_structs.memory.types.codec import RecentChanges
+from mama_structs.memory.engines.local.change_watermark import Witness
 from mama_structs.memory.engines.local.consistency_check import Inspection
 from mama_structs.memory.engines.local.erasure import finish_erasing, folder_of
-from mama_structs.memory.engines.local.views.view_set import (
-    UNUSABLE,
-    Derivation,
-    Indexes,
-    LoadedIndexes,
-    changes_since,
-    load_views,
-    replay,
-    snapshot_parts,
-)
-from mama_structs.memory.engines.local.plans import JournalReader, JournalWriter
 from mama_structs.memory.engines.local.journal_rows import (
     ChangeRow,
     Head,
@@ -43,13 +32,24 @@ from mama_structs.memory.engines.local.journal_rows import (
     own_numbers,
     read_head,
 )
+from mama_structs.memory.engines.local.plans import JournalReader, JournalWriter
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore, ViewLost
-from mama_structs.memory.engines.local.change_watermark import Witness
+from mama_structs.memory.engines.local.views.view_set import (
+    UNUSABLE,
+    Derivation,
+    Indexes,
+    LoadedIndexes,
+    changes_since,
+    load_views,
+    replay,
+    snapshot_parts,
+)
+from mama_structs.memory.types.codec import RecentChanges
 from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.connection import ERASING
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.sealed_rows import Rows, Snapshot
+from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.sqlite_store import Storage, again, outcome
 
 T = TypeVar("T")

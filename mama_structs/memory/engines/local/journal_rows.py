@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from mama_structs.errors import StoreDamaged, StoreError
-from mama_structs.memory.types.codec import Entry, read_entry, read_memory, vectors_from_bytes, wrong_with
 from mama_structs.memory.embedding.protocol import are_unit
+from mama_structs.memory.types.codec import Entry, read_entry, read_memory, vectors_from_bytes, wrong_with
 from mama_structs.memory.types.engine import EmbedderRecord, Vectors
 from mama_structs.memory.types.model import Memory, digest_of
 from mama_structs.storage.sealed_rows import Damaged, Snapshot

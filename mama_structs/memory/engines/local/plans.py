@@ -12,10 +12,10 @@ import attrs
 import numpy as np
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.types.codec import Entry, RecentChanges, check_vectors, vectors_to_bytes, write_entry
 from mama_structs.memory.engines.local.erasure import erasing_key
-from mama_structs.memory.engines.local.views.view_set import Indexes
 from mama_structs.memory.engines.local.journal_rows import ChangeRow, DeadRow, RowPlaces, encode, numbered, own_numbers
+from mama_structs.memory.engines.local.views.view_set import Indexes
+from mama_structs.memory.types.codec import Entry, RecentChanges, check_vectors, vectors_to_bytes, write_entry
 from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,

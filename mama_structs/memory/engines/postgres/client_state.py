@@ -8,9 +8,9 @@ from typing import Final
 
 import attrs
 
+from mama_structs.memory.engines.postgres.queries import HnswIndex
 from mama_structs.memory.types.codec import RecentChanges
 from mama_structs.memory.types.engine import Vectors
-from mama_structs.memory.engines.postgres.queries import HnswIndex
 
 # A transaction is not behind another one by so many changes.
 _PUT_BACK: Final = 1_000

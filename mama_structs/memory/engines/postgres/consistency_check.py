@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.types.codec import indexed_terms
 from mama_structs.memory.embedding.protocol import are_unit
-from mama_structs.memory.types.engine import Reader, Writer, names_of
-from mama_structs.memory.types.model import Memory, digests_in
 from mama_structs.memory.engines.postgres.queries import read, stored
 from mama_structs.memory.engines.postgres.reader import PostgresReader, counted, length_of
 from mama_structs.memory.engines.postgres.writer import PostgresWriter, row_of
+from mama_structs.memory.types.codec import indexed_terms
+from mama_structs.memory.types.engine import Reader, Writer, names_of
+from mama_structs.memory.types.model import Memory, digests_in
 from mama_structs.storage.sqlite_errors import Finding
 
 _PAGE: Final = 100

@@ -9,17 +9,17 @@ from typing import Any, Final, TypeVar, cast
 
 from mama_structs._internal.refcount import Registry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
-from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
-from mama_structs.memory.types.model import MemoryType
-from mama_structs.memory.engines.postgres.consistency_check import ServerInspection
 from mama_structs.memory.engines.postgres.client_state import HostKnowledge
+from mama_structs.memory.engines.postgres.consistency_check import ServerInspection
 from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, check_dimensions
 from mama_structs.memory.engines.postgres.reader import NamespaceHead, PostgresReader, read_embedder
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
+from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
+from mama_structs.memory.types.model import MemoryType
 from mama_structs.memory.types.text_analysis import ANALYSIS
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.postgres.pool import ACROSS, Connection, Server
+from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 

@@ -24,12 +24,12 @@ import attrs
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy
 from mama_structs.memory.embedding.protocol import are_unit
-from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.engines.postgres.queries import HnswIndex, index_name, index_prefix, key_of
 from mama_structs.memory.engines.postgres.reader import NamespaceHead, PostgresReader
+from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.postgres.pool import SCHEMA, Server
+from mama_structs.storage.sqlite_errors import Finding
 
 # What pgvector can keep, and what it can index: https://github.com/pgvector/pgvector#hnsw
 _STORED: Final = 16_000

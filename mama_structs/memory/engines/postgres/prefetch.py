@@ -10,8 +10,6 @@ from typing import Protocol
 import attrs
 import numpy as np
 
-from mama_structs.memory.types.engine import Direction, Filter, Nodes, Query, Vectors
-from mama_structs.memory.types.model import LinkType
 from mama_structs.memory.engines.postgres.queries import (
     ENDS,
     Alike,
@@ -23,6 +21,8 @@ from mama_structs.memory.engines.postgres.queries import (
     Window,
     Words,
 )
+from mama_structs.memory.types.engine import Direction, Filter, Nodes, Query, Vectors
+from mama_structs.memory.types.model import LinkType
 from mama_structs.memory.types.text_analysis import terms_of
 
 

@@ -16,6 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
+from mama_structs.memory.engines.postgres import queries as questions
+from mama_structs.memory.engines.postgres.client_state import HostKnowledge, KeptSample
+from mama_structs.memory.engines.postgres.prefetch import AskedAhead, is_followed, listed_nodes
+from mama_structs.memory.engines.postgres.queries import (
+    ENDS,
+    After,
+    Alike,
+    Along,
+    Count,
+    Named,
+    Nearest,
+    NodeQuestion,
+    SentVector,
+    Statement,
+    Wanted,
+    Window,
+    Words,
+    index_name,
+    key_of,
+)
+from mama_structs.memory.save.automatic_links import topic_terms
 from mama_structs.memory.types.codec import K1, LONGEST, MOST_PARTS, SPARE, UNIT, read_memory, wrong_with
 from mama_structs.memory.types.duplicates import NO_WORDING
 from mama_structs.memory.types.engine import (
@@ -36,28 +57,7 @@ from mama_structs.memory.types.engine import (
     nfc,
     sampled,
 )
-from mama_structs.memory.save.automatic_links import topic_terms
 from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, digest_of
-from mama_structs.memory.engines.postgres import queries as questions
-from mama_structs.memory.engines.postgres.prefetch import AskedAhead, is_followed, listed_nodes
-from mama_structs.memory.engines.postgres.client_state import HostKnowledge, KeptSample
-from mama_structs.memory.engines.postgres.queries import (
-    ENDS,
-    After,
-    Alike,
-    Along,
-    Count,
-    Named,
-    Nearest,
-    NodeQuestion,
-    SentVector,
-    Statement,
-    Wanted,
-    Window,
-    Words,
-    index_name,
-    key_of,
-)
 from mama_structs.memory.types.text_analysis import ANALYSIS, terms_of
 from mama_structs.storage.postgres.pool import Connection
 

@@ -12,10 +12,6 @@ import attrs
 import msgspec
 import numpy as np
 
-from mama_structs.memory.types.codec import Entry, check_vectors, indexed_terms, told_by, write_entry
-from mama_structs.memory.types.engine import NUMBERS, EmbedderRecord, NewMemory, Nodes, Vectors, Writer, names_of, nfc
-from mama_structs.memory.save.automatic_links import topic_terms
-from mama_structs.memory.types.model import CREATORS, Link, Memory, MemoryType, digests_in, milliseconds
 from mama_structs.memory.engines.postgres.client_state import HostKnowledge, KeptSample
 from mama_structs.memory.engines.postgres.queries import (
     NodeQuestion,
@@ -28,6 +24,10 @@ from mama_structs.memory.engines.postgres.queries import (
     written,
 )
 from mama_structs.memory.engines.postgres.reader import LinkRow, PostgresReader, Row, counted, length_of
+from mama_structs.memory.save.automatic_links import topic_terms
+from mama_structs.memory.types.codec import Entry, check_vectors, indexed_terms, told_by, write_entry
+from mama_structs.memory.types.engine import NUMBERS, EmbedderRecord, NewMemory, Nodes, Vectors, Writer, names_of, nfc
+from mama_structs.memory.types.model import CREATORS, Link, Memory, MemoryType, digests_in, milliseconds
 from mama_structs.memory.types.text_analysis import ANALYSIS
 from mama_structs.storage.postgres.pool import Connection
 

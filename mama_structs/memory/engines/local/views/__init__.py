@@ -1,0 +1,1 @@
+"""Indexes derived from the journal: tables, vectors, words and links."""

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
+from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.engines.local.views.hnsw_labels import Mask, NodeLabels
 from mama_structs.memory.engines.local.views.snapshots import LoadedPart, Part
 from mama_structs.memory.engines.local.views.vector_store import Labels, RecentRows, VectorRows, Vectors
-from mama_structs.memory.embedding.protocol import are_unit
 from mama_structs.memory.types.engine import Matches, Nodes, Scores, sampled
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.types.codec import Entry, indexed_terms, told_by
-from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
-from mama_structs.memory.engines.local.views.adjacency import Adjacency
 from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered, own_number, read_change, whole
+from mama_structs.memory.engines.local.views.adjacency import Adjacency
+from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
 from mama_structs.memory.engines.local.views.snapshots import Generation, Part, SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.engines.local.views.word_index import WordIndex
+from mama_structs.memory.types.codec import Entry, indexed_terms, told_by
 from mama_structs.memory.types.engine import Filter, names_of
 from mama_structs.memory.types.model import Link, Memory, MemoryType
 from mama_structs.memory.types.text_analysis import ANALYSIS

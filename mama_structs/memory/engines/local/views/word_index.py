@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.types.codec import K1, LONGEST, MOST_PARTS, SPARE, UNIT
 from mama_structs.memory.engines.local.views.memory_table import Columns, Vocabulary, grown, packed, runs, unpacked
+from mama_structs.memory.types.codec import K1, LONGEST, MOST_PARTS, SPARE, UNIT
 from mama_structs.memory.types.engine import Matches, Nodes, Scores
 
 Whole = NDArray[np.int32]
