@@ -81,10 +81,12 @@ def _at_once(session: nox.Session, *commands: list[str]) -> None:
 
 @nox.session(allow_parallel=True)
 def lint(session: nox.Session) -> None:
-    """Style and formatting."""
-    session.install("ruff==0.17.6")
+    """Style, formatting, import contracts, and wording."""
+    session.install("ruff==0.17.6", "import-linter==2.*")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
+    session.run("lint-imports", env={"PYTHONPATH": str(Path.cwd())})
+    session.run("python", "scripts/check_prose.py")
 
 
 @nox.session(allow_parallel=True)
