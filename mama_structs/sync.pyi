@@ -2,51 +2,51 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from mama_structs._async import LoopBound
-from mama_structs._budget import Budget
-from mama_structs._offload import Load
-from mama_structs._provenance import Origin, Provenance
-from mama_structs.descriptors.conversation_info import ConversationInfo
-from mama_structs.descriptors.drafts import Log
-from mama_structs.descriptors.entries import Descriptor, Entries, Entry, Erasure, Ref, Usage
-from mama_structs.descriptors.export import ExportMode, FileResult
-from mama_structs.descriptors.kinds import Category, Suggestion
-from mama_structs.descriptors.marking import Ingested
-from mama_structs.descriptors.parser import Event
-from mama_structs.descriptors.render import Rendering
-from mama_structs.descriptors.search import SearchResult
-from mama_structs.descriptors.store import HasRefs, T
-from mama_structs.descriptors.text import Excerpt, Mode
-from mama_structs.descriptors.wrapping import OwnShareOf
-from mama_structs.memory.copied import Copied
+from mama_structs._internal.budget import Budget
+from mama_structs._internal.event_loop import LoopBound
+from mama_structs._internal.offload import Load
 from mama_structs.memory.embedding.protocol import Embedder
-from mama_structs.memory.engine import Direction, Progress, Vectors
-from mama_structs.memory.judging import Judge
-from mama_structs.memory.learned import Learned
-from mama_structs.memory.model import CreatedBy, Link, LinkType, Maintained, Memory, MemoryType
-from mama_structs.memory.records import HostRecord, NewRecord, RecordHit, Where
-from mama_structs.memory.requests import OnDuplicate
-from mama_structs.memory.reranking import Reranker
-from mama_structs.memory.results import (Chain, Evidence, Explanation, Forgotten, Hit, Imported, OutcomeWord, Reached,
-    RelationshipWord, Results, Similar, Surroundings)
-from mama_structs.memory.saving import FindContent
-from mama_structs.memory.search import Superseded
+from mama_structs.memory.graph.results import (Chain, Evidence, Explanation, Forgotten, Hit, Imported, OutcomeWord,
+    Reached, RelationshipWord, Results, Similar, Surroundings)
+from mama_structs.memory.save.save_plan import FindContent
+from mama_structs.memory.search.search_plan import Superseded
+from mama_structs.memory.types.copy_report import Copied
+from mama_structs.memory.types.engine import Direction, Progress, Vectors
+from mama_structs.memory.types.extraction_result import Learned
+from mama_structs.memory.types.judge import Judge
+from mama_structs.memory.types.model import CreatedBy, Link, LinkType, Maintained, Memory, MemoryType
+from mama_structs.memory.types.record import HostRecord, NewRecord, RecordHit, Where
+from mama_structs.memory.types.requests import OnDuplicate
+from mama_structs.memory.types.reranker import Reranker
+from mama_structs.provenance import Origin, Provenance
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator
-from mama_structs.references.found import Found
+from mama_structs.references.matches import Found
 from mama_structs.references.options import Kind, ReferenceOptions
-from mama_structs.references.outcomes import ResolverStats
 from mama_structs.references.resolver import AboutEntities
+from mama_structs.references.results import ResolverStats
 from mama_structs.references.schemes import EntitySource, IdScheme
 from mama_structs.references.section import References
-from mama_structs.session import CheckReport
+from mama_structs.refs.conversations.conversation_info import ConversationInfo
+from mama_structs.refs.markup.content_types import Category, Suggestion
+from mama_structs.refs.markup.parser import Event
+from mama_structs.refs.store.drafts import Log
+from mama_structs.refs.store.entries import Descriptor, Entries, Entry, Erasure, Ref, Usage
+from mama_structs.refs.store.export import ExportMode, FileResult
+from mama_structs.refs.store.ref_collector import Ingested
+from mama_structs.refs.store.ref_store import HasRefs, T
+from mama_structs.refs.store.render import Rendering
+from mama_structs.refs.store.result_truncation import OwnShareOf
+from mama_structs.refs.store.text import Excerpt, Mode
+from mama_structs.refs.store.text_search import SearchResult
+from mama_structs.session.session import CheckReport
 from mama_structs.settings import AnswerSettings, DescriptorSettings, ReferenceSettings, Settings
-from mama_structs.storage.failures import Finding
+from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.tools.exposed_tools import ToolView
 from mama_structs.tools.exposure import Exposure
-from mama_structs.tools.names import WireNames
-from mama_structs.tools.passing import Passed
+from mama_structs.tools.pass_by_reference import Passed
 from mama_structs.tools.tool import Tool, ToolSet
-from mama_structs.tools.view import ToolView
+from mama_structs.tools.wire_names import WireNames
 from pathlib import Path
 from typing import Any, Literal, Self
 import os
