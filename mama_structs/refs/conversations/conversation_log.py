@@ -133,7 +133,7 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
     # Omitted for the default namespace, so that earlier versions can read the row. They reject rows with a namespace,
     # because they would resolve the parent in the wrong namespace.
     namespace: str = _DEFAULT
-    parent_namespace: str | None = None  # Set only if it differs from *namespace*, because one of the two was moved.
+    parent_namespace: str | None = None  # Set only if it differs from *namespace*: the parent or the fork was moved.
 
     @property
     def key(self) -> ConversationKey:
@@ -315,7 +315,7 @@ def changes_of(generations: Sequence[Generation]) -> list[_Change]:
 
 
 def lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool, list[Generation]]:
-    """Return whether a conversation has a start row, and its change rows followed by those of its ancestors."""
+    """Return True if a conversation has a start row, and its change rows followed by those of its ancestors."""
     found: list[Generation] = []
     until = math.inf
     seen: set[ConversationKey] = set()
@@ -368,9 +368,9 @@ async def reclaim(storage: RowStorage, namespace: str) -> int:
     """
     Delete the texts of a namespace that are proved unreachable, and return their number.
 
-    In a directory, which shares texts between namespaces, the rows of all namespaces are checked. Nothing is deleted if no
-    deletion is recorded, if a conversation row is unreadable, if the parent of a fork is missing, or if the server may hide
-    rows from this role.
+    In a directory, which shares texts between namespaces, the rows of all namespaces are checked. Nothing is deleted
+    if no deletion is recorded, if a conversation row is unreadable, if the parent of a fork is missing, or if the
+    server may hide rows from this role.
     """
     if DEBT not in await storage.read([DEBT], namespace=namespace):
         return 0

@@ -1,0 +1,1 @@
+"""Parser for ``<ref>`` tags, fenced code blocks and content types."""

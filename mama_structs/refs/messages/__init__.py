@@ -1,0 +1,1 @@
+"""Text extraction from the messages of model providers and frameworks."""

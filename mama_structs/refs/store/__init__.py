@@ -1,0 +1,1 @@
+"""Ref store: handles, entries, pages, search, editing, rendering and file export."""
