@@ -40,9 +40,10 @@ class ConversationInfo:
 
 class Conversations:
     """
-    The conversations of a namespace, most recently used first; a snapshot made by `Session.conversations`.
+    The conversations of a namespace, most recently used first.
 
-    Iteration yields a `ConversationInfo` for each; ``name in conversations`` is True if a conversation has this name.
+    A snapshot made by `Session.conversations`. Iteration yields a `ConversationInfo` for each; ``name in
+    conversations`` is True if a conversation has this name.
     """
 
     def __init__(

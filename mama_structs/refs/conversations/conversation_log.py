@@ -1,13 +1,13 @@
 """
-Stored rows of a conversation: one JSON row per change, tagged by ``op``, and one row per distinct text.
+Stored rows of a conversation: one JSON row per change, and one row per distinct text.
 
 Rows, all in the session's store:
 
 * ``conversations/<part>``: the start row (`StartRecord`); for the part see `ConversationKey`;
-* ``refs/<part>/<number>/<handle>``: a change, numbered from 1. A fork inherits the changes of its parent, up to the
-  number at which it was made;
+* ``refs/<part>/<number>/<handle>``: a change, tagged by ``op`` and numbered from 1. A fork inherits the changes of its
+  parent, up to the number at which it was made;
 * ``texts/<hash>``: a text in UTF-8, or binary content. Conversations share texts: in a directory all conversations, on
-  a server those of one namespace;
+  a server those in the same namespace;
 * ``told/<part>/<hash>``: the recall log, see `recall_log`;
 * ``deleted``: exists while texts may be unreferenced; one row per directory, or one per namespace on a server.
 
@@ -106,7 +106,7 @@ class ConversationKey:
 
 
 def part_of(key: str) -> str | None:
-    """Return the conversation part of a row key, or None if the row does not belong to one conversation."""
+    """Return the conversation part of a row key, or None for a row without one."""
     found = _OWN_ROW.match(key)
     return found["part"] if found else None
 
@@ -123,7 +123,7 @@ class DeleteRecord(_Record, frozen=True, kw_only=True, tag="delete"):
 
 
 class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults=True):
-    """A conversation was started; a fork inherits the changes of *parent* up to number *parent_at*."""
+    """Start of a conversation. A fork inherits *parent*'s changes up to number *parent_at*."""
 
     name: str
     created_at: datetime
@@ -163,7 +163,7 @@ _LATER: Final = {"mime_type": TEXT, "origin": UNKNOWN_ORIGIN, "trust": UNKNOWN_O
 
 
 def _record_type(entry: type[Entry], op: str) -> type[_Record]:
-    """Create the record class of an entry class: the same fields, with *hash* instead of *content*."""
+    """Create the record class of an entry class: its fields, with *hash* for *content*."""
     hints = get_type_hints(entry)
     names = [field.name for field in attrs.fields(entry) if field.name not in {"content", *_LATER}]
     # Omit fields that have their default value, so that an earlier version can read the row.
@@ -207,7 +207,7 @@ Generation = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
 
 @attrs.frozen
 class PreparedPut:
-    """Serialized rows of some changes, and the state of the log from which their numbers continue."""
+    """Serialized rows of some changes, and the log state from which they are numbered."""
 
     changes: PreparedChanges
     last: int
@@ -216,7 +216,11 @@ class PreparedPut:
 
 
 class ConversationLog:
-    """Numbers the changes of one conversation, from *last* on, and enqueues them in the store's write-behind queue."""
+    """
+    Numbers the changes of one conversation and enqueues them in the store's write queue.
+
+    Numbers continue after *last*.
+    """
 
     def __init__(self, storage: RowStorage, key: ConversationKey, *, last: int = 0, started: bool = False) -> None:
         self._storage = storage
@@ -225,7 +229,7 @@ class ConversationLog:
         self.is_started: bool = started
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
-        """Enqueue a stored entry with its text, or a deletion, in one transaction; on an error nothing changes."""
+        """Enqueue an entry with its text, or a deletion, in one transaction, or nothing on error."""
         self.put_prepared(self.prepare([(handle, slot)]))
 
     def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedPut:
@@ -256,7 +260,7 @@ class ConversationLog:
             self._last, self.is_started = prepared.last + prepared.count, True
 
     def tell(self, rows: Mapping[str, Change], at: datetime) -> None:
-        """Enqueue rows of the recall log, keyed by subject hash. A read-only store is left unchanged."""
+        """Enqueue rows of the recall log, keyed by subject hash. Does nothing if read-only."""
         # Recall is a read: rows that cannot be written must not fail the next flush or close.
         if self._storage.is_read_only:
             return
@@ -266,7 +270,7 @@ class ConversationLog:
         self.is_started = True
 
     def fork(self, name: str, at: datetime) -> Self:
-        """Return the log of a new conversation of the namespace that inherits all changes recorded so far."""
+        """Return the log of a new conversation that inherits all changes recorded so far."""
         key = attrs.evolve(self._key, name=name)
         if not self.is_started:
             return type(self)(self._storage, key)
@@ -280,9 +284,9 @@ async def load(
     storage: RowStorage, key: ConversationKey, settings: DescriptorSettings
 ) -> tuple[Entries, ConversationLog]:
     """
-    Return the entries of a locked conversation (none if it is new) and the log that continues it.
+    Return the entries of a locked conversation, and the log that continues it.
 
-    Damaged entries are returned as `DamagedEntry`.
+    A new conversation has no entries. Damaged entries are returned as `DamagedEntry`.
 
     Raises:
         StoreDamaged: The start row of the conversation or of an ancestor cannot be read.
@@ -315,7 +319,13 @@ def changes_of(generations: Sequence[Generation]) -> list[_Change]:
 
 
 def lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool, list[Generation]]:
-    """Return True if a conversation has a start row, and its change rows followed by those of its ancestors."""
+    """
+    Return the change rows of a conversation and its ancestors.
+
+    Returns:
+        True if the conversation has a start row, and the rows: its own first, then those of each ancestor.
+
+    """
     found: list[Generation] = []
     until = math.inf
     seen: set[ConversationKey] = set()
@@ -345,7 +355,7 @@ def begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> Star
 
 
 def texts_of(rows: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the keys of all texts that are referenced in these rows, each with the key of a change."""
+    """Return the keys of all texts that the rows refer to, each with the key of a change."""
     return _KnownChanges.of(rows).reachable()
 
 
@@ -399,7 +409,7 @@ async def reclaim(storage: RowStorage, namespace: str) -> int:
 
 @attrs.frozen
 class _Change:
-    """A parsed change row: the key part of its conversation, number, handle, and the record or its damage."""
+    """A parsed change row. *conversation* is its key part; *record* may be its damage."""
 
     conversation: str
     number: int
@@ -436,7 +446,11 @@ class _Change:
 
 @attrs.frozen
 class _KnownChanges:
-    """All changes of a namespace or directory, by key, and the forks of each conversation with their change numbers."""
+    """
+    All changes of a namespace or directory, by key, and the forks of each conversation.
+
+    Forks are pairs: the key part of the fork, and the number of the last inherited change.
+    """
 
     changes: Mapping[str, _Change]
     forks: Mapping[str, list[tuple[str, int]]]
@@ -464,7 +478,7 @@ class _KnownChanges:
         return cls(changes, forks, has_orphan or any(isinstance(record, DamagedRow) for record in records))
 
     def reachable(self) -> dict[str, str]:
-        """Return the keys of all texts that a conversation still contains, each with the key of a change."""
+        """Return the keys of all texts in use by a conversation, each with the key of a change."""
         deleted = {
             (change.conversation, change.handle): change.number
             for change in self.changes.values()
@@ -478,7 +492,7 @@ class _KnownChanges:
         return found
 
     def _is_held(self, change: _Change, deleted: Mapping[tuple[str, str], int]) -> bool:
-        """Return True if the conversation, or a fork made before the deletion, still contains the change's entry."""
+        """Return True if the conversation, or a fork made before a deletion, contains the entry."""
         waiting = [change.conversation]
         while waiting:
             conversation = waiting.pop()
@@ -517,7 +531,11 @@ def start_of(row: bytes | DamagedRow | None) -> StartRecord | DamagedRow:
 
 
 def change_of(key: str, row: bytes | DamagedRow | None) -> _Change:
-    """Parse a change row. A row with an invalid key, which `RowStorage.check` reports, gets the number 0."""
+    """
+    Parse a change row. A row with an invalid key gets the number 0.
+
+    `RowStorage.check` reports such rows.
+    """
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
         return _Change("", 0, "", DamagedRow("its key is none of ours"))

@@ -1,8 +1,8 @@
 """
-Operations on whole conversations: list, move to another namespace, and delete without affecting forks.
+Operations on whole conversations: list, move to another namespace, and delete.
 
-In addition to the rows of `conversation_log`, a row ``used/<part>`` stores when a conversation with changes was last
-opened or closed.
+None of them affects the contents of forks. In addition to the rows of `conversation_log`, a row ``used/<part>`` stores
+when a conversation with changes was last opened or closed.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
 
 async def assign(storage: RowStorage, source: ConversationKey, target: ConversationKey) -> int:
     """
-    Move a conversation to another namespace in one transaction, and return its number of handles.
+    Move a conversation to another namespace, and return its number of handles.
 
-    Both names must be locked. Forks of the conversation stay in their namespace and keep their contents. If the
-    conversation is itself a fork, it keeps its contents, too. Afterwards no conversation depends on a row or text of
-    another namespace.
+    The move is one transaction; both names must be locked. Forks of the conversation stay in their namespace and keep
+    their contents. If the conversation is itself a fork, it keeps its contents, too. Afterwards no conversation depends
+    on a row or text of another namespace.
     """
     held, known = await load(storage, source, DescriptorSettings())
     if not known.is_started:
@@ -181,7 +181,7 @@ async def assign(storage: RowStorage, source: ConversationKey, target: Conversat
 def _detach_forks(
     rows: Rows, key: ConversationKey, changes: list[tuple[str, bytes | Damaged]], directory: str, *, why: str
 ) -> None:
-    """Copy the inherited changes of a conversation to each of its forks, so that it can be removed."""
+    """Copy the inherited changes of a conversation to its forks, so that it can be removed."""
     forks = [start for start in starts_in(rows) if start.parent_key == key]
     if not forks:
         return
@@ -197,7 +197,7 @@ def _detach_forks(
 
 
 def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> None:
-    """Copy texts to another namespace, unless namespaces share them, and schedule reclaiming of the originals."""
+    """Copy texts to another namespace, unless shared, and schedule cleanup of the originals."""
     if target is rows:
         return
     for name, text in rows.get_many([f"{TEXTS}{digest}" for digest in sorted(map(str, hashes))]).items():
@@ -241,7 +241,7 @@ def starts_in(rows: Snapshot, namespace: str | None = None) -> list[StartRecord]
 
 
 def _used(rows: Snapshot, start: StartRecord) -> datetime | None:
-    """Return when a conversation was last used, or None if a row that stores a time is unreadable."""
+    """Return when a conversation was last used, or None if a time is unreadable."""
     times: list[datetime | None] = [start.created_at]
     last, used = rows.last(start.key.changes), rows.get(start.key.used)
     if last is not None:

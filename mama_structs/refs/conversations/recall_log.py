@@ -1,8 +1,8 @@
 """
-Log of the facts that recall has injected into a conversation, so that each is injected once until it changes.
+Log of the facts that recall has injected into a conversation.
 
-Stored as rows ``told/<part>/<hash of the subject>``, one per fact. Rows contain only hashes, so erased text leaves no
-trace here.
+A fact is injected once until it changes. Stored as rows ``told/<part>/<hash of the subject>``, one per fact. Rows
+contain only hashes, so erased text leaves no trace here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _hash(text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class Fact:
-    """A fact that recall injects: its subject, its current state, and the texts that express it."""
+    """A fact that recall injects: its subject, current state, and the texts that express it."""
 
     about: str
     state: str
@@ -41,7 +41,11 @@ _DECODER = msgspec.json.Decoder(_ToldRow)
 
 @attrs.define(eq=False)
 class Told:
-    """Facts that were recalled into one conversation. Changed rows, keyed by subject hash, are passed to *keep*."""
+    """
+    Facts that were recalled into one conversation.
+
+    Changed rows, keyed by subject hash, are passed to *keep*.
+    """
 
     _keep: Callable[[Mapping[str, Change]], object] = attrs.field(default=lambda _rows: None)
     _rows: dict[str, _ToldRow] = attrs.field(factory=dict, init=False)

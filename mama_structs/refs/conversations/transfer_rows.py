@@ -1,4 +1,4 @@
-"""Selection of the conversation rows that are copied to another store: start rows, changes, texts and recall logs."""
+"""Selection of the conversation rows that are copied to another store."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class _RowsTaken:
 
 
 def _strays(rows: Snapshot) -> list[str]:
-    """Return one line for each damaged start row and for each conversation without a start row."""
+    """Return one line per damaged start row, and per conversation without a start row."""
     starts = {key: start_of(row) for key, row in rows.items(STARTS)}
     bad = {key: start.reason for key, start in starts.items() if isinstance(start, Damaged)}
     lost = [f"{key}: {reason}; all that the conversation holds is left out" for key, reason in bad.items()]

@@ -1,4 +1,4 @@
-"""Classification of contents as code, data or text, and suggested ids for code blocks outside of refs."""
+"""Classification of contents (code, data, text), and suggested ids for code blocks."""
 
 from __future__ import annotations
 
@@ -66,11 +66,12 @@ _ENDS_CODE: Final = (";", "{", "};", "})", "});", "):", "->", "=>")
 
 def category_of(attributes: Mapping[str, str], text: str) -> Category:
     """
-    Return the category of a content, from the attributes of its tag or else from a sample of the text.
+    Return the category of a content, from its tag's attributes or else from a text sample.
 
     Args:
         attributes: The attributes of the tag, with names in lower case.
         text: The content. Only its first 20,000 characters are examined.
+
     """
     for name in _ATTRIBUTES:
         if (category := category_of_word(attributes.get(name, ""))) is not None:
@@ -79,7 +80,7 @@ def category_of(attributes: Mapping[str, str], text: str) -> Category:
 
 
 def category_of_word(word: str) -> Category | None:
-    """Return the category of a language name, MIME type or other keyword, or None if it is unknown."""
+    """Return the category of a language name, MIME type or other keyword, or None if unknown."""
     word = word.strip().lower()[:100]
     if "/" in word:
         main, _, word = word.partition(";")[0].strip().partition("/")
@@ -255,7 +256,7 @@ _AFTER_NAME: Final = re.compile(
 
 @attrs.frozen
 class Suggestion:
-    """A suggested id for a code block outside of refs, and its origin. Positions and lines count from 1."""
+    """A suggested id for a code block outside of refs. Positions and lines count from 1."""
 
     id: str
     category: Category
@@ -282,6 +283,7 @@ def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
     Args:
         text: The complete text.
         taken: Ids that are in use. A suggestion that collides with one, or with an id of the text, gets a number.
+
     """
     unmarked, ids = _outside_refs(text)
     used = {*taken, *ids}
@@ -314,7 +316,7 @@ def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
 
 def _outside_refs(text: str) -> tuple[str, list[str]]:
     """
-    Return the text with all lines that contain part of a ref blanked, and the ids of the refs.
+    Return the text with all lines that a ref touches blanked, and the ids of the refs.
 
     The length of the text is unchanged, so that positions stay valid.
     """
@@ -339,7 +341,7 @@ def _outside_refs(text: str) -> tuple[str, list[str]]:
 
 
 def _blocks_below(text: str) -> Iterator[_BlockBelow]:
-    """Yield each fenced block with the nearest heading above it and the last non-blank line before it."""
+    """Yield each fenced block with the nearest heading and the last text line before it."""
     heading, position, number = "", 0, 1
     for block in fenced_blocks(text):
         number += text.count("\n", position, block.start)
@@ -381,7 +383,11 @@ def _name_for(below: _BlockBelow, language: str | None, category: Category, cont
 
 
 def _file_before(line: str, language: str | None) -> str:
-    """Return the file name that the line before a block contains: in backticks, bold, or alone; or ""."""
+    """
+    Return the file name in the line before a block, or "".
+
+    The name must be in backticks, bold, or the only text of the line.
+    """
     line = line[:1_000]
     marked = [next(group for group in found.groups() if group) for found in _MARKED.finditer(line)]
     alone = line.strip("#*`_: \t")
@@ -411,7 +417,7 @@ def _definition_in(content: str) -> str:
 
 
 def _defined_by(line: str) -> tuple[str, bool]:
-    """Return the name that a line defines, and True if it is more than a simple value, such as a function or class."""
+    """Return the name that a line defines, and False if it may be a plain variable."""
     if shell := _SHELL_FUNCTION.match(line):
         return _slug(shell["name"]), True
     found = _DEFINITION.match(line.rstrip())

@@ -1,4 +1,4 @@
-"""Fenced code blocks: incremental recognition for `RefParser`, and extraction from a complete text."""
+"""Fenced code blocks: incremental recognition, and extraction from a complete text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fence:
     length: int
 
     def end(self, text: str, start: int) -> int:
-        """Return the index of the line break after the closing fence, or -1 if none follows *start*."""
+        """Return the index of the line break after the closing fence, or -1 without one."""
         lines = _CLOSING_LINE[self.character].finditer(text, start)
         return next((line.end() for line in lines if len(line["run"]) >= self.length), -1)
 
@@ -51,7 +51,11 @@ class Fence:
 
 @attrs.frozen
 class FencedBlock:
-    """A fenced block of a complete text. Positions count from 0; the content excludes its last line break."""
+    """
+    A fenced block of a complete text. Positions count from 0.
+
+    The content excludes its last line break.
+    """
 
     info: str  # text after the opening fence
     opening: int  # start of the line with the opening fence
@@ -62,7 +66,7 @@ class FencedBlock:
 
 
 def fenced_blocks(text: str) -> Iterator[FencedBlock]:
-    """Yield the fenced blocks of a complete text without refs, by the same rules as `RefParser`."""
+    """Yield the fenced blocks of a text without refs, by the same rules as `RefParser`."""
     whole = text if text.endswith("\n") else f"{text}\n"
     at = 0
     while line := _FENCE_LINE.search(whole, at):
@@ -77,7 +81,7 @@ def fenced_blocks(text: str) -> Iterator[FencedBlock]:
 
 
 def language_of(info: str) -> str | None:
-    """Return the language in the info string of a fence: its first word, in lower case, or None."""
+    """Return the language of a fence's info string (first word, lower case), or None."""
     words = info.replace("{", " ").replace("}", " ").replace(",", " ").split(maxsplit=1)
     if not words or "=" in words[0]:
         return None

@@ -1,9 +1,9 @@
 r"""
-Incremental parser for ``<ref id="…">…</ref>`` in a model's answer. Tags inside code are ignored.
+Incremental parser for ``<ref id="…">…</ref>`` tags in a model's answer.
 
-A tag starts with ``<ref`` or ``</ref`` (case-insensitive) followed by white space, ``/`` or ``>``. Anything else
-(``<refs>``, ``<reference>``, ``<ref`` before a no-break space or at the end of the text) is plain text without a
-diagnostic. White space is as in HTML: space, tab, line feed, form feed, carriage return.
+Tags inside code are ignored. A tag starts with ``<ref`` or ``</ref`` (case-insensitive) followed by white space, ``/``
+or ``>``. Anything else (``<refs>``, ``<reference>``, ``<ref`` before a no-break space or at the end of the text) is
+plain text without a diagnostic. White space is as in HTML: space, tab, line feed, form feed, carriage return.
 
 * An opening tag has attributes in any order. A name contains no white space, quotes, ``<``, ``>``, ``/`` or ``=``. A
   value is enclosed in double or single quotes and may contain anything else. It is not decoded: ``&amp;`` stays
@@ -55,7 +55,7 @@ _MARKS: Final = frozenset({"Mn", "Mc"})
 
 
 def ref_id_in(text: str) -> str | None:
-    """Return the text as an id in NFC, so that equal spellings give one id, or None if it is not an id."""
+    """Return a text as an id, normalized to NFC, or None if it is not a valid id."""
     if len(text) > 4 * MAX_ID:
         return None
     name = unicodedata.normalize("NFC", text)
@@ -106,7 +106,11 @@ class Text:
 
 @attrs.frozen(field_transformer=briefly)
 class RefStart:
-    """Start of a ref. *position* is that of its tag in the scanned text, from 1; attribute names are in lower case."""
+    """
+    Start of a ref. Attribute names are in lower case.
+
+    *position* is that of the opening tag in the parsed text, counted from 1.
+    """
 
     id: str
     attributes: Mapping[str, str]
@@ -122,7 +126,11 @@ class RefText:
 
 @attrs.frozen(field_transformer=briefly)
 class RefEnd:
-    """End of the innermost open ref, before *position*. *complete* is False if the text ended first."""
+    """
+    End of the innermost open ref. *complete* is False if the text ended first.
+
+    *position* is the first position after the ref, counted from 1.
+    """
 
     id: str
     complete: bool
@@ -181,7 +189,7 @@ class _OpeningTag:
 
     @property
     def is_mention(self) -> bool:
-        """True if the tag mentions a stored ref, as in a message history: ``<ref id="a" lines="3"/>``."""
+        """True if the tag mentions a stored ref, as histories do: ``<ref id="a" lines="3"/>``."""
         return self.empty and "lines" in self.attributes
 
 
@@ -261,21 +269,25 @@ def _line_beginning(text: str, end: int) -> str:
 
 
 def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Return the end index of a pattern's match at an index, or the index itself without a match."""
+    """Return the end of a pattern's match at an index, or the index itself without a match."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
 
 
 @attrs.define
 class _CodeSpan:
-    """A run of backticks that opens a code span, or a fence if *may_be_fence* and no closing run follows."""
+    """
+    A run of backticks that opens a code span or a fence.
+
+    It opens a fence if no closing run follows and *may_be_fence* is still True.
+    """
 
     length: int
     may_be_fence: bool
     searched: int = 0  # Number of characters after the run that were already searched.
 
     def end(self, text: str, start: int, *, final: bool) -> int | None:
-        """Return the index of the closing run, -1 if there is none, or None if more text is needed."""
+        """Return the index of the closing run, -1 without one, or None if more text is needed."""
         line = text.find("\n", start, start + REACH + 1)
         stop = start + REACH + 1 if line < 0 else line
         known = final or stop <= len(text)
@@ -400,7 +412,7 @@ class RefParser:
         return events
 
     def _scan(self, chunk: str, *, final: bool) -> list[Event]:
-        """Parse the buffered text as far as it can be decided."""
+        """Parse the buffered text until a decision requires more text."""
         self._text = self._before + self._held + chunk
         self._mark = len(self._before)
         at = 0
@@ -540,7 +552,7 @@ class RefParser:
             self._mark = end
 
     def _wait(self, *, before: str = "", held: int | None = None) -> int:
-        """Emit the text before *held* (default: all), and buffer what the next chunk needs as context."""
+        """Emit the text before *held* (default: all), and buffer context for the next chunk."""
         self._emit(len(self._text) if held is None else held)
         self._before = before
         self._held = "" if held is None else self._text[held:]
