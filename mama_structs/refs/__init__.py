@@ -1,1 +1,1 @@
-"""Refs (marked parts of a model's answer) and descriptors (large inputs and results stored under handles)."""
+"""Refs (marked parts of a model's answers) and descriptors (large texts under handles)."""

@@ -293,8 +293,7 @@ async def load(
 
     """
     # All rows are on disk: the previous holder flushed before it released the lock. One transaction reads them, because
-    # a
-    # parent may be moved concurrently.
+    # a parent may be moved concurrently.
     started, generations = await storage.look(
         lambda rows: lineage(rows, key, storage.location), namespace=key.namespace
     )

@@ -317,7 +317,7 @@ def _opened_by(character: str, length: int, *, begins_line: bool) -> Fence | _Co
 
 # The parser
 
-# Patterns by whether the text ends here: the start of a tag, and plain text outside of refs that can be skipped.
+# Keyed by whether the text ends here: patterns for the start of a tag, and for plain text that can be skipped.
 _BEHIND: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
 _TAG: Final = {final: re.compile(f"<(?={tag})") for final, tag in _BEHIND.items()}
 _PLAIN: Final = {final: re.compile(f"(?:[^<`~]++|{_PLAIN_SPAN}|<(?!{tag}))*+") for final, tag in _BEHIND.items()}

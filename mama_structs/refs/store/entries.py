@@ -326,8 +326,7 @@ class ForkableMap(ChainMap[K, V]):
     def fork(self) -> Self:
         """Return an independent mapping with the same items."""
         # Each layer is more than twice as large as the one above it, so a lookup visits O(log n) layers, and each item
-        # is copied
-        # O(log n) times.
+        # is copied O(log n) times.
         top, *below = self.maps
         if top:
             while below and len(below[0]) <= 2 * len(top):
@@ -356,9 +355,8 @@ class Entries:
     """The entries of one conversation; forks share the entries that existed before."""
 
     _settings: DescriptorSettings
-    # By ``fd:1`` and ``ref:x@1``; the highest version of each id, including deleted ones; by hash: contents and the
-    # number of
-    # entries with them.
+    # Slots by full handle (``fd:1``, ``ref:x@1``); the highest version of each id, including deleted ones; contents by
+    # hash, with the number of entries that contain them.
     _slots: ForkableMap[str, Slot] = attrs.field(factory=ForkableMap, kw_only=True)
     _newest: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
     _held: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)

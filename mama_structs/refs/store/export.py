@@ -542,8 +542,7 @@ def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
         name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
             # Private if the old file's permissions are set at the end. Otherwise the kernel applies the umask, which
-            # cannot be read
-            # without a race.
+            # cannot be read without a race.
             draft = _ExportDraft(name, dir_fd=directory, mode=_PUBLIC if old is None else _PRIVATE)
         except FileExistsError as error:
             raise _Changed from error

@@ -24,8 +24,8 @@ from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, 
 _SMALL: Final = 2**32
 # Larger numbers are described in words: Python raises when it prints very long integers.
 _PRINTED: Final = 10**18
-# Maximum characters of the user's own words at each end that stay in the message; smaller ones if too little would be
-# stored.
+# Maximum characters of the user's own words that stay in the message at each end. A smaller limit is tried if the
+# pasted text would be too short.
 _IN_SIGHT: Final = (1_000, 500, 250, 125)
 _BLANK_LINE: Final = re.compile(r"^[^\S\n]*+\n", re.MULTILINE)
 _NEXT_BLANK_LINE: Final = re.compile(r"(?<=\n)[^\S\n]*+(?=\n|\Z)")
@@ -50,8 +50,7 @@ def count_lines(text: str) -> int:
 def page_ends(text: str, page_size: int) -> Iterator[int]:
     """Yield the end offset of each page, in order; the last is the length of the text."""
     # A page ends after its last line feed. Within a line that is longer than a page, it ends after *page_size*
-    # characters,
-    # but not between a carriage return and its line feed, unless the page size is 1.
+    # characters, but not between a carriage return and its line feed, unless the page size is 1.
     start, total = 0, len(text)
     while start + page_size < total:
         limit = start + page_size

@@ -319,8 +319,7 @@ def _pattern_spans(work: TextSearch) -> Iterator[Span]:
                 position, last = span[1], span
         except TimeoutError:
             # The regex module measures the CPU time of the process, which includes other threads. In measurements, one
-            # busy thread
-            # halved its time. The timeout is scaled accordingly.
+            # busy thread halved its time. The timeout is scaled accordingly.
             elapsed = max(time.monotonic() - started, 1e-6)
             rate = max(1.0, (time.process_time() - used) / elapsed)
         except (MemoryError, RecursionError) as cause:

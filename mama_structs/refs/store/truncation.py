@@ -473,8 +473,7 @@ def _prefix(text: str, room: int) -> int:
 def json_in(text: str) -> dict[str, Any] | list[Any] | None:
     """Return the JSON object or array that a text consists of, or None."""
     # Duplicate names, and numbers that Python would format differently, count as text: the truncated value would not
-    # equal
-    # the original.
+    # equal the original.
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:
