@@ -1,6 +1,4 @@
-"""
-Answers in the style of three model families are written to files that compile or parse; the data states its origin.
-"""
+"""Answers in the style of three model families are written to files that parse."""
 
 import ast
 import json
@@ -79,7 +77,7 @@ async def test_to_file_writes_parsable_file_from_model_answer(tmp_path, answer):
 
 
 def test_answers_cover_all_families_and_kinds():
-    """There are at least 200 answers, of three families and six kinds, and no template is used often."""
+    """There are at least 200 answers, of three families and six kinds, with many templates."""
     frames = Counter(one["frame"] for one in ANSWERS)
 
     assert len(ANSWERS) >= 200

@@ -1,4 +1,4 @@
-"""The body of a ref: its content without the enclosing fence, which is read, searched and exported."""
+"""The body of a ref: its content without the enclosing fence."""
 
 import re
 
@@ -15,7 +15,7 @@ INFOS = st.sampled_from(["", "python", "  py title=x", "{.sql}", "JSON"])
 
 
 def marked(content, tag=""):
-    """Return the ref of an answer whose content is on lines of its own."""
+    """Return the ref of an answer with this content between line breaks."""
     return RefStore().ingest(f'<ref id="x"{tag}>\n{content}\n</ref>').refs[0]
 
 
@@ -37,7 +37,7 @@ def marked(content, tag=""):
     ],
 )
 def test_body_excludes_enclosing_fence(content, body, language):
-    """Covers info strings, fence lengths, tildes, indentation, blank lines and carriage returns."""
+    """Covers info strings, lengths, tildes, indentation, blank lines and carriage returns."""
     ref = marked(content)
 
     assert body == ref.body.text
@@ -115,7 +115,7 @@ def test_body_is_text_or_single_fenced_block(text):
 
 
 async def test_session_uses_body_of_ref(tmp_path):
-    """Reading, searching, listing, passing and extracting exclude the fence; visible text includes it."""
+    """Reading, searching, passing and extracting exclude the fence; visible text includes it."""
     async with Session.open(tmp_path / "agent.mama") as session:
         seen = await session.observe('<ref id="x">\n```python\nprint(1)\n```\n</ref>')
 

@@ -263,7 +263,7 @@ def test_category_of_deep_array_does_not_overflow_stack():
     ],
 )
 def test_fenced_blocks_recognizes_opening_line(line, info):
-    """As in CommonMark: at least three marks, at most three spaces, no backtick after backticks."""
+    """As in CommonMark: at least three marks, at most three spaces before them."""
     assert ([] if info is None else [info]) == [block.info for block in fenced_blocks(f"{line}\nx")]
 
 
@@ -307,7 +307,7 @@ def test_language_of_returns_first_word(info, language):
 
 
 def test_category_of_is_text_when_text_follows_fence_after_sample():
-    """A fence that closes at the end of the sample does not enclose everything."""
+    """A fence that closes at the end of the sample may not enclose everything."""
     block = f"```python\n{'y' * 19_950}\n```\n"
 
     assert "code" == category_of({}, block)

@@ -83,7 +83,7 @@ def test_marked_is_ordered_by_opening_tags():
 
 
 def test_ref_ends_at_end_of_piece():
-    """Text after a tool call does not belong to an open ref; positions count across all pieces."""
+    """Text after a tool call is not part of an open ref; positions count across all pieces."""
     found = collected('x <ref id="a">one', 'two</ref> <ref id="b">y</ref>')
 
     assert [("a", "one", False), ("b", "y", True)] == [

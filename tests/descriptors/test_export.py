@@ -148,7 +148,7 @@ def test_export_keeps_bytes_that_are_not_utf8(root):
     ],
 )
 def test_export_insert_adds_complete_lines(*, root, old, line, text, new, added):
-    """A line break in the file's style is added only if the text would join a neighbouring line."""
+    """A line break in the file's style is added only if the text would join another line."""
     (root / "a").write_bytes(old)
 
     result = put(root, "a", text, mode="insert", insert_at=line)
@@ -186,7 +186,7 @@ def test_export_insert_raises_for_missing_line(root, old, line, valid):
 
 
 def oracle(old, mode, text, line):
-    """Return the expected content, computed by a simple algorithm, or None if the line does not exist."""
+    """Return the expected content from a simple algorithm, or None for a missing line."""
     data = text.encode()
     if mode == "write":
         return data
@@ -378,9 +378,7 @@ def test_export_creates_no_directory_when_file_cannot_be_written(root, options, 
 )
 @pytest.mark.parametrize("mode", ["write", "append", "insert"])
 @pytest.mark.parametrize("parents", [False, True])
-def test_export_rejects_invalid_path(
-    *, root, outside, path, error, rule, mode, parents, monkeypatch
-):
+def test_export_rejects_invalid_path(*, root, outside, path, error, rule, mode, parents, monkeypatch):
     """Nothing changes inside or outside the root, and the message states the rule."""
     hostile(root, outside, monkeypatch)
     before = snapshot(root.parent)

@@ -1,4 +1,4 @@
-"""`export` under faults: swapped paths, kills, full disks, missing permissions, interrupts and concurrent writers."""
+"""`export` under faults: swapped paths, kills, full disks and concurrent writers."""
 
 import asyncio
 import contextlib
@@ -179,10 +179,8 @@ def test_export_fails_when_directory_is_swapped_after_check(
     ],
 )
 @pytest.mark.parametrize("seam", ["resolve_below", "status_of"])
-def test_export_does_not_follow_file_swapped_after_check(
-    *, root, outside, monkeypatch, mode, swap, rule, seam
-):
-    """The swap occurs before the path or the file is opened; opening neither follows nor blocks."""
+def test_export_does_not_follow_file_swapped_after_check(*, root, outside, monkeypatch, mode, swap, rule, seam):
+    """The swap precedes opening the path or the file; opening neither follows nor blocks."""
     (root / "d").mkdir()
     (root / "d" / "a").write_bytes(b"old\n")
     checked, swaps = getattr(export_module, seam), iter([swap])
@@ -286,7 +284,7 @@ CALLS = [
 
 
 class Wrapped:
-    """Wraps all system calls: counts and records them, and lets one of them fail."""
+    """Intercepts all system calls: counts and records them, and makes one fail."""
 
     def __init__(self, number=None, *, fault=None, late=False, thread=None):
         self.number, self.fault, self.late = number, fault, late
@@ -413,7 +411,7 @@ def test_export_is_atomic_when_any_system_call_fails(root, scenario, fault):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_export_is_atomic_when_any_system_call_is_interrupted(root, scenario):
-    """The interrupt may come after the call has done its work, also while old bytes are copied."""
+    """The interrupt may come after the call has done its work, also during the copy."""
     old, options, new = SCENARIOS[scenario]
     number, was_met = 0, True
     while was_met:
@@ -664,7 +662,7 @@ def test_export_reports_file_size_limit_as_disk_full(tmp_path):
 
 
 def own_mounts():
-    """The command that runs a process with private mounts; skips the test if that is not permitted."""
+    """Return the command for a process with private mounts, or skip if not permitted."""
     command = ["unshare", "--map-root-user", "--mount"] if not IS_ROOT else ["unshare", "--mount"]
     with tempfile.TemporaryDirectory() as folder:
         script = "import subprocess, sys; subprocess.run(['mount', '-t', 'tmpfs', 'tmpfs', sys.argv[1]], check=True)"
@@ -727,9 +725,7 @@ def test_export_rejects_session_directory_under_bind_mount(tmp_path):
 
 
 @pytest.mark.parametrize(("path", "place"), [("d/a", "d"), ("d/e/a", "d/e"), ("a", ".")])
-def test_export_rejects_session_directory_moved_to_path_after_check(
-    root, tmp_path, monkeypatch, path, place
-):
+def test_export_rejects_session_directory_moved_to_path_after_check(root, tmp_path, monkeypatch, path, place):
     """The opened directory is checked, not only the path."""
     (root / place).mkdir(parents=True, exist_ok=True)
     kept = tmp_path / "session"
@@ -754,7 +750,7 @@ def test_export_rejects_session_directory_moved_to_path_after_check(
 
 @pytest.mark.skipif(not own_mounts(), reason="needs mounts of its own")
 def test_export_fails_on_read_only_file_system(tmp_path):
-    """This also applies to a superuser."""
+    """A superuser also gets this error."""
     script = """
         import subprocess, sys
         from pathlib import Path
@@ -1165,7 +1161,7 @@ LOCAL = contextvars.ContextVar("LOCAL", default="outside")
 
 
 async def test_in_own_thread_copies_context():
-    """Context variables have the caller's values, and the thread ends before the result is returned."""
+    """Context variables have the caller's values, and the thread ends before the result."""
     LOCAL.set("inside")
     before = set(threading.enumerate())
 

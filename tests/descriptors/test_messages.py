@@ -1,4 +1,4 @@
-"""`said_by_model` and `delta_of`, with the real classes of provider packages that are installed."""
+"""`said_by_model` and `delta_of`, with the real classes of installed provider packages."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def anthropic_events(types, blocks, *, first_in_start=False):
 
 
 def helper_events(types, blocks):
-    """Return the events of the SDK's helper stream: the raw events, each text followed by its repetition."""
+    """Return the events of the SDK's helper stream, in which a repetition follows each text."""
     streaming = provider("anthropic.lib.streaming")
     kinds = provider("anthropic.lib.streaming._types")
     message = anthropic_message(types, blocks)
@@ -606,7 +606,7 @@ MARKED = 'Here: <ref id="plan">shields first</ref>'
 
 
 async def pydantic_run(*answers):
-    """Run a Pydantic AI agent that returns these answers, with a tool call before the last one."""
+    """Run a Pydantic AI agent with these answers, and a tool call before the last one."""
     pydantic_ai, function = provider("pydantic_ai"), provider("pydantic_ai.models.function")
     messages, script = provider("pydantic_ai.messages"), iter(answers)
 

@@ -107,7 +107,7 @@ def test_line_at_and_page_at_contain_offset(text, page_size):
     ("text", "lines"), [("", 1), ("\n", 1), ("a", 1), ("a\n", 1), ("a\nb", 2), ("\n\n", 2), ("a\rb", 1), ("a\r\nb", 2)]
 )
 def test_count_lines_counts_line_feeds(text, lines):
-    """A carriage return does not end a line, a final line feed does not start one, "" is one line."""
+    """A carriage return does not end a line, and a final line feed does not start one."""
     assert lines == count_lines(text)
     assert lines == Pages.of(text, 4).lines
 

@@ -1,4 +1,4 @@
-"""`RefParser` compared with a simple parser that applies the rules to the complete text, character by character."""
+"""`RefParser` compared with a simple parser that applies the rules to the complete text."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_parser_buffer_is_bounded(cut):
 
 
 def test_parser_buffer_reaches_its_bound():
-    """A tag after 1,000 backticks is undecided until a run 1,000 characters later proves longer."""
+    """A tag after 1,000 backticks is undecided until a run 1,000 characters later ends."""
     tag = '<ref id="a">'
     parser = RefParser()
     parser.feed("`" * 1000)

@@ -16,7 +16,7 @@ def parse(text, size=None):
 
 
 def found(events):
-    """Return refs as (id, content, attributes, complete) by opening tags, the visible text, and the diagnostics."""
+    """Return the refs by opening tags, the visible text, and the diagnostics."""
     refs, stack, shown, diagnostics = [], [], "", []
     for event in events:
         match event:
@@ -269,7 +269,7 @@ def test_parser_events_are_ordered():
 
 
 def test_parser_does_not_close_fence_at_its_opening_line():
-    """This applies to any split of the text into chunks."""
+    """The split of the text into chunks has no effect."""
     parser = RefParser()
     events = [*parser.feed("~~~ "), *parser.feed('\n<ref id="a">'), *parser.close()]
 
