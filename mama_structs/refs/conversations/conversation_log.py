@@ -116,7 +116,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_
 
 
 class DeleteRecord(_Record, frozen=True, kw_only=True, tag="delete"):
-    """The ref version or descriptor with this handle was deleted."""
+    """Record of the deletion of a ref version or descriptor."""
 
     handle: str
     at: datetime
@@ -146,7 +146,7 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
         return None if self.parent is None else ConversationKey(self.parent_namespace or self.namespace, self.parent)
 
     def moved(self, own: ConversationKey, parent: ConversationKey | None, *, until: int | None = None) -> StartRecord:
-        """Return the record with another key and parent, forked at change number *until*."""
+        """Return the record with another key and parent; *until* replaces *parent_at* if given."""
         return StartRecord(
             name=own.name,
             created_at=self.created_at,
@@ -260,7 +260,7 @@ class ConversationLog:
             self._last, self.is_started = prepared.last + prepared.count, True
 
     def tell(self, rows: Mapping[str, Change], at: datetime) -> None:
-        """Enqueue rows of the recall log, keyed by subject hash. Does nothing if read-only."""
+        """Enqueue recall log rows, keyed by subject hash, unless the store is read-only."""
         # Recall is a read: rows that cannot be written must not fail the next flush or close.
         if self._storage.is_read_only:
             return

@@ -417,7 +417,7 @@ def _definition_in(content: str) -> str:
 
 
 def _defined_by(line: str) -> tuple[str, bool]:
-    """Return the name that a line defines, and False if it may be a plain variable."""
+    """Return the name that a line defines, and True unless it may be a plain variable."""
     if shell := _SHELL_FUNCTION.match(line):
         return _slug(shell["name"]), True
     found = _DEFINITION.match(line.rstrip())

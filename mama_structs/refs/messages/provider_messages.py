@@ -249,7 +249,7 @@ def _in_content(message: object) -> _Said:
 
 
 def _may_be_empty(message: object) -> bool:
-    """Return True if a message may lack content: its text is not in an unknown field."""
+    """Return True if a message without content is valid: no unknown field has its text."""
     if isinstance(message, Mapping):
         return message.keys() <= _SAYS_WHO or not message.keys().isdisjoint(_IN_PLACE_OF_CONTENT)
     return any(hasattr(message, name) for name in _IN_PLACE_OF_CONTENT)

@@ -56,7 +56,7 @@ class Plan(Protocol):
         """The texts to store, by name, most important first."""
 
     def answer(self, handles: Handles) -> Any:
-        """Return the answer with the assigned handles, by name; a missing name was not stored."""
+        """Return the answer. *handles* contains the handles of the stored texts, by name."""
 
 
 class OwnShare(Protocol):
