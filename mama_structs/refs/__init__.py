@@ -1,1 +1,1 @@
-"""Refs and descriptors: what a model marked in its answers, and what was too large to show."""
+"""Refs (marked parts of a model's answers) and descriptors (large texts under handles)."""

@@ -1,4 +1,4 @@
-"""Answers in the manner of three families of models become files that compile or parse; the data says how it was made."""
+"""Answers in the style of three model families are written to files that parse."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ VOID = {"input", "br", "img", "meta", "link", "hr"}
 
 
 class Balanced(HTMLParser):
-    """A page whose elements all end."""
+    """HTML parser that asserts that every element is closed."""
 
     def __init__(self):
         super().__init__()
@@ -59,8 +59,8 @@ PARSERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=[f"{n}-{one['frame']}-{one['kind']}" for n, one in enumerate(ANSWERS)])
-async def test_an_answer_becomes_a_file_that_parses(tmp_path, answer):
-    """To the byte what was meant, whole or in chunks, and parsed by what reads such files."""
+async def test_to_file_writes_parsable_file_from_model_answer(tmp_path, answer):
+    """The file has exactly the expected bytes, for complete and streamed answers."""
     store = RefStore(settings=DescriptorSettings(root=str(tmp_path)))
     for message in answer["messages"]:
         stream = store.stream()
@@ -76,8 +76,8 @@ async def test_an_answer_becomes_a_file_that_parses(tmp_path, answer):
     assert {one.kind for one in seen.diagnostics} <= {"new_version", "nested", "in_code", "malformed"}
 
 
-def test_the_answers_are_many_and_varied():
-    """At least two hundred, of three manners and six kinds, no frame used for more than a few."""
+def test_answers_cover_all_families_and_kinds():
+    """There are at least 200 answers, of three families and six kinds, with many templates."""
     frames = Counter(one["frame"] for one in ANSWERS)
 
     assert len(ANSWERS) >= 200
@@ -88,8 +88,8 @@ def test_the_answers_are_many_and_varied():
     assert len({(one["kind"], one["id"]) for one in ANSWERS}) >= 60
 
 
-async def test_two_functions_written_then_appended_make_a_file_that_compiles(tmp_path):
-    """The earlier system's example: what two refs say in fences is one module, written and appended by the model."""
+async def test_fd_to_file_appends_second_ref_to_compilable_module(tmp_path):
+    """Two fenced functions, written and appended through the tool, form one module."""
     answer = (
         f'<ref id="first" type="code" lang="python">\n{FENCE}python\ndef double(x):\n    return 2 * x\n{FENCE}\n</ref>\n\n'
         f'and\n\n<ref id="second" type="code" lang="python">\n{FENCE}python\ndef half(x):\n    return x / 2\n{FENCE}\n</ref>'

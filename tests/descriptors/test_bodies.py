@@ -1,4 +1,4 @@
-"""What of a ref is read, counted, searched, passed on and written: its body, without the fence around it."""
+"""The body of a ref: its content without the enclosing fence."""
 
 import re
 
@@ -15,7 +15,7 @@ INFOS = st.sampled_from(["", "python", "  py title=x", "{.sql}", "JSON"])
 
 
 def marked(content, tag=""):
-    """The one ref of an answer, with a content on lines of its own."""
+    """Return the ref of an answer with this content between line breaks."""
     return RefStore().ingest(f'<ref id="x"{tag}>\n{content}\n</ref>').refs[0]
 
 
@@ -36,8 +36,8 @@ def marked(content, tag=""):
         ('```python title="a.py"\nprint(1)\n```', "print(1)", "python"),
     ],
 )
-def test_a_fence_around_the_whole_content_is_markup(content, body, language):
-    """Info string, length, tildes, indentation, blank lines around and carriage returns as a parser of Markdown."""
+def test_body_excludes_enclosing_fence(content, body, language):
+    """Covers info strings, lengths, tildes, indentation, blank lines and carriage returns."""
     ref = marked(content)
 
     assert body == ref.body.text
@@ -61,22 +61,22 @@ def test_a_fence_around_the_whole_content_is_markup(content, body, language):
         "",
     ],
 )
-def test_what_is_no_fence_around_the_whole_stays(content):
-    """Markdown in a fence, an indented block, text beside it, two fences and inline code are the content."""
+def test_body_equals_text_when_no_fence_encloses_it(content):
+    """Markdown fences, indented blocks, adjacent text, two fences and inline code are content."""
     ref = marked(content)
 
     assert content == ref.body.text == ref.text
 
 
-def test_a_tag_keeps_its_fence():
-    """Where the tag says fence="keep" the fence is content."""
+def test_body_includes_fence_when_tag_keeps_it():
+    """The attribute fence="keep" makes the fence content."""
     ref = marked("```python\nprint(1)\n```", ' fence="keep"')
 
     assert "```python\nprint(1)\n```" == ref.body.text
 
 
-def test_a_ref_that_closes_in_an_open_fence_is_reported():
-    """The author is told; the fence's first line is markup all the same."""
+def test_observe_reports_ref_that_closes_in_open_fence():
+    """The diagnostic is open_fence; the opening fence is still not part of the body."""
     ingested = RefStore().ingest('<ref id="x">\n```python\nprint(1)\n</ref>\n```\n')
     prose = RefStore().ingest('<ref id="x">\nSee:\n```python\nprint(1)\n</ref>\n```\n')
 
@@ -85,8 +85,8 @@ def test_a_ref_that_closes_in_an_open_fence_is_reported():
     assert "See:\n```python\nprint(1)" == prose.refs[0].body.text
 
 
-def test_a_ref_that_was_cut_in_its_fence_keeps_its_last_line_break():
-    """What comes may go on there, and nothing but the missing end is reported."""
+def test_body_keeps_last_line_break_when_ref_is_unclosed():
+    """A continuation may follow, so only the missing end is reported."""
     ingested = RefStore().ingest('<ref id="x">\n```python\nprint(1)\n')
 
     assert "print(1)\n" == ingested.refs[0].body.text
@@ -94,8 +94,8 @@ def test_a_ref_that_was_cut_in_its_fence_keeps_its_last_line_break():
 
 
 @given(content=LINES, info=INFOS, indent=st.integers(0, 3), mark=st.sampled_from("`~"), more=st.integers(0, 2))
-def test_what_is_put_in_a_fence_comes_back(content, info, indent, mark, more):
-    """Whatever the content, a fence that is longer than all in it is taken off, and nothing else."""
+def test_body_equals_content_of_enclosing_fence(content, info, indent, mark, more):
+    """Only a fence that is longer than every run in the content is removed."""
     longest = max((len(run) for run in re.findall("`+|~+", content)), default=0)
     fence = mark * (max(3, longest + 1) + more)
     inner = "\n".join(" " * indent + line for line in content.split("\n"))
@@ -105,8 +105,8 @@ def test_what_is_put_in_a_fence_comes_back(content, info, indent, mark, more):
 
 
 @given(text=st.lists(st.sampled_from(["```", "~~~", " ```py", "````", "a", "", " b"]), max_size=7).map("\n".join))
-def test_a_body_is_the_text_or_one_block_of_it(text):
-    """A body differs from its text only where a fence encloses all of it, and has nothing that was not there."""
+def test_body_is_text_or_single_fenced_block(text):
+    """A body differs from its text only if one fence encloses it, and contains no new lines."""
     content = Content.of(text)
     blocks = list(fenced_blocks(text))
 
@@ -114,8 +114,8 @@ def test_a_body_is_the_text_or_one_block_of_it(text):
     assert all(line in text for line in content.body.text.split("\n"))
 
 
-async def test_everything_goes_by_the_body(tmp_path):
-    """Reading, searching, listing, passing on, extracting and writing all leave the fence out; people see it."""
+async def test_session_uses_body_of_ref(tmp_path):
+    """Reading, searching, passing and extracting exclude the fence; visible text includes it."""
     async with Session.open(tmp_path / "agent.mama") as session:
         seen = await session.observe('<ref id="x">\n```python\nprint(1)\n```\n</ref>')
 
@@ -137,8 +137,8 @@ async def test_everything_goes_by_the_body(tmp_path):
         assert "```python\nprint(1)\n```" == refs.get("x").text
 
 
-async def test_a_body_is_the_same_when_the_conversation_is_opened_again(tmp_path):
-    """It follows from what is stored, so that conversations of older versions have it, too."""
+async def test_body_is_unchanged_when_conversation_is_reopened(tmp_path):
+    """The body is derived from stored data, so that conversations of older versions have it."""
     async with Session.open(tmp_path / "agent.mama", conversation="c") as session:
         await session.observe('<ref id="x" fence="keep">\n```\n1\n```\n</ref><ref id="y">\n```js\n2\n```\n</ref>')
     async with Session.open(tmp_path / "agent.mama", conversation="c") as session:

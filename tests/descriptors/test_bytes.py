@@ -1,4 +1,4 @@
-"""Bytes of another type than text: kept, given back as they came, and never read as text."""
+"""Binary content: stored and returned unchanged, and never read as text."""
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,8 @@ PIXEL = b"\x89PNG\r\n\x1a\n\x00\xff"
 
 
 @given(data=st.binary(max_size=20))
-def test_bytes_come_back_as_they_came(data):
-    """With their type, and counted as bytes."""
+def test_add_stores_bytes_unchanged(data):
+    """The descriptor has their MIME type and size, and no characters, lines or pages."""
     store = RefStore()
     made = store.add(data, mime_type="image/PNG", source="camera")
 
@@ -22,8 +22,8 @@ def test_bytes_come_back_as_they_came(data):
     assert len(data) == store.usage.bytes
 
 
-async def test_bytes_outlive_the_session(tmp_path):
-    """A text of the same bytes is a text."""
+async def test_bytes_are_restored_when_session_is_reopened(tmp_path):
+    """A text with the same bytes remains a text."""
     async with Session.open(tmp_path / "a.mama", conversation="c") as session:
         session.refs.add(PIXEL, mime_type="image/png")
         session.refs.add(b"text", mime_type="audio/wav; rate=8000")
@@ -38,8 +38,8 @@ async def test_bytes_outlive_the_session(tmp_path):
         assert 'mime_type="image/png" bytes="10"' in session.system_prompt(handles=True)
 
 
-async def test_bytes_are_not_read_as_text(tmp_path):
-    """Whoever reads, searches, extracts or passes them on is told what they are, a model too."""
+async def test_read_raises_for_binary_content(tmp_path):
+    """Reading, searching and extracting raise an error with the MIME type; so does the tool."""
     async with Session.open(tmp_path / "a.mama") as session:
         refs = session.refs
         made = refs.add(PIXEL, mime_type="image/png")
@@ -52,8 +52,8 @@ async def test_bytes_are_not_read_as_text(tmp_path):
         assert "<Descriptor 'image/png of 10 bytes' host, fd:1>" == repr(made)
 
 
-async def test_bytes_are_written_to_a_file_as_they_are(tmp_path):
-    """In every mode, and appended to what is there."""
+async def test_to_file_writes_bytes_unchanged(tmp_path):
+    """Bytes are written and appended unchanged."""
     store = RefStore(settings=DescriptorSettings(root=str(tmp_path)))
     store.add(PIXEL, mime_type="image/png")
     first = await store.to_file("fd:1", "a.png")
@@ -63,8 +63,8 @@ async def test_bytes_are_written_to_a_file_as_they_are(tmp_path):
     assert (0, len(PIXEL)) == (first.chars_written, first.bytes_written)
 
 
-def test_texts_are_recorded_as_before():
-    """A version that knows of no bytes reads what is no bytes: nothing is said of the type of a text."""
+def test_record_of_text_omits_mime_type():
+    """Earlier versions, which do not support binary content, can read the record of a text."""
     store = RefStore()
     written = [ENCODER.encode(_record_of(one)) for one in (store.add("text"), store.add(b"1", mime_type="audio/wav"))]
 
@@ -72,16 +72,16 @@ def test_texts_are_recorded_as_before():
 
 
 @pytest.mark.parametrize("mime_type", [None, "", "png", "image/", "image/png\n", "a/" + "b" * 200, 1, 'image/"png"'])
-def test_bytes_say_what_they_are(mime_type):
-    """Without a type, or with none that is one, nothing is stored."""
+def test_add_rejects_bytes_without_valid_mime_type(mime_type):
+    """Nothing is stored."""
     store = RefStore()
     with pytest.raises(InvalidArgument):
         store.add(PIXEL, mime_type=mime_type)
     assert 0 == len(store)
 
 
-def test_a_text_has_no_other_type():
-    """It is text/plain; and what is neither is refused."""
+def test_add_rejects_mime_type_for_text():
+    """A text is always text/plain; other types of data are rejected."""
     store = RefStore()
     with pytest.raises(InvalidArgument):
         store.add("text", mime_type="text/csv")
@@ -90,8 +90,8 @@ def test_a_text_has_no_other_type():
     assert "text/plain" == store.add("text").mime_type
 
 
-def test_bytes_count_against_the_quota():
-    """In bytes, once for equal ones."""
+def test_add_counts_bytes_once_when_contents_are_equal():
+    """The quota counts equal bytes once."""
     store = RefStore(settings=DescriptorSettings(max_bytes=15))
     store.add(PIXEL, mime_type="image/png")
     store.add(PIXEL, mime_type="image/x-png")

@@ -1,4 +1,4 @@
-"""`category_of`: what attributes say, and what contents look like."""
+"""`category_of`: classification by attributes and by content."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ PROSE = "The guild moved its fleet. It was late, and the raid had begun.\nNobody
     ],
 )
 @pytest.mark.parametrize("content", [PYTHON, JSON, PROSE, ""])
-def test_attributes_that_say_it_decide(attributes, category, content):
-    """What the author says counts, whatever the content looks like."""
+def test_category_of_uses_attributes(attributes, category, content):
+    """A known attribute value takes precedence over the content."""
     assert category == category_of(attributes, content)
 
 
@@ -61,8 +61,8 @@ def test_attributes_that_say_it_decide(attributes, category, content):
     "attributes", [{}, {"type": "fixture"}, {"type": ""}, {"lang": "en"}, {"type": "image/png"}, {"title": "json"}]
 )
 @pytest.mark.parametrize(("content", "category"), [(PYTHON, "code"), (JSON, "data"), (PROSE, "text")])
-def test_attributes_that_do_not_say_it_do_not_decide(attributes, content, category):
-    """A word that names no category, format or language leaves it to the content."""
+def test_category_of_ignores_unknown_attributes(attributes, content, category):
+    """Without a known category, format or language, the content determines the category."""
     assert category == category_of(attributes, content)
 
 
@@ -135,38 +135,38 @@ DATA = [
 
 
 @pytest.mark.parametrize("content", TEXTS)
-def test_prose_is_text(content):
-    """Prose stays text, with commas, code between and key words in it."""
+def test_category_of_prose_is_text(content):
+    """Prose with commas, code examples or keywords is text."""
     assert "text" == category_of({}, content)
 
 
 @pytest.mark.parametrize("content", CODES)
-def test_code_is_code(content):
-    """Code of many languages is told without being named."""
+def test_category_of_code_without_language_is_code(content):
+    """Code of many languages is recognized by its content."""
     assert "code" == category_of({}, content)
 
 
 @pytest.mark.parametrize("content", DATA, ids=lambda content: content[:20])
-def test_data_is_data(content):
-    """Formats that hold values are told, cut off after the part that is looked at too."""
+def test_category_of_data_format_is_data(content):
+    """Data formats are recognized, even if only a sample is examined."""
     assert "data" == category_of({}, content)
 
 
-def test_line_breaks_of_windows_change_nothing():
+def test_category_of_is_independent_of_line_breaks():
     """CRLF gives the same categories."""
     for category, contents in {"text": TEXTS, "code": CODES, "data": DATA}.items():
         for content in contents:
             assert category == category_of({}, content.replace("\n", "\r\n")), content[:50]
 
 
-def test_a_deep_document_is_data_though_it_is_not_parsed():
-    """Nesting deeper than any real document's is told by its brackets."""
+def test_category_of_deep_json_is_data():
+    """JSON that is nested too deeply to parse is recognized by its brackets."""
     assert "data" == category_of({}, "[" * 500 + "]" * 500)
     assert "text" == category_of({}, "[" * 500)
 
 
-def test_a_host_that_limits_csv_fields_breaks_nothing():
-    """The standard library keeps that limit for the whole process."""
+def test_category_of_ignores_csv_field_size_limit():
+    """The standard library's limit is global, and a host may lower it."""
     limit = csv.field_size_limit(3)
     try:
         assert "text" == category_of({}, "number,name\n1,a\n")
@@ -175,8 +175,8 @@ def test_a_host_that_limits_csv_fields_breaks_nothing():
 
 
 @given(content=st.text(), attributes=st.dictionaries(st.sampled_from(["type", "lang", "x"]), st.text(max_size=20)))
-def test_every_content_has_a_category(content, attributes):
-    """No content and no attribute makes it fail."""
+def test_category_of_accepts_any_content(content, attributes):
+    """No content and no attributes raise an error."""
     assert category_of(attributes, content) in {"code", "data", "text"}
 
 
@@ -185,8 +185,8 @@ def test_every_content_has_a_category(content, attributes):
         st.integers() | st.text(max_size=9), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner)
     )
 )
-def test_json_documents_are_data(value):
-    """Whatever a JSON document holds, it is data when it is an object or array."""
+def test_category_of_json_container_is_data(value):
+    """Any JSON object or array is data, also in a fence."""
     content = json.dumps(value, indent=2)
     if isinstance(value, list | dict):
         assert "data" == category_of({}, content)
@@ -194,8 +194,8 @@ def test_json_documents_are_data(value):
 
 
 @given(content=st.text(min_size=1), tail=st.text(max_size=50))
-def test_only_the_beginning_counts(content, tail):
-    """What stands behind the first 20,000 characters changes nothing."""
+def test_category_of_depends_only_on_sample(content, tail):
+    """Text after the first 20,000 characters has no effect."""
     head = (content * 20_000)[:20_000]
 
     assert category_of({}, f"{head}a") == category_of({}, f"{head}b{tail}")
@@ -224,13 +224,13 @@ def test_only_the_beginning_counts(content, tail):
     ],
     ids=lambda content: repr(content[:8]),
 )
-def test_hostile_contents_take_few_steps(content, steps):
-    """A megabyte of anything takes little more than prose: only a part is looked at, without backtracking."""
+def test_category_of_hostile_content_takes_few_steps(content, steps):
+    """Only a sample is examined, without backtracking."""
     assert steps(category_of, {}, content) < 100 * steps(category_of, {}, PROSE * 200)
 
 
-def test_a_deep_array_does_not_exhaust_the_stack():
-    """Deep nesting is answered, not crashed on, in a thread with a small stack too."""
+def test_category_of_deep_array_does_not_overflow_stack():
+    """Deep nesting does not crash a thread with a small stack."""
     code = textwrap.dedent(
         """
         import threading
@@ -262,8 +262,8 @@ def test_a_deep_array_does_not_exhaust_the_stack():
         ("a ```", None),
     ],
 )
-def test_which_lines_open_a_fence(line, info):
-    """As CommonMark has it: three marks or more, three blanks before at most, no backtick behind backticks."""
+def test_fenced_blocks_recognizes_opening_line(line, info):
+    """As in CommonMark: at least three marks, at most three spaces before them."""
     assert ([] if info is None else [info]) == [block.info for block in fenced_blocks(f"{line}\nx")]
 
 
@@ -280,8 +280,8 @@ def test_which_lines_open_a_fence(line, info):
     ],
 )
 @pytest.mark.parametrize("behind", ["", "\n", "\nx"])
-def test_which_lines_close_a_fence(line, closes, behind):
-    """The same mark, at least as many, and nothing else."""
+def test_fenced_blocks_recognizes_closing_line(line, closes, behind):
+    """A closing line has the same mark, at least the same length, and nothing else."""
     (block,) = fenced_blocks(f"~~~~ info\nx\n{line}{behind}")
 
     assert (closes, "info") == (block.closed, block.info)
@@ -301,19 +301,19 @@ def test_which_lines_close_a_fence(line, closes, behind):
         (":", None),
     ],
 )
-def test_the_language_of_an_info_string(info, language):
-    """The first word names the language, as the usual tools write it."""
+def test_language_of_returns_first_word(info, language):
+    """The first word of the info string is the language, in the notations of common tools."""
     assert language == language_of(info)
 
 
-def test_a_fence_with_more_behind_what_is_looked_at_is_prose():
-    """A fence that closes just where the looking ends need not be around everything."""
+def test_category_of_is_text_when_text_follows_fence_after_sample():
+    """A fence that closes at the end of the sample may not enclose everything."""
     block = f"```python\n{'y' * 19_950}\n```\n"
 
     assert "code" == category_of({}, block)
     assert "text" == category_of({}, f"{block}{'Words. ' * 20}\n")
 
 
-def test_words_that_name_nothing_name_nothing():
-    """Only whole, known words count."""
+def test_category_of_word_returns_none_for_unknown_word():
+    """Only complete, known words have a category."""
     assert [None] * 5 == [category_of_word(word) for word in ("", "/", "pythonic", "text/", "a/b/c")]

@@ -1,4 +1,4 @@
-"""From events to refs: what a ref's content is, and where pieces end."""
+"""Collection of refs from parser events: the contents of refs, and the ends of pieces."""
 
 import pytest
 from hypothesis import example, given
@@ -38,13 +38,13 @@ def collected(*pieces):
         ("x\r", "x\r"),
     ],
 )
-def test_one_line_break_at_each_end_is_dropped_and_nothing_else(text, expected):
-    """Two kinds of line breaks count; after a line feed at the beginning a carriage return at the end is content."""
+def test_trimmed_removes_one_line_break_at_each_end(text, expected):
+    """After an opening line feed, a final carriage return is content."""
     assert expected == trimmed(text)
 
 
-def test_what_was_never_closed_keeps_its_end():
-    """Everything up to the end is kept, a line break there too: no closing tag follows it."""
+def test_content_keeps_last_line_break_when_ref_is_unclosed():
+    """Without a closing tag, the last line break is content."""
     found = collected('<ref id="a">\none\n')
 
     assert "one\n" == found.content(found.marked[0])
@@ -53,37 +53,37 @@ def test_what_was_never_closed_keeps_its_end():
 @given(content=TEXTS, wrapping=st.sampled_from(["\n", "\r\n"]))
 @example(content="\r", wrapping="\n")
 @example(content="\n", wrapping="\r\n")
-def test_what_is_wrapped_in_line_breaks_comes_back_exactly(content, wrapping):
-    """Any content on lines of its own is what is stored, whatever it begins and ends with."""
+def test_trimmed_restores_text_wrapped_in_line_breaks(content, wrapping):
+    """Any text between two line breaks is restored exactly."""
     assert content == trimmed(f"{wrapping}{content}{wrapping}")
 
 
 @given(content=st.text().filter(lambda text: "<" not in text), wrapping=st.sampled_from(["\n", "\r\n"]))
-def test_arbitrary_content_in_a_ref_comes_back_exactly(content, wrapping):
-    """Between tags on lines of their own every text without tags is stored as it is."""
+def test_content_equals_text_between_tags(content, wrapping):
+    """Any text without tags, on lines of its own, is the content."""
     found = collected(f'before <ref id="x">{wrapping}{content}{wrapping}</ref> after')
 
     assert [content] == [found.content(one) for one in found.marked]
     assert f"before {wrapping}{content}{wrapping} after" == found.visible
 
 
-def test_the_outer_ref_holds_the_text_of_the_inner_one_without_its_tags():
-    """Each loses its own line breaks only."""
+def test_content_of_outer_ref_excludes_inner_tags():
+    """Each ref loses only its own line breaks."""
     found = collected('<ref id="a">\none\n<ref id="b">\ntwo\n</ref>\nthree\n</ref>')
 
     assert [("a", "one\n\ntwo\n\nthree"), ("b", "two")] == [(one.id, found.content(one)) for one in found.marked]
 
 
-def test_refs_come_in_the_order_of_their_opening_tags():
-    """The outer one comes first, though it ends last."""
+def test_marked_is_ordered_by_opening_tags():
+    """An outer ref precedes an inner one."""
     found = collected('<ref id="a"><ref id="b"/></ref><ref id="c"/>')
 
     assert ["a", "b", "c"] == [one.id for one in found.marked]
     assert [1, 13, 32] == [one.position for one in found.marked]
 
 
-def test_a_ref_ends_with_its_piece():
-    """What follows a tool call is no part of a ref that was open before it, and positions count through all pieces."""
+def test_ref_ends_at_end_of_piece():
+    """Text after a tool call is not part of an open ref; positions count across all pieces."""
     found = collected('x <ref id="a">one', 'two</ref> <ref id="b">y</ref>')
 
     assert [("a", "one", False), ("b", "y", True)] == [
@@ -95,8 +95,8 @@ def test_a_ref_ends_with_its_piece():
     assert 'x <ref id="a">onetwo</ref> <ref id="b">y</ref>' == found.text
 
 
-def test_without_marks_a_tag_is_text():
-    """When references are switched off, everything is visible as it came."""
+def test_collector_treats_tags_as_text_without_marks():
+    """If references are disabled, the complete text is visible."""
     collector = Collector(marks=False)
     events = collector.feed('<ref id="a">x</ref>')
     collector.feed("")

@@ -1,4 +1,4 @@
-"""A text that a handle stands for."""
+"""`Content`: immutable text with its measures."""
 
 import copy
 import hashlib
@@ -14,8 +14,8 @@ from mama_structs.refs.store.text import Content
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_a_content_is_measured(text):
-    """Characters, bytes, lines and hash are those of the text."""
+def test_content_measures_text(text):
+    """Characters, bytes, lines and hash match the text."""
     content = Content.of(text)
 
     assert text == content.text
@@ -26,8 +26,8 @@ def test_a_content_is_measured(text):
 
 
 @given(st.text(max_size=3), st.text(max_size=3))
-def test_contents_are_equal_when_their_texts_are(one, other):
-    """Equality and hash follow the text."""
+def test_contents_are_equal_when_texts_are_equal(one, other):
+    """Equality and hash depend on the text."""
     try:
         contents = {Content.of(one), Content.of(other)}
     except InvalidArgument:
@@ -37,15 +37,15 @@ def test_contents_are_equal_when_their_texts_are(one, other):
 
 
 @pytest.mark.parametrize("value", [None, b"bytes", 1, ["text"]])
-def test_only_text_is_content(value):
-    """Anything but a str is refused, by its type's name."""
+def test_content_rejects_other_types(value):
+    """The error names the type of the value."""
     with pytest.raises(InvalidArgument, match=f"content must be text, got {type(value).__name__}"):
         Content.of(value)
 
 
 @pytest.mark.parametrize(("text", "position"), [("\ud800", 1), ("geheim\udfffgeheim\ud800", 7), ("😀\ud83d", 2)])
-def test_a_lone_surrogate_is_refused_by_its_position(text, position):
-    """The error names the first position, counted from 1, and carries the text nowhere."""
+def test_content_rejects_lone_surrogate(text, position):
+    """The error names the first position, from 1, and does not contain the text."""
     with pytest.raises(InvalidArgument) as caught:
         Content.of(text)
 
@@ -55,8 +55,8 @@ def test_a_lone_surrogate_is_refused_by_its_position(text, position):
     assert caught.value.__cause__ is None
 
 
-def test_a_subclass_of_str_is_stored_as_what_it_holds():
-    """What its methods would make of it does not matter."""
+def test_content_stores_characters_of_str_subclass():
+    """Overridden methods of a subclass are not called."""
 
     class Loud(str):
         __slots__ = ()
@@ -75,21 +75,21 @@ def test_a_subclass_of_str_is_stored_as_what_it_holds():
     assert 5 == content.size
 
 
-def test_a_content_never_changes():
-    """Its fields cannot be set."""
+def test_content_is_immutable():
+    """Fields cannot be assigned."""
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         Content.of("a").text = "b"
 
 
-def test_a_repr_shows_no_text():
-    """It shows size and the beginning of the hash."""
+def test_content_repr_contains_no_text():
+    """It contains the size and the beginning of the hash."""
     content = Content.of("secret\nsecret")
 
     assert f"<Content: 13 characters, 2 lines, {content.hash[:12]}>" == repr(content)
 
 
-def test_pages_are_indexed_once_for_each_size():
-    """Asking again costs nothing."""
+def test_pages_are_cached_by_page_size():
+    """The index is built once for each page size."""
     content = Content.of("x" * 100)
 
     assert content.pages(10) is content.pages(10)
@@ -98,8 +98,8 @@ def test_pages_are_indexed_once_for_each_size():
 
 
 @pytest.mark.parametrize("page_size", [0, -1, True, 1.0, "4", None])
-def test_a_page_size_is_checked_every_time(page_size):
-    """A wrong one is refused even when an equal right one is known."""
+def test_pages_rejects_invalid_page_size(page_size):
+    """An invalid size is rejected, even if it equals a cached one."""
     content = Content.of("text")
     content.pages(1)
 
@@ -107,8 +107,8 @@ def test_a_page_size_is_checked_every_time(page_size):
         content.pages(page_size)
 
 
-def test_copies_are_equal():
-    """A content survives copying and pickling, with its index or without."""
+def test_content_equals_its_copies():
+    """A content can be copied and pickled, with or without an index."""
     content = Content.of("a\nb")
     content.pages(2)
 
@@ -119,8 +119,8 @@ def test_copies_are_equal():
 
 
 @pytest.mark.parametrize("unit", ["x", "y" * 49 + "\n", "😀"])
-def test_making_one_takes_steps_in_proportion(unit, steps):
-    """Ten times the text takes at most about ten times as many steps."""
+def test_content_creation_takes_linear_steps(unit, steps):
+    """Ten times the text takes at most about ten times the steps."""
 
     def made(size):
         return steps(lambda: Content.of(unit * (size // len(unit))).pages(4_000))

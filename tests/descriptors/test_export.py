@@ -1,4 +1,4 @@
-"""Files that are written below a root: what is in them afterwards, and which paths are refused."""
+"""`export`: file contents, and rejected paths."""
 
 import itertools
 import os
@@ -40,7 +40,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """A directory beside the root, with a file in it."""
+    """A directory outside the root that contains a file."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.txt").write_bytes(b"secret")
@@ -48,12 +48,12 @@ def outside(tmp_path):
 
 
 def put(root, path, text="new", *, kept=None, **options):
-    """Export with the arguments that most tests do not care for."""
+    """Export with default arguments."""
     return export(FileOrder(text, path, handle=HANDLE, **options), root=root, kept=kept)
 
 
 def snapshot(folder):
-    """Everything below a folder that an export could change."""
+    """Return everything below a directory that an export could change."""
     seen = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
@@ -68,15 +68,15 @@ def listed(folder):
 
 
 def temporaries(folder):
-    """Files only: directories may be called as the user likes."""
+    """Only files: a user's directories may have any name."""
     return [path.name for path in folder.rglob(".mama-structs-*") if path.is_file()]
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- contents --------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_file_holds_the_text_as_utf_8_and_the_result_says_what_was_done(root):
-    """Line breaks stay as they are, and everything is counted as it is on the disk."""
+def test_export_writes_utf8_and_returns_measures(root):
+    """Line breaks are unchanged, and the measures match the file."""
     result = put(root, "notes.md", "é\r\nb\n한")
 
     assert "é\r\nb\n한".encode() == (root / "notes.md").read_bytes()
@@ -93,8 +93,8 @@ def test_a_new_file_holds_the_text_as_utf_8_and_the_result_says_what_was_done(ro
     )
 
 
-def test_a_file_that_exists_is_replaced_as_a_whole(root):
-    """A shorter text leaves nothing of a longer one."""
+def test_export_replaces_existing_file(root):
+    """No part of a longer old content remains."""
     (root / "a").write_bytes(b"long old content\n")
 
     result = put(root, "a", "x\n")
@@ -103,8 +103,8 @@ def test_a_file_that_exists_is_replaced_as_a_whole(root):
     assert (False, 2, 2, 1) == (result.created, result.size, result.bytes_written, result.lines)
 
 
-def test_append_adds_the_bytes_and_nothing_else(root):
-    """Not even a line break between the old end and the new text."""
+def test_export_append_adds_only_the_bytes(root):
+    """No line break is added between the old and the new text."""
     (root / "a").write_bytes(b"one")
 
     result = put(root, "a", "two\r\n", mode="append")
@@ -113,8 +113,8 @@ def test_append_adds_the_bytes_and_nothing_else(root):
     assert (8, 5, 1, False) == (result.size, result.bytes_written, result.lines, result.created)
 
 
-def test_a_file_that_is_no_utf_8_survives_append_and_insert(root):
-    """Old bytes are copied and never decoded."""
+def test_export_keeps_bytes_that_are_not_utf8(root):
+    """Append and insert copy old bytes without decoding them."""
     (root / "a").write_bytes(b"\xff\xfe\n\x80")
 
     put(root, "a", "é", mode="append")
@@ -147,8 +147,8 @@ def test_a_file_that_is_no_utf_8_survives_append_and_insert(root):
         (b"a\nb", 3, "", b"a\nb", 0),
     ],
 )
-def test_insert_puts_whole_lines_before_a_line(*, root, old, line, text, new, added):
-    """A line break of the file's own style is added only where the text would run into a neighbour."""
+def test_export_insert_adds_complete_lines(*, root, old, line, text, new, added):
+    """A line break in the file's style is added only if the text would join another line."""
     (root / "a").write_bytes(old)
 
     result = put(root, "a", text, mode="insert", insert_at=line)
@@ -171,8 +171,8 @@ def test_insert_puts_whole_lines_before_a_line(*, root, old, line, text, new, ad
         pytest.param(b"a", 10**5000, (1, 2), id="a number of thousands of digits"),
     ],
 )
-def test_insert_at_a_line_that_is_not_there_names_the_lines_that_are(root, old, line, valid):
-    """The file, or its absence, stays as it is."""
+def test_export_insert_raises_for_missing_line(root, old, line, valid):
+    """The error contains the valid range, and the file is unchanged."""
     if old is not None:
         (root / "a").write_bytes(old)
     before = snapshot(root)
@@ -186,7 +186,7 @@ def test_insert_at_a_line_that_is_not_there_names_the_lines_that_are(root, old, 
 
 
 def oracle(old, mode, text, line):
-    """The new content, made the slow and simple way; None where the line is not there."""
+    """Return the expected content from a simple algorithm, or None for a missing line."""
     data = text.encode()
     if mode == "write":
         return data
@@ -215,10 +215,10 @@ steps = st.lists(
 
 
 @given(steps=steps, chunk=st.integers(min_value=1, max_value=9))
-@example(steps=[("write", "ab\r\nc", 0), ("insert", "x", 2)], chunk=3)  # the line break lies across two chunks
+@example(steps=[("write", "ab\r\nc", 0), ("insert", "x", 2)], chunk=3)  # the line break spans two chunks
 @example(steps=[("write", "\n\n\n\n\n\n", 0), ("insert", "x", 6)], chunk=4)
-def test_any_sequence_of_exports_gives_what_a_simple_model_gives(steps, chunk):
-    """However the old bytes are cut into chunks: content, sizes and line counts are right at every step."""
+def test_export_sequence_matches_model(steps, chunk):
+    """Content, sizes and line counts are correct after each step, for any chunk size."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:
         patch.setattr(export_module, "_CHUNK", chunk)
         root, old = Path(name), b""
@@ -242,8 +242,8 @@ def test_any_sequence_of_exports_gives_what_a_simple_model_gives(steps, chunk):
         assert ["a"] == listed(root)
 
 
-def test_an_append_or_insert_does_not_read_the_old_file_into_memory(root, monkeypatch):
-    """A file of one long line costs a few chunks, not its size."""
+def test_export_copies_old_file_in_chunks(root, monkeypatch):
+    """Appending to a large file with one line needs only memory for a few chunks."""
     monkeypatch.setattr(export_module, "_CHUNK", 2**16)
     with (root / "big").open("wb") as file:
         file.truncate(2**23)
@@ -260,13 +260,13 @@ def test_an_append_or_insert_does_not_read_the_old_file_into_memory(root, monkey
     assert 2**20 > peak
 
 
-# --- whether the file may be new, or may exist ------------------------------------------------------------------------
+# --- new and existing files -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["write", "append", "insert"])
 @pytest.mark.parametrize(("create", "exist_ok", "exists"), list(itertools.product([True, False], repeat=3)))
-def test_create_and_exist_ok_hold_in_every_mode(root, mode, create, exist_ok, exists):
-    """exist_ok=False refuses a file that exists, appends included; create=False refuses one that does not."""
+def test_export_enforces_create_and_exist_ok(root, mode, create, exist_ok, exists):
+    """exist_ok=False rejects existing files, create=False missing ones, in every mode."""
     if exists:
         (root / "a").write_bytes(b"old\n")
     options = {"mode": mode, "create": create, "exist_ok": exist_ok, "insert_at": 1 if mode == "insert" else None}
@@ -295,8 +295,8 @@ def test_create_and_exist_ok_hold_in_every_mode(root, mode, create, exist_ok, ex
 
 
 @pytest.mark.parametrize("path", ["d/a", "d/e/a"])
-def test_missing_directories_are_made_only_when_asked_for(root, path):
-    """Without parents=True the first missing one is named."""
+def test_export_creates_directories_only_with_parents(root, path):
+    """Without parents=True, the error names the first missing directory."""
     with pytest.raises(ExportMissing, match="the directory 'd' does not exist"):
         put(root, path)
 
@@ -316,15 +316,15 @@ def test_missing_directories_are_made_only_when_asked_for(root, path):
         ({"mode": "append", "create": False}, ExportMissing),
     ],
 )
-def test_no_directory_is_made_for_a_file_that_cannot_be(root, options, error):
-    """What is known to fail leaves no empty directories."""
+def test_export_creates_no_directory_when_file_cannot_be_written(root, options, error):
+    """Predictable failures leave no empty directories."""
     with pytest.raises(error):
         put(root, "d/e/a", parents=True, **options)
 
     assert [] == listed(root)
 
 
-# --- which paths are refused -----------------------------------------------------------------------------------------
+# --- rejected paths --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -378,10 +378,8 @@ def test_no_directory_is_made_for_a_file_that_cannot_be(root, options, error):
 )
 @pytest.mark.parametrize("mode", ["write", "append", "insert"])
 @pytest.mark.parametrize("parents", [False, True])
-def test_a_path_that_breaks_a_rule_is_refused_and_nothing_changes(
-    *, root, outside, path, error, rule, mode, parents, monkeypatch
-):
-    """Neither inside nor outside the root, in no mode; the message names the rule."""
+def test_export_rejects_invalid_path(*, root, outside, path, error, rule, mode, parents, monkeypatch):
+    """Nothing changes inside or outside the root, and the message states the rule."""
     hostile(root, outside, monkeypatch)
     before = snapshot(root.parent)
 
@@ -398,7 +396,7 @@ def test_a_path_that_breaks_a_rule_is_refused_and_nothing_changes(
 
 
 def hostile(root, outside, monkeypatch):
-    """Fill the root with everything that could lead astray."""
+    """Fill the root with links, special files and directories that an attacker might use."""
     (root / "d").mkdir()
     (root / "file").write_bytes(b"old\n")
     (root / "d" / "inner").write_bytes(b"inner\n")
@@ -426,8 +424,8 @@ def hostile(root, outside, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["null", "zero"])
-def test_a_device_is_refused(name):
-    """Whoever has the right to open it: a root of a careless host."""
+def test_export_rejects_device(name):
+    """A device is rejected even if the process may open it."""
     with pytest.raises(PathDenied, match="is a device, no regular file"):
         put("/dev", name)
 
@@ -451,8 +449,8 @@ def test_a_device_is_refused(name):
     ],
 )
 @pytest.mark.parametrize("mode", ["write", "append"])
-def test_a_path_that_stays_below_the_root_is_followed(*, root, outside, path, real, mode, monkeypatch):
-    """The file that a link stands for is written, the link stays, and the result names the file."""
+def test_export_follows_symlink_below_root(*, root, outside, path, real, mode, monkeypatch):
+    """The target is written, the symlink remains, and the result names the target."""
     hostile(root, outside, monkeypatch)
     before = snapshot(root)
     kept = before[real][3] if real in before and mode == "append" else b""
@@ -467,8 +465,8 @@ def test_a_path_that_stays_below_the_root_is_followed(*, root, outside, path, re
     }
 
 
-def test_an_absolute_path_below_the_root_is_accepted(root, tmp_path):
-    """Also through a symlink above the root, on either side."""
+def test_export_accepts_absolute_path_below_root(root, tmp_path):
+    """The root and the path may contain a symlink above the root."""
     (tmp_path / "alias").symlink_to(root)
 
     assert "a" == put(root, str(root / "a")).path
@@ -481,7 +479,7 @@ def test_an_absolute_path_below_the_root_is_accepted(root, tmp_path):
 
 @pytest.fixture
 def kept(root):
-    """A session's directory below the root, with a file in it, and ways that lead there."""
+    """A session's directory below the root, with a file, and symlinks to it."""
     kept = root / "session"
     (kept / "journal").mkdir(parents=True)
     (kept / "journal" / "FORMAT").write_bytes(b"own")
@@ -507,8 +505,8 @@ def kept(root):
 )
 @pytest.mark.parametrize("spelling", ["real", "link", "above"])
 @pytest.mark.parametrize("mode", ["write", "append", "insert"])
-def test_a_sessions_own_directory_is_never_written_to(*, root, kept, tmp_path, path, spelling, mode):
-    """By whichever name and link it is reached, and however it was given: nothing in it changes."""
+def test_export_rejects_session_directory(*, root, kept, tmp_path, path, spelling, mode):
+    """The directory is recognized under any name or symlink, and remains unchanged."""
     (tmp_path / "above").symlink_to(root)
     given_as = {"real": kept, "link": root / "link", "above": tmp_path / "above" / "session"}[spelling]
     before = snapshot(root)
@@ -522,15 +520,15 @@ def test_a_sessions_own_directory_is_never_written_to(*, root, kept, tmp_path, p
 
 
 @pytest.mark.parametrize("path", ["a", "session.md", "session2/a", "new/session/a", "Session2/a"])
-def test_what_is_beside_a_sessions_directory_can_be_written(root, kept, path):
-    """A name that only begins like it, or is the same elsewhere, is another one."""
+def test_export_accepts_paths_next_to_session_directory(root, kept, path):
+    """Only the same directory is rejected, not one with a similar name."""
     assert put(root, path, kept=kept, parents=True).created
     assert path == put(root, path, kept=kept).path
 
 
 @pytest.mark.parametrize("inside", ["session", "session/journal", "link", "deep"])
-def test_a_root_in_a_sessions_directory_takes_no_file(root, kept, inside):
-    """Not even one that would lie far below."""
+def test_export_rejects_root_inside_session_directory(root, kept, inside):
+    """Deeper paths are rejected, too."""
     before = snapshot(root)
     for path in ("a", "new/a"):
         with pytest.raises(PathDenied, match="the session's own data"):
@@ -539,8 +537,8 @@ def test_a_root_in_a_sessions_directory_takes_no_file(root, kept, inside):
     assert before == snapshot(root)
 
 
-def test_a_sessions_directory_need_not_exist_or_be_near(root, outside):
-    """One that is still to be made is kept free; one elsewhere changes nothing, and tells nothing of what is there."""
+def test_export_accepts_missing_or_distant_session_directory(root, outside):
+    """A missing one is still protected; one elsewhere has no effect and is not revealed."""
     with pytest.raises(PathDenied, match="the session's own data"):
         put(root, "later/a", kept=root / "later", parents=True)
     assert [] == listed(root)
@@ -551,8 +549,8 @@ def test_a_sessions_directory_need_not_exist_or_be_near(root, outside):
     assert put(root, "b", kept=outside / "nowhere").created
 
 
-def test_a_directory_whose_name_begins_like_the_root_is_outside(root, tmp_path):
-    """The root's name with something behind it is another directory."""
+def test_export_rejects_directory_with_root_as_name_prefix(root, tmp_path):
+    """A directory whose name starts with the name of the root is outside."""
     (tmp_path / "root-2").mkdir()
 
     with pytest.raises(PathDenied, match="is outside the root"):
@@ -561,8 +559,8 @@ def test_a_directory_whose_name_begins_like_the_root_is_outside(root, tmp_path):
     assert [] == listed(tmp_path / "root-2")
 
 
-def test_the_top_may_be_the_root(tmp_path):
-    """A host that confines nothing is served, by absolute and by relative paths."""
+def test_export_accepts_file_system_root(tmp_path):
+    """The root "/" accepts absolute and relative paths."""
     first = put("/", tmp_path / "a")
     second = put("/", str(tmp_path / "b").lstrip("/"))
 
@@ -571,8 +569,8 @@ def test_the_top_may_be_the_root(tmp_path):
     assert ["a", "b"] == listed(tmp_path)
 
 
-def test_a_very_long_chain_of_symlinks_ends_in_a_file_or_an_error(root):
-    """No recursion limit shows through."""
+def test_export_handles_long_symlink_chain(root):
+    """The export either writes the file or raises PathDenied, without a RecursionError."""
     (root / "0").write_bytes(b"old")
     for number in range(1, 3000):
         (root / str(number)).symlink_to(str(number - 1))
@@ -586,8 +584,8 @@ def test_a_very_long_chain_of_symlinks_ends_in_a_file_or_an_error(root):
     assert expected == (root / "0").read_bytes()
 
 
-def test_a_root_that_is_missing_is_made_with_the_first_file(tmp_path):
-    """And not for a file that is not written."""
+def test_export_creates_missing_root_with_first_file(tmp_path):
+    """A failed export does not create the root."""
     for path, options in (("a", {"create": False}), ("../a", {}), ("d/a", {"mode": "insert", "insert_at": 2})):
         with pytest.raises((ExportError, InvalidRange)):
             put(tmp_path / "out" / "deep", path, **options)
@@ -598,8 +596,8 @@ def test_a_root_that_is_missing_is_made_with_the_first_file(tmp_path):
     assert b"new" == (tmp_path / "out" / "deep" / "a").read_bytes()
 
 
-def test_a_root_that_is_no_directory_is_said(tmp_path):
-    """The host's mistake is not taken for the path's."""
+def test_export_reports_root_that_is_not_a_directory(tmp_path):
+    """The error refers to the root, not to the path."""
     (tmp_path / "file").touch()
 
     with pytest.raises(PathDenied, match="the root for files is no directory"):
@@ -608,8 +606,8 @@ def test_a_root_that_is_no_directory_is_said(tmp_path):
     assert ["file"] == listed(tmp_path)
 
 
-def test_what_is_outside_the_root_is_not_told_apart(root, tmp_path):
-    """No message says whether a file exists elsewhere."""
+def test_export_error_does_not_reveal_files_outside_root(root, tmp_path):
+    """The message is the same for existing and missing files."""
     (tmp_path / "real").touch()
     (tmp_path / "real-dir").mkdir()
     (root / "l-1").symlink_to(tmp_path / "real" / "x")
@@ -627,8 +625,8 @@ def test_what_is_outside_the_root_is_not_told_apart(root, tmp_path):
     assert 2 == len(messages)
 
 
-def test_a_platform_without_directory_descriptors_is_refused(root, monkeypatch):
-    """What cannot be kept below the root is not written at all."""
+def test_export_raises_on_platform_without_directory_descriptors(root, monkeypatch):
+    """Nothing is written if the root cannot be enforced."""
     monkeypatch.setattr(export_module, "_CONFINABLE", False)
 
     with pytest.raises(ExportError, match="this platform cannot open files relative to a directory"):
@@ -656,8 +654,8 @@ def test_a_platform_without_directory_descriptors_is_refused(root, monkeypatch):
         ("x", {"mode": "append", "insert_at": 1}, "insert_at"),
     ],
 )
-def test_a_wrong_parameter_is_named_before_anything_happens(root, text, options, parameter):
-    """No text of the content is in the message, nor in its cause."""
+def test_export_names_invalid_parameter(root, text, options, parameter):
+    """The check precedes all changes, and the error does not contain the text."""
     with pytest.raises(InvalidParameter) as caught:
         put(root / "missing", "a", text, **options)
 
@@ -679,8 +677,8 @@ def test_a_wrong_parameter_is_named_before_anything_happens(root, text, options,
         (0, "something special"),
     ],
 )
-def test_every_kind_of_file_has_a_name(kind, name):
-    """Also those that only a superuser can make."""
+def test_kind_of_names_each_file_type(kind, name):
+    """Includes types that only a superuser can create."""
     assert name == export_module.kind_of(kind | 0o644)
 
 
@@ -701,8 +699,8 @@ COMPONENTS = [
     exist_ok=st.booleans(),
     parents=st.booleans(),
 )
-def test_no_path_at_all_changes_anything_outside_the_root(*, start, components, mode, line, create, exist_ok, parents):
-    """Whatever it is made of: it names a file below the root, or an error that says so, and no file is lost."""
+def test_export_changes_nothing_outside_root_for_any_path(*, start, components, mode, line, create, exist_ok, parents):
+    """Any path is either written below the root or raises, and no other file changes."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:
         top = Path(os.path.realpath(name))
         root, outside = top / "root", top / "outside"
@@ -736,12 +734,12 @@ def test_no_path_at_all_changes_anything_outside_the_root(*, start, components, 
                 assert found == after[file]
 
 
-# --- what models may not write ----------------------------------------------------------------------------------------
+# --- rules for models -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def guarded(root):
-    """What a model must leave alone, and what leads there."""
+    """Files that a model must not write, and symlinks to them."""
     (root / "d").mkdir()
     for name, mode in (("run.sh", 0o755), ("others-run", 0o645), ("locked", 0o444), ("plain", 0o644), (".env", 0o600)):
         (root / name).write_bytes(b"old")
@@ -784,8 +782,8 @@ def guarded(root):
 )
 @pytest.mark.parametrize("mode", ["write", "append", "insert"])
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_model_may_not_write_there(*, guarded, path, rule, mode, absolute):
-    """Nothing changes, and the message says which rule it is."""
+def test_export_rejects_protected_path_for_model(*, guarded, path, rule, mode, absolute):
+    """Nothing changes, and the message states the rule."""
     before = snapshot(guarded)
 
     with pytest.raises(PathDenied, match=re.escape(rule)) as caught:
@@ -803,8 +801,8 @@ def test_a_model_may_not_write_there(*, guarded, path, rule, mode, absolute):
 
 
 @pytest.mark.parametrize("path", ["plain", "new", "./d//new", "same/new", "d/e/new", "a-\u200d-한글.md", "x.y"])
-def test_a_model_may_write_everywhere_else(guarded, path):
-    """Also where a directory on the way is a symlink that stays below the root."""
+def test_export_accepts_ordinary_path_for_model(guarded, path):
+    """A directory symlink that stays below the root is allowed."""
     for mode in ("write", "append"):
         put(guarded, path, mode=mode, parents=True, by_model=True)
 
@@ -812,8 +810,8 @@ def test_a_model_may_write_everywhere_else(guarded, path):
 
 
 @pytest.mark.parametrize("path", [".env", ".new", ".git/hooks", "git/hooks"])
-def test_a_host_may_let_models_write_hidden_files(guarded, path):
-    """All other rules hold."""
+def test_export_accepts_hidden_file_for_model_with_allow_hidden(guarded, path):
+    """All other rules still apply."""
     put(guarded, path, by_model=True, allow_hidden=True)
 
     assert b"new" == (guarded / path).read_bytes()
@@ -822,15 +820,15 @@ def test_a_host_may_let_models_write_hidden_files(guarded, path):
 
 
 @pytest.mark.parametrize("path", [".env", ".new", "run.sh", "link", "a\nb"])
-def test_the_hosts_own_code_may_write_what_models_may_not(guarded, path):
-    """These rules are for what a model chose."""
+def test_export_accepts_protected_path_for_host(guarded, path):
+    """The rules apply only to paths that a model chose."""
     put(guarded, path)
 
     assert b"new" == (guarded / path).read_bytes()
 
 
-def test_a_hidden_directory_above_the_root_is_the_hosts_choice(tmp_path):
-    """Only names below the root count, also of an absolute path."""
+def test_export_ignores_hidden_directory_above_root(tmp_path):
+    """Only names below the root are checked."""
     root = tmp_path / ".cache" / "out"
 
     put(root, "a", by_model=True)
@@ -849,8 +847,8 @@ def test_a_hidden_directory_above_the_root_is_the_hosts_choice(tmp_path):
     ],
 )
 @pytest.mark.parametrize("existed", [False, True])
-def test_what_is_put_in_its_place_meanwhile_is_refused(*, root, monkeypatch, mode, swap, rule, existed):
-    """Whatever it becomes between the check and the moment in which the file gets its name."""
+def test_export_by_model_rejects_file_replaced_during_export(*, root, monkeypatch, mode, swap, rule, existed):
+    """A replacement between check and rename is detected."""
     (root / "precious").write_bytes(b"old")
     (root / "precious").chmod(0o755)
     if existed:
@@ -878,8 +876,8 @@ def test_what_is_put_in_its_place_meanwhile_is_refused(*, root, monkeypatch, mod
 
 @pytest.mark.parametrize("mode", ["write", "append"])
 @pytest.mark.parametrize("permissions", [0o600, 0o640, 0o666, 0o755])
-def test_a_file_that_is_replaced_keeps_its_permissions(root, mode, permissions):
-    """Whatever the umask is."""
+def test_export_keeps_permissions_of_replaced_file(root, mode, permissions):
+    """The result does not depend on the umask."""
     (root / "a").touch()
     (root / "a").chmod(permissions)
 
@@ -888,8 +886,8 @@ def test_a_file_that_is_replaced_keeps_its_permissions(root, mode, permissions):
     assert permissions == stat.S_IMODE((root / "a").stat().st_mode)
 
 
-def test_rights_to_run_as_the_owner_are_dropped(root):
-    """New content does not inherit the trust in the old one, as with any write by somebody else."""
+def test_export_drops_setuid_and_setgid_bits(root):
+    """New content must not inherit the privileges of the old one."""
     (root / "a").touch()
     (root / "a").chmod(0o6755)
 
@@ -899,8 +897,8 @@ def test_rights_to_run_as_the_owner_are_dropped(root):
 
 
 @pytest.mark.parametrize("options", [{}, {"exist_ok": False}, {"mode": "append"}])
-def test_a_new_file_and_new_directories_have_the_permissions_of_the_umask(root, options):
-    """As if any program had made them."""
+def test_export_applies_umask_to_new_file_and_directories(root, options):
+    """The permissions are the same as those of other programs."""
     old = os.umask(0o027)
     try:
         put(root, "d/a", parents=True, **options)
@@ -911,8 +909,8 @@ def test_a_new_file_and_new_directories_have_the_permissions_of_the_umask(root, 
     assert 0o640 == stat.S_IMODE((root / "d" / "a").stat().st_mode)
 
 
-def test_the_copy_of_a_private_file_is_never_readable_by_others(root, monkeypatch):
-    """The temporary file is private from the moment it is made."""
+def test_export_temporary_file_is_private(root, monkeypatch):
+    """The copy of a private file is never readable by others."""
     (root / "a").write_bytes(b"old")
     (root / "a").chmod(0o666)
     modes = []
@@ -935,8 +933,8 @@ def test_the_copy_of_a_private_file_is_never_readable_by_others(root, monkeypatc
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only a superuser can give files away")
 @pytest.mark.parametrize("mode", ["write", "append"])
-def test_a_superuser_leaves_a_file_to_its_owner(root, mode):
-    """An agent that runs as root does not take its user's files away."""
+def test_export_keeps_owner_when_run_as_superuser(root, mode):
+    """A root process does not take over the files of other users."""
     (root / "a").touch()
     os.chown(root / "a", 12345, 23456)
 
@@ -947,8 +945,8 @@ def test_a_superuser_leaves_a_file_to_its_owner(root, mode):
 
 
 @pytest.mark.parametrize("mode", ["write", "append"])
-def test_a_hard_link_outside_keeps_the_old_content(root, outside, mode):
-    """Two names of one file are parted, so that nothing outside changes."""
+def test_export_does_not_change_hard_link_outside_root(root, outside, mode):
+    """The export replaces the name, so the other name keeps the old content."""
     os.link(outside / "secret.txt", root / "a")
 
     put(root, "a", mode=mode)
@@ -957,11 +955,11 @@ def test_a_hard_link_outside_keeps_the_old_content(root, outside, mode):
     assert (b"new" if mode == "write" else b"secretnew") == (root / "a").read_bytes()
 
 
-# --- what killed processes leave --------------------------------------------------------------------------------------
+# --- orphaned files ---------------------------------------------------------------------------------------------------
 
 
-def test_temporary_files_that_were_left_long_ago_are_swept(root):
-    """Only those, only after an hour, and nothing that merely looks like one."""
+def test_export_deletes_orphaned_temporary_files(root):
+    """Only regular files with a matching name, older than an hour, are deleted."""
     stale, young, directory = (root / f".mama-structs-{digit * 16}.tmp" for digit in "123")
     link, other = root / f".mama-structs-{'4' * 16}.tmp", root / ".mama-structs-xyz.tmp"
     for path in (stale, young, other):

@@ -1,4 +1,4 @@
-"""Exports while everything goes wrong: swaps, kills, full disks, refused rights, interrupts, other writers."""
+"""`export` under faults: swapped paths, kills, full disks and concurrent writers."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """A directory beside the root, with a file in it."""
+    """A directory outside the root that contains a file."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "a").write_bytes(b"secret")
@@ -71,7 +71,7 @@ def outside(tmp_path):
 
 
 def put(root, path, text="new\n", *, kept=None, **options):
-    """Export with the arguments that most tests do not care for."""
+    """Export with default arguments."""
     return export(FileOrder(text, path, handle=HANDLE, **options), root=root, kept=kept)
 
 
@@ -84,7 +84,7 @@ def temporaries(folder):
 
 
 def run(script, *arguments, before=(), timeout=600):
-    """Run a script in a process of its own, which prints what it found."""
+    """Run a script in a separate process, and return its output."""
     done = subprocess.run(
         [*before, sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": PACKAGE},
@@ -97,7 +97,7 @@ def run(script, *arguments, before=(), timeout=600):
     return done.stdout
 
 
-# --- swaps between check and open ------------------------------------------------------------------------------------
+# --- paths that change between check and open -------------------------------------------------------------------------
 
 
 def to_outside(root, outside):
@@ -145,10 +145,10 @@ def file_to_directory(root, outside):
         (to_nothing, ExportMissing, "the directory 'd' does not exist"),
     ],
 )
-def test_a_directory_that_is_swapped_after_the_check_makes_the_export_fail(
+def test_export_fails_when_directory_is_swapped_after_check(
     *, root, outside, monkeypatch, mode, path, swap, error, rule
 ):
-    """Wherever the new one leads, even to a place below the root, nothing is written through it."""
+    """Nothing is written through the new directory, even if it is below the root."""
     (root / "d").mkdir()
     (root / "d" / "a").write_bytes(b"old\n")
     resolve = export_module.resolve_below
@@ -179,10 +179,8 @@ def test_a_directory_that_is_swapped_after_the_check_makes_the_export_fail(
     ],
 )
 @pytest.mark.parametrize("seam", ["resolve_below", "status_of"])
-def test_a_file_that_is_swapped_after_a_check_is_not_followed_and_not_waited_for(
-    *, root, outside, monkeypatch, mode, swap, rule, seam
-):
-    """Neither between the check of the path and its opening, nor between a look at the file and its opening."""
+def test_export_does_not_follow_file_swapped_after_check(*, root, outside, monkeypatch, mode, swap, rule, seam):
+    """The swap precedes opening the path or the file; opening neither follows nor blocks."""
     (root / "d").mkdir()
     (root / "d" / "a").write_bytes(b"old\n")
     checked, swaps = getattr(export_module, seam), iter([swap])
@@ -203,8 +201,8 @@ def test_a_file_that_is_swapped_after_a_check_is_not_followed_and_not_waited_for
     assert [] == temporaries(root)
 
 
-def test_a_directory_that_is_swapped_after_it_was_opened_does_not_lead_the_file_away(root, outside, monkeypatch):
-    """What was opened is written to, wherever it is called now."""
+def test_export_writes_to_opened_directory_when_it_is_renamed(root, outside, monkeypatch):
+    """The export uses the open directory, regardless of its new name."""
     (root / "d").mkdir()
     splice = export_module._splice
 
@@ -220,8 +218,8 @@ def test_a_directory_that_is_swapped_after_it_was_opened_does_not_lead_the_file_
     assert b"new\n" == (root / "moved" / "new").read_bytes()
 
 
-def test_no_swap_in_a_tight_loop_leads_out(root, outside):
-    """A thread makes directory and file symlinks and back again, as fast as it can, while exports run."""
+def test_export_stays_below_root_while_paths_are_swapped(root, outside):
+    """A thread swaps a directory and a file with symlinks while exports run."""
     real, end = root / "real", threading.Event()
     (root / "d").mkdir()
     outcomes = set()
@@ -263,7 +261,7 @@ def test_no_swap_in_a_tight_loop_leads_out(root, outside):
     assert [] == temporaries(root)
 
 
-# --- the N-th call to the system fails --------------------------------------------------------------------------------
+# --- failure of the N-th system call ----------------------------------------------------------------------------------
 
 CALLS = [
     "open",
@@ -286,7 +284,7 @@ CALLS = [
 
 
 class Wrapped:
-    """Every call to the system passes through here: counted, written down, and one of them goes wrong."""
+    """Intercepts all system calls: counts and records them, and makes one fail."""
 
     def __init__(self, number=None, *, fault=None, late=False, thread=None):
         self.number, self.fault, self.late = number, fault, late
@@ -296,7 +294,7 @@ class Wrapped:
     def __enter__(self):
         self.patch = pytest.MonkeyPatch()
         for name in CALLS:
-            # Waiting for the disk is no part of what is tested here, and takes most of the time.
+            # Skip flushing to disk: it is not tested here, and takes most of the time.
             real = getattr(os, name) if name != "fsync" else lambda _: None
             self.patch.setattr(os, name, self.wrapped(name, real))
         self.patch.setattr(fcntl, "flock", self.wrapped("flock", fcntl.flock))
@@ -316,10 +314,10 @@ class Wrapped:
             self.names.append(name)
             if len(self.names) != self.number:
                 return real(*arguments, **options)
-            # A close that fails has closed all the same; a late fault comes when the call has done its work.
+            # A failing close still closes the descriptor; a late fault occurs after the call has done its work.
             if name == "close" or self.late:
                 result = real(*arguments, **options)
-                if name in ("open", "scandir"):  # nobody could have got it
+                if name in ("open", "scandir"):  # the caller would not have received the result
                     (os.close if name == "open" else type(result).close)(result)
             raise self.fault()
 
@@ -346,7 +344,7 @@ SCENARIOS = {
 
 
 def prepared(root, old, options):
-    """A root with a stale temporary file, a symlink on the way, and the old file."""
+    """A root with an orphaned temporary file, a symlink in the path, and the old file."""
     shutil.rmtree(root, ignore_errors=True)
     (root / "real").mkdir(parents=True)
     (root / "link").symlink_to("real")
@@ -374,8 +372,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_whichever_call_fails_the_file_is_the_old_one_or_the_new_one(root, scenario, fault):
-    """An error means old, a result means new; no temporary file and no descriptor is left."""
+def test_export_is_atomic_when_any_system_call_fails(root, scenario, fault):
+    """After an error the file is old, else new; no temporary file or descriptor remains."""
     old, options, new = SCENARIOS[scenario]
     number = 0
     while True:
@@ -398,7 +396,7 @@ def test_whichever_call_fails_the_file_is_the_old_one_or_the_new_one(root, scena
             assert isinstance(outcome, InvalidParameter) or (path, HANDLE) == (outcome.path, outcome.handle), where
         elif outcome is None:
             assert new == content, where
-            # A file whose absence was feigned is made anew.
+            # A file that the fault reported as missing is created again.
             is_same = old is not None and not (
                 fault == "ENOENT" and "stat" == calls.names[min(number, len(calls.names)) - 1]
             )
@@ -412,8 +410,8 @@ def test_whichever_call_fails_the_file_is_the_old_one_or_the_new_one(root, scena
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_an_interrupt_after_any_call_leaves_the_old_file_or_the_new_one(root, scenario):
-    """Also where the call had done its work when Ctrl-C came, the copying of old bytes included."""
+def test_export_is_atomic_when_any_system_call_is_interrupted(root, scenario):
+    """The interrupt may come after the call has done its work, also during the copy."""
     old, options, new = SCENARIOS[scenario]
     number, was_met = 0, True
     while was_met:
@@ -445,8 +443,8 @@ def test_an_interrupt_after_any_call_leaves_the_old_file_or_the_new_one(root, sc
         (errno.ENAMETOOLONG, InvalidParameter),
     ],
 )
-def test_what_the_system_says_becomes_a_distinct_error_with_its_cause(root, monkeypatch, number, error):
-    """Path, handle and the system's own words are in it."""
+def test_export_maps_os_error_to_specific_error(root, monkeypatch, number, error):
+    """The error contains the path, the handle and the system's message."""
 
     def refused(*_, **__):
         raise OSError(number, os.strerror(number))
@@ -464,8 +462,8 @@ def test_what_the_system_says_becomes_a_distinct_error_with_its_cause(root, monk
 
 
 @pytest.mark.parametrize("scenario", ["replace", "append", "make, not replace"])
-def test_content_is_flushed_before_it_has_its_name_and_the_directory_after(root, scenario):
-    """Or a power failure could leave an empty file under the name."""
+def test_export_flushes_content_before_rename_and_directory_after(root, scenario):
+    """Otherwise, a power failure could leave an empty file under the name."""
     old, options, _ = SCENARIOS[scenario]
     path, _, _ = prepared(root, old, options)
     with Wrapped() as calls:
@@ -477,8 +475,8 @@ def test_content_is_flushed_before_it_has_its_name_and_the_directory_after(root,
     assert last_write < flushes[0] < named < flushes[1]
 
 
-def test_a_directory_that_cannot_be_flushed_is_logged_and_no_error(root, monkeypatch, caplog):
-    """The file is there for all to see: who took it for not written would append a second time."""
+def test_export_logs_directory_flush_failure(root, monkeypatch, caplog):
+    """The file is visible already, so an error would cause a repeated append."""
     fsync = os.fsync
 
     def refused(descriptor):
@@ -492,8 +490,8 @@ def test_a_directory_that_cannot_be_flushed_is_logged_and_no_error(root, monkeyp
     assert ["a directory of exported files could not be flushed: Invalid argument"] == caplog.messages
 
 
-def test_writes_that_are_cut_short_are_continued(root, monkeypatch):
-    """The system may write less than it is given."""
+def test_export_continues_partial_writes(root, monkeypatch):
+    """The system may write fewer bytes than requested."""
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
 
@@ -523,8 +521,8 @@ NURSERY = """
 """
 
 
-def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path):
-    """For every call to the system, before and after it; what is left over has a name that can be recognised."""
+def test_export_is_atomic_when_killed_at_any_system_call(tmp_path):
+    """Kills occur before and after each call; leftovers have recognizable names."""
     script = textwrap.dedent(NURSERY) + textwrap.dedent("""
         import ast
         CALLS, SCENARIOS = ast.literal_eval(sys.argv[2]), ast.literal_eval(sys.argv[3])
@@ -582,8 +580,8 @@ def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["write", "append", "insert"])
-def test_a_kill_at_any_time_loses_nothing_that_was_acknowledged(tmp_path, mode):
-    """Exports in a loop, killed after a random time: the file holds all acknowledged ones, and at most one more."""
+def test_export_keeps_acknowledged_writes_when_killed_at_random_time(tmp_path, mode):
+    """The file contains all acknowledged exports, and at most one more."""
     seed = random.randrange(2**32)
     script = textwrap.dedent(NURSERY) + textwrap.dedent("""
         root, mode = Path(sys.argv[1]), sys.argv[2]
@@ -625,7 +623,7 @@ def test_a_kill_at_any_time_loses_nothing_that_was_acknowledged(tmp_path, mode):
     assert "done\n" == run(script, tmp_path, mode, seed), f"seed {seed}"
 
 
-# --- full disks and refused rights -----------------------------------------------------------------------------------
+# --- full disks and missing permissions -------------------------------------------------------------------------------
 
 FULL = """
     import os, resource, sys
@@ -652,8 +650,8 @@ FULL = """
 ALL_FULL = "".join(f"disk_full {name}\n" for name in ("a", "a", "a", "new", "new", "d/new"))
 
 
-def test_a_limit_on_the_size_of_files_is_a_full_disk(tmp_path):
-    """The old file is whole, no part of the new one is left, and what fits can still be written."""
+def test_export_reports_file_size_limit_as_disk_full(tmp_path):
+    """The old file is complete, no partial file remains, and smaller exports succeed."""
     script = textwrap.dedent(FULL) + textwrap.dedent("""
         sys.dont_write_bytecode = True  # as in test_backup.py
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -664,7 +662,7 @@ def test_a_limit_on_the_size_of_files_is_a_full_disk(tmp_path):
 
 
 def own_mounts():
-    """The command that gives a process mounts of its own, or a skip where that is not permitted."""
+    """Return the command for a process with private mounts, or skip if not permitted."""
     command = ["unshare", "--map-root-user", "--mount"] if not IS_ROOT else ["unshare", "--mount"]
     with tempfile.TemporaryDirectory() as folder:
         script = "import subprocess, sys; subprocess.run(['mount', '-t', 'tmpfs', 'tmpfs', sys.argv[1]], check=True)"
@@ -675,8 +673,8 @@ def own_mounts():
     pytest.skip("mounting a small file system is not permitted here")
 
 
-def test_a_disk_that_is_really_full_loses_nothing(tmp_path):
-    """On a file system of 100 kB, in mounts of the process's own."""
+def test_export_keeps_old_file_when_disk_is_full(tmp_path):
+    """Uses a file system of 100 kB in private mounts."""
     script = textwrap.dedent(FULL) + textwrap.dedent("""
         import subprocess
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", sys.argv[1]], check=True)
@@ -721,16 +719,14 @@ KEPT = """
 
 
 @pytest.mark.skipif(not own_mounts(), reason="needs mounts of its own")
-def test_a_session_under_another_name_is_its_own_all_the_same(tmp_path):
-    """A directory that is mounted a second time is known by what it is, wherever the root is."""
+def test_export_rejects_session_directory_under_bind_mount(tmp_path):
+    """The directory is identified by device and inode, not by its path."""
     assert "kept\n" == run(KEPT, tmp_path, before=own_mounts())
 
 
 @pytest.mark.parametrize(("path", "place"), [("d/a", "d"), ("d/e/a", "d/e"), ("a", ".")])
-def test_a_session_that_is_moved_onto_the_path_after_the_check_is_its_own_all_the_same(
-    root, tmp_path, monkeypatch, path, place
-):
-    """What is opened is looked at, not only what was there when the path was checked."""
+def test_export_rejects_session_directory_moved_to_path_after_check(root, tmp_path, monkeypatch, path, place):
+    """The opened directory is checked, not only the path."""
     (root / place).mkdir(parents=True, exist_ok=True)
     kept = tmp_path / "session"
     kept.mkdir()
@@ -753,8 +749,8 @@ def test_a_session_that_is_moved_onto_the_path_after_the_check_is_its_own_all_th
 
 
 @pytest.mark.skipif(not own_mounts(), reason="needs mounts of its own")
-def test_a_file_system_that_is_mounted_read_only_refuses(tmp_path):
-    """Whoever asks, a superuser too."""
+def test_export_fails_on_read_only_file_system(tmp_path):
+    """A superuser also gets this error."""
     script = """
         import subprocess, sys
         from pathlib import Path
@@ -776,8 +772,8 @@ def test_a_file_system_that_is_mounted_read_only_refuses(tmp_path):
     assert expected == run(script, tmp_path, before=own_mounts())
 
 
-def test_what_the_user_may_not_write_is_refused_and_stays(tmp_path):
-    """A read-only folder, a read-only file in a folder that is not, a folder that cannot be entered."""
+def test_export_respects_permissions(tmp_path):
+    """Covers read-only directories, read-only files, and directories that cannot be entered."""
     script = """
         import os, sys
         from pathlib import Path
@@ -805,7 +801,7 @@ def test_what_the_user_may_not_write_is_refused_and_stays(tmp_path):
         attempt("open/unreadable", mode="append")
         attempt("open/new")
     """
-    # Below /tmp, for tmp_path is closed to the user that a superuser's test becomes.
+    # Below /tmp, because the test switches to a user that cannot access tmp_path.
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)
@@ -832,11 +828,11 @@ def test_what_the_user_may_not_write_is_refused_and_stays(tmp_path):
         assert ["new", "read-only", "unreadable"] == listed(root / "open")
 
 
-# --- other writers ---------------------------------------------------------------------------------------------------
+# --- concurrent writers -----------------------------------------------------------------------------------------------
 
 
-def test_appends_at_the_same_time_are_all_there(root):
-    """Eight threads of this process and two other ones."""
+def test_export_keeps_all_concurrent_appends(root):
+    """Eight threads of this process and two other processes append."""
     script = """
         import sys
         from mama_structs.refs.store.export import FileOrder, export
@@ -859,8 +855,8 @@ def test_appends_at_the_same_time_are_all_there(root):
     assert ["a"] == listed(root)
 
 
-def test_of_many_that_want_a_new_file_one_gets_it(root):
-    """exist_ok=False lets two never take each other for absent."""
+def test_export_creates_new_file_once_when_called_concurrently(root):
+    """With exist_ok=False only one of many exports succeeds."""
 
     def make(writer):
         try:
@@ -876,8 +872,8 @@ def test_of_many_that_want_a_new_file_one_gets_it(root):
 
 
 @pytest.mark.parametrize("mode", ["append", "insert"])
-def test_what_another_program_adds_during_the_copy_is_not_lost(root, monkeypatch, mode):
-    """The file is looked at again before it is replaced, and copied again if it changed."""
+def test_export_keeps_data_written_by_other_program_during_copy(root, monkeypatch, mode):
+    """The file is checked before it is replaced, and copied again if it changed."""
     (root / "a").write_bytes(b"old\n")
     fill, others = export_module._fill, iter([b"theirs\n"])
 
@@ -894,8 +890,8 @@ def test_what_another_program_adds_during_the_copy_is_not_lost(root, monkeypatch
     assert ["a"] == listed(root)
 
 
-def test_a_file_that_never_stops_changing_is_an_error_and_stays(root, monkeypatch):
-    """After ten attempts the other program has won."""
+def test_export_fails_when_file_keeps_changing(root, monkeypatch):
+    """After ten attempts an error is raised, and the file is unchanged."""
     (root / "a").write_bytes(b"")
     fill = export_module._fill
 
@@ -913,8 +909,8 @@ def test_a_file_that_never_stops_changing_is_an_error_and_stays(root, monkeypatc
     assert ["a"] == listed(root)
 
 
-def test_a_file_that_shrinks_during_the_copy_is_copied_again(root, monkeypatch):
-    """Nothing is made up for the bytes that are gone."""
+def test_export_copies_again_when_file_shrinks_during_copy(root, monkeypatch):
+    """Missing bytes are not filled in."""
     (root / "a").write_bytes(b"a longer old content\n")
     splice, others = export_module._splice, iter([b"short\n"])
 
@@ -941,8 +937,8 @@ def test_a_file_that_shrinks_during_the_copy_is_copied_again(root, monkeypatch):
         ({"mode": "append", "exist_ok": False}, ExportExists),
     ],
 )
-def test_a_file_that_comes_just_before_the_new_one_is_not_replaced(root, monkeypatch, links, options, expected):
-    """It is appended to, or refused; also where the file system has no hard links."""
+def test_export_does_not_replace_file_created_before_rename(root, monkeypatch, links, options, expected):
+    """The export appends or raises, also on file systems without hard links."""
     fill, others = export_module._fill, iter([b"theirs\n"])
 
     def filled(*arguments):
@@ -972,8 +968,8 @@ def refusing(number):
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
-def test_a_file_system_without_hard_links_still_takes_new_files(root, monkeypatch, number):
-    """By renaming, after another look."""
+def test_export_creates_file_on_file_system_without_hard_links(root, monkeypatch, number):
+    """The file is checked again and renamed."""
     monkeypatch.setattr(os, "link", refusing(number))
 
     assert put(root, "a", exist_ok=False).created
@@ -984,8 +980,8 @@ def test_a_file_system_without_hard_links_still_takes_new_files(root, monkeypatc
     assert ["a"] == listed(root)
 
 
-def test_a_file_system_without_locks_is_written_to_and_not_swept(root, monkeypatch):
-    """Without a turn nobody can know that a temporary file is dead."""
+def test_export_without_locks_keeps_temporary_files(root, monkeypatch):
+    """Without a lock, a temporary file may still be in use."""
     stale = root / f".mama-structs-{'0' * 16}.tmp"
     stale.touch()
     os.utime(stale, (0, 0))
@@ -997,8 +993,8 @@ def test_a_file_system_without_locks_is_written_to_and_not_swept(root, monkeypat
     assert stale.exists()
 
 
-def test_a_directory_that_is_in_use_for_too_long_is_an_error(root, monkeypatch):
-    """Nobody waits forever for a stopped process; afterwards the turn is free again."""
+def test_export_fails_when_directory_lock_times_out(root, monkeypatch):
+    """A stopped process cannot block others forever; later exports get the lock."""
     monkeypatch.setattr(export_module, "_PATIENCE", 0.05)
     descriptor = os.open(root, os.O_RDONLY)
     try:
@@ -1014,8 +1010,8 @@ def test_a_directory_that_is_in_use_for_too_long_is_an_error(root, monkeypatch):
     assert ["a"] == listed(root)
 
 
-def test_a_name_that_is_taken_is_not_the_temporary_file(root, monkeypatch):
-    """A file that already has the name is neither written to nor removed, and another name is used."""
+def test_export_retries_when_temporary_name_exists(root, monkeypatch):
+    """The existing file is neither changed nor deleted."""
     taken = root / f".mama-structs-{'7' * 16}.tmp"
     taken.write_bytes(b"theirs")
     names = iter(["7" * 16, "8" * 16])
@@ -1031,7 +1027,7 @@ def test_a_name_that_is_taken_is_not_the_temporary_file(root, monkeypatch):
 
 
 class Held:
-    """An export that waits in its thread until it is let go."""
+    """An export that blocks in its thread until it is released."""
 
     def __init__(self, monkeypatch):
         self.started, self.go = threading.Event(), threading.Event()
@@ -1048,8 +1044,8 @@ class Held:
         assert await asyncio.to_thread(self.started.wait, 600)
 
 
-async def test_an_export_off_the_loop_leaves_the_loop_free_and_gives_the_result(root, monkeypatch):
-    """Its errors too."""
+async def test_in_own_thread_returns_result_without_blocking_loop(root, monkeypatch):
+    """Errors are also passed on."""
     held = Held(monkeypatch)
     task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
     await held.has_started()
@@ -1065,8 +1061,8 @@ async def test_an_export_off_the_loop_leaves_the_loop_free_and_gives_the_result(
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_cancelled_caller_waits_for_the_thread_and_is_cancelled_then(root, monkeypatch, times):
-    """However often it is cancelled: when it ends, nothing is under way any more."""
+async def test_in_own_thread_waits_for_thread_when_cancelled(root, monkeypatch, times):
+    """Even if cancelled repeatedly, it returns only after the thread has ended."""
     held = Held(monkeypatch)
     task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
     await held.has_started()
@@ -1084,8 +1080,8 @@ async def test_a_cancelled_caller_waits_for_the_thread_and_is_cancelled_then(roo
     assert ["a"] == listed(root)
 
 
-async def test_a_caller_that_is_cancelled_during_a_failing_export_is_cancelled(root, monkeypatch):
-    """The error is nobody's any more, and is not reported as forgotten."""
+async def test_in_own_thread_discards_error_when_cancelled(root, monkeypatch):
+    """The caller is cancelled, and the error is not reported as unretrieved."""
     reports = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     held = Held(monkeypatch)
@@ -1104,8 +1100,8 @@ async def test_a_caller_that_is_cancelled_during_a_failing_export_is_cancelled(r
     assert [] == listed(root)
 
 
-async def test_a_time_limit_ends_when_the_thread_has(root, monkeypatch):
-    """`asyncio.timeout` gives its own error, and the file is whole."""
+async def test_in_own_thread_timeout_waits_for_thread(root, monkeypatch):
+    """`asyncio.timeout` raises its own error after the thread ends, and the file is complete."""
     held = Held(monkeypatch)
     threading.Timer(0.1, held.go.set).start()
     with pytest.raises(TimeoutError):
@@ -1115,8 +1111,8 @@ async def test_a_time_limit_ends_when_the_thread_has(root, monkeypatch):
     assert b"new" == (root / "a").read_bytes()
 
 
-def test_the_end_of_the_loop_waits_for_the_thread(root, monkeypatch):
-    """A program that ends in the middle of an export leaves no half of it."""
+def test_closing_loop_waits_for_thread(root, monkeypatch):
+    """A program that ends during an export does not leave a partial file."""
     held = Held(monkeypatch)
 
     async def main():
@@ -1131,8 +1127,8 @@ def test_the_end_of_the_loop_waits_for_the_thread(root, monkeypatch):
     assert ["a"] == listed(root)
 
 
-async def test_exports_that_wait_keep_no_thread_from_others(root, monkeypatch):
-    """However many wait for their turn in a directory, work in the loop's own threads begins at once."""
+async def test_waiting_exports_do_not_block_shared_threads(root, monkeypatch):
+    """Work in the loop's thread pool starts immediately while exports wait for the lock."""
     count = 2 * (os.cpu_count() or 1) + 8
     waiting = threading.Semaphore(0)
     lock = export_module._lock
@@ -1164,8 +1160,8 @@ async def test_exports_that_wait_keep_no_thread_from_others(root, monkeypatch):
 LOCAL = contextvars.ContextVar("LOCAL", default="outside")
 
 
-async def test_work_in_its_own_thread_knows_the_callers_context():
-    """Its variables, such as a log's request, are the caller's, and its thread has ended when the answer is there."""
+async def test_in_own_thread_copies_context():
+    """Context variables have the caller's values, and the thread ends before the result."""
     LOCAL.set("inside")
     before = set(threading.enumerate())
 
@@ -1179,8 +1175,8 @@ async def test_work_in_its_own_thread_knows_the_callers_context():
 
 
 @pytest.mark.parametrize("kind", [StopIteration, asyncio.CancelledError, KeyError, KeyboardInterrupt])
-async def test_whatever_work_in_its_own_thread_raises_is_raised(kind):
-    """Also what a future would not take, and nobody waits for ever."""
+async def test_in_own_thread_raises_any_exception(kind):
+    """Includes exceptions that a future rejects."""
 
     def work():
         raise kind("own")
@@ -1193,8 +1189,8 @@ async def test_whatever_work_in_its_own_thread_raises_is_raised(kind):
     await asyncio.wait_for(call(), 600)
 
 
-async def test_who_may_leave_its_work_leaves_at_once():
-    """With `is_left` a cancelled caller does not wait, and the thread goes on to its end in silence."""
+async def test_in_own_thread_returns_immediately_when_cancelled_with_is_left():
+    """The thread continues and ends silently."""
     reports = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     go, ended = threading.Event(), threading.Event()
@@ -1218,8 +1214,8 @@ async def test_who_may_leave_its_work_leaves_at_once():
     assert [] == reports
 
 
-def test_a_loop_that_is_closed_first_does_not_hear_of_the_work(caplog):
-    """The thread ends in silence."""
+def test_in_own_thread_ignores_closed_loop(caplog):
+    """The thread ends silently."""
     go = threading.Event()
     loop = asyncio.new_event_loop()
     task = loop.create_task(in_own_thread(lambda: go.wait(600), is_left=True))
@@ -1237,8 +1233,8 @@ def test_a_loop_that_is_closed_first_does_not_hear_of_the_work(caplog):
     assert [] == caplog.records
 
 
-def test_ctrl_c_during_the_copy_leaves_the_old_file(root, monkeypatch):
-    """As a notebook's interrupt does it: by a signal, anywhere."""
+def test_export_is_atomic_when_interrupted_by_signal(root, monkeypatch):
+    """A signal may arrive at any point, as from a notebook's interrupt."""
     (root / "a").write_bytes(b"old\n" * 1000)
     monkeypatch.setattr(export_module, "_CHUNK", 100)
     write, writes = os.write, []
@@ -1261,8 +1257,8 @@ def test_ctrl_c_during_the_copy_leaves_the_old_file(root, monkeypatch):
     assert before == descriptors()
 
 
-def test_nothing_is_inherited_by_programs_that_are_started(root):
-    """A descriptor in a child would keep the directory's turn, and lead below the root."""
+def test_export_descriptors_are_not_inherited(root):
+    """A descriptor in a child process would keep the lock, and give access below the root."""
     inheritable = []
     real = os.open
 

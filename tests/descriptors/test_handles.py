@@ -1,4 +1,4 @@
-"""The one space of handles."""
+"""Handles: formats and ids."""
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,8 @@ NUMBERS = st.integers(1, 10**18 - 1)
 
 
 @given(handle=st.builds(FdHandle, NUMBERS) | st.builds(RefHandle, IDS, st.none() | NUMBERS))
-def test_a_handle_is_read_as_it_is_written(handle):
-    """Writing a handle and reading it gives the same one."""
+def test_parse_handle_inverts_str(handle):
+    """Formatting and parsing a handle gives the same handle."""
     assert handle == parse_handle(str(handle))
     assert handle == parse_handle(handle)
 
@@ -45,8 +45,8 @@ def test_a_handle_is_read_as_it_is_written(handle):
         (None, "write fd:1"),
     ],
 )
-def test_what_is_no_handle_says_what_one_looks_like(text, hint):
-    """Anything else is refused, with what was probably meant."""
+def test_parse_handle_raises_with_suggestion(text, hint):
+    """The error describes the format, or suggests the probable handle."""
     with pytest.raises(InvalidHandle) as caught:
         parse_handle(text)
 
@@ -54,8 +54,8 @@ def test_what_is_no_handle_says_what_one_looks_like(text, hint):
     assert "invalid_id" == caught.value.type
 
 
-def test_a_long_text_is_not_repeated_in_the_error():
-    """What was taken for a handle may be a whole document."""
+def test_parse_handle_error_truncates_long_text():
+    """The invalid handle may be a complete document."""
     with pytest.raises(InvalidHandle) as caught:
         parse_handle("ref:" + "x" * 100_000)
 
@@ -63,8 +63,8 @@ def test_a_long_text_is_not_repeated_in_the_error():
 
 
 @pytest.mark.parametrize("ref_id", ["a", "A.b-c_9", "9", "a" * 64, "\u00e4", "한글-1", "план", "計画", "हिन्दी", "٣"])
-def test_an_id_is_of_letters_digits_and_three_signs(ref_id):
-    """These are ids."""
+def test_is_ref_id_accepts_valid_ids(ref_id):
+    """Ids consist of letters and digits of any script, and three special characters."""
     assert is_ref_id(ref_id)
 
 
@@ -88,11 +88,11 @@ def test_an_id_is_of_letters_digits_and_three_signs(ref_id):
         "a:b",
     ],
 )
-def test_other_texts_are_no_ids(ref_id):
-    """These are none."""
+def test_is_ref_id_rejects_other_texts(ref_id):
+    """These texts are not ids."""
     assert not is_ref_id(ref_id)
 
 
-def test_two_spellings_of_an_id_are_one():
-    """Composed and decomposed letters are the same handle."""
+def test_parse_handle_normalizes_id():
+    """Composed and decomposed letters give the same handle."""
     assert parse_handle("ref:\u00e4@1") == parse_handle("ref:a\u0308@1") == RefHandle("\u00e4", 1)

@@ -1,4 +1,4 @@
-"""The mapping that forks share."""
+"""`ForkableMap`: the mapping that forks share."""
 
 import tracemalloc
 
@@ -9,7 +9,7 @@ from mama_structs.refs.store.entries import ForkableMap
 
 
 class ForkableMapAgainstDicts(RuleBasedStateMachine):
-    """Forked mappings and copied dicts hold the same, whatever is written and forked in whatever order."""
+    """Forked mappings equal copied dicts after any sequence of writes and forks."""
 
     maps = Bundle("maps")
 
@@ -44,8 +44,8 @@ class ForkableMapAgainstDicts(RuleBasedStateMachine):
 TestForkableMap = ForkableMapAgainstDicts.TestCase
 
 
-def test_layers_stay_few_however_often_a_mapping_is_forked():
-    """Ten thousand writes with a fork after each are found in some twenty layers, not in ten thousand."""
+def test_forkable_map_layers_grow_logarithmically():
+    """Ten thousand writes, each followed by a fork, give about twenty layers."""
     layers = ForkableMap()
     for number in range(10_000):
         layers[number] = number
@@ -55,8 +55,8 @@ def test_layers_stay_few_however_often_a_mapping_is_forked():
     assert 10_000 == len(list(layers.items()))
 
 
-def test_a_fork_costs_no_copy():
-    """A thousand forks of ten thousand entries take less memory than five copies would."""
+def test_forkable_map_fork_does_not_copy_entries():
+    """A thousand forks of ten thousand entries use less memory than five copies."""
     layers = ForkableMap()
     for number in range(10_000):
         layers[number] = number

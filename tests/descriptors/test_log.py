@@ -1,4 +1,4 @@
-"""The conversation on disk: rows that an earlier version wrote are read for ever."""
+"""Stored conversations: rows of earlier versions remain readable."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,12 @@ from mama_structs import DescriptorSettings
 from mama_structs.refs.conversations.conversation_log import ConversationKey, load
 from mama_structs.storage.sqlite_store import Storage
 
-# A conversation, a fork of it and their texts, as commit 9572899 wrote them.
+# A conversation, a fork of it and their texts, as written by commit 9572899.
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "conversation.json").read_text())
 
 
-async def test_a_conversation_of_an_earlier_version_is_read(tmp_path):
-    """Its refs with all that their tags said, its descriptors, what was deleted, and what its fork sees of it."""
+async def test_load_reads_conversation_of_earlier_version(tmp_path):
+    """Includes attributes of refs, descriptors, deletions, and the view of a fork."""
     storage = Storage.open(tmp_path / "store")
     try:
         storage.enqueue([(key, text.encode()) for key, text in ROWS.items()])

@@ -1,4 +1,4 @@
-"""`said_by_model` and `delta_of`, with the real classes of two providers' packages where they are installed."""
+"""`said_by_model` and `delta_of`, with the real classes of installed provider packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mama_structs.refs.messages.provider_messages import Delta, DeltaReader, del
 
 
 def provider(name):
-    """Import a provider's package; what it warns about at import is its own affair, and differs by version."""
+    """Import a provider's package without its import warnings, which differ by version."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip(name.partition(".")[0])
@@ -27,7 +27,7 @@ def provider(name):
 
 
 def pieces_of_stream(chunks, read=None):
-    """Put a stream together as a store does."""
+    """Join the chunks of a stream into pieces, as a store does."""
     read = read or DeltaReader().read
     pieces = [""]
     for chunk in chunks:
@@ -39,7 +39,7 @@ def pieces_of_stream(chunks, read=None):
     return [piece for piece in pieces if piece]
 
 
-# -- messages: shapes without a provider ------------------------------------------------------------------------------
+# -- messages: formats without a provider ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def pieces_of_stream(chunks, read=None):
         ({"candidates": [{"finishReason": "SAFETY"}]}, []),
     ],
 )
-def test_pieces_of_a_message(message, pieces):
-    """Text blocks that touch are one piece, other blocks and messages part them, and nothing else is taken."""
+def test_said_by_model_returns_pieces(message, pieces):
+    """Adjacent text blocks form one piece; other blocks and messages separate pieces."""
     assert pieces == said_by_model(message)
 
 
@@ -129,8 +129,8 @@ def test_pieces_of_a_message(message, pieces):
         ({"output": [5]}, "output[0]"),
     ],
 )
-def test_unknown_shapes_are_refused(message, words):
-    """What has no known shape is refused with its type and what is accepted, and is never taken for text."""
+def test_said_by_model_rejects_unknown_format(message, words):
+    """The error names the type and the accepted formats."""
     with pytest.raises(InvalidArgument) as caught:
         said_by_model(message)
 
@@ -142,22 +142,22 @@ def test_unknown_shapes_are_refused(message, words):
 @pytest.mark.parametrize(
     "wrap", [lambda m: m, lambda m: [m], lambda m: SimpleNamespace(**m), lambda m: {"output": [m]}]
 )
-def test_messages_of_others_are_refused(role, wrap):
-    """Only the model's own output is scanned: a tag in a user's message or a tool's result is nobody's mark."""
+def test_said_by_model_rejects_messages_of_other_roles(role, wrap):
+    """Tags in messages of users or tools must not be parsed."""
     with pytest.raises(InvalidArgument, match="own output") as caught:
         said_by_model(wrap({"role": role, "content": '<ref id="planted">x</ref>'}))
 
     assert "planted" not in str(caught.value)
 
 
-def test_a_message_that_says_in_its_type_who_speaks_is_refused_too():
-    """Some frameworks name the speaker in the type."""
+def test_said_by_model_rejects_other_speaker_in_type():
+    """Some frameworks state the speaker in the type."""
     with pytest.raises(InvalidArgument, match="human"):
         said_by_model(SimpleNamespace(type="human", content="a"))
 
 
-def test_nothing_of_the_content_is_in_an_error():
-    """Errors name types and places, never content."""
+def test_said_by_model_error_contains_no_content():
+    """Errors name types and places only."""
     with pytest.raises(InvalidArgument) as caught:
         said_by_model({"role": "assistant", "content": [{"type": "text", "text": "secret"}, {"secret": "secret"}]})
 
@@ -174,8 +174,8 @@ def as_block(block):
 
 
 @given(blocks=BLOCKS)
-def test_pieces_hold_all_text_in_order(blocks):
-    """However texts and other blocks follow each other, joined pieces are all the text, and none is empty."""
+def test_said_by_model_returns_all_text_in_order(blocks):
+    """For any sequence of blocks, the pieces contain all text, and none is empty."""
     pieces = said_by_model([as_block(block) for block in blocks])
 
     assert "".join(block for block in blocks if isinstance(block, str)) == "".join(pieces)
@@ -183,8 +183,8 @@ def test_pieces_hold_all_text_in_order(blocks):
 
 
 @given(blocks=BLOCKS)
-def test_dicts_objects_and_messages_give_the_same(blocks):
-    """A list of blocks, of objects, a message with it, and its blocks fed one by one have the same pieces."""
+def test_said_by_model_accepts_equivalent_forms(blocks):
+    """Lists of dicts or objects, messages, and blocks passed one by one give the same pieces."""
     dicts = [as_block(block) for block in blocks]
     expected = said_by_model(dicts)
 
@@ -195,14 +195,14 @@ def test_dicts_objects_and_messages_give_the_same(blocks):
     assert expected == pieces_of_stream(dicts, delta_of)
 
 
-def test_many_small_blocks_take_steps_in_proportion(steps):
-    """Ten times the blocks take some ten times as many steps."""
+def test_said_by_model_takes_linear_steps(steps):
+    """Ten times the blocks take about ten times the steps."""
     few, many = ([{"type": "text", "text": "x" * 50}] * count for count in (2_000, 20_000))
 
     assert steps(said_by_model, many) < 12 * steps(said_by_model, few)
 
 
-# -- chunks: shapes without a provider ---------------------------------------------------------------------------------
+# -- chunks: formats without a provider --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,8 @@ def test_many_small_blocks_take_steps_in_proportion(steps):
         ({"choices": [{"index": 0, "delta": {"content": "a", "reasoning_content": "no"}}]}, Delta("a")),
     ],
 )
-def test_what_a_chunk_adds(chunk, delta):
-    """A chunk adds its own text, once, or begins a new piece, or nothing."""
+def test_delta_of_returns_text_of_chunk(chunk, delta):
+    """A chunk adds its own text once, starts a new piece, or adds nothing."""
     assert delta == delta_of(chunk)
 
 
@@ -257,15 +257,16 @@ def test_what_a_chunk_adds(chunk, delta):
         {"role": "assistant", "content": "a"},
     ],
 )
-def test_what_is_no_chunk_is_refused(chunk):
-    """Neither whole messages nor other values pass for a chunk."""
+def test_delta_of_rejects_other_values(chunk):
+    """Complete messages and other values are not chunks."""
     with pytest.raises(InvalidArgument) as caught:
         delta_of(chunk)
 
     assert caught.value.hint is not None
 
 
-# -- anthropic ----------------------------------------------------------------------------------------------------------
+# -- anthropic
+# ----------------------------------------------------------------------------------------------------------
 
 ANTHROPIC_BLOCKS = st.lists(
     st.one_of(
@@ -300,7 +301,7 @@ def anthropic_message(types, blocks):
 
 
 def anthropic_events(types, blocks, *, first_in_start=False):
-    """Give the events that a stream of such a message has."""
+    """Return the events of a stream of this message."""
     yield types.RawMessageStartEvent(type="message_start", message=anthropic_message(types, []))
     for index, block in enumerate(blocks):
         parts = list(block) if isinstance(block, list) else []
@@ -322,7 +323,7 @@ def anthropic_events(types, blocks, *, first_in_start=False):
 
 
 def helper_events(types, blocks):
-    """Give the events of the SDK's helper stream: the raw ones, each text followed by its echo."""
+    """Return the events of the SDK's helper stream, in which a repetition follows each text."""
     streaming = provider("anthropic.lib.streaming")
     kinds = provider("anthropic.lib.streaming._types")
     message = anthropic_message(types, blocks)
@@ -344,8 +345,8 @@ def helper_events(types, blocks):
             yield kinds.ThinkingEvent(type="thinking", thinking="t", snapshot="t")
 
 
-def test_an_anthropic_message_as_the_sdk_gives_it():
-    """Blocks that are SDK objects are read like dicts: thinking and tool calls are not scanned."""
+def test_said_by_model_reads_anthropic_message():
+    """SDK objects are read like dicts; thinking and tool calls are skipped."""
     types = provider("anthropic.types")
     message = anthropic_message(types, [["a"], ["b"], "thinking", "tool_use", ["c"]])
 
@@ -358,8 +359,8 @@ def test_an_anthropic_message_as_the_sdk_gives_it():
 
 
 @given(blocks=ANTHROPIC_BLOCKS, first_in_start=st.booleans())
-def test_an_anthropic_stream_gives_the_pieces_of_its_message(blocks, first_in_start):
-    """Events, and their dict forms, put together are what the final message gives."""
+def test_delta_of_anthropic_stream_matches_message(blocks, first_in_start):
+    """Events as objects or dicts give the pieces of the final message."""
     types = provider("anthropic.types")
     expected = said_by_model(anthropic_message(types, blocks))
     events = list(anthropic_events(types, blocks, first_in_start=first_in_start))
@@ -370,8 +371,8 @@ def test_an_anthropic_stream_gives_the_pieces_of_its_message(blocks, first_in_st
 
 
 @given(blocks=ANTHROPIC_BLOCKS)
-def test_an_anthropic_helper_stream_gives_no_text_twice(blocks):
-    """The helper stream yields each text raw and once more: it is taken once."""
+def test_delta_reader_skips_repeated_text_of_anthropic_helper(blocks):
+    """The helper stream yields each text twice; it is read once."""
     types = provider("anthropic.types")
     events = list(helper_events(types, blocks))
     expected = said_by_model(anthropic_message(types, blocks))
@@ -382,23 +383,24 @@ def test_an_anthropic_helper_stream_gives_no_text_twice(blocks):
 
 
 @given(blocks=ANTHROPIC_BLOCKS)
-def test_only_the_text_events_of_an_anthropic_helper_stream_are_enough(blocks):
-    """A host that passes on nothing but the helper's text events loses no text."""
+def test_delta_reader_reads_text_events_of_anthropic_helper(blocks):
+    """A host that passes only the helper's text events loses no text."""
     types = provider("anthropic.types")
     events = [event for event in helper_events(types, blocks) if event.type == "text"]
 
     assert "".join(said_by_model(anthropic_message(types, blocks))) == "".join(pieces_of_stream(events))
 
 
-def test_two_anthropic_messages_in_one_stream_are_not_joined():
-    """A message that begins starts a new piece."""
+def test_delta_of_separates_anthropic_messages_in_stream():
+    """The start of a message begins a new piece."""
     types = provider("anthropic.types")
     events = [*anthropic_events(types, [["a"]]), *anthropic_events(types, [["b"]])]
 
     assert ["a", "b"] == pieces_of_stream(events)
 
 
-# -- openai: chat completions -------------------------------------------------------------------------------------------
+# -- openai: chat completions
+# -------------------------------------------------------------------------------------------
 
 TOOL_CALL = {"id": "t", "type": "function", "function": {"name": "n", "arguments": '{"text": "no"}'}}
 
@@ -434,8 +436,8 @@ def completion_chunks(chat, parts):
     yield completion_chunk(chat, None)
 
 
-def test_a_chat_completion_as_the_sdk_gives_it():
-    """The first choice's text is taken, whether the whole answer, the message or their dicts are given."""
+def test_said_by_model_reads_chat_completion():
+    """The text of the first choice is read from completions, messages and their dicts."""
     chat = provider("openai.types.chat")
     answer = completion(chat, ["a", "b"])
 
@@ -447,8 +449,8 @@ def test_a_chat_completion_as_the_sdk_gives_it():
 
 
 @given(parts=st.lists(st.text(max_size=5)))
-def test_a_chat_stream_gives_the_pieces_of_its_message(parts):
-    """Chunks put together are what the final message gives; other choices and tool calls add nothing."""
+def test_delta_of_chat_stream_matches_message(parts):
+    """Chunks give the pieces of the final message, without other choices and tool calls."""
     chat = provider("openai.types.chat")
     chunks = list(completion_chunks(chat, parts))
     expected = said_by_model(completion(chat, ["".join(parts), "other"]))
@@ -459,8 +461,8 @@ def test_a_chat_stream_gives_the_pieces_of_its_message(parts):
 
 
 @given(parts=st.lists(st.text(min_size=1, max_size=5)))
-def test_a_chat_helper_stream_gives_no_text_twice(parts):
-    """The helper stream yields each chunk and, once more, its text: all events, or only one kind, give it once."""
+def test_delta_reader_skips_repeated_text_of_chat_helper(parts):
+    """All events, or only one of the two kinds, give each text once."""
     chat = provider("openai.types.chat")
     helper = provider("openai.lib.streaming.chat")
     events, snapshot = [], ""
@@ -478,7 +480,8 @@ def test_a_chat_helper_stream_gives_no_text_twice(parts):
     assert expected == pieces_of_stream([event for event in events if event.type == "content.delta"])
 
 
-# -- openai: responses ---------------------------------------------------------------------------------------------------
+# -- openai: responses
+# ---------------------------------------------------------------------------------------------------
 
 ITEMS = st.lists(
     st.one_of(
@@ -563,8 +566,8 @@ def response_events(responses, items):
     yield event("response.completed", "ResponseCompletedEvent", response=done)
 
 
-def test_a_response_as_the_sdk_gives_it():
-    """Messages of the output are taken; reasoning, function calls and refusals are not."""
+def test_said_by_model_reads_response():
+    """Output messages are read; reasoning, function calls and refusals are not."""
     responses = provider("openai.types.responses")
     answer = response(responses, ["reasoning", [["a"], ["b"], None, ["c"]], "function_call", [["d"]]])
 
@@ -575,8 +578,8 @@ def test_a_response_as_the_sdk_gives_it():
 
 
 @given(items=ITEMS)
-def test_a_response_stream_gives_the_pieces_of_its_response(items):
-    """Events put together are what the final response gives; events that repeat text add nothing."""
+def test_delta_of_response_stream_matches_response(items):
+    """Events give the pieces of the final response; events that repeat text add nothing."""
     responses = provider("openai.types.responses")
     events = list(response_events(responses, items))
     expected = said_by_model(response(responses, items))
@@ -586,8 +589,8 @@ def test_a_response_stream_gives_the_pieces_of_its_response(items):
     assert expected == pieces_of_stream([event.model_dump() for event in events])
 
 
-def test_text_deltas_of_a_response_helper_stream_are_taken():
-    """Its text deltas have a snapshot too, but come only once."""
+def test_delta_reader_reads_deltas_of_response_helper():
+    """Its text deltas also have a snapshot, but are not repeated."""
     helper = provider("openai.lib.streaming.responses")
     fields = {"content_index": 0, "item_id": "i", "logprobs": [], "output_index": 0, "sequence_number": 1}
     event = helper.ResponseTextDeltaEvent(type="response.output_text.delta", delta="a", snapshot="ba", **fields)
@@ -603,7 +606,7 @@ MARKED = 'Here: <ref id="plan">shields first</ref>'
 
 
 async def pydantic_run(*answers):
-    """Run an agent of Pydantic AI that gives these answers, with a tool call before the last one."""
+    """Run a Pydantic AI agent with these answers, and a tool call before the last one."""
     pydantic_ai, function = provider("pydantic_ai"), provider("pydantic_ai.models.function")
     messages, script = provider("pydantic_ai.messages"), iter(answers)
 
@@ -617,8 +620,8 @@ async def pydantic_run(*answers):
     return await agent.run('<ref id="mine">x</ref>'), messages.ModelMessagesTypeAdapter
 
 
-async def test_a_run_of_pydantic_ai_is_read():
-    """Of a run, its messages, one response and their dicts all that the model said is taken, and nothing of others."""
+async def test_said_by_model_reads_pydantic_ai_run():
+    """Runs, messages, responses and their dicts give all model text and nothing else."""
     result, adapter = await pydantic_run("a", MARKED)
     new = result.new_messages()
 
@@ -629,8 +632,8 @@ async def test_a_run_of_pydantic_ai_is_read():
     assert [MARKED] == said_by_model(adapter.dump_python(new, mode="json")[-1])
 
 
-async def test_a_request_of_pydantic_ai_is_refused():
-    """What the user and tools said is nobody's mark, alone or among others of its kind."""
+async def test_said_by_model_rejects_pydantic_ai_request():
+    """Text of users and tools must not be parsed, alone or among other requests."""
     result, adapter = await pydantic_run("a", "b")
     request = result.new_messages()[0]
 
@@ -639,8 +642,8 @@ async def test_a_request_of_pydantic_ai_is_refused():
             said_by_model(message)
 
 
-def test_all_parts_of_pydantic_ai_are_known():
-    """Each part that a response may have is read or known to hold no text; a transcript counts as the model's."""
+def test_said_by_model_knows_all_parts_of_pydantic_ai():
+    """Each part of a response is read or known to contain no text; a transcript is model text."""
     messages = provider("pydantic_ai.messages")
     parts = [
         messages.ThinkingPart("no"),
@@ -656,7 +659,7 @@ def test_all_parts_of_pydantic_ai_are_known():
 
 
 async def agents_run(*outputs):
-    """Run an agent of the OpenAI Agents SDK whose model gives these outputs."""
+    """Run an agent of the OpenAI Agents SDK whose model returns these outputs."""
     agents, testing = provider("agents"), provider("agents.testing")
     tool = agents.FunctionTool(
         name="look", description="", params_json_schema={}, on_invoke_tool=look, strict_json_schema=False
@@ -670,8 +673,8 @@ async def look(context, arguments):
     return '<ref id="planted">x</ref>'
 
 
-async def test_a_run_of_the_agents_sdk_is_read():
-    """Of a run, its new items, a message item, its raw item and a model response what the model said is taken."""
+async def test_said_by_model_reads_agents_sdk_run():
+    """Runs, new items, message items, raw items and responses give the model text."""
     testing = provider("agents.testing")
     call = [testing.assistant_message("a"), testing.function_call("look", {}, call_id="call_1")]
     result = await agents_run(call, [testing.assistant_message(MARKED)])
@@ -687,8 +690,8 @@ async def test_a_run_of_the_agents_sdk_is_read():
     assert [MARKED] == said_by_model(result.raw_responses[-1])
 
 
-def test_raw_events_of_the_agents_sdk_are_taken_and_its_own_repeat_nothing():
-    """The text deltas of a streamed run are inside its events; the events of whole items repeat them."""
+def test_delta_of_reads_raw_events_of_agents_sdk():
+    """Text deltas are inside raw events; events of complete items add nothing."""
     stream_events, responses = provider("agents.stream_events"), provider("openai.types.responses")
     delta = responses.ResponseTextDeltaEvent(
         content_index=0,
@@ -705,8 +708,8 @@ def test_raw_events_of_the_agents_sdk_are_taken_and_its_own_repeat_nothing():
     assert ["aa"] == pieces_of_stream([raw, item, raw])
 
 
-def test_a_message_of_langchain_is_read():
-    """An AI message with text or with blocks of any provider is read; a human's and a tool's are refused."""
+def test_said_by_model_reads_langchain_message():
+    """AI messages with text or blocks are read; human and tool messages are rejected."""
     messages = provider("langchain_core.messages")
     blocks = [{"type": "reasoning", "reasoning": "no"}, {"type": "text", "text": "a"}, "b", {"type": "tool_call"}]
 
@@ -731,8 +734,8 @@ CHUNKS = st.lists(
 
 
 @given(contents=CHUNKS)
-def test_chunks_of_langchain_give_the_text_of_their_message(contents):
-    """Chunks fed one by one give what their texts joined are."""
+def test_delta_of_langchain_chunks_matches_message(contents):
+    """Chunks read one by one give the joined text."""
     messages = provider("langchain_core.messages")
     texts = ["".join(b.get("text", "") for b in c) if isinstance(c, list) else c for c in contents]
 
@@ -741,16 +744,16 @@ def test_chunks_of_langchain_give_the_text_of_their_message(contents):
     assert [text for text in ["".join(texts)] if text] == pieces
 
 
-def test_a_tool_call_among_chunks_of_langchain_ends_a_piece():
-    """As in the whole message, a ref does not go on behind a block that is no text."""
+def test_delta_of_langchain_tool_call_ends_piece():
+    """As in a complete message, a ref does not continue after a block that is not text."""
     messages = provider("langchain_core.messages")
     contents = ["a", [{"type": "tool_use", "index": 1}], [{"type": "text", "text": "b", "index": 2}]]
 
     assert ["a", "b"] == pieces_of_stream([messages.AIMessageChunk(content) for content in contents])
 
 
-def test_every_block_and_item_of_the_sdks_is_read_or_known():
-    """No type that the installed SDKs name makes an answer unreadable."""
+def test_said_by_model_knows_all_blocks_of_sdks():
+    """No type in the installed SDKs makes an answer unreadable."""
     anthropic, openai = provider("anthropic.types.beta"), provider("openai.types.responses")
     kinds = {kind for union in (anthropic.BetaContentBlock, openai.ResponseOutputItem) for kind in kinds_in(union)}
     rest = sorted(kinds - {"text", "message"})
@@ -764,7 +767,7 @@ def test_every_block_and_item_of_the_sdks_is_read_or_known():
     )
 
 
-# Types without a field in which words could be.
+# Types without a field that could contain text.
 NO_WORDS = {"mcp_list_tools", "mcp_tool_listing", "additional_tools", "container_upload", "fallback"}
 
 
@@ -774,9 +777,12 @@ def kinds_in(union):
         yield from typing.get_args(field.annotation) if field is not None else kinds_in(one)
 
 
-def test_no_provider_is_imported():
-    """Reading messages needs no provider's package."""
-    code = "import sys; from mama_structs.refs import messages; print({'openai', 'anthropic'} & set(sys.modules))"
+def test_messages_module_imports_no_provider():
+    """Reading messages does not require a provider's package."""
+    code = (
+        "import sys; from mama_structs.refs.messages import provider_messages; "
+        "print({'openai', 'anthropic'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert "set()" == done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Where pages and lines begin."""
+"""`Pages`: boundaries of pages and lines."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ SIZES = st.integers(1, 12) | st.integers(1, 10**20)
 
 
 def lines_of(text):
-    """Split at line feeds, naively."""
+    """Return the lines of a text, split at line feeds."""
     pieces = text.split("\n")
     lines = [piece + "\n" for piece in pieces[:-1]] + pieces[-1:]
     return lines if lines[-1] or len(lines) == 1 else lines[:-1]
@@ -32,8 +32,8 @@ def pieces_of(text, page_size):
 @example("\r\n", 1)
 @example("\r\n" * 3, 2)
 @example("x" * 10, 3)
-def test_pages_joined_give_the_text_back(text, page_size):
-    """No character is lost or repeated, whatever the text and the page size."""
+def test_pages_joined_equal_text(text, page_size):
+    """For any text and page size, no character is lost or repeated."""
     pages = Pages.of(text, page_size)
 
     assert text == "".join(text[slice(*pages.bounds(page, page))] for page in range(1, len(pages) + 1))
@@ -41,8 +41,8 @@ def test_pages_joined_give_the_text_back(text, page_size):
 
 
 @given(TEXTS, SIZES)
-def test_pages_are_the_boundaries(text, page_size):
-    """There are as many pages as boundaries, and each ends where its boundary is."""
+def test_page_ends_match_pages(text, page_size):
+    """There are as many pages as ends, and each page ends there."""
     ends = list(page_ends(text, page_size))
     pages = Pages.of(text, page_size)
 
@@ -51,8 +51,8 @@ def test_pages_are_the_boundaries(text, page_size):
 
 
 @given(TEXTS, SIZES)
-def test_no_page_is_longer_than_its_size_or_empty(text, page_size):
-    """A page holds 1 to page_size characters; only an empty text has an empty page."""
+def test_pages_have_valid_length(text, page_size):
+    """A page has 1 to page_size characters; only an empty text has an empty page."""
     sizes = [len(piece) for piece in pieces_of(text, page_size)]
 
     assert page_size >= max(sizes)
@@ -60,8 +60,8 @@ def test_no_page_is_longer_than_its_size_or_empty(text, page_size):
 
 
 @given(TEXTS, SIZES)
-def test_a_page_ends_after_a_line_where_it_can(text, page_size):
-    """Inside a line a page ends only when it holds no line feed, and then it is full."""
+def test_page_ends_after_line_feed_when_possible(text, page_size):
+    """A page ends inside a line only if it contains no line feed, and then it is full."""
     pieces = pieces_of(text, page_size)
     for piece, following in pairwise(pieces):
         if not piece.endswith("\n"):
@@ -72,8 +72,8 @@ def test_a_page_ends_after_a_line_where_it_can(text, page_size):
 
 @given(TEXTS, st.integers(2, 12))
 @example("ab\r\ncd", 3)
-def test_a_carriage_return_stays_with_its_line_feed(text, page_size):
-    """No page ends between the two, if a page has room for both."""
+def test_page_does_not_split_crlf(text, page_size):
+    """No page ends between the two characters, unless the page size is 1."""
     pieces = pieces_of(text, page_size)
 
     assert not any(a.endswith("\r") and b.startswith("\n") for a, b in pairwise(pieces))
@@ -83,8 +83,8 @@ def test_a_carriage_return_stays_with_its_line_feed(text, page_size):
 @example("a\n", 2)
 @example("\n\n\n", 1)
 @example("x" * 9 + "\n" + "y" * 9, 3)
-def test_lines_are_where_naive_splitting_finds_them(text, page_size):
-    """Line k begins and ends as if the text were split at line feeds."""
+def test_line_start_matches_split_at_line_feeds(text, page_size):
+    """Line k starts and ends as if the text were split at line feeds."""
     pages = Pages.of(text, page_size)
     lines = lines_of(text)
 
@@ -93,8 +93,8 @@ def test_lines_are_where_naive_splitting_finds_them(text, page_size):
 
 
 @given(TEXTS, SIZES)
-def test_every_character_is_in_its_line_and_page(text, page_size):
-    """Looking up a character finds the line and the page that hold it."""
+def test_line_at_and_page_at_contain_offset(text, page_size):
+    """The line and page of an offset contain it."""
     pages = Pages.of(text, page_size)
     line_of = [number for number, line in enumerate(lines_of(text), 1) for _ in line]
     page_of = [number for number, piece in enumerate(pieces_of(text, page_size), 1) for _ in piece]
@@ -106,21 +106,21 @@ def test_every_character_is_in_its_line_and_page(text, page_size):
 @pytest.mark.parametrize(
     ("text", "lines"), [("", 1), ("\n", 1), ("a", 1), ("a\n", 1), ("a\nb", 2), ("\n\n", 2), ("a\rb", 1), ("a\r\nb", 2)]
 )
-def test_lines_are_counted_by_line_feeds(text, lines):
-    """A carriage return alone ends no line, a line feed at the end begins none, and nothing is one line."""
+def test_count_lines_counts_line_feeds(text, lines):
+    """A carriage return does not end a line, and a final line feed does not start one."""
     assert lines == count_lines(text)
     assert lines == Pages.of(text, 4).lines
 
 
 @pytest.mark.parametrize("page_size", [0, -1, True, 1.0, "4", None])
-def test_a_page_size_is_a_whole_number_from_one(page_size):
-    """Anything else is refused before anything is divided."""
+def test_pages_rejects_invalid_page_size(page_size):
+    """The size must be an integer of at least 1."""
     with pytest.raises(InvalidArgument, match="page_size must be a whole number of 1 or more"):
         Pages.of("text", page_size)
 
 
-def test_what_does_not_exist_is_not_looked_up():
-    """Pages, lines and offsets outside the text are errors, not the nearest ones."""
+def test_pages_raises_for_missing_position():
+    """Pages, lines and offsets outside the text raise errors."""
     pages = Pages.of("a\nb\nc", 2)
 
     for bounds in ((0, 1), (1, 4), (3, 2), (-1, -1)):
@@ -134,14 +134,14 @@ def test_what_does_not_exist_is_not_looked_up():
             pages.line_at(offset)
 
 
-def test_a_repr_shows_numbers_and_no_text():
-    """It says how large it is."""
+def test_pages_repr_contains_no_text():
+    """It contains the numbers of pages and lines."""
     assert "<Pages: 2 of at most 4 characters, 1 lines>" == repr(Pages.of("secret", 4))
 
 
 @pytest.mark.parametrize("unit", ["x", "y" * 49 + "\n", "\n"])
-def test_finding_a_place_costs_a_page_and_not_the_text(unit, steps):
-    """In a text a hundred times as long, page, line and character are found in about as many steps."""
+def test_pages_lookup_steps_do_not_depend_on_text_length(unit, steps):
+    """In a text 100 times as long, lookups take about the same number of steps."""
     small, large = (Pages.of(unit * (size // len(unit)), 4_000) for size in (50_000, 5_000_000))
 
     def places(pages):
@@ -155,8 +155,8 @@ def test_finding_a_place_costs_a_page_and_not_the_text(unit, steps):
 
 
 @pytest.mark.parametrize("unit", ["x", "y" * 49 + "\n", "\r\n", "\n"])
-def test_dividing_takes_steps_in_proportion(unit, steps):
-    """Ten times the text takes at most about ten times as many steps."""
+def test_pages_creation_takes_linear_steps(unit, steps):
+    """Ten times the text takes at most about ten times the steps."""
     small, large = (unit * (size // len(unit)) for size in (500_000, 5_000_000))
 
     assert steps(Pages.of, large, 4_000) < 12 * steps(Pages.of, small, 4_000) + 100

@@ -1,4 +1,4 @@
-"""`RefParser` beside a slow parser that reads the whole text at once, one character after the other, by the rules."""
+"""`RefParser` compared with a simple parser that applies the rules to the complete text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHITE = " \t\n\r\f"
 
 
 class SlowParser:
-    """Everything at once, nothing clever: what `RefParser` must agree with."""
+    """Reference implementation without optimizations, with which `RefParser` must agree."""
 
     def __init__(self, text):
         self.text = text
@@ -90,7 +90,7 @@ class SlowParser:
         return end
 
     def read_tag(self, at, end):  # noqa: PLR0911 - one for each rule
-        """Return what begins at an index, an id, attributes, whether it closes itself, and where it ends."""
+        """Parse the tag at an index: its id, attributes, whether it is self-closing, and its end."""
         text = self.text[at:end]
         name = "</ref" if text[1:2] == "/" else "<ref"
         nothing = None, {}, False, 0
@@ -221,7 +221,7 @@ class SlowParser:
 
 
 def joined(events):
-    """Join neighbouring texts, and leave a diagnostic's message to other tests."""
+    """Join adjacent texts, and drop the messages of diagnostics, which other tests check."""
     result = []
     for event in events:
         if isinstance(event, Text | RefText) and result and type(result[-1]) is type(event):
@@ -251,7 +251,7 @@ PARTS = [
     "`" * 64, "x" * 60, " " * 500, "x" * 506, "x" * 999, "`" * 999, "~" * 999, "`" * 1001,
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(PARTS) | st.text("<>/='\"`~ \n\rrefidx", max_size=6), max_size=30).map("".join)
-# What the parser promises above all is tried more often than other things.
+# The main property gets more examples than the others.
 often = settings(max_examples=max(500, settings.default.max_examples))
 cut_texts = texts.flatmap(lambda text: st.tuples(st.just(text), chunkings(text)))
 
@@ -260,30 +260,30 @@ cut_texts = texts.flatmap(lambda text: st.tuples(st.just(text), chunkings(text))
 @given(text=texts)
 @example(text="<ref i")
 @example(text="```\n   ```\t \r")
-def test_events_are_those_of_a_slow_parser(text):
-    """Every event, in its order, is what the rules say when they are followed one character at a time."""
+def test_parser_events_match_reference(text):
+    """All events, in order, equal those of the reference parser."""
     assert SlowParser(text).parse() == joined(parse([text]))
 
 
 @often
 @given(cut=cut_texts)
-def test_cuts_change_nothing(cut):
-    """However a text is cut into chunks, the events are the same once neighbouring texts are joined."""
+def test_parser_events_are_independent_of_chunks(cut):
+    """Any split into chunks gives the same events, once adjacent texts are joined."""
     text, chunks = cut
 
     assert joined(parse([text])) == joined(parse(chunks))
 
 
 @given(text=texts)
-def test_one_character_at_a_time_changes_nothing(text):
-    """Chunks of one character, the smallest there are, give the same events too."""
+def test_parser_events_are_independent_of_single_character_chunks(text):
+    """Chunks of one character give the same events."""
     assert joined(parse([text])) == joined(parse(text))
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("first", ["```", "~~~", "\n", " ", "`", '<ref id="a">', "</ref>", "x"])
-def test_every_short_text_of_code_is_read_by_the_rules(first):
-    """No order of fences, spans, spaces, line breaks and tags was forgotten."""
+def test_parser_matches_reference_for_all_short_code_texts(first):
+    """Covers every order of fences, spans, spaces, line breaks and tags."""
     for rest in itertools.product(["`", "~~~", "\n", " ", '<ref id="a">', "x"], repeat=5):
         text = first + "".join(rest)
         expected = SlowParser(text).parse()
@@ -293,8 +293,8 @@ def test_every_short_text_of_code_is_read_by_the_rules(first):
 
 
 @given(cut=cut_texts)
-def test_texts_are_never_empty_and_never_apart_without_a_reason(cut):
-    """No text event is empty, and one feed does not give two of them in a row."""
+def test_parser_text_events_are_not_empty_or_adjacent(cut):
+    """No text event is empty, and one feed does not return two adjacent ones."""
     parser = RefParser()
 
     for events in [*map(parser.feed, cut[1]), parser.close()]:
@@ -303,8 +303,8 @@ def test_texts_are_never_empty_and_never_apart_without_a_reason(cut):
 
 
 @given(cut=cut_texts)
-def test_little_is_held_back(cut):
-    """After every feed all but a bounded rest of the text was given away."""
+def test_parser_buffer_is_bounded(cut):
+    """After each feed, at most a bounded rest of the text is buffered."""
     parser = RefParser()
     given_away = 0
 
@@ -318,8 +318,8 @@ def test_little_is_held_back(cut):
         assert len(parser._before) <= MAX_HELD
 
 
-def test_the_bound_is_reached():
-    """A tag behind 1,000 backticks may be code until a run 1,000 characters on turns out to be longer."""
+def test_parser_buffer_reaches_its_bound():
+    """A tag after 1,000 backticks is undecided until a run 1,000 characters later ends."""
     tag = '<ref id="a">'
     parser = RefParser()
     parser.feed("`" * 1000)
@@ -332,8 +332,8 @@ def test_the_bound_is_reached():
 
 
 @given(text=texts.map(lambda text: text.replace("<", "")), data=st.data())
-def test_text_without_tags_comes_back_at_once(text, data):
-    """Where there is no "<" nothing is ever held back, whatever code there is, and nothing changes."""
+def test_parser_emits_text_without_tags_immediately(text, data):
+    """Text without "<" is never buffered or changed, even in code."""
     parser = RefParser()
     for chunk in data.draw(chunkings(text)):
         assert chunk == visible(parser.feed(chunk))
@@ -343,8 +343,8 @@ def test_text_without_tags_comes_back_at_once(text, data):
 
 @often
 @given(cut=cut_texts)
-def test_nothing_is_lost_but_the_tags_of_refs(cut):
-    """With each ref's own tags put back where it starts and ends, the visible text is the text."""
+def test_parser_loses_only_tags_of_refs(cut):
+    """Inserting each ref's tags into the visible text restores the original."""
     text, chunks = cut
     at, tag = 0, ""
     for event in parse(chunks):
@@ -357,7 +357,7 @@ def test_nothing_is_lost_but_the_tags_of_refs(cut):
             assert len(tag) <= 512
             at += len(tag)
         elif isinstance(event, RefEnd) and event.complete:
-            # A tag that ends in "/>" ends its ref.
+            # A tag that ends in "/>" also ends its ref.
             closing = re.compile(r"</ref[ \t\n\r\f]*>", re.IGNORECASE).match(text, at)
             at += 0 if tag.endswith("/>") else len(closing.group())
             tag = ""
@@ -367,8 +367,8 @@ def test_nothing_is_lost_but_the_tags_of_refs(cut):
 
 @often
 @given(content=texts | st.text(), ref_id=ref_ids(), line_break=st.sampled_from(["\n", "\r\n"]), data=st.data())
-def test_any_content_comes_back_exactly(content, ref_id, line_break, data):
-    """Whatever is wrapped on lines of its own and holds no ref tags, code included, is the ref's content."""
+def test_parser_restores_any_content(content, ref_id, line_break, data):
+    """Any content without ref tags, on lines of its own, is the content of the ref."""
     assume(not re.search("</?ref", content, re.IGNORECASE))
     text = f'<ref id="{ref_id}">{line_break}{content}{line_break}</ref>'
 
@@ -382,8 +382,8 @@ def test_any_content_comes_back_exactly(content, ref_id, line_break, data):
 @given(
     cut=ref_documents().flatmap(lambda document: st.tuples(st.just(document), chunkings(document.text))),
 )
-def test_planted_refs_are_found(cut):
-    """Exactly the refs that were planted in a document are found, with their content, and nothing else is taken out."""
+def test_parser_finds_planted_refs(cut):
+    """Exactly the refs inserted into a document are found, with their contents."""
     document, chunks = cut
     refs, open_refs, shown = [], [], ""
     for event in parse(chunks):
@@ -402,8 +402,8 @@ def test_planted_refs_are_found(cut):
 
 
 @given(cut=cut_texts)
-def test_positions_point_at_tags(cut):
-    """The position of every diagnostic and of every ref is that of a "<", counted from 1."""
+def test_parser_positions_are_those_of_tags(cut):
+    """The position of each diagnostic and ref is that of a "<", counted from 1."""
     text, chunks = cut
     whole = parse([text])
     events = parse(chunks)
@@ -417,8 +417,8 @@ def test_positions_point_at_tags(cut):
 
 
 @given(cut=cut_texts)
-def test_every_ref_that_begins_ends(cut):
-    """Starts and ends of refs are nested rightly, and every incomplete end was reported just before."""
+def test_parser_closes_every_ref(cut):
+    """Starts and ends are nested, and a diagnostic precedes each incomplete end."""
     events = parse(cut[1])
     open_ids = []
     for before, event in itertools.pairwise([None, *events]):
@@ -433,8 +433,8 @@ def test_every_ref_that_begins_ends(cut):
     assert [] == open_ids
 
 
-def test_text_comes_as_soon_as_it_can():
-    """What can be no tag any more is given away with the chunk that shows it."""
+def test_parser_emits_text_as_soon_as_possible():
+    """Text that cannot be a tag is returned with the chunk that shows this."""
     parser = RefParser()
 
     assert [Text("a ")] == parser.feed("a <re")
@@ -446,16 +446,16 @@ def test_text_comes_as_soon_as_it_can():
     assert [RefEnd("a", complete=True)] == parser.feed("ref>")
 
 
-def test_a_tag_behind_a_backtick_waits_for_the_end_of_the_line():
-    """Only then it is known whether it is in code; the text before it is given away at once."""
+def test_parser_buffers_tag_after_backtick_until_line_end():
+    """Only then it is known whether the tag is in code; the text before it is returned."""
     parser = RefParser()
 
     assert [Text("see `x ")] == parser.feed('see `x <ref id="a">y')
     assert [RefStart("a", {}), RefText("y\n")] == parser.feed("\n")
 
 
-def test_the_parser_counts_what_was_fed():
-    """The position is the number of characters fed, held back or not."""
+def test_parser_position_counts_fed_characters():
+    """Buffered characters count, too."""
     parser = RefParser()
     parser.feed("ab<re")
     parser.feed("")
@@ -464,8 +464,8 @@ def test_the_parser_counts_what_was_fed():
     assert 6 == parser.position
 
 
-def test_nothing_gives_nothing():
-    """Empty chunks, and a text without any, have no events."""
+def test_parser_returns_no_events_for_empty_text():
+    """Empty chunks have no events."""
     parser = RefParser()
 
     assert [] == parser.feed("")
@@ -473,8 +473,8 @@ def test_nothing_gives_nothing():
 
 
 @pytest.mark.parametrize("chunk", [b"<ref", None, 1, ["a"]])
-def test_a_chunk_that_is_no_text_is_refused(chunk):
-    """Only text is read; the parser works on."""
+def test_parser_rejects_chunk_that_is_not_text(chunk):
+    """The parser remains usable."""
     parser = RefParser()
 
     with pytest.raises(InvalidArgument, match="chunk must be str, got"):
@@ -482,8 +482,8 @@ def test_a_chunk_that_is_no_text_is_refused(chunk):
     assert [Text("a")] == parser.feed("a")
 
 
-def test_a_closed_parser_takes_no_more_text():
-    """Feeding after the end is an error with a hint, closing again is none."""
+def test_parser_feed_raises_after_close():
+    """The error has a hint; closing again is idempotent."""
     parser = RefParser()
     parser.feed('<ref id="a">')
 
@@ -496,8 +496,8 @@ def test_a_closed_parser_takes_no_more_text():
 
 
 @given(first=texts, second=texts)
-def test_parsers_share_nothing(first, second):
-    """What one parser reads does not change what another one finds."""
+def test_parsers_are_independent(first, second):
+    """Text that one parser reads does not affect another one."""
     one, other = RefParser(), RefParser()
     one_events, other_events = [], []
     for a, b in itertools.zip_longest(first, second, fillvalue=""):

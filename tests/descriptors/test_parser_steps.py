@@ -1,4 +1,4 @@
-"""Reading takes steps in proportion to the text, whatever the text is, and no memory that grows with it."""
+"""Parsing takes linear steps for any text, and memory does not grow with the text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from mama_structs.refs.markup import parser as parser_module
 from mama_structs.refs.markup.parser import MAX_HELD, Diagnostic, RefParser
 
-# Ten times as much may take so many times as many steps; squares would take a hundred times as many.
+# Maximum ratio of steps for ten times the text; quadratic algorithms would take a hundred times as many.
 LIMIT = 20
 
 
 @pytest.fixture
 def work(steps, monkeypatch):
-    """Count what a text takes: lines of the package that run, and characters that are matched one by one."""
+    """Count the executed lines of the package and the characters that are matched one by one."""
     matched_to, looked_at = parser_module._matched_to, 0
 
     def counted(pattern, text, at):
@@ -75,8 +75,8 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_ten_times_as_much_takes_ten_times_as_many_steps(name, work):
-    """No text makes the parser look at the same characters again and again."""
+def test_parser_takes_linear_steps(name, work):
+    """No text makes the parser scan the same characters repeatedly."""
     make, count = HOSTILE[name]
 
     assert LIMIT * work(make(count // 100)) + 100 >= work(make(count // 10))
@@ -84,8 +84,8 @@ def test_ten_times_as_much_takes_ten_times_as_many_steps(name, work):
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_small_chunks_take_steps_in_proportion_too(name, size, work):
-    """What is held back is not read from its beginning for ever."""
+def test_parser_takes_linear_steps_in_small_chunks(name, size, work):
+    """Buffered text is not scanned repeatedly from its start."""
     make, count = HOSTILE[name]
     length = len(make(count))
     count = max(count * 20_000 * min(size, 3) // length, 10)
@@ -94,8 +94,8 @@ def test_small_chunks_take_steps_in_proportion_too(name, size, work):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_memory_does_not_grow_with_the_text(name):
-    """While a host drops the events, a parser keeps little more than the refs that are open."""
+def test_parser_memory_does_not_grow_with_text(name):
+    """If a host drops the events, a parser keeps little more than the open refs."""
     make, count = HOSTILE[name]
     text = make(count // 10)
     parser = RefParser()
@@ -111,8 +111,8 @@ def test_memory_does_not_grow_with_the_text(name):
     assert 100_000 > kept
 
 
-def test_a_plain_chunk_costs_little(monkeypatch):
-    """A chunk of a stream in which nothing begins or ends is given away without being scanned."""
+def test_parser_fast_path_of_plain_chunk(monkeypatch):
+    """A chunk without markup is returned without a scan."""
     monkeypatch.setattr(RefParser, "_scan", None)
     parser = RefParser()
 
@@ -121,8 +121,8 @@ def test_a_plain_chunk_costs_little(monkeypatch):
         assert [chunk] == [event.text for event in parser.feed(chunk)]
 
 
-def test_every_hostile_opening_is_reported_once():
-    """However many there are: the diagnostics are as many as the tags, not more."""
+def test_parser_reports_each_hostile_tag_once():
+    """There are as many diagnostics as tags."""
     events = []
     parser = RefParser()
     events += parser.feed('<ref id="a">' * 1_000)

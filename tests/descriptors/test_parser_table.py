@@ -1,4 +1,4 @@
-"""What each kind of tag, code and mistake gives, one row a case."""
+"""Parser results for each kind of tag, code and mistake, as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parse(text, size=None):
 
 
 def found(events):
-    """Return the refs as (id, content, attributes, complete) by opening tags, the visible text, and diagnostics."""
+    """Return the refs by opening tags, the visible text, and the diagnostics."""
     refs, stack, shown, diagnostics = [], [], "", []
     for event in events:
         match event:
@@ -47,9 +47,9 @@ def cut(ref_id, content, **attributes):
 A = [whole("a", "x")]
 DEEP = '<ref id="a">' * MAX_DEPTH
 
-# The text, its refs, the visible text (None for the text itself, unchanged), and the diagnostics.
+# The text, its refs, the visible text (None if it equals the text), and the diagnostics.
 ROWS = {
-    # The cases that the earlier system was measured with.
+    # The cases that were used to measure the earlier system.
     "an attribute behind the id": ('<ref id="a" type="code">x</ref>', [whole("a", "x", type="code")], "x", []),
     "an attribute before the id": ('<ref type="code" id="a">x</ref>', [whole("a", "x", type="code")], "x", []),
     "single quotes": ("<ref id='a'>x</ref>", A, "x", []),
@@ -251,15 +251,15 @@ ROWS = {
 
 @every_row("name", ROWS)
 @every_row("size", [None, 1, 7])
-def test_each_case_gives_what_the_rules_say(name, size):
-    """Refs, visible text and diagnostics are as in the row, in chunks of any size."""
+def test_parser_result_matches_table(name, size):
+    """Refs, visible text and diagnostics match the row, for any chunk size."""
     text, refs, visible, diagnostics = ROWS[name]
 
     assert (refs, text if visible is None else visible, diagnostics) == found(parse(text, size))
 
 
-def test_events_come_in_the_order_of_the_text():
-    """A diagnostic stands before what it is about, and texts stand where they were."""
+def test_parser_events_are_ordered():
+    """A diagnostic precedes its subject, and texts are in their original places."""
     text = '1</ref>2<ref id="a">3<ref id="b"/>4<ref>5'
 
     assert [
@@ -268,16 +268,16 @@ def test_events_come_in_the_order_of_the_text():
     ] == [event.kind if isinstance(event, Diagnostic) else event for event in parse(text)]  # fmt: skip
 
 
-def test_a_chunk_that_ends_on_the_fence_line_does_not_close_the_fence():
-    """The line that opens a fence is not taken for the one that closes it, wherever the text is cut."""
+def test_parser_does_not_close_fence_at_its_opening_line():
+    """The split of the text into chunks has no effect."""
     parser = RefParser()
     events = [*parser.feed("~~~ "), *parser.feed('\n<ref id="a">'), *parser.close()]
 
     assert ["in_code"] == [event.kind for event in events if isinstance(event, Diagnostic)]
 
 
-def test_a_start_knows_where_its_tag_begins():
-    """The position is counted from 1, over the whole text, and astral characters count once."""
+def test_ref_start_has_position_of_tag():
+    """Positions count from 1 over the complete text; astral characters count once."""
     starts = [event for event in parse('\U0001f600<ref id="a">\n<ref id="b"/>', 1) if isinstance(event, RefStart)]
 
     assert [2, 15] == [start.position for start in starts]
@@ -299,23 +299,23 @@ SAID = {
 
 
 @every_row("name", SAID)
-def test_a_diagnostic_says_what_to_do(name):
-    """The message names the ref and the rule, for a model that reads it."""
+def test_diagnostic_message_names_ref_and_rule(name):
+    """The message is an instruction for a model."""
     text, words = SAID[name]
 
     assert words in [event for event in parse(text) if isinstance(event, Diagnostic)][-1].message
 
 
-def test_a_long_id_is_not_repeated_whole():
-    """A message stays short whatever the id is."""
+def test_diagnostic_message_truncates_long_id():
+    """The message is short for any id."""
     (diagnostic,) = (event for event in parse(f'<ref id="{"a" * 500}">') if isinstance(event, Diagnostic))
 
     assert "a" * 500 == diagnostic.id
     assert 300 > len(diagnostic.message)
 
 
-def test_only_nesting_is_a_note():
-    """All other kinds that the parser reports mean that a tag did not do what it was meant to do."""
+def test_is_note_is_true_only_for_nested():
+    """All other kinds of the parser report a problem."""
     said = [event for text, _ in SAID.values() for event in parse(text) if isinstance(event, Diagnostic)]
 
     assert {"nested"} == {event.kind for event in said if event.is_note}

@@ -1,4 +1,4 @@
-"""`split_pasted`: what was pasted, and the user's own words around it."""
+"""`split_pasted`: separation of pasted text from the user's own words."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ LOG = "".join(f"{n}: the fleet moved\n" for n in range(500))
 OVER = 8_000
 
 
-def test_a_question_at_either_end_stays_in_sight():
-    """Paragraphs before and behind what was pasted are the user's own words."""
+def test_split_pasted_keeps_question_at_either_end():
+    """Paragraphs before and after the pasted text are the user's own words."""
     assert Pasted("Why?\n\n", LOG, "") == split_pasted(f"Why?\n\n{LOG}", over=OVER)
     assert Pasted("", LOG, "\nWhy?") == split_pasted(f"{LOG}\nWhy?", over=OVER)
     assert Pasted("Look:\n \n", LOG, "\n\nWhy?\n") == split_pasted(f"Look:\n \n{LOG}\n\nWhy?\n", over=OVER)
     assert Pasted("Look:\r\n\r\n", LOG, "\r\nWhy?") == split_pasted(f"Look:\r\n\r\n{LOG}\r\nWhy?", over=OVER)
 
 
-def test_several_paragraphs_stay_up_to_their_limit():
-    """As many paragraphs as fit into 1,000 characters stay at each end."""
+def test_split_pasted_keeps_paragraphs_up_to_limit():
+    """All paragraphs within 1,000 characters stay at each end."""
     words = "Some words of mine.\n\n"
     parted = split_pasted(words * 20 + LOG + "\n" + words * 200, over=OVER)
 
@@ -31,8 +31,8 @@ def test_several_paragraphs_stay_up_to_their_limit():
     assert parted.after.endswith(words)
 
 
-def test_a_fenced_block_that_is_most_of_the_text_is_what_was_pasted():
-    """The fences stay outside, and so does all around them, blank lines or not."""
+def test_split_pasted_uses_largest_fenced_block():
+    """The fences and all text around them stay outside, with or without blank lines."""
     assert Pasted("Fix this:\n```python\n", LOG[:-1], "\n```\nThanks!") == split_pasted(
         f"Fix this:\n```python\n{LOG}```\nThanks!", over=OVER
     )
@@ -40,30 +40,30 @@ def test_a_fenced_block_that_is_most_of_the_text_is_what_was_pasted():
     assert Pasted("Cut off:\n```\n", LOG[:-1], "\n") == split_pasted(f"Cut off:\n```\n{LOG}", over=OVER)
 
 
-def test_a_fenced_block_with_too_much_around_it_does_not_count():
-    """What stays in sight stays small, though the block is most of the text."""
+def test_split_pasted_ignores_fence_when_text_before_it_is_long():
+    """The visible part must be short, even if the block is most of the text."""
     parted = split_pasted(f"Why?\n\n{LOG}\n```\n{LOG * 3}```\n", over=OVER)
 
     assert "Why?\n\n" == parted.before
     assert len(parted.before) + len(parted.after) <= 2_000
 
 
-def test_too_much_behind_a_fenced_block_does_not_count_either():
-    """The same holds for what follows it."""
+def test_split_pasted_ignores_fence_when_text_after_it_is_long():
+    """The same limit applies to the text after the block."""
     parted = split_pasted(f"```\n{LOG * 3}```\n{LOG}\nWhy?", over=OVER)
 
     assert "\nWhy?" == parted.after
 
 
-def test_without_a_blank_line_all_is_pasted():
-    """Nothing tells the user's words from the rest, and a preview shows head and tail."""
+def test_split_pasted_returns_all_without_blank_line():
+    """The user's words cannot be separated, and a preview shows both ends."""
     assert Pasted("", LOG, "") == split_pasted(LOG, over=OVER)
     assert Pasted("", "x" * 20_000, "") == split_pasted("x" * 20_000, over=OVER)
     assert Pasted("", f"\n\n{LOG}\n\n", "") == split_pasted(f"\n\n{LOG}\n\n", over=OVER)
 
 
-def test_what_is_put_away_is_worth_it():
-    """Fewer words stay where the rest would be small, and none where it would still be."""
+def test_split_pasted_keeps_fewer_words_when_rest_is_short():
+    """If the descriptor would still be short, everything counts as pasted."""
     words = "Some words of mine.\n\n"
 
     assert Pasted("", words * 5, "") == split_pasted(words * 5, over=100)
@@ -73,8 +73,8 @@ def test_what_is_put_away_is_worth_it():
 
 
 @pytest.mark.parametrize("over", [-1, 1.5, True, None, "8"])
-def test_a_wrong_length_is_refused(over):
-    """The length is a whole number."""
+def test_split_pasted_rejects_invalid_length(over):
+    """The length must be an integer."""
     with pytest.raises(InvalidArgument, match="over"):
         split_pasted("a", over=over)
 
@@ -89,8 +89,8 @@ TEXTS = st.lists(
 
 
 @given(text=TEXTS | st.text(), over=st.integers(0, 10_000))
-def test_nothing_is_lost(text, over):
-    """The three parts joined are the text, what was pasted is worth it or all, and what stays in sight is small."""
+def test_split_pasted_parts_join_to_text(text, over):
+    """The pasted part is long enough or everything, and the visible parts are short."""
     parted = split_pasted(text, over=over)
 
     assert text == parted.before + parted.pasted + parted.after
@@ -99,8 +99,8 @@ def test_nothing_is_lost(text, over):
 
 
 @pytest.mark.parametrize("piece", ["\n", " \n", "a\n\n", "`\n", "```\n", "```a\n", "~", " ", "`", "a ```\n\n"])
-def test_steps_grow_with_the_text(piece, steps):
-    """Eight times the text takes at most some eight times as many steps."""
+def test_split_pasted_takes_linear_steps(piece, steps):
+    """Eight times the text takes at most about eight times the steps."""
     short, long = (piece * (length // len(piece)) for length in (50_000, 400_000))
 
     assert steps(split_pasted, long, over=OVER) < 12 * steps(split_pasted, short, over=OVER) + 100

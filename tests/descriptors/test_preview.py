@@ -1,4 +1,4 @@
-"""The beginning and the end of a content."""
+"""`preview`: the beginning and end of a content."""
 
 import pytest
 from hypothesis import example, given
@@ -19,8 +19,8 @@ def line_numbers(text):
 @given(TEXTS, SIZES, SIZES)
 @example("\r\n\r\n", 1, 1)
 @example("a\n\n\n\nb", 2, 2)
-def test_head_tail_and_what_is_left_out_make_up_the_content(text, head, tail):
-    """Nothing is lost, repeated or longer than allowed, and the figures are true."""
+def test_preview_parts_join_to_content(text, head, tail):
+    """No character is lost or repeated, the limits hold, and the numbers are correct."""
     content = Content.of(text)
     shown = preview(content, head=head, tail=tail)
     first, last = shown.omitted_range or (len(shown.head) + 1, len(shown.head))
@@ -34,8 +34,8 @@ def test_head_tail_and_what_is_left_out_make_up_the_content(text, head, tail):
 
 @given(TEXTS, SIZES, SIZES)
 @example("a\n\n\n\nb", 2, 2)
-def test_the_lines_are_true(text, head, tail):
-    """The spans of lines are those that the characters shown and left out are in."""
+def test_preview_line_spans_match_characters(text, head, tail):
+    """The spans are the lines of the visible and omitted characters."""
     content = Content.of(text)
     shown = preview(content, head=head, tail=tail)
     lines = line_numbers(text)
@@ -58,8 +58,8 @@ def test_the_lines_are_true(text, head, tail):
 @given(TEXTS, SIZES, SIZES)
 @example("a" * 4 + "\n" + "b" * 40 + "\n" + "c" * 5, 10, 10)
 @example("a" * 3 + "\n" + "b" * 40 + "\n" + "c" * 4, 10, 10)
-def test_lines_stay_whole_where_that_costs_at_most_half(text, head, tail):
-    """A side is cut inside a line only when no line's end lies in its outer half, and then it is as long as may be."""
+def test_preview_cuts_at_line_end_when_half_remains(text, head, tail):
+    """A side is cut inside a line only if its outer half contains no line end."""
     shown = preview(Content.of(text), head=head, tail=tail)
     if shown.head_ends_in_line:
         assert "\n" not in text[head - head // 2 - 1 : head]
@@ -74,8 +74,8 @@ def test_lines_stay_whole_where_that_costs_at_most_half(text, head, tail):
 
 @given(TEXTS, st.integers(2, 20), st.integers(2, 20))
 @example("abc\r\n" + "x" * 9 + "\r\nabc", 4, 4)
-def test_a_carriage_return_stays_with_its_line_feed(text, head, tail):
-    """No cut is made between the two."""
+def test_preview_does_not_split_crlf(text, head, tail):
+    """No cut is made between the two characters."""
     shown = preview(Content.of(text), head=head, tail=tail)
     middle = text[len(shown.head) : len(text) - len(shown.tail)]
 
@@ -84,16 +84,16 @@ def test_a_carriage_return_stays_with_its_line_feed(text, head, tail):
 
 
 @given(TEXTS, st.integers(0, 5))
-def test_what_fits_is_shown_whole(text, spare):
-    """Up to head + tail characters are all in the head."""
+def test_preview_shows_complete_content_when_it_fits(text, spare):
+    """Up to head + tail characters are in the head."""
     head = len(text) // 3 + spare
     shown = preview(Content.of(text), head=head, tail=len(text) - len(text) // 3)
 
     assert (text, "", 0) == (shown.head, shown.tail, shown.omitted_chars)
 
 
-def test_a_log_is_cut_between_lines():
-    """The head ends after a line, the tail begins with one, and the rest is named by lines and characters."""
+def test_preview_cuts_log_between_lines():
+    """The head ends after a line, the tail starts with one, and the omitted range is reported."""
     text = "".join(f"line {number:03}\n" for number in range(1, 101))
     shown = preview(Content.of(text), head=25, tail=14)
 
@@ -102,8 +102,8 @@ def test_a_log_is_cut_between_lines():
     assert (873, (19, 891)) == (shown.omitted_chars, shown.omitted_range)
 
 
-def test_one_long_line_is_cut_inside():
-    """It is on both sides and in between."""
+def test_preview_cuts_inside_single_long_line():
+    """The line is in the head, in the tail, and in the omitted range."""
     shown = preview(Content.of("x" * 100), head=10, tail=5)
 
     assert (10, 85, 5) == (len(shown.head), shown.omitted_chars, len(shown.tail))
@@ -114,12 +114,12 @@ def test_one_long_line_is_cut_inside():
 
 @pytest.mark.parametrize("name", ["head", "tail"])
 @pytest.mark.parametrize("value", [-1, True, 1.5, "5", None])
-def test_allowances_are_whole_numbers(name, value):
-    """Anything else is refused by name."""
+def test_preview_rejects_invalid_limits(name, value):
+    """The error names the parameter."""
     with pytest.raises(InvalidArgument, match=f"{name} must be a whole number of 0 or more"):
         preview(Content.of("text"), **({"head": 1, "tail": 1} | {name: value}))
 
 
-def test_a_repr_shows_no_text():
-    """It shows how much there is."""
+def test_preview_repr_contains_no_text():
+    """It contains only sizes."""
     assert "<Preview: 2 characters, 3 left out, 1 characters>" == repr(preview(Content.of("secret"), head=2, tail=1))

@@ -1,4 +1,4 @@
-"""Reading a part of a content."""
+"""`read`: excerpts of a content."""
 
 import math
 
@@ -12,7 +12,7 @@ from mama_structs.refs.store.text import Content, read
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))
 MODES = st.sampled_from(["page", "line", "char"])
 SIZES = st.integers(1, 12)
-# Python refuses to print it in decimal digits.
+# Python raises when it prints this number in decimal.
 HUGE = 16**4000
 COUNTS = st.integers(1, 5) | st.integers(1, 10**40)
 
@@ -24,8 +24,8 @@ def reading(text, **options):
 @given(TEXTS, SIZES, MODES, COUNTS)
 @example("", 1, "page", 1)
 @example("", 1, "char", 2)
-def test_following_next_start_reads_everything_once(text, page_size, mode, count):
-    """In every mode the parts joined give the content back, and the last one has no next."""
+def test_read_by_next_start_returns_everything_once(text, page_size, mode, count):
+    """In every mode the parts join to the content, and the last one has no next start."""
     parts, start = [], 1
     while start is not None:
         part = reading(text, mode=mode, start=start, count=count, page_size=page_size)
@@ -37,8 +37,8 @@ def test_following_next_start_reads_everything_once(text, page_size, mode, count
 
 
 @given(TEXTS, SIZES, MODES, COUNTS)
-def test_following_next_char_reads_everything_once(text, page_size, mode, count):
-    """Whatever the mode, the next character can be read on from in char mode."""
+def test_read_by_next_char_returns_everything_once(text, page_size, mode, count):
+    """After an excerpt of any mode, reading can continue in char mode."""
     first = reading(text, mode=mode, count=count, page_size=page_size)
     rest = "" if first.next_char is None else reading(text, mode="char", start=first.next_char, count=10**9).text
 
@@ -47,8 +47,8 @@ def test_following_next_char_reads_everything_once(text, page_size, mode, count)
 
 
 @given(TEXTS, SIZES, MODES, COUNTS, st.data())
-def test_every_figure_is_true(text, page_size, mode, count, data):
-    """Positions, lines and what remains are those that counting gives."""
+def test_read_returns_correct_numbers(text, page_size, mode, count, data):
+    """Positions, lines and remaining sizes equal those of a naive count."""
     content = Content.of(text)
     total = {"page": len(content.pages(page_size)), "line": content.lines, "char": max(1, len(text))}[mode]
     start = data.draw(st.integers(1, total))
@@ -74,8 +74,8 @@ def test_every_figure_is_true(text, page_size, mode, count, data):
 
 
 @given(TEXTS, st.integers(1, 5))
-def test_lines_are_whole(text, count):
-    """A reading of lines neither begins nor ends inside one, and holds as many as it says."""
+def test_read_lines_returns_complete_lines(text, count):
+    """An excerpt of lines starts and ends at line boundaries, and has the stated number."""
     part = reading(text, mode="line", count=count, page_size=3)
 
     assert not part.starts_in_line
@@ -83,8 +83,8 @@ def test_lines_are_whole(text, count):
     assert part.count == part.last_line - part.first_line + 1
 
 
-def test_a_page_says_what_comes_next():
-    """The second of five pages names the third, the next character and what remains."""
+def test_read_page_reports_next_page():
+    """The second of five pages reports the third, the next character and the remaining size."""
     part = reading("abcdefghij" * 2, start=2)
 
     assert ("efgh", 2, 5, 3, 9) == (part.text, part.page, part.pages, part.next_start, part.next_char)
@@ -93,8 +93,8 @@ def test_a_page_says_what_comes_next():
     assert part.ends_in_line
 
 
-def test_everything_at_once_is_one_part():
-    """It has no unit, nothing follows, and other parameters do not matter."""
+def test_read_all_ignores_other_parameters():
+    """The excerpt has no unit, and nothing follows."""
     part = reading("ab\ncd\n", read_all=True, mode="line", start=99, count=0)
 
     assert ("ab\ncd\n", "all", 1, 1, None) == (part.text, part.mode, part.start, part.count, part.page)
@@ -104,8 +104,8 @@ def test_everything_at_once_is_one_part():
 
 
 @pytest.mark.parametrize("mode", ["page", "line", "char"])
-def test_an_empty_content_has_one_empty_part(mode):
-    """Its last character comes before its first, and it is in line 1."""
+def test_read_empty_content_returns_empty_excerpt(mode):
+    """Its last character is before its first, in line 1."""
     part = reading("", mode=mode)
 
     assert ("", 1, 0, 1, 1, 1) == (
@@ -123,8 +123,8 @@ def test_an_empty_content_has_one_empty_part(mode):
     ("mode", "valid", "kind"), [("page", 3, "page"), ("line", 2, "line"), ("char", 9, "character")]
 )
 @pytest.mark.parametrize("beyond", [0, -1, 1, 10**18, HUGE, -HUGE], ids=hex)
-def test_a_start_outside_is_refused(mode, valid, kind, beyond):
-    """The error names the unit and the valid starts, even for one too many and for numbers too long to print."""
+def test_read_raises_when_start_is_out_of_range(mode, valid, kind, beyond):
+    """The error names the unit and the valid range, also for numbers too long to print."""
     start = beyond if beyond < 1 else valid + beyond
     with pytest.raises(InvalidPage if mode == "page" else InvalidRange) as caught:
         reading("abcdefg\nh", mode=mode, start=start)
@@ -136,8 +136,8 @@ def test_a_start_outside_is_refused(mode, valid, kind, beyond):
 
 
 @pytest.mark.parametrize("mode", ["page", "line", "char"])
-def test_an_empty_content_has_no_second_part(mode):
-    """Only the first page, line and character can be asked for."""
+def test_read_empty_content_raises_after_first_unit(mode):
+    """Only the first page, line and character exist."""
     with pytest.raises((InvalidPage, InvalidRange)) as caught:
         reading("", mode=mode, start=2)
 
@@ -162,8 +162,8 @@ def test_an_empty_content_has_no_second_part(mode):
         ({"read_all": "yes"}, "read_all"),
     ],
 )
-def test_a_parameter_of_the_wrong_kind_is_named(options, parameter):
-    """It is refused as such, and not taken for something else."""
+def test_read_names_parameter_of_invalid_type(options, parameter):
+    """Invalid types are rejected and not converted."""
     with pytest.raises(InvalidParameter) as caught:
         reading("text", **options)
 
@@ -171,14 +171,14 @@ def test_a_parameter_of_the_wrong_kind_is_named(options, parameter):
     assert str(caught.value).startswith(parameter)
 
 
-def test_a_page_size_is_checked():
-    """It belongs to the host, so its error is an argument's."""
+def test_read_rejects_invalid_page_size():
+    """The host sets the page size, so the error is InvalidArgument."""
     with pytest.raises(InvalidArgument, match="page_size"):
         reading("text", page_size=0)
 
 
-def test_a_repr_says_where_and_not_what():
-    """It fits on a line and shows no text."""
+def test_excerpt_repr_contains_no_text():
+    """It is one line with the position."""
     assert "<Excerpt of fd:1: page 2, characters 5 to 6 of 6>" == repr(reading("secret", start=2))
     assert "<Excerpt of fd:1: char 1 and 2 more, characters 1 to 3 of 6>" == repr(
         reading("secret", mode="char", count=3)
@@ -187,8 +187,8 @@ def test_a_repr_says_where_and_not_what():
 
 
 @pytest.mark.parametrize("unit", ["x", "y" * 49 + "\n"])
-def test_reading_the_last_part_costs_the_part(unit, steps):
-    """In a content a hundred times as long, the last page, a late line and a late character take as many steps."""
+def test_read_steps_do_not_depend_on_content_length(unit, steps):
+    """In a content 100 times as long, reading at its end takes as many steps."""
     small, large = (Content.of(unit * (size // len(unit))) for size in (50_000, 5_000_000))
 
     def read_late(content):
@@ -200,6 +200,6 @@ def test_reading_the_last_part_costs_the_part(unit, steps):
             if start is not None:
                 read(content, handle="fd:1", mode=mode, start=start, count=50, page_size=4_000)
 
-    read_late(small), read_late(large)  # makes the index
+    read_late(small), read_late(large)  # build the index
 
     assert steps(read_late, large) < 2 * steps(read_late, small)

@@ -1,4 +1,4 @@
-"""How a ref becomes another version: written again, appended to, edited, put, adopted, and streamed."""
+"""New versions of refs: repeating, appending, editing, put, adopt and streams."""
 
 import unicodedata
 
@@ -18,11 +18,11 @@ def kinds(ingested):
     return [one.kind for one in ingested.diagnostics]
 
 
-# Written again
+# Repeated refs
 
 
-def test_the_same_content_again_is_no_new_version():
-    """Who repeats a ref gets the one that is there, and nothing is reported."""
+def test_ingest_returns_existing_version_when_content_is_equal():
+    """No new version is created, and nothing is reported."""
     store = RefStore()
     (first,) = store.ingest('<ref id="x" type="code" title="t">\n1\n</ref>').refs
     for again in (
@@ -46,8 +46,8 @@ def test_the_same_content_again_is_no_new_version():
         f'<ref id="x">{FENCE}js\n1\n{FENCE}</ref>',
     ],
 )
-def test_whatever_says_more_is_a_new_version(again):
-    """Another text, a title, a language, or that the text is not whole."""
+def test_ingest_creates_new_version_when_ref_differs(again):
+    """Differences are the text, a title, a language or an incomplete text."""
     store = RefStore()
     store.ingest('<ref id="x">1</ref>')
     store.ingest(again)
@@ -55,8 +55,8 @@ def test_whatever_says_more_is_a_new_version(again):
     assert 2 == store.get("x").version
 
 
-def test_an_earlier_content_is_a_new_version_again():
-    """Only the newest counts: what was undone is said once more."""
+def test_ingest_creates_new_version_for_earlier_content():
+    """Only the newest version is compared."""
     store = RefStore()
     for text in "121":
         store.ingest(f'<ref id="x">{text}</ref>')
@@ -68,8 +68,8 @@ def test_an_earlier_content_is_a_new_version_again():
 
 
 @given(data=st.data(), before=st.lists(ref_documents(max_size=3), max_size=2), document=ref_documents())
-def test_a_stream_and_its_message_make_one_version(data, before, document):
-    """However it is cut, whatever was there before, and with appending and repeated ids in it."""
+def test_stream_and_its_message_create_one_version(data, before, document):
+    """Covers any chunks, earlier versions, appending and repeated ids."""
     text = document.text.replace(" flag", " append")
     once, twice = RefStore(), RefStore()
     for store in (once, twice):
@@ -86,8 +86,8 @@ def test_a_stream_and_its_message_make_one_version(data, before, document):
     assert streamed.diagnostics == again.diagnostics
 
 
-def test_the_message_after_the_next_stream_is_known_too():
-    """A message may come late, and stands for one stream only."""
+def test_ingest_recognizes_message_after_next_stream():
+    """A message may arrive late, and corresponds to one stream only."""
     store = RefStore()
     texts = ['<ref id="x" append>1</ref>', '<ref id="x" append>2</ref>']
     for text in texts:
@@ -102,8 +102,8 @@ def test_the_message_after_the_next_stream_is_known_too():
     assert "1\n2\n1" == store.get("x").text
 
 
-def test_the_message_before_the_end_of_its_stream_is_known_too():
-    """An adapter takes it while the host's stream is still open; the next stream with these words is another one."""
+def test_stream_close_recognizes_message_ingested_before():
+    """An adapter may pass the message while the stream is open; a later stream is separate."""
     store, text = RefStore(), '<ref id="x" append>1</ref>'
     for _ in range(2):
         stream = store.stream()
@@ -133,8 +133,8 @@ def test_the_message_before_the_end_of_its_stream_is_known_too():
         ("1", f"{FENCE}py\n2\n{FENCE}", "1\n2"),
     ],
 )
-def test_what_is_appended_begins_on_a_line_of_its_own(first, more, body):
-    """Fences around either part are markup, as ever."""
+def test_ingest_appends_on_new_line(first, more, body):
+    """Enclosing fences of both parts are removed."""
     store = RefStore()
     store.ingest(f'<ref id="x" title="t">\n{first}\n</ref>')
     ingested = store.ingest(f'<ref id="x" append>\n{more}\n</ref>')
@@ -156,8 +156,8 @@ def test_what_is_appended_begins_on_a_line_of_its_own(first, more, body):
         (f"{FENCE}pyt", f"hon\ndef f():\n    return 1\n{FENCE}"),
     ],
 )
-def test_an_answer_that_was_cut_is_continued(cut, rest):
-    """It joins where it ended, whether or not the rest repeats the fence, and is whole then."""
+def test_ingest_continues_incomplete_ref(cut, rest):
+    """The parts are joined without a line break, with or without a repeated fence."""
     store = RefStore()
     store.ingest(f'<ref id="x">{cut}')
     store.ingest(f'<ref id="x" append>{rest}</ref>')
@@ -168,8 +168,8 @@ def test_an_answer_that_was_cut_is_continued(cut, rest):
 
 
 @given(texts=st.lists(st.text(st.sampled_from("ab \n"), max_size=5), min_size=1, max_size=5))
-def test_what_was_cut_anywhere_comes_together(texts):
-    """Parts that are each cut, and continued, are the text."""
+def test_ingest_joins_parts_of_incomplete_ref(texts):
+    """Parts that are cut anywhere and continued give the complete text."""
     store = RefStore()
     *cut, last = texts
     for text in cut:
@@ -179,16 +179,16 @@ def test_what_was_cut_anywhere_comes_together(texts):
     assert "".join(texts) == store.get("x").text
 
 
-def test_without_an_earlier_one_it_is_made():
-    """The model is told that there was nothing to append to."""
+def test_ingest_creates_ref_when_there_is_none_to_append_to():
+    """A diagnostic reports this."""
     ingested = RefStore().ingest('<ref id="x" append="append">1</ref>')
 
     assert ["nothing_to_append"] == kinds(ingested)
     assert ("1", 1, {}) == (ingested.refs[0].text, ingested.refs[0].version, ingested.refs[0].attributes)
 
 
-def test_a_language_outlives_what_is_appended_and_edited():
-    """The fence is gone then, and what it said is not."""
+def test_put_and_edit_keep_language():
+    """The fence is removed, but its language is kept."""
     store = RefStore()
     store.ingest(f'<ref id="x">\n{FENCE}python\na = 1\n{FENCE}\n</ref>')
 
@@ -200,8 +200,8 @@ def test_a_language_outlives_what_is_appended_and_edited():
 
 
 @given(body=TEXTS, data=st.data(), new=TEXTS)
-def test_an_edit_changes_one_place_and_nothing_else(body, data, new):
-    """Where the old text stands once, the body is as `str.replace` makes it; the text keeps no other fence."""
+def test_edit_replaces_only_occurrence(body, data, new):
+    """If the old text occurs once, the body equals the result of `str.replace`."""
     store = RefStore()
     store.put("x", body, fence="keep")
     start = data.draw(st.integers(0, len(body)))
@@ -215,8 +215,8 @@ def test_an_edit_changes_one_place_and_nothing_else(body, data, new):
         assert body.replace(old, new) == store.edit("ref:x", old, new).body.text
 
 
-def test_an_edit_that_may_mean_several_places_shows_them():
-    """Each with the number of its line, for a model to choose."""
+def test_edit_error_lists_lines_when_text_is_ambiguous():
+    """The error lists each line with its number."""
     store = RefStore()
     store.put("x", "a = 1\nb = 1\nc = 1")
     with pytest.raises(InvalidParameter) as caught:
@@ -227,8 +227,8 @@ def test_an_edit_that_may_mean_several_places_shows_them():
     assert ("old", "ref:x@1") == (caught.value.parameter, caught.value.handle)
 
 
-def test_an_edit_that_finds_nothing_shows_what_looks_like_it():
-    """Blanks are what models get wrong."""
+def test_edit_error_lists_similar_lines_when_text_is_missing():
+    """Models often copy white space incorrectly."""
     store = RefStore()
     store.put("x", "def f():\n\treturn load\n")
     with pytest.raises(InvalidParameter, match="old does not stand") as caught:
@@ -237,8 +237,8 @@ def test_an_edit_that_finds_nothing_shows_what_looks_like_it():
     assert ("line 2: \treturn load",) == caught.value.candidates
 
 
-def test_the_line_that_an_edit_meant_is_found_far_down():
-    """One that differs in its indentation only is shown wherever it stands."""
+def test_edit_error_lists_similar_line_in_long_text():
+    """A line that differs only in indentation is found anywhere."""
     store = RefStore()
     store.put("x", "".join(f"row {n}\n" for n in range(5_000)) + "    last = 1")
     with pytest.raises(InvalidParameter, match="character for character") as meant:
@@ -249,8 +249,8 @@ def test_the_line_that_an_edit_meant_is_found_far_down():
     assert (("line 5001:     last = 1",), ()) == (meant.value.candidates, blank.value.candidates)
 
 
-def test_line_numbers_are_no_part_of_what_is_edited():
-    """What line mode writes before each line is refused, unless it is there."""
+def test_edit_rejects_line_numbers_in_old_text():
+    """A number and a tab from line mode are rejected, unless the text contains them."""
     store = RefStore()
     store.put("x", "a\nb")
     store.put("t", "1\ta\n2\tb")
@@ -260,16 +260,16 @@ def test_line_numbers_are_no_part_of_what_is_edited():
     assert "1\ta\n3\tb" == store.edit("t", "2\tb", "3\tb").text
 
 
-def test_an_edit_matches_line_breaks_that_nobody_sees():
-    """In a content with carriage returns, old and new get them."""
+def test_edit_matches_crlf():
+    """In a content with carriage returns, they are added to the old and new text."""
     store = RefStore()
     store.put("x", "a\r\nb\r\nc")
 
     assert "a\r\nB\r\nB\r\nc" == store.edit("x", "a\nb", "a\nB\nB").text
 
 
-def test_an_earlier_version_can_be_edited():
-    """What it makes is the newest."""
+def test_edit_accepts_earlier_version():
+    """The result is the newest version."""
     store = RefStore()
     store.put("x", "1")
     store.put("x", "2")
@@ -278,8 +278,8 @@ def test_an_earlier_version_can_be_edited():
     assert 3 == store.edit("x", "1", "1").version
 
 
-def test_what_is_no_ref_is_not_edited():
-    """A descriptor never changes."""
+def test_edit_rejects_handles_other_than_refs():
+    """Descriptors, missing refs and invalid arguments raise errors."""
     store = RefStore()
     store.add("text")
     with pytest.raises(InvalidHandle):
@@ -291,11 +291,11 @@ def test_what_is_no_ref_is_not_edited():
         store.edit("x", "text", None)
 
 
-# Put, diff, adopt
+# put, diff, adopt
 
 
-def test_anything_can_be_put():
-    """Tags in it are text."""
+def test_put_stores_any_text():
+    """Tags in the text are ordinary text."""
     store = RefStore()
     ref = store.put("x", 'a</ref> <ref id="y">b', title="t")
 
@@ -308,7 +308,7 @@ def test_anything_can_be_put():
     ("ref_id", "text", "attributes"),
     [("-", "a", {}), (1, "a", {}), ("x", b"a", {}), ("x", "\ud800", {}), ("x", "a", {"title": 1})],
 )
-def test_what_cannot_be_put_is_refused(ref_id, text, attributes):
+def test_put_rejects_invalid_arguments(ref_id, text, attributes):
     """Nothing is stored."""
     store = RefStore()
     with pytest.raises(InvalidArgument):
@@ -317,8 +317,8 @@ def test_what_cannot_be_put_is_refused(ref_id, text, attributes):
 
 
 @given(old=TEXTS, new=TEXTS)
-def test_a_diff_is_empty_where_nothing_changed(old, new):
-    """And only there; it names what it compares."""
+def test_diff_is_empty_only_when_bodies_are_equal(old, new):
+    """Otherwise, its header names both handles."""
     store = RefStore()
     store.put("a", old)
     store.put("b", new)
@@ -328,8 +328,8 @@ def test_a_diff_is_empty_where_nothing_changed(old, new):
     assert found == "" or found.startswith("--- ref:a@1\n+++ ref:b@1\n@@")
 
 
-def test_a_child_s_ref_is_taken_home():
-    """As the next version here, with what its tag said; taken twice it is one."""
+def test_adopt_copies_ref_of_fork():
+    """It becomes the next version with its attributes; adopting it again changes nothing."""
     home = RefStore()
     home.put("x", "1")
     child = home.fork()
@@ -345,8 +345,8 @@ def test_a_child_s_ref_is_taken_home():
         home.adopt(None, "x")
 
 
-async def test_a_fork_of_a_session_gives_its_refs_home(tmp_path):
-    """And they are there when the conversation is opened again."""
+async def test_adopt_copies_ref_of_forked_session(tmp_path):
+    """The ref is present when the conversation is reopened."""
     async with Session.open(tmp_path / "a.mama", conversation="c") as session:
         async with session.fork() as child:
             await child.observe('<ref id="한글-1">\n1\n</ref>')
@@ -356,12 +356,12 @@ async def test_a_fork_of_a_session_gives_its_refs_home(tmp_path):
         assert "1" == session.refs.get("ref:한글-1").text
 
 
-# For the history
+# Compact messages
 
 
 @given(document=ref_documents())
-def test_a_compact_message_stores_nothing_when_it_is_read_again(document):
-    """What is in the refs is gone from it, everything else is as it was, and it is its own compact form."""
+def test_compact_message_stores_nothing_when_ingested_again(document):
+    """The text outside of refs is unchanged, and its compact form is itself."""
     store = RefStore()
     first = store.ingest(document.text)
     held = list(store)
@@ -373,8 +373,8 @@ def test_a_compact_message_stores_nothing_when_it_is_read_again(document):
     assert set(kinds(again)) <= set(kinds(first))
 
 
-def test_a_compact_message_names_its_refs():
-    """Where each stood, with the lines of its body; what was not stored stays."""
+def test_compact_message_mentions_its_refs():
+    """Each mention has the number of lines of the body; refs that were not stored remain."""
     seen = RefStore().ingest(
         f'a <ref id="x" lang="py">\n{FENCE}\n1\n2\n{FENCE}\n</ref> b <ref id="y">c <ref id="z">d</ref></ref> <ref id="w">e'
     )
@@ -383,11 +383,11 @@ def test_a_compact_message_names_its_refs():
     assert expected == seen.compact
 
 
-# Ids of any script, and why something is not there
+# Ids of any script, and reasons for missing refs
 
 
-def test_a_ref_that_was_only_named_is_explained():
-    """A model may write a new ref as its history shows the old ones, and learns why it is not there."""
+def test_get_explains_ref_that_was_only_mentioned():
+    """A model may write a new ref in the form of the mentions in its history."""
     store = RefStore()
     store.ingest(
         '<ref id="old">text</ref> <ref id="old" lines="1"/> <ref id="new" lines="30"/> <ref id="-" lines="1"/>'
@@ -401,8 +401,8 @@ def test_a_ref_that_was_only_named_is_explained():
 
 
 @pytest.mark.parametrize("ref_id", ["한글-1", "план", "é", "ß" * 64, "xn--a", "xn--한글", "計画.md", "हिन्दी", "𐐀" * 64])
-async def test_ids_of_any_script_outlive_the_session(tmp_path, ref_id):
-    """However they are spelt they are one, on disk as well."""
+async def test_ids_of_any_script_are_restored_when_session_is_reopened(tmp_path, ref_id):
+    """Equal spellings of an id are the same handle, also on disk."""
     async with Session.open(tmp_path / "a.mama", conversation="c" * 200) as session:
         await session.observe(f'<ref id="{unicodedata.normalize("NFD", ref_id)}">1</ref><ref id="{ref_id}">2</ref>')
         session.refs.delete(f"ref:{ref_id}@1")
@@ -414,8 +414,8 @@ async def test_ids_of_any_script_outlive_the_session(tmp_path, ref_id):
         assert f'id="{ref_id}"' in await session.call("list_refs", {})
 
 
-def test_a_ref_that_was_marked_in_code_is_explained():
-    """Whoever asks for it learns why it is not there, until it is."""
+def test_get_explains_ref_that_was_marked_in_code():
+    """The error states the reason until the ref exists."""
     store = RefStore()
     store.ingest(f'{FENCE}\n<ref id="x">1</ref>\n{FENCE}')
     with pytest.raises(HandleNotFound, match="marked inside a code fence"):
@@ -427,8 +427,8 @@ def test_a_ref_that_was_marked_in_code_is_explained():
     assert "1" == store.get("x").text
 
 
-def test_only_the_last_reasons_are_remembered():
-    """A hostile answer fills nothing."""
+def test_missing_reasons_are_bounded():
+    """A hostile answer cannot exhaust the memory."""
     store = RefStore()
     store.ingest("".join(f'`<ref id="x{n}">` ' for n in range(100)))
 

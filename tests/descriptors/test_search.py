@@ -1,4 +1,4 @@
-"""Finding text in a content."""
+"""`search`: text and pattern search in a content."""
 
 import asyncio
 import hashlib
@@ -57,8 +57,8 @@ def places(result):
 
 @given(TEXTS, QUERIES, st.integers(1, 4))
 @example("aaaa", "aa", 1)
-async def test_plain_words_are_found_as_str_find_does(text, query, limit):
-    """The first matches are given, from left to right without overlap, and all are counted."""
+async def test_search_finds_same_matches_as_str_find(text, query, limit):
+    """The first matches are returned, left to right without overlap, and all are counted."""
     result = await found(text, query, limit=limit)
     expected = [match.span() for match in re.finditer(re.escape(query), text)]
 
@@ -69,8 +69,8 @@ async def test_plain_words_are_found_as_str_find_does(text, query, limit):
 
 
 @given(TEXTS, PATTERNS, st.integers(1, 6))
-async def test_patterns_are_found_as_the_standard_library_does(text, pattern, limit):
-    """Empty matches count, but not behind a line feed at the end, where no line is."""
+async def test_search_finds_same_matches_as_re(text, pattern, limit):
+    """Empty matches count, except after a final line feed."""
     result = await found(text, pattern, regex=True, limit=limit)
     expected = [match.span() for match in re.finditer(pattern, text, re.MULTILINE)]
     if text.endswith("\n"):
@@ -82,8 +82,8 @@ async def test_patterns_are_found_as_the_standard_library_does(text, pattern, li
 
 
 @given(TEXTS, QUERIES, st.integers(0, 3))
-async def test_every_position_is_true(text, query, context):
-    """Line, column, text and the lines around are those of the content."""
+async def test_search_returns_correct_positions(text, query, context):
+    """Lines, columns, text and context lines match the content."""
     *broken, last = text.split("\n")
     lines = [*(line.removesuffix("\r") for line in broken), last]
     count = Content.of(text).lines
@@ -105,8 +105,8 @@ async def test_every_position_is_true(text, query, context):
         assert shown == text[start - match.column + 1 : end + len(match.suffix)]
 
 
-async def test_a_giant_line_does_not_flood():
-    """Of a line of a million characters 100 are shown on either side of a match, and 200 of one beside it."""
+async def test_search_truncates_long_lines():
+    """At most 100 characters on each side of a match, and 200 of a context line."""
     text = "\n".join(["b" * 1_000_000, "x" * 500_000 + "needle" + "y" * 500_000, "c" * 1_000_000])
     match = (await found(text, "needle", context=1, page_size=4_000)).matches[0]
 
@@ -116,8 +116,8 @@ async def test_a_giant_line_does_not_flood():
     assert [("c" * 200, True)] == [(line.text, line.cut) for line in match.after]
 
 
-async def test_what_is_exactly_as_long_as_shown_is_not_cut():
-    """The flags are set only when something is missing."""
+async def test_search_does_not_truncate_lines_of_maximum_length():
+    """The flags are set only if characters are missing."""
     text = "b" * 200 + "\r\n" + "x" * 100 + "needle" + "y" * 100 + "\n" + "c" * 200
     match = (await found(text, "needle", context=1)).matches[0]
 
@@ -126,24 +126,24 @@ async def test_what_is_exactly_as_long_as_shown_is_not_cut():
     assert not any(line.cut for line in (*match.before, *match.after))
 
 
-async def test_a_long_match_is_cut():
-    """500 characters of it are given, and its full length."""
+async def test_search_truncates_long_match():
+    """500 characters and the full length are returned."""
     exact, longer = [(await found("a" * n, "a+", regex=True)).matches[0] for n in (500, 501)]
 
     assert ("a" * 500, False, 500) == (exact.text, exact.text_cut, exact.length)
     assert ("a" * 500, True, 501) == (longer.text, longer.text_cut, longer.length)
 
 
-async def test_a_match_over_several_lines_names_both():
-    """What stands before comes from its first line, what follows from its last."""
+async def test_search_match_over_several_lines_has_both_lines():
+    """The prefix is from the first line, the suffix from the last."""
     match = (await found("zero\none two\nthree four\nfive", "two\nthree", context=5)).matches[0]
 
     assert (2, 5, 3, "one ", " four") == (match.line, match.column, match.last_line, match.prefix, match.suffix)
     assert ([1], [4]) == ([line.number for line in match.before], [line.number for line in match.after])
 
 
-async def test_capitals_matter_where_it_is_asked_for_and_in_patterns():
-    """Positions are those of the content, and plain words stay plain."""
+async def test_search_case_sensitivity():
+    """Patterns are case-sensitive; for text queries it is an option."""
     text = "A.c abc a.C ÉÉ éé"
 
     assert [(0, 3), (8, 11)] == places(await found(text, "a.C"))
@@ -153,16 +153,16 @@ async def test_capitals_matter_where_it_is_asked_for_and_in_patterns():
 
 
 @pytest.mark.parametrize(("text", "query"), [("İİ x İX", "ix"), ("ΟΔΟΣ οδος", "ΟΔΟΣ"), ("K k", "k"), ("straße", "ße")])
-async def test_letters_that_change_their_length_move_nothing(text, query):
-    """What is found is where the content has it."""
+async def test_search_ignoring_case_keeps_positions(text, query):
+    """Letters whose lower case has another length do not shift positions."""
     for start, end in places(await found(text, query)):
         assert len(query) == end - start
     assert places(await found(text, query))
 
 
 @given(text=st.text(st.sampled_from("aAbİΣς\n")), query=st.text(st.sampled_from("abΣ"), min_size=1))
-async def test_searching_from_a_place_finds_what_follows(text, query):
-    """Going on where an answer says gives the same matches as searching once."""
+async def test_search_from_next_start_continues_search(text, query):
+    """Following next_start returns the same matches as one search."""
     whole, parts, following = places(await found(text, query)), [], 1
     while following is not None:
         result = await found(text, query, limit=1, start=following)
@@ -173,15 +173,15 @@ async def test_searching_from_a_place_finds_what_follows(text, query):
 
 
 @pytest.mark.parametrize("text", ["", "text", "\n"])
-async def test_nothing_found_is_an_answer(text):
-    """It is no error."""
+async def test_search_returns_no_matches_when_text_is_missing(text):
+    """An empty result is not an error."""
     result = await found(text, "absent")
 
     assert ((), False, 0) == (result.matches, result.more, result.total)
 
 
-async def test_empty_lines_can_be_found():
-    """A line feed at the end begins no line; an empty content has one."""
+async def test_search_finds_empty_lines():
+    """A final line feed does not start a line; an empty content has one line."""
     assert [2, 4] == [match.line for match in (await found("a\n\nb\n\n", "^$", regex=True)).matches]
     assert [1] == [match.line for match in (await found("", "^$", regex=True)).matches]
 
@@ -209,7 +209,7 @@ async def test_empty_lines_can_be_found():
         ({"timeout": True}, "timeout"),
     ],
 )
-async def test_a_parameter_that_breaks_its_rule_is_named(options, parameter):
+async def test_search_names_invalid_parameter(options, parameter):
     """Nothing is searched."""
     with pytest.raises(InvalidParameter) as caught:
         await found("text", **({"query": "t"} | options))
@@ -218,8 +218,8 @@ async def test_a_parameter_that_breaks_its_rule_is_named(options, parameter):
     assert str(caught.value).startswith(parameter)
 
 
-async def test_the_largest_parameters_are_allowed():
-    """Limits are inclusive, and a timeout may be as long as a number can say."""
+async def test_search_accepts_maximum_parameters():
+    """Limits are inclusive, and the timeout may be any finite number."""
     result = await found("x" * 1000, "x" * 1000, limit=1000, context=20, timeout=1e308)
 
     assert 1 == result.total
@@ -243,8 +243,8 @@ async def test_the_largest_parameters_are_allowed():
         ("(?x) (?: a{200} ) # ) \n {200}", "repeats too much"),
     ],
 )
-async def test_a_bad_pattern_is_refused_at_once(pattern, message):
-    """What cannot be compiled, or only at a great cost in time or memory, is an error of the query."""
+async def test_search_rejects_invalid_or_expensive_pattern(pattern, message):
+    """Patterns that cannot be compiled, or only at a high cost, are rejected."""
     with pytest.raises(InvalidParameter, match=re.escape(message)) as caught:
         await found("text" * 100, pattern, regex=True)
 
@@ -261,16 +261,16 @@ async def test_a_bad_pattern_is_refused_at_once(pattern, message):
         r"\w{1000}",
     ],
 )
-async def test_everyday_repeats_are_allowed(pattern):
-    """The guard against repeats that cost too much lets ordinary patterns pass."""
+async def test_search_accepts_ordinary_repeats(pattern):
+    """The limit on repeats does not affect ordinary patterns."""
     text = "at 123e4567-e89b-12d3-a456-426614174000, 127.0.0.1, 2026-01-31T10:20:30.123456 needle " + "w" * 1000
 
     assert 1 == (await found(text, pattern, regex=True)).total
 
 
 @pytest.mark.parametrize("pattern", ["(a|aa)+$", "a*a*c", "(?:a(?:a|aa)*)*$"])
-async def test_a_hostile_pattern_stops_at_the_timeout(pattern):
-    """The error says so, and the thread ends too."""
+async def test_search_stops_hostile_pattern_at_timeout(pattern):
+    """SearchTimeout is raised, and the thread ends."""
     threads = threading.active_count()
     with pytest.raises(SearchTimeout, match=r"fd:1 did not end within 0\.2 s") as caught:
         await found("a" * 100_000 + "b\nc", pattern, regex=True, timeout=0.2)
@@ -281,16 +281,16 @@ async def test_a_hostile_pattern_stops_at_the_timeout(pattern):
     assert threads + 4 > threading.active_count()
 
 
-async def test_one_deadline_holds_for_all_matches():
-    """Many matches, each of which is quick, take no longer together than the timeout."""
-    # Each line costs some milliseconds, and there are hundreds.
+async def test_search_deadline_includes_all_matches():
+    """Many fast matches together must not exceed the timeout."""
+    # Each line takes some milliseconds, and there are hundreds.
     text = ("a" * 22 + "b\n") * 1_000
     with pytest.raises(SearchTimeout):
         await found(text, "(?:(?:a|aa)+c)|b", regex=True, limit=1000, timeout=0.3)
 
 
-async def test_other_threads_do_not_use_up_the_time():
-    """The time is the clock's: busy threads of the same process do not make a search give up early."""
+async def test_search_timeout_ignores_cpu_time_of_other_threads():
+    """The timeout is wall-clock time: busy threads do not shorten it."""
     stop = threading.Event()
 
     def burn():
@@ -322,15 +322,15 @@ async def test_other_threads_do_not_use_up_the_time():
         ("a" * 500 + "z", {}),
     ],
 )
-async def test_the_loop_goes_on_while_a_text_is_searched(query, options):
-    """Neither a hostile pattern nor a plain search of ten million characters holds the loop up for long."""
+async def test_search_does_not_block_event_loop(query, options):
+    """Neither a hostile pattern nor a text search of ten million characters blocks it."""
     content = Content.of("a" * 10_000_000)
     content.pages(4_000)
     turns = 0
     timeout = 0.5 if options else 60
     searching = asyncio.create_task(found(content, query, page_size=4_000, timeout=timeout, **options))
     while not searching.done():
-        # The first turns at once: a machine that stands still may give the search no time for more.
+        # Yield without delay at first: on a slow machine the search may end before a longer sleep returns.
         await asyncio.sleep(0 if turns < 3 else 0.001)
         turns += 1
     if query == "(a|aa)+$":
@@ -340,24 +340,24 @@ async def test_the_loop_goes_on_while_a_text_is_searched(query, options):
         assert query.count("a") == 0 or (await searching).total in {10_000_000 // len(query), 0}
 
 
-async def test_counting_gives_up_before_the_search_does(monkeypatch):
-    """When the time is over after enough matches were found, the matches are given without their number."""
+async def test_search_omits_total_when_counting_times_out(monkeypatch):
+    """The matches that were found are returned without their total number."""
 
     def is_over(work):
         if "_count" == sys._getframe(1).f_code.co_name:
             raise TimeoutError
 
-    # Not the clock: threads that earlier tests left would read it too.
+    # Do not patch the clock: threads of earlier tests would also read it.
     monkeypatch.setattr(search_module, "_check_time", is_over)
     result = await found("a" * 40_000_000, "aa", limit=3, timeout=60.0, page_size=4_000)
 
     assert (3, True, None) == (len(result.matches), result.more, result.total)
 
 
-async def test_a_plain_search_over_many_windows_misses_nothing():
-    """Matches on the seams of the pieces in which a text is searched are found and counted once."""
+async def test_search_finds_matches_across_windows():
+    """Matches at window boundaries are found and counted once."""
     unit = "ab" * 999 + "aXbXa"
-    # No window's length is a multiple of "needle", so that each seam cuts one of them.
+    # No window length is a multiple of the length of "needle", so each boundary cuts a match.
     text = unit * 400 + "needle" * 200_000
     for query in ("needle", "XbX", "aXbXaab", "abab", "a", unit[-1000:], "bXaa"):
         result = await found(text, query, limit=1000, page_size=4_000)
@@ -367,8 +367,8 @@ async def test_a_plain_search_over_many_windows_misses_nothing():
         assert expected[:1000] == places(result)
 
 
-async def test_a_pattern_that_needs_too_much_memory_is_the_querys_fault(monkeypatch):
-    """Running out of memory while matching is an error of the query, not of the process."""
+async def test_search_reports_memory_error_as_invalid_query(monkeypatch):
+    """Running out of memory while matching is an error of the query."""
 
     class Heavy:
         def finditer(self, *_, **__):
@@ -382,7 +382,7 @@ async def test_a_pattern_that_needs_too_much_memory_is_the_querys_fault(monkeypa
 
 
 class Slow:
-    """Patterns that find nothing, hold on until they are let go, and count how many are matched at once."""
+    """Patterns that match nothing, block until released, and count concurrent matches."""
 
     def __init__(self, monkeypatch):
         self.go, self.first, self.guard = threading.Event(), threading.Event(), threading.Lock()
@@ -410,8 +410,8 @@ class Slow:
         assert await asyncio.to_thread(self.first.wait, 600)
 
 
-async def test_a_cancelled_search_is_cancelled_at_once(monkeypatch):
-    """The caller does not wait for the thread, which goes on matching."""
+async def test_search_returns_immediately_when_cancelled(monkeypatch):
+    """The caller does not wait for the thread, which continues."""
     slow = Slow(monkeypatch)
     searching = asyncio.create_task(found("text", "slow", regex=True))
     await slow.has_begun()
@@ -423,8 +423,8 @@ async def test_a_cancelled_search_is_cancelled_at_once(monkeypatch):
     slow.go.set()
 
 
-async def test_one_pattern_is_matched_at_a_time(monkeypatch):
-    """Each may take much memory: many at once take turns, and all are answered."""
+async def test_search_matches_one_pattern_at_a_time(monkeypatch):
+    """Patterns may use much memory, so concurrent searches wait for each other."""
     slow = Slow(monkeypatch)
     slow.go.set()
     results = await asyncio.gather(*(found("text", "slow", regex=True, limit=1) for _ in range(8)))
@@ -433,15 +433,15 @@ async def test_one_pattern_is_matched_at_a_time(monkeypatch):
     assert (1, 8) == (slow.most, slow.begun)
 
 
-async def test_who_gets_no_turn_in_time_is_told(monkeypatch):
-    """A pattern waits as long as it may take and no longer; plain words do not wait, and the next pattern has its turn."""
+async def test_search_times_out_while_waiting_for_lock(monkeypatch):
+    """Text searches do not wait, and the next pattern gets the lock."""
     slow = Slow(monkeypatch)
     first = asyncio.create_task(found("text", "slow", regex=True))
     await slow.has_begun()
     before = set(threading.enumerate())
     with pytest.raises(SearchTimeout) as caught:
         await found("text", "t", regex=True, timeout=0.2)
-    # Its thread does not wait on for the turn.
+    # Its thread must not continue to wait for the lock.
     left = set(threading.enumerate()) - before
     for thread in left:
         thread.join(600)
@@ -457,8 +457,8 @@ async def test_who_gets_no_turn_in_time_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize("pattern", ["a(", "(a|aa)+$"])
-async def test_a_pattern_that_fails_gives_its_turn_back(pattern):
-    """Whether it is no pattern, or stopped by its time: the next one does not wait for ever."""
+async def test_search_releases_lock_after_error(pattern):
+    """The lock is released after an invalid pattern and after a timeout."""
     for _ in range(2):
         with pytest.raises((InvalidParameter, SearchTimeout)):
             await found("a" * 60 + "b", pattern, regex=True, timeout=0.1)
@@ -466,8 +466,8 @@ async def test_a_pattern_that_fails_gives_its_turn_back(pattern):
     assert 1 == (await found("a b", "b", regex=True)).total
 
 
-async def test_patterns_that_wait_keep_no_thread_from_others(monkeypatch):
-    """However many wait for their turn, plain words and other work in threads begin at once."""
+async def test_waiting_searches_do_not_block_shared_threads(monkeypatch):
+    """Text searches and other work in threads start immediately."""
     slow = Slow(monkeypatch)
     waiting = [asyncio.create_task(found("text", "slow", regex=True)) for _ in range(2 * (os.cpu_count() or 1) + 8)]
     await slow.has_begun()
@@ -481,8 +481,8 @@ async def test_patterns_that_wait_keep_no_thread_from_others(monkeypatch):
     assert 2 == plain.total
 
 
-async def test_who_leaves_gives_its_place_up(monkeypatch):
-    """A search that is cancelled while it waits is not begun when its turn comes."""
+async def test_cancelled_search_does_not_start_when_lock_is_released(monkeypatch):
+    """A search that is cancelled while it waits never starts."""
     slow = Slow(monkeypatch)
     first = asyncio.create_task(found("text", "slow", regex=True))
     await slow.has_begun()
@@ -529,8 +529,8 @@ thread.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_does_not_wait_for_its_parents_pattern():
-    """The thread that had the turn is not in the child."""
+def test_search_in_forked_child_does_not_wait_for_lock_of_parent():
+    """The thread that holds the lock does not exist in the child."""
     root = str(Path(mama_structs.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED],
@@ -544,8 +544,8 @@ def test_a_forked_child_does_not_wait_for_its_parents_pattern():
     assert ("0\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
-async def test_reprs_say_where_and_not_what():
-    """They show numbers and no text of the content."""
+async def test_search_result_reprs_contain_no_text():
+    """They contain only numbers."""
     result = await found("a secret\nsecrets\nand more secret", "secret", context=1, limit=2)
 
     assert "<SearchResult: 2 of 3 matches in fd:1>" == repr(result)
@@ -553,8 +553,8 @@ async def test_reprs_say_where_and_not_what():
     assert "secret" not in repr(result.matches[0].after)
 
 
-async def test_a_restart_repeats_no_empty_match(monkeypatch):
-    """When the module's clock runs out before ours, the search goes on where it was and gives nothing twice."""
+async def test_search_restart_does_not_repeat_empty_match(monkeypatch):
+    """If the regex module times out early, the search continues without duplicates."""
     compiled = regex.compile
 
     class Nervous:
@@ -575,13 +575,13 @@ async def test_a_restart_repeats_no_empty_match(monkeypatch):
 
 
 @pytest.mark.parametrize("query", ["(?R)?a", "(a)(?1)", "(?P<n>a)(?&n)", "(?P<n>a)(?P>n)", r"\\\\(?R)", "(a)(?-1)"])
-async def test_a_pattern_that_calls_itself_is_refused(query):
-    """It could fill the memory before its time is over."""
+async def test_search_rejects_recursive_pattern(query):
+    """Such a pattern could exhaust the memory before the timeout."""
     with pytest.raises(InvalidParameter, match="calls itself"):
         await search(TextSearch(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=600))
 
 
 @pytest.mark.parametrize("query", [r"\(\?R", r"\(?R", "[(]?R", "(?:a)", "(?i)a"])
-async def test_a_pattern_that_only_looks_so_is_searched(query):
-    """Escaped signs are text."""
+async def test_search_accepts_escaped_recursion_syntax(query):
+    """Escaped characters are ordinary text."""
     assert (await search(TextSearch(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=600))).matches

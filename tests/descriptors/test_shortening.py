@@ -1,4 +1,4 @@
-"""How a long answer is shortened by its structure, within any budget and without losing anything."""
+"""Structural truncation of long answers within any budget, without loss of data."""
 
 import json
 
@@ -25,7 +25,7 @@ BUDGETS = st.integers(2, 3_000)
 
 
 def tokens(text):
-    """Count as tokenizers do: some signs together, and each sign of other scripts for itself."""
+    """Approximate a tokenizer: about three ASCII characters per token, other ones cost more."""
     return sum(3 if ord(sign) > 0x7F else 1 for sign in text[::3]) + 1
 
 
@@ -33,7 +33,7 @@ SIZES = st.sampled_from([len, tokens, lambda text: len(text.encode("utf-8", "rep
 
 
 def said_by(shown, original):
-    """Return what a shortened answer says of itself, and the answer without it."""
+    """Return the truncation entries of an answer, and the answer without them."""
     if isinstance(original, list):
         return shown[-1]["shortened"], shown[:-1]
     name = "shortened"
@@ -44,7 +44,7 @@ def said_by(shown, original):
 
 
 def at(data, pointer):
-    """Return what a JSON pointer names."""
+    """Return the value at a JSON pointer."""
     for step in pointer.split("/")[1:]:
         data = data[step.replace("~1", "/").replace("~0", "~")]
     return data
@@ -55,7 +55,7 @@ def lines_of(store, handle):
 
 
 def is_shortening(shown, original, cuts, pointer=""):
-    """Check that *shown* is *original* but for what *cuts* say, and leaves nothing out that they do not name."""
+    """Assert that *shown* equals *original* except for the values that *cuts* lists."""
     if isinstance(shown, dict) and isinstance(original, dict):
         assert list(shown) == list(original)[: len(shown)]
         if len(shown) < len(original):
@@ -79,8 +79,8 @@ def is_shortening(shown, original, cuts, pointer=""):
 
 
 @given(ANSWERS, BUDGETS, SIZES)
-def test_the_finished_answer_is_within_the_budget_and_is_the_payload_but_for_what_it_says(answer, limit, size):
-    """Whatever the data, the budget and what it counts, JSON stays JSON of its kind, and nothing goes unsaid."""
+def test_within_returns_truncated_payload_within_budget(answer, limit, size):
+    """For any data and budget unit, the answer is valid JSON, and lists all truncated values."""
     store, budget = RefStore(), Budget(limit, size=size)
     shown = store.within(answer, budget)
 
@@ -95,8 +95,8 @@ def test_the_finished_answer_is_within_the_budget_and_is_the_payload_but_for_wha
 
 
 @given(ANSWERS, st.integers(300, 1_000))
-def test_what_is_shown_and_what_handles_give_are_the_payload(answer, limit):
-    """Line n of a handle is row n, or line n, and the handle of the whole gives the payload back."""
+def test_within_handles_contain_omitted_parts(answer, limit):
+    """Line n of a handle is row n or line n; the handle of the complete answer restores it."""
     store, budget = RefStore(), Budget(limit)
     assume(not budget.holds(json_text(answer)))
     cuts, _ = said_by(store.within(answer, budget), answer)
@@ -115,8 +115,8 @@ def test_what_is_shown_and_what_handles_give_are_the_payload(answer, limit):
 
 
 @given(ANSWERS, st.integers(300, 3_000), st.integers(0, 3))
-def test_where_there_is_no_room_for_handles_an_answer_is_shortened_all_the_same(answer, limit, handles):
-    """The answer is within the budget, says what was not kept, and no handle is more than the quota allows."""
+def test_within_truncates_without_handles_when_quota_is_exhausted(answer, limit, handles):
+    """The answer fits in the budget, reports what was not kept, and respects the quota."""
     store, budget = RefStore(settings=DescriptorSettings(max_handles=handles)), Budget(limit)
     shown = store.within(answer, budget)
 
@@ -129,15 +129,15 @@ def test_where_there_is_no_room_for_handles_an_answer_is_shortened_all_the_same(
 
 
 def schemas_of(value):
-    """Build a schema in which every text has a format, at any depth of mappings."""
+    """Return a schema in which every text has a format, at any depth of mappings."""
     if isinstance(value, dict):
         return {"type": "object", "properties": {key: schemas_of(one) for key, one in value.items()}}
     return {"anyOf": [{"$ref": "#/$defs/day"}, {"type": "null"}]} if isinstance(value, str) else {}
 
 
 @given(st.dictionaries(KEYS, JSON, max_size=12), BUDGETS)
-def test_texts_that_a_schema_binds_never_change(answer, limit):
-    """A text with enum, const, format or pattern is shown as it is or not at all."""
+def test_within_does_not_truncate_texts_with_fixed_format(answer, limit):
+    """Texts with enum, const, format or pattern are complete or omitted."""
     store, schema = RefStore(), {**schemas_of(answer), "$defs": {"day": {"type": "string", "format": "date"}}}
     shown = store.within(answer, Budget(limit), schema=schema)
 
@@ -145,8 +145,8 @@ def test_texts_that_a_schema_binds_never_change(answer, limit):
 
 
 @pytest.mark.parametrize("word", ["enum", "const", "format", "pattern"])
-def test_a_text_that_a_schema_binds_stays_whole_beside_one_that_is_shortened(word):
-    """Each of the four words keeps a text whole, in additionalProperties and allOf, too."""
+def test_within_keeps_text_with_fixed_format_next_to_truncated_text(word):
+    """Each keyword applies, also in additionalProperties and allOf."""
     bound, free = "b" * 400, "f" * 4_000
     schema = {"properties": {"free": {}}, "allOf": [{"additionalProperties": {word: bound}}]}
     schema = {"allOf": [{"properties": {"bound": {word: bound}}}], **schema["properties"]}
@@ -157,8 +157,8 @@ def test_a_text_that_a_schema_binds_stays_whole_beside_one_that_is_shortened(wor
 
 
 @given(WORDS | st.text(max_size=400), st.integers(60, 500))
-def test_a_cut_text_keeps_its_ends_and_counts_its_lines(text, room):
-    """As JSON it is within its room, and the lines that it shows are the first and the last ones."""
+def test_cut_text_keeps_both_ends_and_counts_lines(text, room):
+    """Its JSON fits in the room, and the remaining lines are the first and last ones."""
     shown, lines = cut_text(text, room)
 
     assert len(json_text(shown)) <= max(room, len(json_text(text)))
@@ -167,8 +167,8 @@ def test_a_cut_text_keeps_its_ends_and_counts_its_lines(text, room):
         assert 0 <= lines < max(1, text.count("\n") + 1)
 
 
-def test_the_largest_is_shortened_first():
-    """What is small stays whole beside what is large, whatever stands first."""
+def test_within_truncates_largest_values_first():
+    """Small values stay complete, regardless of their position."""
     small = {"name": "x" * 300, "tags": list(range(50))}
     rows = [{"id": number, "note": "n" * 50} for number in range(1_000)]
     shown = RefStore().within({"rows": rows, "about": small, "log": "line\n" * 5_000}, Budget(8_000))
@@ -179,16 +179,16 @@ def test_the_largest_is_shortened_first():
     assert 2_500 < len(json_text(shown["log"]))
 
 
-def test_the_room_is_used():
-    """Rows fill the budget but for less than one row."""
+def test_within_uses_the_budget():
+    """The unused part is smaller than two rows."""
     rows = [{"id": number, "note": "n" * 80} for number in range(1_000)]
     shown = json_text(RefStore().within({"Player": rows, "pagination": {"next_key": None}}, Budget(8_000)))
 
     assert 8_000 - 2 * len(json_text(rows[-1])) < len(shown) <= 8_000
 
 
-def test_a_mapping_of_rows_keeps_its_first_whole():
-    """Where a mapping has too many keys for all of them, the first ones are shown with what they hold."""
+def test_within_keeps_first_members_when_not_all_keys_fit():
+    """The first members of a large mapping are complete."""
     rows = {f"1-{number}": {"name": "n" * 80, "owner": "o" * 20} for number in range(1_000)}
     shown = RefStore().within({"players": rows}, Budget(8_000))
 
@@ -197,8 +197,8 @@ def test_a_mapping_of_rows_keeps_its_first_whole():
     assert all(rows[key] == row for key, row in shown["players"].items())
 
 
-def test_a_list_stays_a_list():
-    """Its last element says how much there is, and its handle has a row a line."""
+def test_wrap_truncates_list_to_list():
+    """The last element describes the truncation, and the handle has one row per line."""
     store, rows = RefStore(), [{"id": number} for number in range(3_000)]
     *shown, last = store.wrap(rows)
 
@@ -208,8 +208,8 @@ def test_a_list_stays_a_list():
 
 
 @given(ANSWERS.filter(bool), st.integers(400, 2_000), st.sampled_from([None, 2]))
-def test_text_that_is_json_is_shortened_as_json_and_stays_text(answer, limit, indent):
-    """The text of an object or array, whole, is shortened by its structure, and its whole is kept as it came."""
+def test_within_truncates_json_text_to_json_text(answer, limit, indent):
+    """A text that is a JSON object or array is truncated structurally, and stored unchanged."""
     text = json.dumps(answer, ensure_ascii=False, indent=indent)
     store, budget = RefStore(), Budget(limit)
     shown = store.within(text, budget)
@@ -229,14 +229,14 @@ def test_text_that_is_json_is_shortened_as_json_and_stays_text(answer, limit, in
         *("3", '"x"', "null", "[1", "", "[" * 5_000),
     ],
 )
-def test_what_would_not_come_back_as_it_is_counts_as_plain_text(text):
-    """A name twice, a number that Python changes, and what is no object or array are no JSON to shorten."""
+def test_json_in_rejects_text_that_would_not_round_trip(text):
+    """Duplicate keys, inexact numbers and other values count as plain text."""
     assert json_in(text) is None
 
 
 @given(st.text(min_size=1) | WORDS, st.integers(1, 50), st.integers(700, 3_000), SIZES)
-def test_plain_text_is_within_the_budget_with_all_of_it_under_a_handle(part, times, limit, size):
-    """Head, tail and what was left out are one `fd_result`, tags and escapes included."""
+def test_within_truncates_plain_text_within_budget(part, times, limit, size):
+    """Head, tail and the omitted range form an `fd_result`, and the text is stored."""
     store, budget, text = RefStore(), Budget(limit, size=size), part * times * 40
     assume(json_in(text) is None)
     shown = store.within(text, budget)
@@ -251,7 +251,7 @@ DEEP = 1_000
 
 
 def nested(levels):
-    """Return mappings within mappings."""
+    """Return nested mappings of this depth."""
     data = {"end": 1}
     for _ in range(levels):
         data = {"down": data, "beside": [1, 2, 3]}
@@ -280,8 +280,8 @@ HOSTILE = {
 @pytest.mark.once
 @pytest.mark.parametrize("what", HOSTILE)
 @pytest.mark.parametrize("limit", [100, 8_000])
-def test_hostile_data_is_within_the_budget(what, limit):
-    """Whatever a tool returns, the answer is short, says so, and is read again as JSON."""
+def test_within_truncates_hostile_data(what, limit):
+    """The answer is short, valid JSON, and describes its truncation."""
     store, data = RefStore(), HOSTILE[what]()
     shown = store.within(data, Budget(limit))
     text = json_text(shown)
@@ -291,8 +291,8 @@ def test_hostile_data_is_within_the_budget(what, limit):
     assert limit < 1_000 or len(json_text(data)) <= limit or "shortened" in text
 
 
-def test_data_too_deep_to_be_written_shows_what_can_be():
-    """A plan of a thousand levels shows the first ones, and nothing that is no JSON."""
+def test_plan_data_truncates_data_too_deep_to_serialize():
+    """The first levels are shown, as valid JSON."""
     shown = plan_data(nested(DEEP), 1_000, width=5).answer({})
 
     assert len(json_text(shown)) <= 1_000
@@ -301,8 +301,8 @@ def test_data_too_deep_to_be_written_shows_what_can_be():
 
 @settings(max_examples=30)
 @given(st.integers(1, 40), st.integers(1_000, 3_000))
-def test_a_tokenizer_is_asked_a_few_times_only(thousands, limit):
-    """What counts tokens sees the whole once, and else texts that are not much longer than the budget."""
+def test_within_calls_size_function_few_times(thousands, limit):
+    """The size function gets the complete text once, and otherwise texts of about the budget."""
     seen = []
 
     def size(text):
@@ -318,8 +318,8 @@ def test_a_tokenizer_is_asked_a_few_times_only(thousands, limit):
     assert sum(seen) <= len(text) + 26 * 5 * limit
 
 
-def test_most_of_a_budget_in_tokens_is_used():
-    """An answer in tokens fills nine tenths of its budget, as far as its rows are small."""
+def test_within_uses_most_of_token_budget():
+    """An answer with small rows fills 90 % of a budget in tokens."""
     rows = [{"id": number, "note": "두 번 abc"} for number in range(10_000)]
     shown = json_text(RefStore().within({"rows": rows}, Budget(2_000, size=tokens)))
 
@@ -341,8 +341,8 @@ BLOCKS = st.lists(
 
 
 @given(BLOCKS, st.integers(900, 4_000), SIZES)
-def test_blocks_keep_their_kind_and_images_do_not_count(blocks, limit, size):
-    """A list of content blocks stays one, with every image, and what else it says is within the budget."""
+def test_within_keeps_block_types_and_ignores_images(blocks, limit, size):
+    """All images remain, and the other blocks fit in the budget."""
     assume(any(block["type"] == "text" for block in blocks))
     budget = Budget(limit, size=size)
     shown = RefStore().within(blocks, budget)
@@ -352,14 +352,14 @@ def test_blocks_keep_their_kind_and_images_do_not_count(blocks, limit, size):
     assert all(set(block) in ({"type", "text"}, {"type", "uri"}, set(IMAGE)) for block in shown)
 
 
-def test_rows_are_lines():
-    """Rows are written one a line, compact."""
+def test_rows_text_returns_json_lines():
+    """Each row is one line of compact JSON."""
     assert '{"a":1}\n[]' == rows_text([{"a": 1}, []])
 
 
 @pytest.mark.parametrize("size", [3, 999])
-def test_the_deprecated_setting_is_a_budget(size):
-    """`wrap_over` warns, and is the budget in characters."""
+def test_wrap_over_sets_budget_and_warns(size):
+    """The deprecated setting `wrap_over` is the budget in characters."""
     with pytest.warns(DeprecationWarning, match="max_chars"):
         store = RefStore(settings=DescriptorSettings(wrap_over=size), answers=AnswerSettings(max_chars=5_000))
 

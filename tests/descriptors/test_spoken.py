@@ -1,4 +1,4 @@
-"""Who said what is read from the messages of every provider, and nobody's words are taken for another's."""
+"""`spoken_in`: transcripts from the messages of every provider, with correct speakers."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def pydantic_ai():
     [lambda: CHAT, lambda: RESPONSES, lambda: ANTHROPIC, lambda: GOOGLE, langchain, pydantic_ai],
     ids=["chat", "responses", "anthropic", "google", "langchain", "pydantic_ai"],
 )
-def test_each_provider_s_conversation_says_the_same(conversation):
-    """Instructions, calls and thinking are nobody's words; a request that holds the messages is read as well."""
+def test_spoken_in_gives_same_transcript_for_all_providers(conversation):
+    """Instructions, calls and thinking are left out; requests with messages are accepted."""
     messages = conversation()
 
     assert SAID == [(one.speaker, one.text) for one in spoken_in(messages)]
@@ -95,8 +95,8 @@ def test_each_provider_s_conversation_says_the_same(conversation):
     assert SAID[:1] == [(one.speaker, one.text) for one in spoken_in(tuple(messages[:2]))][:1]
 
 
-def test_a_text_is_the_user_s_and_what_was_recalled_is_nobody_s():
-    """The block that recall puts beside a message is left out, whoever's message it stands in."""
+def test_spoken_in_omits_recalled_memories():
+    """A bare text is the user's; the block that recall adds to a message is removed."""
     recalled = '<recalled>\nFrom memory.\n- "use JWT"\n</recalled>'
 
     assert [Spoken("user", "Use JWT?")] == spoken_in("Use JWT?")
@@ -106,8 +106,8 @@ def test_a_text_is_the_user_s_and_what_was_recalled_is_nobody_s():
 
 
 @pytest.mark.parametrize("message", [7, None, object(), {"role": "narrator", "content": "x"}, {"kind": "x"}, b"x"])
-def test_what_is_no_message_is_refused_by_its_place(message):
-    """Nothing is learnt from half of a conversation in silence; what it says is not in the error."""
+def test_spoken_in_names_place_of_unknown_message(message):
+    """It raises instead of skipping the message, and the error contains no text of it."""
     with pytest.raises(InvalidArgument, match=r"messages\[1\] is no message"):
         spoken_in(["hello", message])
 
@@ -115,8 +115,8 @@ def test_what_is_no_message_is_refused_by_its_place(message):
 @given(
     said=st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=20)), max_size=6),
 )
-def test_every_word_is_its_speaker_s(said):
-    """Whatever is said, also in signs that UTF-8 has not: it is told of who said it, in order."""
+def test_spoken_in_assigns_text_to_speaker(said):
+    """Any text, also with lone surrogates, is returned in order with its speaker."""
     names = {"user": "user", "assistant": "model", "tool": "tool"}
     told = spoken_in([{"role": role, "content": text} for role, text in said])
 

@@ -1,4 +1,4 @@
-"""The store of refs and descriptors, without a session."""
+"""`RefStore` without a session."""
 
 import asyncio
 import copy
@@ -35,11 +35,11 @@ def small(**settings):
     return RefStore(settings=DescriptorSettings(**settings))
 
 
-# What a model wrote
+# Model output
 
 
-def test_a_ref_can_be_read_in_the_same_turn(store):
-    """What was marked is there when ingest returns."""
+def test_ingest_stores_ref_immediately(store):
+    """The ref is available when ingest returns."""
     ingested = store.ingest('See <ref id="a" type="code" lang="python">\nx = 1\n</ref>.')
 
     assert ["ref:a"] == [ref.handle for ref in ingested.refs]
@@ -49,8 +49,8 @@ def test_a_ref_can_be_read_in_the_same_turn(store):
     assert 'See <ref id="a" type="code" lang="python">\nx = 1\n</ref>.' == ingested.text
 
 
-def test_a_repeated_id_is_a_new_version(store):
-    """The newest is meant without a number, the others stay, and the diagnostic says so."""
+def test_ingest_creates_new_version_when_id_is_repeated(store):
+    """Without a number the newest version is used; a diagnostic reports the new one."""
     first = store.ingest('<ref id="a">1</ref><ref id="a">2</ref>')
     second = store.ingest('<ref id="a">3</ref>')
 
@@ -61,15 +61,15 @@ def test_a_repeated_id_is_a_new_version(store):
     assert [3] == [ref.version for ref in store.list()]
 
 
-def test_versions_follow_the_opening_tags(store):
-    """Of two refs of one id, one inside the other, the outer one is the earlier version."""
+def test_ingest_numbers_versions_by_opening_tags(store):
+    """The outer of two nested refs with the same id is the earlier version."""
     store.ingest('<ref id="a">out<ref id="a">in</ref></ref>')
 
     assert ("outin", "in") == (store.get("ref:a@1").text, store.get("ref:a@2").text)
 
 
-def test_an_unclosed_ref_is_stored_and_reported(store):
-    """Everything up to the end is kept, marked as not complete."""
+def test_ingest_stores_and_reports_unclosed_ref(store):
+    """The text up to the end is stored as incomplete."""
     ingested = store.ingest('<ref id="a">one <ref id="b">two</ref> three')
 
     assert [("a", "one two three", False), ("b", "two", True)] == [
@@ -79,35 +79,35 @@ def test_an_unclosed_ref_is_stored_and_reported(store):
     assert "never closed" in repr(store.get("a"))
 
 
-def test_diagnostics_come_in_the_order_of_the_text(store):
-    """What the parser and what the store say is one list."""
+def test_ingest_orders_diagnostics_by_position(store):
+    """Diagnostics of the parser and of the store are in one list."""
     ingested = store.ingest('<ref id="a">1</ref></ref><ref id="a">2</ref></ref>')
 
     assert ["stray_close", "new_version", "stray_close"] == [said.kind for said in ingested.diagnostics]
 
 
-def test_a_surrogate_in_a_ref_is_reported_and_the_others_are_stored(store):
-    """No file could hold it; the rest of the answer is not lost for it."""
+def test_ingest_reports_ref_with_lone_surrogate(store):
+    """The other refs of the answer are stored."""
     ingested = store.ingest('<ref id="a">\ud83d</ref><ref id="b">x</ref>\udc00')
 
     assert ["b"] == [ref.id for ref in ingested.refs]
     assert [("invalid_text", "a")] == [(said.kind, said.id) for said in ingested.diagnostics]
 
 
-def test_a_ref_over_the_quota_is_reported_and_smaller_ones_are_stored():
-    """The model is told that it was not stored."""
+def test_ingest_reports_ref_that_exceeds_quota():
+    """Smaller refs of the answer are stored."""
     store = small(max_bytes=3)
     ingested = store.ingest('<ref id="a">1234</ref><ref id="b">123</ref>')
 
     assert ["b"] == [ref.id for ref in ingested.refs]
     assert [("quota_exceeded", "a")] == [(said.kind, said.id) for said in ingested.diagnostics]
-    # The same text again takes no more room.
+    # An equal text needs no additional space.
     assert ["c"] == [ref.id for ref in store.ingest('<ref id="c">123</ref>').refs]
     assert 3 == store.usage.bytes
 
 
-def test_when_references_are_off_tags_are_text():
-    """Nothing is stored, and everything is visible as it came."""
+def test_ingest_stores_nothing_when_references_are_disabled():
+    """The complete text is visible."""
     store = small(references_enabled=False)
     ingested = store.ingest('<ref id="a">1</ref>')
 
@@ -117,8 +117,8 @@ def test_when_references_are_off_tags_are_text():
 
 
 @given(cuts=st.lists(st.integers(0, 60)))
-def test_a_stream_stores_what_the_whole_text_would(cuts):
-    """Wherever the chunks are cut, refs, visible text and diagnostics are the same."""
+def test_stream_stores_same_refs_as_complete_text(cuts):
+    """For any chunks, refs, visible text and diagnostics are equal."""
     text = 'a <ref id="x" title="é>">\r\n1 `\r\n</ref> ```\n<ref id="y">2</ref>\n``` <ref id="z">3</re'
     whole = RefStore().ingest(text)
     store = RefStore()
@@ -147,7 +147,7 @@ UNREADABLE_CHUNKS = [
 
 @given(at=st.lists(st.tuples(st.integers(0, 40), st.sampled_from(UNREADABLE_CHUNKS)), min_size=1))
 def test_stream_feed_skips_and_reports_unreadable_chunks(at):
-    """Chunks of unknown forms change nothing of the text, and each type is reported once."""
+    """Chunks of unknown formats do not change the text, and each type is reported once."""
     text = 'a <ref id="x" title="é>">\r\n1</ref> ```\n'
     whole = RefStore().ingest(text)
     stream = RefStore().stream()
@@ -168,8 +168,8 @@ def test_stream_feed_skips_and_reports_unreadable_chunks(at):
 
 
 @pytest.mark.parametrize("chunk", UNREADABLE_CHUNKS)
-def test_stream_reports_chunk_that_cannot_be_read(store, caplog, chunk):
-    """One diagnostic and one line in the log for a type, and the finished message is still recognized."""
+def test_stream_reports_unreadable_chunk_once(store, caplog, chunk):
+    """One diagnostic and one log line per type; the final message is still recognized."""
     stream = store.stream()
     for _ in range(3):
         stream.feed(chunk)
@@ -185,8 +185,8 @@ def test_stream_reports_chunk_that_cannot_be_read(store, caplog, chunk):
 @pytest.mark.parametrize(
     "chunk", [{"choices": [{"index": 0, "finish_reason": "stop"}]}, {"choices": [{"delta": None}]}]
 )
-def test_stream_feed_takes_chunk_without_delta(store, chunk):
-    """A chunk that has only a finish reason adds nothing and is no problem."""
+def test_stream_feed_accepts_chunk_without_delta(store, chunk):
+    """A chunk with only a finish reason adds nothing and is not reported."""
     stream = store.stream()
 
     assert [] == stream.feed(chunk)
@@ -205,13 +205,13 @@ def test_stream_feed_takes_chunk_without_delta(store, chunk):
     ],
 )
 def test_stream_feed_raises_when_value_is_no_chunk(store, chunk):
-    """Whole messages and values that no stream yields are bugs of the host."""
+    """Complete messages and values that no stream yields are errors of the host."""
     with pytest.raises(InvalidArgument):
         store.stream().feed(chunk)
 
 
-def test_a_closed_stream_takes_no_more(store):
-    """Its answer is over."""
+def test_stream_feed_raises_after_close(store):
+    """A closed stream accepts no chunks."""
     stream = store.stream()
     stream.close()
 
@@ -222,15 +222,15 @@ def test_a_closed_stream_takes_no_more(store):
 # Large texts
 
 
-def test_what_is_short_comes_back_itself(store):
-    """The very object, for every kind of result."""
+def test_wrap_returns_short_result_itself(store):
+    """The same object is returned, for every type of result."""
     for result in ("x" * 8_000, {"a": [1]}, [1, 2], None, 3, 2.5, True, b"x" * 9_000, [{"type": "text", "text": "x"}]):
         assert result is store.wrap(result)
     assert 0 == len(store)
 
 
-def test_longer_text_becomes_a_descriptor(store):
-    """One character over the limit is too long, and everything can be read."""
+def test_wrap_stores_long_text_as_descriptor(store):
+    """One character over the limit is too long, and the complete text is stored."""
     text = "x" * 8_001
     shown = store.wrap(text)
 
@@ -239,8 +239,8 @@ def test_longer_text_becomes_a_descriptor(store):
     assert 3 == store.get("fd:1").pages
 
 
-def test_data_is_kept_as_json_and_its_rows_as_lines(store):
-    """A mapping is measured and kept as JSON, and each row of what was shortened is a line."""
+def test_wrap_stores_mapping_as_json_and_rows_as_lines(store):
+    """Each row of a truncated list is a line of its own handle."""
     data = {"rows": [{"name": "ä", "number": number} for number in range(400)]}
     store.wrap(data)
 
@@ -250,8 +250,8 @@ def test_data_is_kept_as_json_and_its_rows_as_lines(store):
     assert 400 == store.get("fd:2").lines
 
 
-def test_of_content_blocks_only_the_long_texts_are_wrapped(store):
-    """Images and short texts stay, in place."""
+def test_wrap_truncates_only_long_texts_of_blocks(store):
+    """Images and short texts keep their places."""
     image = {"type": "image", "data": "y" * 9_000, "mimeType": "image/png"}
     blocks = [{"type": "text", "text": "x" * 9_000, "annotations": {}}, image, {"type": "text", "text": "short"}]
     shown = store.wrap(blocks)
@@ -262,8 +262,8 @@ def test_of_content_blocks_only_the_long_texts_are_wrapped(store):
     assert "x" * 9_000 == blocks[0]["text"]
 
 
-def test_many_short_blocks_are_wrapped_together(store):
-    """A hundred texts of 700 characters are one long one; what stands between them stays where it is."""
+def test_wrap_merges_many_short_blocks(store):
+    """Adjacent texts become one; an image between them keeps its place."""
     image = {"type": "image", "data": "y", "mimeType": "image/png"}
     texts = [{"type": "text", "text": f"{number:03}" + "x" * 697} for number in range(100)]
     shown = store.wrap([*texts[:60], image, *texts[60:]])
@@ -275,15 +275,15 @@ def test_many_short_blocks_are_wrapped_together(store):
     assert ["fd:1", "fd:2"] == list(store)
 
 
-def test_a_reading_names_the_version_that_was_read(store):
-    """Pages of two versions are not mixed: the answer's handle goes on with the same text."""
+def test_read_returns_handle_with_version(store):
+    """Following the handle cannot mix the pages of two versions."""
     store.ingest('<ref id="a">one</ref><ref id="a">two</ref>')
 
     assert ("ref:a@2", "ref:a@1") == (store.read("ref:a").handle, store.read("ref:a@1").handle)
 
 
-def test_the_users_own_words_stay_in_sight(store):
-    """The question before and after what was pasted is shown as it is, and the paste is kept whole."""
+def test_wrap_keeps_words_around_pasted_text(store):
+    """Text before and after the pasted text stays visible, and the paste is stored."""
     paste = "\n".join(f"log line {number}" for number in range(2_000))
     shown = store.wrap(f"Why does this fail?\n\n{paste}\n\nOnly the last run matters.", source="user_input")
 
@@ -293,8 +293,8 @@ def test_the_users_own_words_stay_in_sight(store):
     assert paste in store.get("fd:1").text
 
 
-def test_equal_texts_are_held_once(store):
-    """Versions, refs and descriptors of one text share it."""
+def test_equal_texts_are_stored_once(store):
+    """Versions, refs and descriptors with equal text share it."""
     text = "x" * 10_000
     store.add(text)
     store.add("".join(["x"] * 10_000))
@@ -304,8 +304,8 @@ def test_equal_texts_are_held_once(store):
     assert 1 == len({id(store.get(handle).content) for handle in store})
 
 
-def test_a_quota_is_refused_before_anything_is_stored():
-    """The error says which one, how much is used, and what to do."""
+def test_add_raises_when_quota_is_exceeded():
+    """The error names the quota and its use, and nothing is stored."""
     store = small(max_handles=2, max_bytes=10)
     store.add("12345")
     with pytest.raises(QuotaExceeded) as bytes_error:
@@ -320,8 +320,8 @@ def test_a_quota_is_refused_before_anything_is_stored():
     assert ["fd:1", "fd:2"] == list(store)
 
 
-def test_deleting_gives_room_back_and_leaves_a_tombstone():
-    """The number is not used again, and reading says when it was deleted."""
+def test_delete_releases_quota_and_leaves_tombstone():
+    """The number is not reused, and reading reports the time of deletion."""
     at = datetime(2026, 11, 22, 8, 30, tzinfo=UTC)
     store = RefStore(settings=DescriptorSettings(max_bytes=5), clock=lambda: at)
     store.add("12345")
@@ -337,8 +337,8 @@ def test_deleting_gives_room_back_and_leaves_a_tombstone():
         store.delete("fd:1")
 
 
-def test_a_shared_text_keeps_its_room_until_the_last_is_deleted():
-    """Deleting one of two refs with the same text frees nothing."""
+def test_delete_keeps_shared_text_until_last_use():
+    """Deleting one of two refs with equal text releases no bytes."""
     store = small(max_bytes=100)
     store.ingest('<ref id="a">12345</ref><ref id="b">12345</ref>')
     store.delete("ref:b")
@@ -348,8 +348,8 @@ def test_a_shared_text_keeps_its_room_until_the_last_is_deleted():
     assert 0 == store.usage.bytes == store.usage.handles
 
 
-def test_deleting_a_version_leaves_the_others():
-    """Without a number the newest that is left is meant; with ref:a all are deleted, and the next is a new number."""
+def test_delete_version_keeps_other_versions():
+    """The newest remaining version is used; ref:a deletes all, and numbers continue."""
     store = RefStore()
     store.ingest('<ref id="a">1</ref><ref id="a">2</ref><ref id="a">3</ref>')
     store.delete("ref:a@3")
@@ -366,8 +366,8 @@ def test_deleting_a_version_leaves_the_others():
 # Reading
 
 
-def test_each_error_has_its_type_and_its_range(store):
-    """The kinds are told apart, and say what is valid."""
+def test_read_error_has_type_and_range(store):
+    """Errors have distinct types and the valid range."""
     handle = store.add("one\ntwo\n").handle
     cases = [
         (lambda: store.read("fd:9"), HandleNotFound, "not_found"),
@@ -393,8 +393,8 @@ def test_each_error_has_its_type_and_its_range(store):
     assert (1, 2) == caught.value.valid
 
 
-def test_a_handle_that_is_not_there_names_the_nearest():
-    """A slip of the pen is easily mended."""
+def test_get_error_names_nearest_handles():
+    """A misspelled handle can be corrected."""
     store = RefStore()
     with pytest.raises(HandleNotFound, match="nothing is stored yet"):
         store.get("fd:1")
@@ -411,16 +411,16 @@ def test_a_handle_that_is_not_there_names_the_nearest():
     assert ("ref:parser@1", "ref:parser@2") == caught.value.nearest
 
 
-def test_an_extract_is_a_descriptor_of_its_own(store):
-    """It holds the part, exactly, and says where it is from."""
+def test_extract_creates_descriptor(store):
+    """It contains the exact part, and its source names the original."""
     handle = store.add("one\ntwo\nthree").handle
     made = store.extract(handle, mode="line", start=2, count=2)
 
     assert ("fd:2", "two\nthree", "extract of fd:1") == (made.handle, made.text, made.source)
 
 
-def test_membership_and_order(store):
-    """A store can be asked and gone through like a container."""
+def test_store_supports_len_contains_and_iteration(store):
+    """Iteration yields handles in order of creation."""
     store.ingest('<ref id="a">1</ref>')
     store.add("x")
 
@@ -434,16 +434,16 @@ def test_membership_and_order(store):
     assert "<RefStore 2 handles, 2 of 67,108,864 bytes>" == repr(store)
 
 
-def test_lists_can_be_narrowed_to_a_category(store):
-    """Code, data and text are told apart by what the tag says, else by the content."""
+def test_list_filters_by_category(store):
+    """The category is from the tag or else from the content."""
     store.ingest('<ref id="a" type="code">x</ref><ref id="b" type="data">x</ref><ref id="c" type="text">x</ref>')
 
     assert ["b"] == [ref.id for ref in store.list(category="data")]
     assert ["a", "b", "c"] == [ref.id for ref in store.list()]
 
 
-def test_suggestions_do_not_repeat_ids_that_are_taken(store):
-    """A proposed id is free."""
+def test_suggest_avoids_used_ids(store):
+    """Suggested ids are unused."""
     store.ingest('<ref id="parse">x</ref>')
     text = "```python\ndef parse(text):\n    a = 1\n    return text\n```\n"
 
@@ -454,8 +454,8 @@ def test_suggestions_do_not_repeat_ids_that_are_taken(store):
 # Forks
 
 
-def test_a_fork_sees_what_was_and_neither_sees_what_comes(store):
-    """Old handles are shared, the same new number means different things."""
+def test_fork_is_independent_of_parent(store):
+    """Earlier handles are shared; new handles with the same number differ."""
     store.ingest('<ref id="a">1</ref>')
     store.add("x")
     child = store.fork()
@@ -469,8 +469,8 @@ def test_a_fork_sees_what_was_and_neither_sees_what_comes(store):
     assert "x" == child.get("fd:1").text
 
 
-def test_deleting_in_a_fork_leaves_the_parent_whole(store):
-    """A tombstone does not cross, in either direction."""
+def test_delete_in_fork_does_not_affect_parent(store):
+    """Deletions are not visible in the other store, in either direction."""
     store.add("x")
     store.add("y")
     child = store.fork()
@@ -482,33 +482,33 @@ def test_deleting_in_a_fork_leaves_the_parent_whole(store):
     assert (1, 1) == (child.usage.bytes, store.usage.bytes)
 
 
-# The door
+# Invalid arguments
 
 
 @pytest.mark.parametrize("settings", ["x", {}, DescriptorSettings])
-def test_other_settings_are_refused(settings):
-    """Only the settings class will do."""
+def test_ref_store_rejects_invalid_settings(settings):
+    """Only instances of the settings class are accepted."""
     with pytest.raises(InvalidArgument):
         RefStore(settings=settings)
 
 
 @pytest.mark.parametrize("text", [None, b"x", 3, ["x"]])
-def test_only_text_can_be_added(store, text):
-    """Anything else is refused, and nothing is stored."""
+def test_add_rejects_values_other_than_text(store, text):
+    """Nothing is stored."""
     with pytest.raises(InvalidArgument):
         store.add(text)
     assert 0 == len(store)
 
 
-def test_a_surrogate_is_refused_with_its_place(store):
-    """No file could hold it."""
+def test_add_rejects_lone_surrogate(store):
+    """The error names its position."""
     with pytest.raises(InvalidArgument, match="3"):
         store.add("ab\ud83dc")
     with pytest.raises(InvalidArgument, match="source"):
         store.add("x", source="")
 
 
-def test_another_thread_is_refused(store):
+def test_ref_store_rejects_other_thread(store):
     """A store belongs to the thread that first used it."""
     store.add("x")
     caught = []
@@ -528,8 +528,8 @@ def test_another_thread_is_refused(store):
     assert ["fd:1"] == list(store)
 
 
-def test_time_is_taken_from_the_clock():
-    """Entries carry the time of the clock that the store was given."""
+def test_entries_have_time_of_clock():
+    """The store uses the clock that it was given."""
     ticks = iter(range(10))
     start = datetime(2026, 1, 1, tzinfo=UTC)
     store = RefStore(clock=lambda: start + timedelta(seconds=next(ticks)))
@@ -539,8 +539,8 @@ def test_time_is_taken_from_the_clock():
     assert [0, 1] == [(store.get(handle).created_at - start).seconds for handle in store]
 
 
-def test_a_message_is_not_changed(store):
-    """What a host passes is read only."""
+def test_ingest_does_not_change_message(store):
+    """The host's message is only read."""
     message = {"role": "assistant", "content": [{"type": "text", "text": '<ref id="a">1</ref>'}]}
     before = copy.deepcopy(message)
     store.ingest(message)
@@ -548,8 +548,8 @@ def test_a_message_is_not_changed(store):
     assert before == message
 
 
-def test_the_prompt_is_true_of_the_settings():
-    """Numbers in it are those of the settings, and what is stored is listed on request."""
+def test_prompt_matches_settings():
+    """Numbers are those of the settings, and stored handles are listed on request."""
     store = small(page_size=123)
     store.ingest('<ref id="parser">1</ref>')
 
@@ -559,18 +559,18 @@ def test_the_prompt_is_true_of_the_settings():
     assert '<ref id="parser" created=' in store.prompt(handles=True)
 
 
-def test_the_example_in_the_prompt_is_a_ref_that_works(store):
-    """A model that writes what it is shown is understood, and the literal tag is no ref."""
+def test_prompt_example_is_a_valid_ref(store):
+    """The example can be parsed, and the literal tag is not a ref."""
     ingested = store.ingest(store.prompt())
 
-    # The tag that shows how to append is the second.
+    # The second tag is the example for appending.
     assert ["parser", "parser"] == [ref.id for ref in ingested.refs]
     assert ("def parse(text): ...", "python") == (ingested.refs[0].text, ingested.refs[0].language)
     assert ingested.refs[1].text.startswith("def parse(text): ...\n adds to the end")
 
 
-def test_a_surrogate_in_an_attribute_is_reported(store):
-    """The ref is not stored, the others are, and a source with one is refused."""
+def test_ingest_reports_lone_surrogate_in_attribute(store):
+    """The other refs are stored; a source with a surrogate is rejected."""
     ingested = store.ingest('<ref id="a">1</ref><ref id="b" title="\ud800">x</ref><ref id="c">2</ref>')
 
     assert ["a", "c"] == [ref.id for ref in ingested.refs]
@@ -579,8 +579,8 @@ def test_a_surrogate_in_an_attribute_is_reported(store):
         store.add("x", source="\ud800")
 
 
-def test_blocks_are_stored_as_far_as_there_is_room():
-    """Where there is room for one of two, the other one is cut and says so."""
+def test_wrap_stores_blocks_within_quota():
+    """If only one of two blocks can be stored, the other one is cut and says so."""
     store = small(max_bytes=12_000)
     blocks = [{"type": "text", "text": letter * 9_000} for letter in "ab"]
     shown = store.wrap(blocks)
@@ -590,8 +590,8 @@ def test_blocks_are_stored_as_far_as_there_is_room():
     assert shown[1]["text"].endswith("[the rest was not kept]")
 
 
-def test_objects_of_a_providers_library_are_blocks_too(store):
-    """What becomes a list of content blocks as JSON is wrapped as one."""
+def test_wrap_accepts_provider_objects_as_blocks(store):
+    """Objects that convert to a list of content blocks are truncated like one."""
 
     class Block:
         def __init__(self, text):
@@ -609,15 +609,15 @@ def test_objects_of_a_providers_library_are_blocks_too(store):
     assert "x" * 9_000 == store.get("fd:1").text
 
 
-def test_what_has_no_json_form_comes_back_itself(store, caplog):
-    """It cannot be measured, and is no matter for a warning."""
+def test_wrap_returns_result_without_json_form(store, caplog):
+    """It cannot be measured, and no warning is logged."""
     for result in (object(), iter([1]), {1, object()}, {"a": object()}):
         assert result is store.wrap(result)
     assert "" == caplog.text
 
 
-def test_the_version_before_is_one_that_can_be_read(store):
-    """What was deleted is not named."""
+def test_ingest_reports_previous_version_that_exists(store):
+    """A deleted version is not named."""
     store.ingest('<ref id="a">1</ref><ref id="a">2</ref>')
     store.delete("ref:a@2")
     assert store.ingest('<ref id="a">3</ref>').diagnostics[0].message.endswith("ref:a@1 is the one before")
@@ -625,8 +625,8 @@ def test_the_version_before_is_one_that_can_be_read(store):
     assert "ref:a is now version 4" == store.ingest('<ref id="a">4</ref>').diagnostics[0].message
 
 
-def test_nested_refs_over_the_quota_take_no_memory():
-    """Each content is made when there is room for it, not all of them at once."""
+def test_ingest_of_nested_refs_over_quota_is_memory_bounded():
+    """Contents are created one at a time, after the quota check."""
     store = small(max_bytes=2_000_000)
     text = "".join(f'<ref id="n{level}">' for level in range(64)) + "x" * 1_000_000
     tracemalloc.start()
@@ -639,7 +639,7 @@ def test_nested_refs_over_the_quota_take_no_memory():
 
 
 @pytest.mark.parametrize("answers", [3, "long", DescriptorSettings()])
-def test_only_settings_of_answers_say_how_long_they_may_be(answers):
-    """What is no `AnswerSettings` is refused when the store is made."""
+def test_ref_store_rejects_invalid_answer_settings(answers):
+    """The constructor raises for other types."""
     with pytest.raises(InvalidArgument, match="answers must be AnswerSettings"):
         RefStore(answers=answers)

@@ -1,4 +1,4 @@
-"""`suggest`: ids for code blocks that no ref marks."""
+"""`suggest`: ids for code blocks outside of refs."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ def fenced(content, info="", before=""):
         (LONG, "", f"## {'x' * 200}", ("x" * 64, "heading")),
     ],
 )
-def test_where_an_id_comes_from(content, info, before, found):
-    """A file's name, the first definition, the heading above, or the language and a number."""
+def test_suggest_derives_id(content, info, before, found):
+    """Sources are a file name, the first definition, the heading, or language and number."""
     (suggestion,) = suggest(fenced(content, info, before))
 
     assert found == (suggestion.id, suggestion.reason)
 
 
-def test_a_suggestion_tells_where_the_block_is():
-    """Positions count from 1 and hold the content without its fences and its last line break."""
+def test_suggest_returns_position_of_block():
+    """Positions count from 1, and exclude the fences and the last line break."""
     text = "Words.\r\n\r\n  ~~~~ Python\r\ndef go():\r\n    pass\r\n~~~\r\n  ~~~~\r\nMore."
     (found,) = suggest(text)
 
@@ -88,8 +88,8 @@ def test_a_suggestion_tells_where_the_block_is():
     assert (4, "python", "code", "go") == (found.line, found.language, found.category, found.id)
 
 
-def test_short_blocks_are_passed_over():
-    """Under three lines and under 80 characters a block is not worth an id."""
+def test_suggest_skips_short_blocks():
+    """Blocks with less than three lines and less than 80 characters get no id."""
     assert [] == ids("```\na\nb\n```")
     assert [] == ids(f"```\n{'a' * 79}\n```")
     assert ["text-1"] == ids(f"```\n{'a' * 80}\n```")
@@ -97,15 +97,15 @@ def test_short_blocks_are_passed_over():
     assert [] == ids("```\n```") + ids("```") + ids("") + ids("```\n")
 
 
-def test_a_block_that_is_not_closed_runs_to_the_end():
-    """An answer that was cut off still has its block."""
+def test_suggest_includes_unclosed_block():
+    """The last block of a truncated answer runs to the end."""
     (found,) = suggest("```python\ndef go():\n    a\n    b\n")
 
     assert "def go():\n    a\n    b" == found.content
 
 
-def test_marked_blocks_get_no_suggestion():
-    """A fence in a ref is marked already, however the ref stands; one behind it is not."""
+def test_suggest_skips_blocks_in_refs():
+    """Blocks after a ref get an id."""
     block = fenced("def go():\n    a\n    b", "python")
 
     assert [] == ids(f'<ref id="a">{block}</ref>')
@@ -118,13 +118,13 @@ def test_marked_blocks_get_no_suggestion():
     assert ["go"] == ids(f"</ref>{block}<ref>{block[:0]}")
 
 
-def test_a_tag_in_a_fence_is_code():
-    """What the parser does not scan does not mark."""
+def test_suggest_treats_tag_in_fence_as_code():
+    """Tags that the parser ignores do not mark a block."""
     assert ["python-1"] == ids('```python\n<ref id="a">\nx\n</ref>\n```\n')
 
 
-def test_a_fence_that_a_ref_reaches_into_is_none():
-    """Where the parser saw a tag it saw no fence: a run of over 1,000 marks opens none."""
+def test_suggest_skips_fence_that_overlaps_ref():
+    """A run of over 1,000 marks opens no fence, so the tags after it count."""
     text = f"{'`' * 1_001}\n<ref id='a'>x</ref>\n"
 
     assert [] == ids(f"{text}1\n2\n3\n{'`' * 1_001}\n")
@@ -132,8 +132,8 @@ def test_a_fence_that_a_ref_reaches_into_is_none():
     assert ["text-1"] == ids(f"{text}1\n2\n3\n```\n1\n2\n3\n```")
 
 
-def test_ids_are_kept_apart():
-    """Ids that are taken, by the host or by refs of the text, get a number."""
+def test_suggest_numbers_used_ids():
+    """Ids used by the host or by refs of the text get a number."""
     block = fenced("def go():\n    a\n    b", "python")
 
     assert ["go", "go_2", "go_3"] == ids(block * 3)
@@ -143,8 +143,8 @@ def test_ids_are_kept_apart():
     assert ["x" * 64, f"{'x' * 54}_2"] == ids(fenced(LONG, "", f"## {'x' * 99}") * 2)
 
 
-def test_a_heading_counts_until_the_next():
-    """Blocks below one heading share it, and a line in a fence or a ref is no heading."""
+def test_suggest_uses_heading_until_next_heading():
+    """Blocks below a heading share it; lines in fences or refs are not headings."""
     text = f"# One\n{fenced(LONG)}{fenced('# no heading' + LONG)}<ref id='r'>\n# Marked\n</ref>\n{fenced(LONG)}# Two\n{fenced(LONG)}"
 
     assert ["one", "one_2", "one_3", "two"] == ids(text)
@@ -180,8 +180,8 @@ PARTS = st.lists(
 
 
 @given(text=PARTS, taken=st.sets(st.sampled_from(["go", "go_2", "set", "text-1", "python-1", "app.py"])))
-def test_suggestions_hold_for_every_text(text, taken):
-    """Ids are valid and unused, positions are exact and in order, and no suggestion reaches into a ref."""
+def test_suggest_returns_valid_unused_ids_for_any_text(text, taken):
+    """Positions are exact and ordered, and no suggestion overlaps a ref."""
     found = suggest(text, taken=taken)
     parser = RefParser()
     events = [*parser.feed(text), *parser.close()]
@@ -195,12 +195,12 @@ def test_suggestions_hold_for_every_text(text, taken):
 
 
 @given(text=PARTS)
-def test_marking_what_is_suggested_leaves_nothing_to_suggest(text):
-    """Where each suggestion is marked with its id, fences and all, the parser finds it, and no block is left."""
+def test_suggest_returns_nothing_after_all_suggestions_are_marked(text):
+    """If each suggestion is marked with its id, the parser finds it."""
     lines = text.split("\n")
     found = suggest(text)
     spans = [lines[one.line - 2 : one.line + one.content.count("\n") + 1] for one in found]
-    # A closing tag in a block, or on its fence's line, would end the ref early.
+    # A closing tag in a block, or on the line of its fence, would end the ref early.
     assume(not any("<ref" in line or "</ref" in line for span in spans for line in span))
     for suggestion in reversed(found):
         last = suggestion.line - 1 + suggestion.content.count("\n")
@@ -230,8 +230,8 @@ def test_marking_what_is_suggested_leaves_nothing_to_suggest(text):
         "a/" * 25 + "\n```\na\nb\nc\n```\n",
     ],
 )
-def test_steps_grow_with_the_text(piece, steps):
-    """Eight times the text takes at most some eight times as many steps."""
+def test_suggest_takes_linear_steps(piece, steps):
+    """Eight times the text takes at most about eight times the steps."""
     short, long = (piece * (length // len(piece)) for length in (25_000, 200_000))
 
     assert steps(suggest, long) < 12 * steps(suggest, short) + 100

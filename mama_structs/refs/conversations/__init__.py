@@ -1,1 +1,1 @@
-"""Conversations: their rows, their log, and the log of recalled facts."""
+"""Conversations on disk: their changes, recall logs and lifecycle."""

@@ -1,4 +1,4 @@
-"""What a host is shown of the conversations that are kept."""
+"""Public views of stored conversations: `ConversationInfo` and `Conversations`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mama_structs._internal.reprs import counted
 @attrs.frozen(kw_only=True, repr=False)
 class ConversationInfo:
     """
-    A conversation that holds something, or did.
+    A conversation with at least one stored change.
 
     Args:
-        name: Under which `Session.open` comes back to it.
+        name: The name that `Session.open` accepts to reopen it.
         created_at: When it began (UTC).
-        used_at: When it was last opened, changed or closed (UTC); None where that is damaged.
-        handles: Its refs and descriptors, each version of a ref counted.
-        bytes: Bytes (UTF-8) of their texts, each counted once.
+        used_at: When it was last opened, changed or closed (UTC); None if that row is damaged.
+        handles: The number of its refs and descriptors; each version of a ref counts.
+        bytes: The total size of their texts in bytes (UTF-8), deduplicated.
         is_open: Whether a session of this or another process has it open.
 
     """
@@ -40,9 +40,10 @@ class ConversationInfo:
 
 class Conversations:
     """
-    The conversations of a namespace, the last used first, as they were when `Session.conversations` looked.
+    The conversations of a namespace, most recently used first.
 
-    ``for one in conversations`` gives a `ConversationInfo` each; ``name in conversations`` tells whether there is one.
+    A snapshot made by `Session.conversations`. Iteration yields a `ConversationInfo` for each; ``name in
+    conversations`` is True if a conversation has this name.
     """
 
     def __init__(
@@ -67,15 +68,15 @@ class Conversations:
 
     async def delete(self, name: str) -> None:
         """
-        Delete a conversation that is open nowhere, wholly or not at all.
+        Delete a conversation that is not open anywhere. The deletion is atomic.
 
-        Its texts leave the store, but for those that another conversation holds or a memory keeps as evidence.
-        Forks of it keep what they hold.
+        Its texts are deleted from the store, except those that another conversation uses or a memory keeps as evidence.
+        Forks of it keep their contents.
 
         Raises:
-            InvalidArgument: There is none of this name.
+            InvalidArgument: No conversation has this name.
             StoreBusy: A session of this or another process has it open.
-            StoreDamaged: A fork of it needs a row that cannot be read.
+            StoreDamaged: A row that one of its forks needs cannot be read.
 
         """
         await self._delete(name)

@@ -1,18 +1,18 @@
 """
-A conversation's changes on disk: one row a change, JSON told apart by ``op``, and each text once.
+Stored rows of a conversation: one JSON row per change, and one row per distinct text.
 
-Rows, all in the session's one store:
+Rows, all in the session's store:
 
-* ``conversations/<part>``: how the conversation began (`StartRecord`); for the part see `ConversationKey`;
-* ``refs/<part>/<number>/<handle>``: its changes, numbered from 1; a fork begins with those of its parent, up to the
-  number at which it was made;
-* ``texts/<hash>``: texts in UTF-8, and bytes as they are. Conversations share them: in a directory all conversations,
-  on a server those of one namespace;
-* ``told/<part>/<hash>``: what it was told out of the memories, see `told`;
-* ``deleted``: exists while texts may be unreachable; one for a directory, or one for each namespace on a server.
+* ``conversations/<part>``: the start row (`StartRecord`); for the part see `ConversationKey`;
+* ``refs/<part>/<number>/<handle>``: a change, tagged by ``op`` and numbered from 1. A fork inherits the changes of its
+  parent, up to the number at which it was made;
+* ``texts/<hash>``: a text in UTF-8, or binary content. Conversations share texts: in a directory all conversations, on
+  a server those in the same namespace;
+* ``told/<part>/<hash>``: the recall log, see `recall_log`;
+* ``deleted``: exists while texts may be unreferenced; one row per directory, or one per namespace on a server.
 
-The handle stands in the key, so that a damaged row still says what it was about. Keys are ASCII: other ids are written
-as in domain names (``ref:xn--…@1``), which a version that knows no such ids can read, too.
+The key contains the handle, so that the subject of a damaged row is still known. Keys are ASCII: ids with other
+characters are encoded in Punycode (``ref:xn--…@1``), so that versions that support only ASCII ids can read the keys.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from mama_structs.storage.sqlite_store import RowStorage
 R = TypeVar("R")
 
 MAX_NAME: Final = 200
-# Its conversations have the keys, locks and records of the time when names counted in a whole directory.
+# Conversations of the default namespace keep keys without a namespace, as stores from before namespaces have them.
 _DEFAULT: Final = "default"
 STARTS: Final = "conversations/"
 TEXTS: Final = "texts/"
 CHANGES: Final = "refs/"
 DEBT: Final = "deleted"
-# A conversation's part of a key: longer ones are hashed, as the store bounds its keys.
+# The store limits the length of keys: a longer part of a key is replaced by its hash.
 _MAX_QUOTED: Final = 600
 _NEAREST: Final = 5
 _CHANGE_KEY: Final = re.compile(
@@ -63,15 +63,15 @@ _SPELT: Final = "xn--"
 
 @attrs.frozen
 class ConversationKey:
-    """Which conversation is meant: names count within a namespace."""
+    """The identity of a conversation: its name, which is unique within its namespace."""
 
     namespace: str
     name: str
 
     @property
     def part(self) -> str:
-        """What stands for it in the keys of rows: ASCII, and no other's."""
-        # In quoted text two hex digits follow each percent sign, so that no name can spell the marks.
+        """The conversation's part of its row keys, in ASCII and unique."""
+        # `quote` emits "%" only before two hex digits, so the markers "%%" and "%." cannot collide with a name.
         name = quote(self.name, safe="")
         if self.namespace == _DEFAULT:
             return _bounded(name, "%%", self.name)
@@ -80,73 +80,73 @@ class ConversationKey:
 
     @property
     def lock(self) -> str:
-        """What is locked while it is open, which is no other's."""
-        # A surrogate, which neither may contain, parts them.
+        """The unique name of the lock that is held while the conversation is open."""
+        # Neither part may contain a surrogate, so the separator is unambiguous.
         return self.name if self.namespace == _DEFAULT else f"{self.namespace}\ud800{self.name}"
 
     @property
     def start(self) -> str:
-        """The key of its first row."""
+        """The key of the start row."""
         return f"{STARTS}{self.part}"
 
     @property
     def used(self) -> str:
-        """The key of the row that says when it was last used."""
+        """The key of the row with the time of the last use."""
         return f"used/{self.part}"
 
     @property
     def told(self) -> str:
-        """How the keys of the rows begin that say what it was told."""
+        """The key prefix of the recall log rows."""
         return f"told/{self.part}/"
 
     @property
     def changes(self) -> str:
-        """How the keys of its changes begin."""
+        """The key prefix of the changes."""
         return f"{CHANGES}{self.part}/"
 
 
 def part_of(key: str) -> str | None:
-    """Return which conversation's part a row's key holds, None for a row of no conversation or of several."""
+    """Return the conversation part of a row key, or None for a row without one."""
     found = _OWN_ROW.match(key)
     return found["part"] if found else None
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
-    """A row of a conversation."""
+    """A stored record of a conversation."""
 
 
 class DeleteRecord(_Record, frozen=True, kw_only=True, tag="delete"):
-    """What had this handle was deleted."""
+    """Record of the deletion of a ref version or descriptor."""
 
     handle: str
     at: datetime
 
 
 class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults=True):
-    """A conversation began; a fork holds what *parent* held when its change number *parent_at* was written."""
+    """Start of a conversation. A fork inherits *parent*'s changes up to number *parent_at*."""
 
     name: str
     created_at: datetime
     parent: str | None
     parent_at: int
     version: Literal[1]
-    # Written where they say something: a version that does not know them reads those of the default namespace, and of
-    # the others, whose parents it would take for others, that it cannot tell what they hold.
+    # Omitted for the default namespace, so that earlier versions can read the row. They reject rows with a namespace,
+    # because they would resolve the parent in the wrong namespace.
     namespace: str = _DEFAULT
-    parent_namespace: str | None = None  # Where it is another one, of which either was moved.
+    parent_namespace: str | None = None  # Set only if it differs from *namespace*: the parent or the fork was moved.
 
     @property
     def key(self) -> ConversationKey:
-        """Which conversation began."""
+        """The key of the conversation that was started."""
         return ConversationKey(self.namespace, self.name)
 
     @property
     def parent_key(self) -> ConversationKey | None:
-        """Of which it is a fork."""
+        """The key of the parent, or None if the conversation is not a fork."""
         return None if self.parent is None else ConversationKey(self.parent_namespace or self.namespace, self.parent)
 
     def moved(self, own: ConversationKey, parent: ConversationKey | None, *, until: int | None = None) -> StartRecord:
-        """Return it as that of another place, or of a fork of another one, made there *until* a change."""
+        """Return the record with another key and parent; *until* replaces *parent_at* if given."""
         return StartRecord(
             name=own.name,
             created_at=self.created_at,
@@ -158,15 +158,15 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
         )
 
 
-# Fields that earlier versions did not store, with the value that a row without them has.
+# Fields that earlier versions did not store, with the value to assume if a row lacks them.
 _LATER: Final = {"mime_type": TEXT, "origin": UNKNOWN_ORIGIN, "trust": UNKNOWN_ORIGIN}
 
 
 def _record_type(entry: type[Entry], op: str) -> type[_Record]:
-    """Return the record class of an entry class: its fields, with the hash of the content in place of the content."""
+    """Create the record class of an entry class: its fields, with *hash* for *content*."""
     hints = get_type_hints(entry)
     names = [field.name for field in attrs.fields(entry) if field.name not in {"content", *_LATER}]
-    # Fields with their default are omitted, so that an earlier version can read the row.
+    # Omit fields that have their default value, so that an earlier version can read the row.
     later = [(name, hints[name], default) for name, default in _LATER.items() if name in hints]
     fields = [*((name, hints[name]) for name in names), ("hash", str), *later]
     made = msgspec.defstruct(
@@ -194,20 +194,20 @@ def _entry_of(record: _Record, content: Content) -> Entry:
 
 
 def check_conversation(name: object) -> str:
-    """Return a conversation's name, or raise `InvalidArgument`."""
+    """Return a valid conversation name, or raise `InvalidArgument`."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise InvalidArgument(f"conversation must be a name of 1 to {MAX_NAME} characters, got {shown(name)}")
     _check.encodable("conversation", name)
     return name
 
 
-# The rows of one conversation's changes, and the number up to which they count.
+# The change rows of one ancestor, and the highest change number that counts.
 Generation = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
 
 
 @attrs.frozen
 class PreparedPut:
-    """The rows of some changes, and the state of the log that their numbers follow."""
+    """Serialized rows of some changes, and the log state from which they are numbered."""
 
     changes: PreparedChanges
     last: int
@@ -216,7 +216,11 @@ class PreparedPut:
 
 
 class ConversationLog:
-    """Hands the changes of one conversation, of which *last* is the number, to the store, which writes them behind."""
+    """
+    Numbers the changes of one conversation and enqueues them in the store's write queue.
+
+    Numbers continue after *last*.
+    """
 
     def __init__(self, storage: RowStorage, key: ConversationKey, *, last: int = 0, started: bool = False) -> None:
         self._storage = storage
@@ -225,11 +229,11 @@ class ConversationLog:
         self.is_started: bool = started
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
-        """Take what was stored, with its text, or deleted, in one transaction; nothing of it where the store raises."""
+        """Enqueue an entry with its text, or a deletion, in one transaction, or nothing on error."""
         self.put_prepared(self.prepare([(handle, slot)]))
 
     def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedPut:
-        """Return the rows of changes, numbered from the last one on; may run in any thread."""
+        """Return the rows of changes, numbered from the last one on. May run in any thread."""
         last, is_started = self._last, self.is_started
         rows: list[tuple[str, Change]] = []
         for number, (handle, slot) in enumerate(changes, last + 1):
@@ -246,18 +250,18 @@ class ConversationLog:
         return PreparedPut(PreparedChanges.of(rows), last, is_started, len(changes))
 
     def follows(self, prepared: PreparedPut) -> bool:
-        """Return True if nothing was recorded since *prepared* was made."""
+        """Return True if no change was enqueued since *prepared* was made."""
         return (self._last, self.is_started) == (prepared.last, prepared.is_started)
 
     def put_prepared(self, prepared: PreparedPut) -> None:
-        """Enqueue prepared changes in one transaction; nothing changes if the store raises."""
+        """Enqueue prepared changes in one transaction; on an error nothing changes."""
         if prepared.count:
             self._storage.enqueue(prepared.changes, namespace=self._key.namespace)
             self._last, self.is_started = prepared.last + prepared.count, True
 
     def tell(self, rows: Mapping[str, Change], at: datetime) -> None:
-        """Store rows of the recall log, keyed by the end of their keys; a store that can only be read gets none."""
-        # A recall is a read: rows that cannot be written must not fail the next flush or close.
+        """Enqueue recall log rows, keyed by subject hash, unless the store is read-only."""
+        # Recall is a read: rows that cannot be written must not fail the next flush or close.
         if self._storage.is_read_only:
             return
         begun = [] if self.is_started else [_start_row(self._key, at)]
@@ -266,13 +270,13 @@ class ConversationLog:
         self.is_started = True
 
     def fork(self, name: str, at: datetime) -> Self:
-        """Return the log of a conversation of this namespace that begins with everything this one has recorded."""
+        """Return the log of a new conversation that inherits all changes recorded so far."""
         key = attrs.evolve(self._key, name=name)
         if not self.is_started:
             return type(self)(self._storage, key)
         start = _start_row(key, at, parent=self._key.name, parent_at=self._last)
         self._storage.enqueue([start], namespace=key.namespace)
-        # The child's own numbers go on from here, so that the order of all changes that it sees is one.
+        # The child continues the parent's numbers, so that all changes it sees have one order.
         return type(self)(self._storage, key, last=self._last, started=True)
 
 
@@ -280,11 +284,16 @@ async def load(
     storage: RowStorage, key: ConversationKey, settings: DescriptorSettings
 ) -> tuple[Entries, ConversationLog]:
     """
-    Return what a conversation that is locked holds, nothing if it is new, and the log that goes on with it.
+    Return the entries of a locked conversation, and the log that continues it.
 
-    What is damaged is among the entries as such; `StoreDamaged` where it cannot be told of what it is a fork.
+    A new conversation has no entries. Damaged entries are returned as `DamagedEntry`.
+
+    Raises:
+        StoreDamaged: The start row of the conversation or of an ancestor cannot be read.
+
     """
-    # On the disk is all of it: a lock is let go after that. And it is of one moment: a parent may move meanwhile.
+    # All rows are on disk: the previous holder flushed before it released the lock. One transaction reads them, because
+    # a parent may be moved concurrently.
     started, generations = await storage.look(
         lambda rows: lineage(rows, key, storage.location), namespace=key.namespace
     )
@@ -295,12 +304,12 @@ async def load(
 
 
 def told_rows(rows: Snapshot, key: ConversationKey) -> dict[str, bytes | DamagedRow]:
-    """Return the rows of what a conversation was told, by what their keys end with."""
+    """Return the recall log rows of a conversation, keyed by the hash of their subject."""
     return {name.removeprefix(key.told): row for name, row in rows.items(key.told)}
 
 
 def changes_of(generations: Sequence[Generation]) -> list[_Change]:
-    """Return what happened to a conversation, in order, of what `lineage` gives."""
+    """Parse the rows returned by `lineage` into one list of changes, ordered by number."""
     changes: dict[int, _Change] = {}
     for rows, until in generations:
         read = itertools.starmap(change_of, rows)
@@ -309,7 +318,13 @@ def changes_of(generations: Sequence[Generation]) -> list[_Change]:
 
 
 def lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool, list[Generation]]:
-    """Return whether a conversation has a first row, and its changes and those of what it was forked from."""
+    """
+    Return the change rows of a conversation and its ancestors.
+
+    Returns:
+        True if the conversation has a start row, and the rows: its own first, then those of each ancestor.
+
+    """
     found: list[Generation] = []
     until = math.inf
     seen: set[ConversationKey] = set()
@@ -326,7 +341,7 @@ def lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool,
 
 
 def begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> StartRecord:
-    """Return what a first row says, or raise `StoreDamaged`."""
+    """Return the parsed start row, or raise `StoreDamaged`."""
     start = start_of(row)
     if isinstance(start, DamagedRow):
         raise StoreDamaged(
@@ -339,7 +354,7 @@ def begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> Star
 
 
 def texts_of(rows: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the keys of all texts that the conversations of these rows hold, each with the key of a change."""
+    """Return the keys of all texts that the rows refer to, each with the key of a change."""
     return _KnownChanges.of(rows).reachable()
 
 
@@ -362,13 +377,13 @@ async def reclaim(storage: RowStorage, namespace: str) -> int:
     """
     Delete the texts of a namespace that are proved unreachable, and return their number.
 
-    In a directory, which shares texts between namespaces, all namespaces count. Nothing is deleted if nothing was
-    deleted before, if a row of the conversations cannot be read, if the parent of a fork is missing, or if the
+    In a directory, which shares texts between namespaces, the rows of all namespaces are checked. Nothing is deleted
+    if no deletion is recorded, if a conversation row is unreadable, if the parent of a fork is missing, or if the
     server may hide rows from this role.
     """
     if DEBT not in await storage.read([DEBT], namespace=namespace):
         return 0
-    # Others may write while this reads. The transaction below looks at the changes that they added.
+    # Other writers may add changes during this read. The transaction below checks the added changes.
     known = await _KnownChanges.read(storage, namespace)
     texts = set(await storage.keys(TEXTS, namespace=namespace))
     if known.unreadable:
@@ -393,7 +408,7 @@ async def reclaim(storage: RowStorage, namespace: str) -> int:
 
 @attrs.frozen
 class _Change:
-    """A row of changes: its conversation as keys have it, its place, what it is about, and what it says or is wrong."""
+    """A parsed change row. *conversation* is its key part; *record* may be its damage."""
 
     conversation: str
     number: int
@@ -402,39 +417,43 @@ class _Change:
 
     @property
     def hash(self) -> str | None:
-        """The text that it names, None where it names none."""
+        """The hash of the text that the change refers to, or None."""
         return getattr(self.record, "hash", None)
 
     @property
     def mime_type(self) -> str:
-        """What the text that it names is."""
+        """The MIME type of that text."""
         return getattr(self.record, "mime_type", TEXT)
 
     @property
     def source(self) -> str:
-        """Where the text came from, as far as it says so."""
+        """The source of the text, or an empty string if it is unknown."""
         return getattr(self.record, "source", "")
 
     @property
     def bare(self) -> _Record | None:
-        """What it says without a word on where the text came from and what its tag said, None where it has none."""
+        """The record without its source and attributes, or None if it has neither."""
         words = {"attributes": {}, "source": ""}
         said = {name: none for name, none in words.items() if getattr(self.record, name, none) != none}
         return msgspec.structs.replace(self.record, **said) if said and isinstance(self.record, _Record) else None
 
     @property
     def at(self) -> datetime | None:
-        """When it was made, None where that cannot be read."""
+        """When the change was made, or None if the row is unreadable."""
         return getattr(self.record, "created_at", None) or getattr(self.record, "at", None)
 
 
 @attrs.frozen
 class _KnownChanges:
-    """All changes of a namespace, or of a directory, by key, and the forks of each conversation with their origin."""
+    """
+    All changes of a namespace or directory, by key, and the forks of each conversation.
+
+    Forks are pairs: the key part of the fork, and the number of the last inherited change.
+    """
 
     changes: Mapping[str, _Change]
     forks: Mapping[str, list[tuple[str, int]]]
-    unreadable: bool  # A row cannot be read, or the parent of a fork is missing.
+    unreadable: bool  # A row is unreadable, or the parent of a fork is missing.
 
     @classmethod
     async def read(cls, storage: RowStorage, namespace: str) -> _KnownChanges:
@@ -458,7 +477,7 @@ class _KnownChanges:
         return cls(changes, forks, has_orphan or any(isinstance(record, DamagedRow) for record in records))
 
     def reachable(self) -> dict[str, str]:
-        """Return the keys of all texts that a conversation still holds, each with that of a change that names it."""
+        """Return the keys of all texts in use by a conversation, each with the key of a change."""
         deleted = {
             (change.conversation, change.handle): change.number
             for change in self.changes.values()
@@ -472,7 +491,7 @@ class _KnownChanges:
         return found
 
     def _is_held(self, change: _Change, deleted: Mapping[tuple[str, str], int]) -> bool:
-        """Tell whether the conversation of a change, or a fork made before it was deleted there, still holds it."""
+        """Return True if the conversation, or a fork made before a deletion, contains the entry."""
         waiting = [change.conversation]
         while waiting:
             conversation = waiting.pop()
@@ -506,12 +525,16 @@ def _decoded(decode: Callable[[bytes], R], row: bytes | DamagedRow | None) -> R 
 
 
 def start_of(row: bytes | DamagedRow | None) -> StartRecord | DamagedRow:
-    """Return a first row as what it says."""
+    """Parse a start row."""
     return _decoded(_START_DECODER.decode, row)
 
 
 def change_of(key: str, row: bytes | DamagedRow | None) -> _Change:
-    """Return a row as a change; one whose key is none of ours, which `RowStorage.check` reports, has the number 0."""
+    """
+    Parse a change row. A row with an invalid key gets the number 0.
+
+    `RowStorage.check` reports such rows.
+    """
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
         return _Change("", 0, "", DamagedRow("its key is none of ours"))
@@ -520,7 +543,7 @@ def change_of(key: str, row: bytes | DamagedRow | None) -> _Change:
 
 
 def _spelt(handle: str) -> str:
-    """Write a handle in ASCII."""
+    """Encode a handle in ASCII: an id with other characters in Punycode, marked with ``xn--``."""
     kind, _, name = handle.partition(":")
     ref_id, at, version = name.partition("@")
     if handle.isascii() and not ref_id.startswith(_SPELT):
@@ -529,7 +552,7 @@ def _spelt(handle: str) -> str:
 
 
 def _read_handle(text: str) -> str:
-    """Read a handle as `_spelt` writes it; what it would not write is taken as it is."""
+    """Decode a handle that `_spelt` encoded; return any other handle unchanged."""
     kind, _, name = text.partition(":")
     ref_id, at, version = name.partition("@")
     if not ref_id.startswith(_SPELT):
@@ -538,14 +561,14 @@ def _read_handle(text: str) -> str:
         handle = f"{kind}:{ref_id.removeprefix(_SPELT).encode().decode('punycode')}{at}{version}"
     except UnicodeError:
         return text
-    # Before ids were of any script, one could begin like this and be meant.
+    # An id from before Unicode ids may start with "xn--" without being Punycode: decode only if it round-trips.
     return handle if _spelt(handle) == text else text
 
 
 async def _replayed(
     storage: RowStorage, namespace: str, changes: Sequence[_Change], settings: DescriptorSettings
 ) -> Entries:
-    """Return the entries that a conversation's changes come to."""
+    """Load the texts of a conversation's changes, and return the resulting entries."""
 
     def find() -> tuple[set[str], set[tuple[str, str]], list[str]]:
         gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
@@ -582,7 +605,7 @@ def _build_entries(
 
 
 def _content(row: bytes | DamagedRow | None, digest: str, mime_type: str) -> Content | str:
-    """Return a text or bytes, or what is wrong with them."""
+    """Return the content of a text row, or a description of its damage."""
     if not isinstance(row, bytes):
         return "its text is missing" if row is None else row.reason
     try:

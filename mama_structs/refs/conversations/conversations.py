@@ -1,7 +1,8 @@
 """
-Conversations as a whole: which there are, and how one is moved to another namespace or deleted, its forks unharmed.
+Operations on whole conversations: list, move to another namespace, and delete.
 
-Beside the rows of `log` there is ``used/<part>``: when a conversation that holds something was last opened or closed.
+None of them affects the contents of forks. In addition to the rows of `conversation_log`, a row ``used/<part>`` stores
+when a conversation with changes was last opened or closed.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _log: Final = logging.getLogger("mama_structs")
 
 
 def listed(rows: Snapshot, namespace: str, is_open: Callable[[ConversationKey], bool]) -> tuple[ConversationInfo, ...]:
-    """Return the conversations of a namespace, the last used first."""
+    """Return the conversations of a namespace, most recently used first."""
     sizes = rows.sizes(TEXTS)
     found = []
     for start in starts_in(rows, namespace):
         try:
             changes = changes_of(lineage(rows, start.key, "")[1])
         except StoreDamaged:
-            # That of which it is a fork cannot be told: what it has itself is counted.
+            # An ancestor cannot be read: count only the conversation's own changes.
             changes = changes_of([(rows.items(start.key.changes), math.inf)])
         held = {change.handle: change.hash for change in changes if change.hash is not None}
         for change in changes:
@@ -69,18 +70,22 @@ def listed(rows: Snapshot, namespace: str, is_open: Callable[[ConversationKey], 
 
 
 def keys_of(rows: Snapshot, namespace: str) -> list[ConversationKey]:
-    """Return the conversations of a namespace."""
+    """Return the keys of all conversations of a namespace."""
     return [start.key for start in starts_in(rows, namespace)]
 
 
 def namespaces_of(rows: Snapshot) -> set[str]:
-    """Return whose conversations there are, as far as that can be read."""
+    """Return the namespaces of all conversations whose start row is readable."""
     read = (start_of(row) for _, row in rows.items(STARTS))
     return {start.namespace for start in read if isinstance(start, StartRecord)}
 
 
 def strip(rows: Rows, key: ConversationKey, hashes: Collection[str], is_read: Callable[[str], bool]) -> None:
-    """Leave nothing but handles of what was deleted of some hashes, or was read from what goes."""
+    """
+    Remove source and attributes from the changes of deleted handles.
+
+    Only changes whose text hash is in *hashes*, or whose source satisfies *is_read*, are rewritten.
+    """
     changes = [(name, change_of(name, row)) for name, row in rows.items(key.changes)]
     gone = {change.handle for _, change in changes if isinstance(change.record, DeleteRecord)}
     for name, change in changes:
@@ -90,28 +95,32 @@ def strip(rows: Rows, key: ConversationKey, hashes: Collection[str], is_read: Ca
 
 
 def unused(rows: Snapshot, namespace: str, before: datetime) -> list[ConversationKey]:
-    """Return the conversations of a namespace that were last used before a time, as far as that can be told."""
+    """
+    Return the conversations of a namespace that were last used before a time.
+
+    Conversations whose last use cannot be read are left out.
+    """
     return [start.key for start in starts_in(rows, namespace) if is_unused(rows, start.key, before)]
 
 
 def is_unused(rows: Snapshot, key: ConversationKey, before: datetime) -> bool:
-    """Tell whether a conversation was certainly used last before a time."""
+    """Return True if a conversation's last use is readable and before a time."""
     start = start_of(rows.get(key.start))
     at = _used(rows, start) if isinstance(start, StartRecord) else None
     return at is not None and at < before
 
 
 def note_use(rows: Rows, key: ConversationKey, at: datetime) -> None:
-    """Keep that a conversation was used."""
+    """Store the time of the last use, if the conversation has a start row."""
     if rows.get(key.start) is not None:
         rows.put(key.used, ENCODER.encode(at))
 
 
 def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
     """
-    Delete a conversation that is locked, and tell whether there was one; `reclaim` then finds texts that nothing holds.
+    Delete a locked conversation, and return whether it existed.
 
-    What it holds and its forks inherited becomes theirs.
+    Inherited changes are copied to its forks first. `reclaim` deletes texts that are no longer referenced.
     """
     first, changes = rows.get(key.start), rows.items(key.changes)
     if first is None and not changes:
@@ -125,10 +134,11 @@ def delete(rows: Rows, key: ConversationKey, directory: str) -> bool:
 
 async def assign(storage: RowStorage, source: ConversationKey, target: ConversationKey) -> int:
     """
-    Move a conversation to another namespace in one transaction, and return how many handles it holds.
+    Move a conversation to another namespace, and return its number of handles.
 
-    Both names must be locked. Its forks stay in their namespace and keep their content, and so does the conversation
-    if it is a fork: no conversation depends on a row or text of another namespace afterwards.
+    The move is one transaction; both names must be locked. Forks of the conversation stay in their namespace and keep
+    their contents. If the conversation is itself a fork, it keeps its contents, too. Afterwards no conversation depends
+    on a row or text of another namespace.
     """
     held, known = await load(storage, source, DescriptorSettings())
     if not known.is_started:
@@ -171,7 +181,7 @@ async def assign(storage: RowStorage, source: ConversationKey, target: Conversat
 def _detach_forks(
     rows: Rows, key: ConversationKey, changes: list[tuple[str, bytes | Damaged]], directory: str, *, why: str
 ) -> None:
-    """Copy to each fork of a conversation the changes that it inherits, so that the conversation can be removed."""
+    """Copy the inherited changes of a conversation to its forks, so that it can be removed."""
     forks = [start for start in starts_in(rows) if start.parent_key == key]
     if not forks:
         return
@@ -187,7 +197,7 @@ def _detach_forks(
 
 
 def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> None:
-    """Copy texts to another namespace, where namespaces do not share them, and have those left behind reclaimed."""
+    """Copy texts to another namespace, unless shared, and schedule cleanup of the originals."""
     if target is rows:
         return
     for name, text in rows.get_many([f"{TEXTS}{digest}" for digest in sorted(map(str, hashes))]).items():
@@ -205,7 +215,7 @@ def _move_told(rows: Rows, there: Rows, source: ConversationKey, target: Convers
 
 
 async def unknown(storage: RowStorage, key: ConversationKey) -> InvalidArgument:
-    """Return the error for a conversation that there is not."""
+    """Return the error for a conversation that does not exist, with similar names."""
     names = sorted(
         start.name for start in await storage.look(lambda rows: starts_in(rows, key.namespace), namespace=key.namespace)
     )
@@ -217,7 +227,11 @@ async def unknown(storage: RowStorage, key: ConversationKey) -> InvalidArgument:
 
 
 def starts_in(rows: Snapshot, namespace: str | None = None) -> list[StartRecord]:
-    """Return how the conversations of a namespace, or of all, began, as far as that can be read."""
+    """
+    Return the readable start rows of a namespace, or of all namespaces if None.
+
+    Damaged start rows are logged and skipped.
+    """
     read = {name: start_of(row) for name, row in rows.items(STARTS)}
     for name, start in read.items():
         if isinstance(start, Damaged):
@@ -227,7 +241,7 @@ def starts_in(rows: Snapshot, namespace: str | None = None) -> list[StartRecord]
 
 
 def _used(rows: Snapshot, start: StartRecord) -> datetime | None:
-    """Return when a conversation was last used, None where a row that says so cannot be read."""
+    """Return when a conversation was last used, or None if a time is unreadable."""
     times: list[datetime | None] = [start.created_at]
     last, used = rows.last(start.key.changes), rows.get(start.key.used)
     if last is not None:
@@ -241,7 +255,7 @@ def _used(rows: Snapshot, start: StartRecord) -> datetime | None:
 
 
 def _refuse_damaged(changes: list[tuple[str, bytes | Damaged]], key: ConversationKey, directory: str, why: str) -> None:
-    """Raise if a row that is to be written again cannot be read."""
+    """Raise `StoreDamaged` if a row that must be rewritten is unreadable."""
     damaged = tuple(name for name, row in changes if isinstance(row, Damaged))
     if damaged:
         raise StoreDamaged(

@@ -1,7 +1,8 @@
 """
-What a conversation was told out of the memories: each fact once, unless it changed.
+Log of the facts that recall has injected into a conversation.
 
-Rows ``told/<part>/<hash of what it is about>``, one a fact, of hashes only: what is forgotten leaves no word here.
+A fact is injected once until it changes. Stored as rows ``told/<part>/<hash of the subject>``, one per fact. Rows
+contain only hashes, so erased text leaves no trace here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _hash(text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class Fact:
-    """Something that a conversation is told: what it is about, what is said of it, and the texts it is said in."""
+    """A fact that recall injects: its subject, current state, and the texts that express it."""
 
     about: str
     state: str
@@ -40,7 +41,11 @@ _DECODER = msgspec.json.Decoder(_ToldRow)
 
 @attrs.define(eq=False)
 class Told:
-    """What one conversation was told; *keep* writes rows of it, named by the hash at the end of their keys."""
+    """
+    Facts that were recalled into one conversation.
+
+    Changed rows, keyed by subject hash, are passed to *keep*.
+    """
 
     _keep: Callable[[Mapping[str, Change]], object] = attrs.field(default=lambda _rows: None)
     _rows: dict[str, _ToldRow] = attrs.field(factory=dict, init=False)
@@ -48,7 +53,7 @@ class Told:
 
     @classmethod
     def of(cls, rows: Mapping[str, bytes | Damaged], keep: Callable[[Mapping[str, Change]], object]) -> Told:
-        """Return what rows say; of one that cannot be read nothing is known, so that it is told again."""
+        """Load the log. Unreadable rows are skipped, so their facts are recalled again."""
         told = cls(keep)
         for name, row in rows.items():
             try:
@@ -58,33 +63,33 @@ class Told:
         return told
 
     def copy(self, keep: Callable[[Mapping[str, Change]], object]) -> Told:
-        """Return the same for another conversation."""
+        """Return a copy of the log for another conversation, and write its rows with *keep*."""
         rows = {name: msgspec.json.encode(row) for name, row in self._rows.items()}
         if rows:
             keep(rows)
         return type(self).of(rows, keep)
 
     def knows(self, about: str, state: str) -> bool:
-        """Tell whether it was told this already."""
+        """Return True if this state of the subject was already recalled."""
         row = self._rows.get(_hash(about))
         return row is not None and row.state == _hash(state)
 
     def was_told_of(self, about: str) -> bool:
-        """Tell whether it was told something about this."""
+        """Return True if any state of the subject was already recalled."""
         return _hash(about) in self._rows
 
     def said(self, text: str) -> bool:
-        """Tell whether it was told this very text."""
+        """Return True if exactly this text was already recalled."""
         return _hash(text) in self._texts
 
     def note(self, facts: Iterable[Fact]) -> None:
-        """Keep what it is told."""
+        """Record facts as recalled, and write their rows."""
         self._note(
             {_hash(fact.about): _ToldRow(_hash(fact.state), [*dict.fromkeys(map(_hash, fact.texts))]) for fact in facts}
         )
 
     def clear(self) -> None:
-        """Begin anew: everything may be told again."""
+        """Delete all rows, so that every fact may be recalled again."""
         if self._rows:
             self._keep(dict.fromkeys(self._rows))
         self._rows.clear()
@@ -97,5 +102,5 @@ class Told:
 
     def _put(self, name: str, row: _ToldRow) -> None:
         self._rows[name] = row
-        # What was said before it changed was said, too: it stays for as long as the conversation is open.
+        # Keep the hashes of earlier states: their texts are still part of the conversation.
         self._texts.update(row.texts)

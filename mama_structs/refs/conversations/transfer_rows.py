@@ -1,4 +1,4 @@
-"""Which rows of conversations go along where a store is copied: how they began, what they hold, what they were told."""
+"""Selection of the conversation rows that are copied to another store."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from mama_structs.refs.conversations.conversations import starts_in
 from mama_structs.storage.sealed_rows import Damaged, Snapshot
 
 LAX: Final = ("used/", "told/")
-"""How the keys of rows begin that may say other things in a copy that was used since."""
+"""Key prefixes of rows that may differ in a copy that was used after the transfer."""
 
 
 @attrs.frozen(eq=False)
 class CarriedRows:
     """
-    What conversations are made of.
+    Rows and texts of the conversations that are transferred.
 
     Args:
-        rows: All rows but texts, in the order in which they are written: the start rows come last.
-        texts: The sizes in bytes of the texts that they hold, by namespace and key.
+        rows: All rows except texts, in write order: the start rows come last.
+        texts: The sizes in bytes of the referenced texts, by namespace and key.
         spaces: The namespace of each row.
-        damaged: A line for each unreadable row, which is not among these.
+        damaged: One line for each unreadable row. These rows are not in *rows*.
 
     """
 
@@ -46,13 +46,18 @@ class CarriedRows:
 
 
 def carried(rows: Snapshot, namespaces: Collection[str], *, strays: bool) -> CarriedRows:
-    """Return the rows of the conversations of some namespaces. With *strays*, rows of none are reported as damaged."""
+    """
+    Return the rows of all conversations of the namespaces.
+
+    With *strays*, rows without a readable start row are reported as damaged.
+    """
     taken = _RowsTaken()
     begun = []
     for start in starts_in(rows):
         if start.namespace in namespaces:
             own = rows.within(start.namespace)
-            # On a server no conversation can depend on rows of another namespace.
+            # On a server, a conversation cannot depend on rows of another namespace, so such a fork is copied with its
+            # history.
             stays_fork = start.parent_key is None or start.parent_key.namespace == start.namespace
             first = taken.take_all(own, start, as_it_is=stays_fork)
             begun.append((start, first))
@@ -72,7 +77,7 @@ def carried(rows: Snapshot, namespaces: Collection[str], *, strays: bool) -> Car
 
 
 def _rows_by_namespace(taken: _RowsTaken) -> dict[str, dict[str, bytes]]:
-    """Return the rows of each namespace: what a conversation of one holds does not depend on another one."""
+    """Group the collected rows by namespace, because texts are looked up per namespace."""
     found: dict[str, dict[str, bytes]] = {}
     for key, row in taken.rows.items():
         found.setdefault(taken.spaces[key], {})[key] = row
@@ -93,10 +98,10 @@ class _RowsTaken:
                 self.rows[key], self.spaces[key] = row, namespace
 
     def take_all(self, rows: Snapshot, start: StartRecord, *, as_it_is: bool) -> bytes | Damaged | None:
-        """Take a conversation but for its first row, and return that."""
+        """Collect all rows of a conversation except its start row, and return the start row."""
         key, first = start.key, rows.get(start.key.start)
         if not as_it_is:
-            # It becomes a conversation of its own, as where what it is a fork of is deleted.
+            # The parent is in another namespace: inline the inherited changes, as if the parent were deleted.
             try:
                 inherited = lineage(rows, key, "")[1][1:]
             except StoreDamaged as error:
@@ -110,7 +115,7 @@ class _RowsTaken:
 
 
 def _strays(rows: Snapshot) -> list[str]:
-    """Return what is wrong with the conversations of which nobody can tell whose they are."""
+    """Return one line per damaged start row, and per conversation without a start row."""
     starts = {key: start_of(row) for key, row in rows.items(STARTS)}
     bad = {key: start.reason for key, start in starts.items() if isinstance(start, Damaged)}
     lost = [f"{key}: {reason}; all that the conversation holds is left out" for key, reason in bad.items()]

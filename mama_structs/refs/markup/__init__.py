@@ -1,1 +1,1 @@
-"""Parser of ref tags in model output, and content types."""
+"""Parser for ``<ref>`` tags, fenced code blocks and content types."""

@@ -1,4 +1,4 @@
-"""What a content is, code, data or text, and which ids would suit the code blocks that no ``<ref>`` marks."""
+"""Classification of contents (code, data, text), and suggested ids for code blocks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MODIFIERS: Final = (
     r"(?:(?:export|default|pub|public|private|protected|internal|static|async|abstract|final|unsafe|inline|const|open"
     r"|override|virtual|sealed|data|extern|declare)\s+){0,4}"
 )
-# Lines that hardly occur in prose, and lines that may.
+# Lines that rarely occur in prose (strong), and lines that may occur in prose (weak).
 _STRONG_LINE: Final = re.compile(
     rf"\s*(?:{_MODIFIERS}(?:def|class|function|fn|func|fun|interface|struct|enum|trait|impl|namespace|module|sub)\b"
     r"[^.?!]*[({:;=]\s*\Z"
@@ -65,7 +65,14 @@ _ENDS_CODE: Final = (";", "{", "};", "})", "});", "):", "->", "=>")
 
 
 def category_of(attributes: Mapping[str, str], text: str) -> Category:
-    """Tell a content's category by the attributes (in lower case) of its tag, or else by what it looks like."""
+    """
+    Return the category of a content, from its tag's attributes or else from a text sample.
+
+    Args:
+        attributes: The attributes of the tag, with names in lower case.
+        text: The content. Only its first 20,000 characters are examined.
+
+    """
     for name in _ATTRIBUTES:
         if (category := category_of_word(attributes.get(name, ""))) is not None:
             return category
@@ -73,12 +80,12 @@ def category_of(attributes: Mapping[str, str], text: str) -> Category:
 
 
 def category_of_word(word: str) -> Category | None:
-    """Tell the category that a word, a language's name or a MIME type stands for; None when it stands for none."""
+    """Return the category of a language name, MIME type or other keyword, or None if unknown."""
     word = word.strip().lower()[:100]
     if "/" in word:
         main, _, word = word.partition(";")[0].strip().partition("/")
         if main not in {"text", "application"}:
-            # A picture's format may be written in XML; where the type is image/svg+xml the content is still markup.
+            # Other main types are not text, except formats written in XML or JSON, such as image/svg+xml.
             return "data" if word.endswith(("+xml", "+json")) else None
         word = word.rpartition("+")[2].removeprefix("x-").removeprefix("vnd.")
     return _categories().get(word)
@@ -86,7 +93,7 @@ def category_of_word(word: str) -> Category | None:
 
 @functools.cache
 def _categories() -> Mapping[str, Category]:
-    """Return the categories that languages and other words stand for."""
+    """Load the categories of languages and other keywords."""
     words = json.loads(Path(__file__).with_name("categories.json").read_text(encoding="utf-8"))
     return {word: category for category, lines in words.items() for line in lines for word in line.split()}
 
@@ -94,7 +101,7 @@ def _categories() -> Mapping[str, Category]:
 def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:
     lines = sample.strip("\ufeff").splitlines()
     if cut and len(lines) > 1:
-        # The last one may be half of a line.
+        # The last line of a truncated sample may be incomplete.
         lines.pop()
     lines = [line for line in lines if line.strip()]
     if not lines:
@@ -102,7 +109,7 @@ def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:
     text = "\n".join(lines)
     if (block := next(fenced_blocks(text), None)) is not None:
         if unfenced or block.opening or (block.closed and (cut or block.behind <= len(text))):
-            # Prose with examples between.
+            # Text outside the fence means prose with code examples.
             return "text"
         told = category_of_word(language_of(block.info) or "")
         return told or _look(text[block.start : block.end], cut=False, unfenced=True)
@@ -129,7 +136,7 @@ def _parses(text: str) -> bool:
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
     if deepest > _DEEPEST:
-        # The standard library's parser may run out of stack in a thread that has little of it.
+        # The standard library's parser may overflow the stack of a thread with a small stack.
         return depth == 0
     try:
         json.loads(text)
@@ -139,7 +146,7 @@ def _parses(text: str) -> bool:
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    if len(lines) < 2:  # noqa: PLR2004 one line tells no columns
+    if len(lines) < 2:  # noqa: PLR2004 - a single line cannot prove that columns repeat
         return False
     if _TABLE_RULE.match(lines[1].strip()) and "|" in lines[0]:
         return True
@@ -156,7 +163,7 @@ def _has_columns(lines: Sequence[str], delimiter: str) -> bool:
     columns = len(rows[0])
     if columns < 2 or any(len(row) != columns for row in rows) or all(not row[-1] for row in rows):  # noqa: PLR2004
         return False
-    # Prose has a blank behind its commas, and code a bracket before them.
+    # In prose a space follows a comma; code has brackets. Neither is a table.
     airy = any(cell[:1] == " " for row in rows for cell in row[1:])
     coded = any(mark in cell for row in rows for cell in row for mark in "(){}=")
     return not coded and (not airy or (columns > 2 and len(rows) > 2))  # noqa: PLR2004
@@ -167,8 +174,8 @@ def _is_yaml(lines: Sequence[str]) -> bool:
     if lines[0].rstrip() == "---":
         return keys > 0
     plain = sum(1 for line in lines if _YAML_LINE.match(line) or line.startswith((" ", "\t")))
-    # A Python block ends its first line with a colon too, but behind a bracket or more than one word.
-    return keys >= 2 and plain == len(lines) and keys * 3 >= len(lines)  # noqa: PLR2004 one key may be "Note: ..."
+    # A Python block also ends its first line with a colon, but after a bracket or several words.
+    return keys >= 2 and plain == len(lines) and keys * 3 >= len(lines)  # noqa: PLR2004 - one key may be "Note: ..."
 
 
 def _is_ini(lines: Sequence[str]) -> bool:
@@ -184,7 +191,7 @@ def _is_code(lines: Sequence[str]) -> bool:
         return True
     strong = weak = 0
     for line in lines:
-        # A line of prose may be as long as a paragraph.
+        # A line of prose may be as long as a paragraph, so match only its beginning.
         shown = line[:400].rstrip()
         if _STRONG_LINE.match(shown):
             strong += 1
@@ -193,16 +200,16 @@ def _is_code(lines: Sequence[str]) -> bool:
     return (strong > 0 or weak > 2) and (2 * strong + weak) * 5 >= len(lines) * 3  # noqa: PLR2004
 
 
-# Ids for code blocks
+# Suggested ids for code blocks
 
 Reason = Literal["file", "definition", "heading", "language"]
 
 _LONGEST_ID: Final = 64
-# Room for a mark and a number.
+# Leaves space for a separator and a number within the maximum length of an id.
 _LONGEST_STEM: Final = 54
 _FEWEST_LINES: Final = 3
 _FEWEST_CHARACTERS: Final = 80
-# Definitions stand at the beginning, and a line that is longer was not written by hand.
+# Definitions occur near the beginning; longer lines are usually generated code.
 _LINES_LOOKED_AT: Final = 200
 _LINE_LOOKED_AT: Final = 200
 _LINES_BEFORE: Final = 3
@@ -220,7 +227,7 @@ _BOLD_LINE: Final = re.compile(r"\s*\*\*(?P<title>[^*]{1,200})\*\*:?\s*\Z")
 _NUMBERING: Final = re.compile(r"\s*(?:\d{1,4}[.)]){1,6}\d{0,4}\s+")
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
-# What is shown after such a fence is typed or printed, and rarely the file that the sentence before names.
+# Fences with these languages contain commands or output, rarely the file that the preceding sentence names.
 _SHOWN: Final = _words("bash sh shell zsh console terminal shell-session powershell ps1 text txt output")
 _SHOWN_FILES: Final = _words("bash sh zsh ps1 txt log env")
 
@@ -232,7 +239,7 @@ _DEFINES: Final = _any_of(
     "def class function* function fn func fun interface struct enum trait namespace module defmodule protocol record"
     " object message service contract sub void int bool char float double long auto string String boolean"
 )
-# A method in Go has its receiver before the name.
+# A Go method has its receiver before its name.
 _DEFINITION: Final = re.compile(
     rf"\s*+(?:(?:{_NAME_MODIFIERS}|pub\([^ ]*+) ++)*+"
     rf"(?:(?P<strong>func \([^)]*+\)|(?:{_DEFINES})(?= ))|(?P<create>(?i:create)) |(?:const|let|var|val|type) )"
@@ -249,14 +256,14 @@ _AFTER_NAME: Final = re.compile(
 
 @attrs.frozen
 class Suggestion:
-    """An id for a code block that is not marked yet, and what the id was made from; all positions count from 1."""
+    """A suggested id for a code block outside of refs. Positions and lines count from 1."""
 
     id: str
     category: Category
     language: str | None
     start: int  # of the content, without the fence
     end: int
-    line: int  # on which the content begins
+    line: int  # line number of the first content line
     reason: Reason
     content: str  # without its last line break
 
@@ -270,10 +277,17 @@ class _BlockBelow:
 
 
 def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
-    """Propose ids for the fenced code blocks of a text that no ref marks, in order; one that is taken gets a number."""
+    """
+    Return suggested ids for the fenced code blocks outside of refs, in order.
+
+    Args:
+        text: The complete text.
+        taken: Ids that are in use. A suggestion that collides with one, or with an id of the text, gets a number.
+
+    """
     unmarked, ids = _outside_refs(text)
     used = {*taken, *ids}
-    # They go on where they stood, so that many blocks of one name take no longer each.
+    # Counters continue per stem, so that many blocks of the same name take linear time.
     counters: dict[str, Iterator[int]] = {}
 
     def new_id(base: str, *, numbered: bool) -> str:
@@ -301,7 +315,11 @@ def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
 
 
 def _outside_refs(text: str) -> tuple[str, list[str]]:
-    """Return a text in which every line that a ref touches is blank, as long as it was, and the ids of the refs."""
+    """
+    Return the text with all lines that a ref touches blanked, and the ids of the refs.
+
+    The length of the text is unchanged, so that positions stay valid.
+    """
     parser = RefParser()
     parts: list[str] = []
     ids: list[str] = []
@@ -309,7 +327,7 @@ def _outside_refs(text: str) -> tuple[str, list[str]]:
     for event in [*parser.feed(text), *parser.close()]:
         if isinstance(event, RefStart):
             ids.append(event.id)
-            # From *at* on, or many refs of one line would each look through all of it.
+            # Search from *at* on: otherwise, many refs on one line would take quadratic time.
             first = first if depth else max(at, text.rfind("\n", at, event.position) + 1)
             depth += 1
         elif isinstance(event, RefEnd):
@@ -323,7 +341,7 @@ def _outside_refs(text: str) -> tuple[str, list[str]]:
 
 
 def _blocks_below(text: str) -> Iterator[_BlockBelow]:
-    """Go through the blocks, each with the nearest heading above and the last of the lines before it."""
+    """Yield each fenced block with the nearest heading and the last text line before it."""
     heading, position, number = "", 0, 1
     for block in fenced_blocks(text):
         number += text.count("\n", position, block.start)
@@ -344,7 +362,7 @@ def _language(info: str) -> str | None:
     language = language_of(info)
     if language is None or category_of_word(language) is not None:
         return language
-    # ```app.py names a file where others name a language.
+    # "```app.py" puts a file name in the place of a language.
     extension = language.rpartition(".")[2]
     return extension if category_of_word(extension) is not None else language
 
@@ -365,7 +383,11 @@ def _name_for(below: _BlockBelow, language: str | None, category: Category, cont
 
 
 def _file_before(line: str, language: str | None) -> str:
-    """Find the file that the line before a block names: marked as code or bold, or alone."""
+    """
+    Return the file name in the line before a block, or "".
+
+    The name must be in backticks, bold, or the only text of the line.
+    """
     line = line[:1_000]
     marked = [next(group for group in found.groups() if group) for found in _MARKED.finditer(line)]
     alone = line.strip("#*`_: \t")
@@ -376,7 +398,7 @@ def _file_before(line: str, language: str | None) -> str:
 
 
 def _file_in(word: str) -> str:
-    """Read the name of a file from a path; "" when it is none."""
+    """Return the file name of a path, or "" if the word is not a file path."""
     found = _FILE.fullmatch(word)
     name = found["name"] if found else ""
     stem, _, extension = name.rpartition(".")
@@ -395,7 +417,7 @@ def _definition_in(content: str) -> str:
 
 
 def _defined_by(line: str) -> tuple[str, bool]:
-    """Read the name that a line defines, and whether it is more than a value's."""
+    """Return the name that a line defines, and True unless it may be a plain variable."""
     if shell := _SHELL_FUNCTION.match(line):
         return _slug(shell["name"]), True
     found = _DEFINITION.match(line.rstrip())
@@ -423,7 +445,7 @@ def _name_at(rest: str) -> str:
 
 
 def _slug(name: str, *, lower: bool = False) -> str:
-    """Make an id of a name; "" when it has no letter that an id may have."""
+    """Convert a name to a valid id, or return "" if no letter remains."""
     plain = unicodedata.normalize("NFKD", name[:300]).encode("ascii", "ignore").decode()
     slug = _UNFIT.sub("-", plain).lstrip("_.-")[:_LONGEST_ID].rstrip("_.-")
     if not any(character.isalpha() for character in slug) or not is_ref_id(slug):

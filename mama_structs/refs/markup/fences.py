@@ -1,4 +1,4 @@
-"""Fenced code, as `RefParser` finds it in pieces and as it stands in a whole text."""
+"""Fenced code blocks: incremental recognition, and extraction from a complete text."""
 
 from __future__ import annotations
 
@@ -24,18 +24,22 @@ _FENCE_LINE: Final = re.compile(
 
 @attrs.frozen
 class Fence:
-    """Fenced code that is open: the character, and the length of the run that opened it."""
+    """An open fenced block, described by the character and the length of its opening run."""
 
     character: str
     length: int
 
     def end(self, text: str, start: int) -> int:
-        """Return the index of the line break that ends the closing line, -1 when there is none from *start* on."""
+        """Return the index of the line break after the closing fence, or -1 without one."""
         lines = _CLOSING_LINE[self.character].finditer(text, start)
         return next((line.end() for line in lines if len(line["run"]) >= self.length), -1)
 
     def line_so_far(self, text: str, start: int) -> str:
-        """Return the last line, or a shorter one that is as good, if it may become the closing one, else nothing."""
+        """
+        Return the last line if it may become a closing fence, else "".
+
+        Only the part that affects the decision is returned, which limits the buffered text.
+        """
         match = _LAST_LINE[self.character].search(text, max(text.rfind("\n"), start))
         if match is None:
             return ""
@@ -47,18 +51,22 @@ class Fence:
 
 @attrs.frozen
 class FencedBlock:
-    """A fenced block of a whole text; positions count from 0, and the content has no line break at its end."""
+    """
+    A fenced block of a complete text. Positions count from 0.
 
-    info: str  # behind the opening fence
-    opening: int  # where its line begins
+    The content excludes its last line break.
+    """
+
+    info: str  # text after the opening fence
+    opening: int  # start of the line with the opening fence
     start: int
     end: int
-    behind: int  # where the line behind the closing fence begins, or would
-    closed: bool  # else it runs to the end of the text
+    behind: int  # start of the line after the closing fence
+    closed: bool  # False if the block runs to the end of the text
 
 
 def fenced_blocks(text: str) -> Iterator[FencedBlock]:
-    """Find the fenced blocks of a whole text without refs, as `RefParser` finds them in pieces."""
+    """Yield the fenced blocks of a text without refs, by the same rules as `RefParser`."""
     whole = text if text.endswith("\n") else f"{text}\n"
     at = 0
     while line := _FENCE_LINE.search(whole, at):
@@ -73,7 +81,7 @@ def fenced_blocks(text: str) -> Iterator[FencedBlock]:
 
 
 def language_of(info: str) -> str | None:
-    """Read the language from what stands behind a fence: its first word, in lower case."""
+    """Return the language of a fence's info string (first word, lower case), or None."""
     words = info.replace("{", " ").replace("}", " ").replace(",", " ").split(maxsplit=1)
     if not words or "=" in words[0]:
         return None
@@ -87,22 +95,26 @@ _MARKDOWN: Final = frozenset({"md", "markdown"})
 
 @attrs.frozen
 class Enclosed:
-    """What stands in the one fence around a whole text, without the fence's own indentation; *language* may be None."""
+    """The content of a fence that encloses a complete text, without the fence's indentation."""
 
     text: str
     language: str | None
 
 
 def enclosed(text: str) -> Enclosed | None:
-    """Return what stands in the fence that encloses a whole text, but for blank lines; None where none is markup."""
-    # A fence that is never closed runs to the end, and Markdown in a fence is shown rather than meant.
+    """
+    Return the content of the fence that encloses a complete text, or None.
+
+    Blank lines around the fence are ignored. A fence with the language Markdown does not count.
+    """
+    # An unclosed fence runs to the end. Markdown in a fence is an example to display, so its fence is content.
     block = next(fenced_blocks(text), None) if _MAY_BE_ENCLOSED.match(text) else None
     if block is None or text[: block.opening].strip() or text[block.behind :].strip():
         return None
     language = language_of(block.info)
     if language in _MARKDOWN:
         return None
-    # Where the text was cut, the line break may belong to what comes.
+    # In an unclosed block the text may be truncated, so its last line break may be content.
     inner = text[block.start : block.end] if block.closed else text[block.start :]
     opening = text[block.opening : block.start]
     if indent := len(opening) - len(opening.lstrip(" ")):

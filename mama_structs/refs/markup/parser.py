@@ -1,27 +1,27 @@
 r"""
-Finding ``<ref id="…">…</ref>`` in a model's answer while it is being written, and code, in which tags do not count.
+Incremental parser for ``<ref id="…">…</ref>`` tags in a model's answer.
 
-A tag begins with ``<ref`` or ``</ref``, in any case, before white space, ``/`` or ``>``; everything else (``<refs>``,
-``<reference>``, ``<ref`` before a no-break space or at the end of the text) is no tag and not worth a word. White space
-is what HTML calls so: space, tab, line feed, form feed, carriage return.
+Tags inside code are ignored. A tag starts with ``<ref`` or ``</ref`` (case-insensitive) followed by white space, ``/``
+or ``>``. Anything else (``<refs>``, ``<reference>``, ``<ref`` before a no-break space or at the end of the text) is
+plain text without a diagnostic. White space is as in HTML: space, tab, line feed, form feed, carriage return.
 
-* An opening tag has attributes in any order. A name has no white space, quotes, ``<``, ``>``, ``/`` or ``=``. A value
-  stands in double or single quotes, in which everything else is allowed; it is kept as written, without decoding
-  ``&amp;``. A name without a value (``append``) has the value ``""``. White space around ``=`` and between attributes
-  is free. ``/`` stands just before ``>`` or not at all. The first of a repeated attribute counts.
-* A closing tag has nothing but white space before its ``>``.
+* An opening tag has attributes in any order. A name contains no white space, quotes, ``<``, ``>``, ``/`` or ``=``. A
+  value is enclosed in double or single quotes and may contain anything else. It is not decoded: ``&amp;`` stays
+  as written. A name without a value (``append``) has the value ``""``. White space around ``=`` and between attributes
+  is optional. ``/`` is allowed only immediately before ``>``. The first of a repeated attribute counts.
+* A closing tag contains only white space before its ``>``.
 * A tag has at most 512 characters.
 
-What begins like a tag and breaks these rules is text, and said to be: malformed, too long, without id, with an invalid
-id.
+Text that starts like a tag but violates these rules is plain text and gets a diagnostic: malformed, too long, missing
+id, or invalid id.
 
-* A *fence* opens at a line's start (of the text, or after ``\n``) after at most three spaces, with a run of three or
-  more backticks or tildes. A run of backticks opens none when a backtick follows on the same line within 1,000
-  characters. A fence closes at a line of at most three spaces, a run of the same character that is at least as long,
-  and nothing but spaces, tabs and ``\r``; else it runs to the end of the text.
-* A *span* opens with a run of backticks that is no fence, and closes with the next run of exactly as many on the same
-  line, when at most 1,000 characters are in between; else its backticks are text.
-* A run of more than 1,000 characters opens nothing. It may close a fence.
+* A *fence* opens at the start of a line (of the text, or after ``\n``), after at most three spaces, with a run of three
+  or more backticks or tildes. A run of backticks does not open a fence if a backtick follows on the same line within
+  1,000 characters. A fence closes at a line of at most three spaces, a run of the same character with at least the same
+  length, and otherwise only spaces, tabs and ``\r``. An unclosed fence runs to the end of the text.
+* A *span* opens with a run of backticks that is not a fence. It closes with the next run of the same length on the same
+  line, at most 1,000 characters later. Without a closing run, the backticks are plain text.
+* A run of more than 1,000 characters opens neither. It may close a fence.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from mama_structs.refs.markup.fences import INDENT, LONGEST_RUN, REACH, SHORTEST
 
 MAX_TAG: Final = 512
 MAX_DEPTH: Final = 64
-# A tag right behind a run of 1,000 backticks, of which one more would begin the closing run 1,000 characters on.
+# Worst case: a tag directly after a run of 1,000 backticks whose closing run starts 1,000 characters later.
 MAX_HELD: Final = 2_000
 
 MAX_ID: Final = 64
 ID_RULE: Final = f"1 to {MAX_ID} letters of any script, digits, _ . and -, beginning with a letter or digit"
-# Letters and digits that nobody sees: fillers, joiners and selectors of variants.
+# Invisible letters and digits: fillers, joiners and variation selectors.
 _UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -55,7 +55,7 @@ _MARKS: Final = frozenset({"Mn", "Mc"})
 
 
 def ref_id_in(text: str) -> str | None:
-    """Return the id that a text is, in NFC, so that two spellings of it are one; None where it is none."""
+    """Return a text as an id, normalized to NFC, or None if it is not a valid id."""
     if len(text) > 4 * MAX_ID:
         return None
     name = unicodedata.normalize("NFC", text)
@@ -66,11 +66,11 @@ def ref_id_in(text: str) -> str | None:
 
 
 def is_ref_id(text: str) -> bool:
-    """Tell whether a ref may have this id, exactly as it is written."""
+    """Return True if the text is a valid ref id exactly as written."""
     return ref_id_in(text) == text
 
 
-# What the parser reports
+# Parser events
 
 IN_CODE: Final = "it was marked inside a code fence or inline code, where tags are text: put the tags outside"
 MENTIONED: Final = (
@@ -99,14 +99,18 @@ _NOTES: Final = frozenset({"nested", "new_version"})
 
 @attrs.frozen(field_transformer=briefly)
 class Text:
-    """Text outside every ref, as it came; never empty."""
+    """Text outside of refs, unchanged; never empty."""
 
     text: str
 
 
 @attrs.frozen(field_transformer=briefly)
 class RefStart:
-    """A ref begins, with a tag at a position counted from 1 in the text that was scanned; names are in lower case."""
+    """
+    Start of a ref. Attribute names are in lower case.
+
+    *position* is that of the opening tag in the parsed text, counted from 1.
+    """
 
     id: str
     attributes: Mapping[str, str]
@@ -115,14 +119,18 @@ class RefStart:
 
 @attrs.frozen(field_transformer=briefly)
 class RefText:
-    """Text inside the refs that are open, as it came, their first and last line breaks included; never empty."""
+    """Text inside open refs, unchanged, including its first and last line breaks; never empty."""
 
     text: str
 
 
 @attrs.frozen(field_transformer=briefly)
 class RefEnd:
-    """The innermost open ref ends, before a position; it is not complete when the text ended first."""
+    """
+    End of the innermost open ref. *complete* is False if the text ended first.
+
+    *position* is the first position after the ref, counted from 1.
+    """
 
     id: str
     complete: bool
@@ -131,16 +139,16 @@ class RefEnd:
 
 @attrs.frozen(field_transformer=briefly)
 class Diagnostic:
-    """Something about a tag, at a position from 1, that its author may not have meant; *message* is for a model."""
+    """A problem with a tag at *position* (from 1). *message* is addressed to the model."""
 
     kind: DiagnosticKind
-    id: str | None  # None where no id can be read
+    id: str | None  # None if no id can be read
     position: int
     message: str
 
     @property
     def is_note(self) -> bool:
-        """Whether it only says what was done: a nested ref, a new version."""
+        """True for a report without a problem: a nested ref, or a new version."""
         return self.kind in _NOTES
 
 
@@ -149,17 +157,17 @@ Event = Text | RefStart | RefText | RefEnd | Diagnostic
 
 # Tags
 
-# Possessive throughout, and no alternatives that begin alike: nothing is ever tried twice.
+# All quantifiers are possessive and alternatives start differently, so matching never backtracks.
 _SPACE: Final = r"[ \t\n\r\f]"
 _NAME: Final = r"[^ \t\n\r\f\"'<>/=]++"
 _REF: Final = r"[rR][eE][fF]"
 _AFTER_NAME: Final = r"[ \t\n\r\f/>]"
 
-# What stands behind the "<" of a tag, and of what may become a tag when the text goes on (\Z).
+# The text after the "<" of a tag, and of a prefix (\Z) that may become a tag when more text arrives.
 _TAG_BEGINS: Final = rf"/?+{_REF}{_AFTER_NAME}"
 _TAG_MAY_BEGIN: Final = rf"/?+(?:\Z|[rR](?:\Z|[eE](?:\Z|[fF](?:\Z|{_AFTER_NAME}))))"
 
-# Where the text ends before the tag does, the group "end" is unset: every part may be cut at \Z.
+# Every part may be cut at \Z; the group "end" is unset if the text ends before the tag does.
 _OPENING: Final = re.compile(
     rf"""<{_REF}(?={_AFTER_NAME}|\Z)"""
     rf"""(?:{_SPACE}*+{_NAME}(?:{_SPACE}*+={_SPACE}*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|\Z))?+)*+"""
@@ -176,16 +184,16 @@ _ATTRIBUTE: Final = re.compile(
 class _OpeningTag:
     id: str
     attributes: Mapping[str, str]
-    empty: bool  # Whether the tag ends the ref too: ``<ref id="a"/>``.
+    empty: bool  # True if the tag also ends the ref: ``<ref id="a"/>``.
     end: int
 
     @property
     def is_mention(self) -> bool:
-        """Whether it names a ref that is stored, as a history has it: ``<ref id="a" lines="3"/>``."""
+        """True if the tag mentions a stored ref, as histories do: ``<ref id="a" lines="3"/>``."""
         return self.empty and "lines" in self.attributes
 
 
-# What begins like a tag and is text; it is placed when it is reported.
+# Diagnostics of rejected tags. The position is set when they are reported.
 _refused: Final = functools.partial(Diagnostic, position=0)
 _MALFORMED: Final = _refused(
     "malformed",
@@ -208,8 +216,14 @@ _MISSING_ID: Final = _refused(
 
 
 def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | Diagnostic | int | None:
-    """Read the tag at an index: an opening one, the index behind a closing one, or why it is none."""
-    # None when that depends on how the text, which may hold the tag up to *end*, goes on there; not if it is *final*.
+    """
+    Parse the tag at *start*, which lies within the text up to *end*.
+
+    Returns:
+        The opening tag, the index after a closing tag, or the diagnostic of a rejected tag. None if more text is
+        needed, which never happens if *final*.
+
+    """
     limit = min(end, start + MAX_TAG)
     closing = text.startswith("</", start)
     match = (_CLOSING if closing else _OPENING).match(text, start, limit)
@@ -243,33 +257,37 @@ def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
 # Code
 
 _RUNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
-# The usual span, of one backtick each and without what may be a tag, in which there is nothing to decide.
+# Fast path for the most common span: single backticks, and no "<" that might be a tag.
 _PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{REACH}}}+`(?=[^`])"
 _BEGINNING_LINE: Final = re.compile(rf"\n {{0,{INDENT}}}\Z")
 
 
 def _line_beginning(text: str, end: int) -> str:
-    """Return what is before an index, behind which a fence may open: a line break and spaces, else nothing."""
+    """Return the line break and spaces before an index if a fence may open there, else ""."""
     match = _BEGINNING_LINE.search(text, max(end - 1 - INDENT, 0), end)
     return "" if match is None else match[0]
 
 
 def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Return the index behind what a pattern matches at an index."""
+    """Return the end of a pattern's match at an index, or the index itself without a match."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
 
 
 @attrs.define
 class _CodeSpan:
-    """A run of backticks that may open code: a fence, where *may_be_fence* still holds when it has no closing run."""
+    """
+    A run of backticks that opens a code span or a fence.
+
+    It opens a fence if no closing run follows and *may_be_fence* is still True.
+    """
 
     length: int
     may_be_fence: bool
-    searched: int = 0  # Characters behind the run that need not be searched again.
+    searched: int = 0  # Number of characters after the run that were already searched.
 
     def end(self, text: str, start: int, *, final: bool) -> int | None:
-        """Return the index of the closing run of the run before *start*, -1 without one, None while that is open."""
+        """Return the index of the closing run, -1 without one, or None if more text is needed."""
         line = text.find("\n", start, start + REACH + 1)
         stop = start + REACH + 1 if line < 0 else line
         known = final or stop <= len(text)
@@ -288,7 +306,7 @@ class _CodeSpan:
 
 
 def _opened_by(character: str, length: int, *, begins_line: bool) -> Fence | _CodeSpan | None:
-    """Return what a run of backticks or tildes opens: code, what may be code, or nothing."""
+    """Return the code that a run of backticks or tildes opens or may open, or None."""
     may_be_fence = begins_line and length >= SHORTEST_FENCE
     if length > LONGEST_RUN:
         return None
@@ -299,7 +317,7 @@ def _opened_by(character: str, length: int, *, begins_line: bool) -> Fence | _Co
 
 # The parser
 
-# Where a tag begins, and text that is outside refs and needs no second look, by whether the text ends here.
+# Keyed by whether the text ends here: patterns for the start of a tag, and for plain text that can be skipped.
 _BEHIND: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
 _TAG: Final = {final: re.compile(f"<(?={tag})") for final, tag in _BEHIND.items()}
 _PLAIN: Final = {final: re.compile(f"(?:[^<`~]++|{_PLAIN_SPAN}|<(?!{tag}))*+") for final, tag in _BEHIND.items()}
@@ -310,50 +328,50 @@ _WAIT: Final = -1
 @attrs.define(eq=False, repr=False)
 class RefParser:
     """
-    Finds refs in a text that comes in pieces of any size.
+    Incremental parser for refs in a text that arrives in chunks of any size.
 
-    However a text is cut, the events are the same, in the same order, once neighbouring `Text` and neighbouring
-    `RefText` events are joined. Time is linear; no more than 2,000 characters of text are ever held back, and only from
-    a possible tag on that is not finished yet or may be inside inline code.
+    The events do not depend on the chunk boundaries, once adjacent `Text` and adjacent `RefText` events are joined.
+    Time is linear. At most 2,000 characters are buffered, and only after a possible tag that is incomplete or may be
+    inside inline code.
 
-    * Joined, the texts of all `Text` and `RefText` events are the text without the tags of its refs, byte for byte.
+    * The joined texts of all `Text` and `RefText` events equal the input without the tags of its refs, byte for byte.
       Text is `RefText` while a ref is open. Line breaks at the ends of a ref's content are not trimmed here.
-    * A tag that breaks a rule is text and gives a `Diagnostic`; scanning goes on right behind its ``<``, and its
-      closing tag closes whatever else is open.
-    * In code outside every ref nothing is a tag; a valid opening tag there (in a fence: on one line) gives
-      ``in_code``. Whether a line begins is judged on the raw text. Inside a ref nothing but tags counts.
-    * Refs may be nested, 64 deep. An opening tag below that is text (``too_deep``), and so is its closing tag.
-    * ``<ref id="a"/>`` begins and ends a ref; with an attribute ``lines`` it is text, and names one that is stored.
-    * A closing tag where no ref is open is text (``stray_close``).
-    * A ref that is open at the end is closed there, the innermost first, with ``complete=False`` (``unclosed``).
+    * A tag that violates a rule is text and yields a `Diagnostic`. Parsing continues directly after its ``<``, and its
+      closing tag closes any other open ref.
+    * In code outside of refs, tags are text. A valid opening tag there (in a fence: on one line) yields ``in_code``.
+      Line starts are determined in the raw text. Inside a ref only tags are recognized.
+    * Refs may be nested, 64 deep. A deeper opening tag is text (``too_deep``), and so is its closing tag.
+    * ``<ref id="a"/>`` starts and ends a ref. With an attribute ``lines`` it is text that mentions a stored ref.
+    * A closing tag without an open ref is text (``stray_close``).
+    * Refs that are open at the end of the text are closed there, innermost first, with ``complete=False``
+      (``unclosed``).
 
-    A `Diagnostic` comes right before what it is about: the tag's text, its `RefStart`, or, for ``unclosed``, its
-    `RefEnd`.
+    A `Diagnostic` directly precedes its subject: the tag's text, its `RefStart`, or, for ``unclosed``, its `RefEnd`.
     """
 
     _position: int = attrs.field(default=0, init=False)
     _closed: bool = attrs.field(default=False, init=False)
-    # Ids and positions of the refs that are open, the outermost first.
+    # Ids and positions of the open refs, outermost first.
     _open: list[tuple[str, int]] = attrs.field(factory=list, init=False)
-    # Opening tags that were too deep and whose closing tags did not come yet.
+    # Number of too deep opening tags whose closing tags have not arrived yet.
     _too_deep: int = attrs.field(default=0, init=False)
-    # The code that is open, or may be; None in plain text and inside refs.
+    # Code that is open or may be; None in plain text and inside refs.
     _code: _CodeSpan | Fence | None = attrs.field(default=None, init=False)
-    # The end of the text so far: what was already given away but must be seen again, and what was not.
+    # End of the text so far: emitted text that is needed as context, and text that is not emitted yet.
     _before: str = attrs.field(default="\n", init=False)  # The start of the text is the start of a line.
     _held: str = attrs.field(default="", init=False)
-    # While scanning: these two and the chunk, the index from which on it was not given away, and what was found.
+    # During a scan: context, buffered text and chunk; the index of the first character not emitted; the new events.
     _text: str = attrs.field(default="", init=False)
     _mark: int = attrs.field(default=0, init=False)
     _events: list[Event] = attrs.field(factory=list, init=False)
 
     @property
     def position(self) -> int:
-        """How many characters were fed."""
+        """The number of characters fed so far."""
         return self._position
 
     def feed(self, chunk: str) -> list[Event]:
-        """Read the next characters of the text, and return the events that are certain now."""
+        """Parse the next chunk, and return the events that are certain now."""
         if not isinstance(chunk, str):
             raise InvalidArgument(
                 f"chunk must be str, got {type(chunk).__name__}", hint="decode bytes as a whole first"
@@ -363,7 +381,7 @@ class RefParser:
         if not chunk:
             return []
         self._position += len(chunk)
-        # Most chunks of a stream are a few characters in which nothing begins or ends.
+        # Fast path: most chunks of a stream are a few characters without markup.
         if not self._held and "<" not in chunk:
             if self._open:
                 return [RefText(chunk)]
@@ -378,7 +396,7 @@ class RefParser:
         return self._scan(chunk, final=False)
 
     def close(self) -> list[Event]:
-        """End the text, and return the last events, with the ends of open refs; a second call returns none."""
+        """End the text, and return the last events, including the ends of open refs. Idempotent."""
         if self._closed:
             return []
         self._closed = True
@@ -394,7 +412,7 @@ class RefParser:
         return events
 
     def _scan(self, chunk: str, *, final: bool) -> list[Event]:
-        """Read as far as the text goes or can be decided."""
+        """Parse the buffered text until a decision requires more text."""
         self._text = self._before + self._held + chunk
         self._mark = len(self._before)
         at = 0
@@ -412,8 +430,8 @@ class RefParser:
         self._text, self._events = "", []
         return events
 
-    # Each of the following reads on from an index in its state, and returns the index from which the next one, in the
-    # state that then is, reads on: `_WAIT` when there is nothing more to read.
+    # Each of the following methods parses from an index in its state. It returns the index from which the next state
+    # continues, or `_WAIT` if more text is needed.
 
     def _plain(self, at: int, *, final: bool) -> int:
         text = self._text
@@ -425,7 +443,7 @@ class RefParser:
             return self._tag(at, final=final)
         behind, beginning = _matched_to(_RUNS[character], text, at), _line_beginning(text, at)
         if behind == len(text) and not final:
-            # It may become longer.
+            # The run may continue in the next chunk.
             return self._wait(before=beginning + text[at:behind][: LONGEST_RUN + 1])
         self._code = _opened_by(character, behind - at, begins_line=bool(beginning))
         return behind
@@ -437,7 +455,7 @@ class RefParser:
     def _span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
         if end is None:
-            # Whatever comes, it is text up to the first tag.
+            # Up to the first tag, the text is plain text in either case.
             match = _TAG[final].search(self._text, max(at, self._mark))
             self._emit(len(self._text) if match is None else match.start())
             return self._wait(before=self._text[at : self._mark], held=self._mark)
@@ -504,7 +522,7 @@ class RefParser:
             self._report(_refused("stray_close", None, message=message), at)
 
     def _tags_in_code(self, start: int, end: int, *, final: bool) -> int:
-        """Report the opening tags in code; return the index of one that is not finished, or `_WAIT` without one."""
+        """Report opening tags in code. Return the index of an incomplete tag, or `_WAIT`."""
         text = self._text
         at = max(start, self._mark)
         while match := _TAG[final].search(text, at, end):
@@ -527,19 +545,19 @@ class RefParser:
         self._events.append(Diagnostic(what.kind, what.id, self._place(at), what.message))
 
     def _emit(self, end: int) -> None:
-        """Give away the text before an index."""
+        """Emit the text before an index."""
         if end > self._mark:
             text = self._text[self._mark : end]
             self._events.append(RefText(text) if self._open else Text(text))
             self._mark = end
 
     def _wait(self, *, before: str = "", held: int | None = None) -> int:
-        """Give away the text before *held*, all of it by default, and keep what must be seen with the next chunk."""
+        """Emit the text before *held* (default: all), and buffer context for the next chunk."""
         self._emit(len(self._text) if held is None else held)
         self._before = before
         self._held = "" if held is None else self._text[held:]
         return _WAIT
 
     def _place(self, at: int) -> int:
-        """Return the position, from 1, of an index in what was not given away yet."""
+        """Return the position, from 1, of an index of the current scan text."""
         return self._position - len(self._text) + at + 1

@@ -1,1 +1,1 @@
-"""Messages of providers and frameworks."""
+"""Text extraction from the messages of model providers and frameworks."""

@@ -1,4 +1,4 @@
-"""Images, audio and files in what tools give: known in the forms of providers and frameworks, never shown as text."""
+"""Detection of images, audio and files in tool results, in the formats of all providers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES: Final = "application/octet-stream"
 _NAMES: Final[Mapping[str, str]] = {"image_url": "image", "input_image": "image", "input_audio": "audio"}
 _MISNAMED: Final[Mapping[str, str]] = {"image/jpg": "image/jpeg"}
 _DATA_URL: Final = re.compile(r"data:(?P<mime_type>[\w.+-]+/[\w.+-]+)[^,]*?;base64,", re.ASCII)
-# How bytes of these types begin; a dot stands for any byte.
+# Magic bytes of each type; a dot matches any byte.
 _BEGINNINGS: Final[Mapping[str, re.Pattern[bytes]]] = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
     "image/jpeg": re.compile(rb"\xff\xd8\xff"),
@@ -30,7 +30,11 @@ _BEGINNINGS: Final[Mapping[str, re.Pattern[bytes]]] = {
 
 @attrs.frozen
 class Media:
-    """An image, audio or file: its kind, its type (None for a URL nobody looked at), and base64 data or a URL."""
+    """
+    An image, audio or file: its kind, its MIME type, and base64 data or a URL.
+
+    The MIME type is None for a URL whose type the block does not state.
+    """
 
     kind: str
     mime_type: str | None = None
@@ -39,12 +43,12 @@ class Media:
 
     @property
     def data_url(self) -> str:
-        """The URL, or one that holds the data."""
+        """The URL, or a data URL that contains the data."""
         return self.url or f"data:{self.mime_type};base64,{self.data}"
 
     @property
     def content(self) -> bytes | None:
-        """The bytes; None where they are elsewhere, or not what they claim to be."""
+        """The decoded bytes, or None if there is only a URL or the data is not valid base64."""
         try:
             return None if self.data is None else base64.b64decode(self.data, validate=True)
         except ValueError:
@@ -52,7 +56,7 @@ class Media:
 
 
 def media_in(block: object) -> Media | None:
-    """Return the image, audio or file of a content block in any provider's form, None for everything else."""
+    """Return the image, audio or file of a content block of any provider, or None."""
     if not isinstance(block, Mapping):
         return None
     said = block.get("kind") if block.get("kind") == "binary" else block.get("type")
@@ -66,7 +70,7 @@ def media_in(block: object) -> Media | None:
     place = inner if isinstance(inner, Mapping) else block
     sound = _text(place, "format")
     mime_type = _text(place, "mimeType", "mime_type", "media_type") or mime_type or (sound and f"{kind}/{sound}")
-    # A record with a `type` and a `url` is data; only where providers put the URL of a block is it one.
+    # A mapping with a `type` and a `url` may be ordinary data: read a URL only from the provider-specific fields.
     url = inner if isinstance(inner, str) else _text(inner, "url") if isinstance(inner, Mapping) else None
     found = _DATA_URL.match(url) if url else None
     if url and found is None:
@@ -77,7 +81,11 @@ def media_in(block: object) -> Media | None:
 
 
 def with_blocks(result: Any) -> Any:
-    """Return a tool's result with content blocks for bytes that are no text, alone or in a list."""
+    """
+    Convert binary data in a tool's result, alone or in a list, to content blocks.
+
+    Bytes that are valid UTF-8 text and other results are returned unchanged.
+    """
     if isinstance(result, bytes | bytearray | memoryview):
         block = _block_of(bytes(result))
         return result if block is None else [block]

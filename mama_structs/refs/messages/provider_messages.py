@@ -1,11 +1,9 @@
 """
-The text in a provider's messages: the model's own words, which may hold ``<ref>`` tags, and the user's.
+Extraction of model and user text from the messages of any provider.
 
-Everything goes by the shape of what is given, so no provider's package is imported.
-A value counts as text when it is a `str`, never because it has an attribute of that name: a stand-in that answers
-to every name must not be taken for a message.
-Unknown items in a model's output raise, except in `readable_text` and in streams, which skip and report them.
-Unknown items in a user's message are skipped.
+Formats are recognized by their structure, so no provider's package is imported. Only a `str` counts as text: mock
+objects that have every attribute must not be mistaken for messages. Unknown items in a model's output raise, except in
+`readable_text` and in streams, which skip and report them. Unknown items in a user's message are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from mama_structs.refs.messages.media import media_in
 _TEXT_BLOCKS: Final = frozenset({"text", "output_text"})
 _USER_TEXT_BLOCKS: Final = frozenset({"text", "input_text"})
 _MESSAGES: Final = frozenset({"message", "ai", "AIMessageChunk"})
-# Words that say, in `role` or in `type`, who speaks.
+# Values of `role` or `type` that identify the speaker.
 _MODEL_ROLES: Final = frozenset({"assistant", "model", "ai"})
 _USER_ROLES: Final = frozenset({"user", "human"})
 _TOOL_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
@@ -38,30 +36,30 @@ _ACCEPTED_CHUNKS: Final = (
     "accepted: text, or an event or chunk as the provider's stream gives it, as a dict or SDK object"
 )
 
-# Blocks that a host may pass on one by one; between two texts they end a piece, as in a whole message.
+# Blocks that a host may pass one by one. Between two texts they end a piece, as in a whole message.
 _OTHER_BLOCKS: Final = frozenset(
     {
         *("thinking", "redacted_thinking", "reasoning", "refusal", "image"),
         *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call"),
     }
 )
-# What is known to hold none of the model's own text, for all its fields, besides what ends in one of these words.
+# Types that contain no model text in any field, in addition to all types with a suffix of `_ENDS_WITHOUT_TEXT`.
 _WITHOUT_TEXT: Final = _OTHER_BLOCKS | {
     *("audio", "video", "file", "document", "compaction", "program", "non_standard", "text-plain", "image_url"),
     # Parts of Pydantic AI.
     *("tool-call", "builtin-tool-call", "builtin-tool-return"),
 }
 _ENDS_WITHOUT_TEXT: Final = ("_call", "_call_chunk", "_use", "_result", "_output", "_item", "_request", "_response")
-# Where a shape that is not known may keep the model's text.
+# Fields that may contain the model's text in an unknown format.
 _MAY_HOLD_TEXT: Final = ("text", "content", "parts", "raw_item", "message")
-# What an assistant's message may have in place of content.
+# Fields that an assistant's message may have instead of content.
 _IN_PLACE_OF_CONTENT: Final = ("content", "parts", "tool_calls", "function_call", "refusal", "audio")
 _SAYS_WHO: Final = frozenset({"role", "type", "id", "name", "status", "object"})
-# What every object that answers to any name has.
+# Only an object that answers to every attribute name, such as a mock, has this field.
 _NOBODYS_FIELD: Final = "mama_structs_has_no_such_field"
 
 _BEGINNINGS: Final = frozenset({"message_start", "response.output_item.added"})
-# Where an event keeps the block or delta that may be text.
+# Fields of events that contain a block or delta, which may be text.
 _INNER: Final = {"content_block_start": "content_block", "content_block_delta": "delta"}
 _TEXT_HOLDERS: Final = _TEXT_BLOCKS | {"text_delta"}
 
@@ -72,12 +70,12 @@ _unread: Final[ContextVar[list[str] | None]] = ContextVar("mama_structs_unread_i
 
 
 def field(value: object, name: str) -> Any:
-    """Read a key of a dict, or an attribute of an SDK's object; None where there is none."""
+    """Return a key of a dict or an attribute of an SDK object, or None if it is missing."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def text_field(value: object, name: str) -> str:
-    """Return a text field of a tool call, or "" if it is missing or no text."""
+    """Return a text field of a tool call, or "" if it is missing or not text."""
     text = field(value, name)
     return text if isinstance(text, str) else ""
 
@@ -92,17 +90,17 @@ def _must_be_str(what: str, value: object, hint: str) -> str:
     return value
 
 
-# Content blocks of MCP and of providers: dicts with a type, of which some hold text.
+# Typed content blocks (dicts) of MCP and of providers.
 
 
 def block_text(block: dict[str, Any]) -> str | None:
-    """Return the text of a block, None where it holds none."""
+    """Return the text of a content block, or None if it has none."""
     text = block.get("text")
     return text if block.get("type") == "text" and isinstance(text, str) else None
 
 
 def joined_blocks(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make one block of each run of texts, a line for each; what else the blocks said is that of the first."""
+    """Merge adjacent text blocks, joined by line breaks, with the other fields of the first."""
     made: list[dict[str, Any]] = []
     for block in blocks:
         text, before = block_text(block), block_text(made[-1]) if made else None
@@ -114,7 +112,7 @@ def joined_blocks(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def are_blocks(value: object) -> bool:
-    """Tell whether a tool's result is a list of content blocks of which at least one is text, an image or audio."""
+    """Return True if a result is a list of content blocks with a text, image or audio block."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -123,19 +121,21 @@ def are_blocks(value: object) -> bool:
     )
 
 
-# The model's words
+# Model text
 
 
 def said_by_model(message: object) -> list[str]:
     """
-    Find the pieces of a model's output that are its own text, and neither its thinking nor its tool calls.
+    Return the pieces of text in a model's output, without thinking and tool calls.
 
-    Neighbouring text blocks are one piece, joined without anything between, since a provider may cut one text into
-    several blocks (citations).
-    Any other block between them ends a piece, and so does a message.
-    Of several choices only the first (index 0) is taken: it is the one that a conversation goes on with.
-    What has no known shape, and the message of a user or tool, raises `InvalidArgument`: of a model's words nothing is
-    left out in silence.
+    Adjacent text blocks form one piece and are joined without a separator, because a provider may split one text into
+    several blocks (citations). Any other block between them ends a piece, and so does a message. Of several choices
+    only the first (index 0) is read, because the conversation continues with it.
+
+    Raises:
+        InvalidArgument: The format is unknown, or the message is from a user or tool. Model text is never skipped
+            silently.
+
     """
     said = _in_first(message, "message", _in_list, _in_answer, _in_one_block)
     runs = ("".join(text or "" for text in run) for is_end, run in groupby(said, key=lambda t: t is None) if not is_end)
@@ -144,9 +144,10 @@ def said_by_model(message: object) -> list[str]:
 
 def readable_text(message: object) -> tuple[list[str], list[str]]:
     """
-    Return the same pieces as `said_by_model`, and a description of each item that was skipped because it is unknown.
+    Return the pieces of text in a model's output, and a description of each skipped item.
 
-    A skipped item ends a piece. Descriptions name the place and the type, and contain no text of the message.
+    Unknown items are skipped, and each ends a piece. Descriptions name the place and the type, and contain no text of
+    the message.
     """
     unread: list[str] = []
     token = _unread.set(unread)
@@ -157,7 +158,7 @@ def readable_text(message: object) -> tuple[list[str], list[str]]:
 
 
 def _in_list(value: object) -> _Said | None:
-    """Read the messages, items or blocks of a list; what a framework sent between a model's answers is none of them."""
+    """Read a list of messages, items or blocks, without a framework's requests in between."""
     if not isinstance(value, list | tuple):
         return None
     if any(_word(item, "kind") == "response" for item in value):
@@ -187,17 +188,17 @@ def _in_first(item: object, where: str, *readers: Callable[[object], _Said | Non
 
 
 def describe_item(item: object, where: str) -> str:
-    """Name an item of a message by its place and type, without its content."""
+    """Return the place and type of a message item, without its content."""
     kind = _word(item, "type")
     return f"{where} of type {type(item).__name__ if kind is None else shown(kind)}"
 
 
 def _in_answer(value: object) -> _Said | None:
-    """Read a message, or a whole answer or run that holds messages; None when it is neither."""
+    """Read a message, or a whole response or run; return None for anything else."""
     if isinstance(value, str):
         return None
     kind, role = _word(value, "type"), _word(value, "role")
-    # A block may say of what type it is with one of these words (`function`): where a role is given, the role counts.
+    # A block may have a type that equals a role (`function`), so a given role takes precedence.
     speaker = role if role is not None else kind if kind in _USER_ROLES | _TOOL_ROLES else None
     if role is kind is None and _word(value, "kind") == "request":
         speaker = "user"
@@ -214,7 +215,7 @@ def _in_answer(value: object) -> _Said | None:
 
 
 def _in_holder(value: object) -> _Said | None:
-    """Read a whole answer or run; None when it is neither."""
+    """Read a whole response or run; return None for anything else."""
     new_messages = field(value, "new_messages")
     if callable(new_messages):
         return _in_list(new_messages())
@@ -248,14 +249,18 @@ def _in_content(message: object) -> _Said:
 
 
 def _may_be_empty(message: object) -> bool:
-    """Tell whether a message without content is one as models give it, and no shape that keeps its text elsewhere."""
+    """Return True if a message without content is valid: no unknown field has its text."""
     if isinstance(message, Mapping):
         return message.keys() <= _SAYS_WHO or not message.keys().isdisjoint(_IN_PLACE_OF_CONTENT)
     return any(hasattr(message, name) for name in _IN_PLACE_OF_CONTENT)
 
 
 def _in_part(part: object) -> _Said | None:
-    """Read a part of Pydantic AI's, or of Google's, which has no type: what has a text, and is no thought, is text."""
+    """
+    Read a part of Pydantic AI, or of Google.
+
+    Google's parts have no type: those with a text are text, unless they are thoughts.
+    """
     kind = _word(part, "part_kind")
     if isinstance(part, str) or (kind is None and _word(part, "type") is not None):
         return _in_block(part)
@@ -273,7 +278,7 @@ def _in_part(part: object) -> _Said | None:
 
 
 def _in_block(block: object) -> _Said | None:
-    """Read a text or a content block; None when it is neither."""
+    """Read a text or a content block; return None for anything else."""
     if isinstance(block, str):
         return [block]
     kind = _word(block, "type")
@@ -285,14 +290,14 @@ def _in_block(block: object) -> _Said | None:
 
 
 def _in_one_block(block: object) -> _Said | None:
-    """Read a text or block that stands for a whole message: here a type that is not known is a shape that is not."""
+    """Read a text or block in place of a whole message; return None if its type is unknown."""
     kind = _word(block, "type")
     is_known = kind is None or kind in _TEXT_BLOCKS | _WITHOUT_TEXT or kind.endswith(_ENDS_WITHOUT_TEXT)
     return _in_block(block) if is_known else None
 
 
 def _is_without_text(block: object, kind: str) -> bool:
-    """Tell whether a block has no words of the model's; one of a new type that has none makes no answer unreadable."""
+    """Return True if a block contains no model text. Unknown types are checked by field."""
     is_known = kind in _WITHOUT_TEXT or kind.endswith(_ENDS_WITHOUT_TEXT)
     return is_known or not any(isinstance(field(block, name), str | list | tuple) for name in _MAY_HOLD_TEXT)
 
@@ -309,7 +314,7 @@ def _in_choices(choices: Sequence[Any]) -> _Said:
 
 def _in_candidates(candidates: Sequence[Any]) -> _Said | None:
     candidate = _first_choice(candidates)
-    # A candidate that was blocked has no content.
+    # A blocked candidate has no content.
     content = None if candidate is None else field(candidate, "content")
     return [] if content is None else _in_answer(content)
 
@@ -323,7 +328,7 @@ _HOLDERS: Final[Mapping[str, Callable[[Sequence[Any]], _Said | None]]] = {
 
 
 def _first_choice(choices: Sequence[Any]) -> object:
-    # Some providers give no index where there is one choice.
+    # Some providers omit the index of a single choice.
     return next((choice for choice in choices if field(choice, "index") in (0, None)), None)
 
 
@@ -335,12 +340,12 @@ def _unknown(value: object, where: str) -> InvalidArgument:
     )
 
 
-# The model's words, chunk by chunk
+# Model text in streams
 
 
 @attrs.frozen
 class Delta:
-    """What one chunk of a stream adds; *starts_piece* tells that its text does not go on with the text before it."""
+    """Text that one chunk of a stream adds. *starts_piece* is True if it begins a new piece."""
 
     text: str
     starts_piece: bool = attrs.field(default=False, kw_only=True)
@@ -348,18 +353,24 @@ class Delta:
 
 class DeltaReader:
     """
-    Reads the chunks of one stream, so that fed one after the other they give the pieces of the final message.
+    Reads the chunks of one stream so that they yield the same pieces as the final message.
 
-    The helper streams of some SDKs yield the same text twice: as it came from the provider, and right after it as
-    an event of their own, which tells the text so far in `snapshot`.
-    The second is left out when the first was there, and taken when a host passes on only the helper's events.
+    The helper streams of some SDKs yield the same text twice: as the raw provider event, and then as an event of their
+    own with the text so far in `snapshot`. The second is skipped if the first was read, and used if a host passes only
+    the helper's events.
     """
 
     def __init__(self) -> None:
         self._came_raw = False
 
     def read(self, chunk: object) -> Delta | None:
-        """Tell what *chunk* adds, None when it is nothing; raise `InvalidArgument` when it is no piece of a stream."""
+        """
+        Return the text that *chunk* adds, or None.
+
+        Raises:
+            InvalidArgument: *chunk* is not a piece of a stream.
+
+        """
         echoed = _echo_of(chunk)
         if echoed is not None:
             return Delta(echoed) if echoed and not self._came_raw else None
@@ -370,7 +381,7 @@ class DeltaReader:
 
 
 def _echo_of(chunk: object) -> str | None:
-    """Find the text in a helper's event that repeats what the raw event before it brought; None in all others."""
+    """Return the text of a helper event that repeats a raw event, or None for other events."""
     if isinstance(chunk, str) or field(chunk, "snapshot") is None:
         return None
     kind = _word(chunk, "type")
@@ -380,13 +391,16 @@ def _echo_of(chunk: object) -> str | None:
 
 def delta_of(chunk: object) -> Delta | None:
     """
-    Find what one chunk of a stream adds to the model's text.
+    Return the model text that one chunk of a stream adds, or None.
 
-    Taken are texts, text deltas, text that a block starts with, and whole text blocks; what repeats text is left out:
-    events of the kinds *done* and *stop*, and those with a `snapshot` (see `DeltaReader`).
-    A block that is no text, and the beginning of a message, start a new piece.
-    Tool calls in chunks with `choices` do not: their final message has one text, whatever came between.
-    Events of a type that is not known add nothing; what is no chunk raises `InvalidArgument`.
+    Read are texts, text deltas, initial texts of blocks, and whole text blocks. Repeated text is skipped: events of the
+    kinds *done* and *stop*, and those with a `snapshot` (see `DeltaReader`). A block other than text, and the start of
+    a message, begin a new piece. Tool calls in chunks with `choices` do not: their final message has a single text.
+    Events of an unknown type add nothing.
+
+    Raises:
+        InvalidArgument: *chunk* is not a piece of a stream.
+
     """
     if chunk is None or isinstance(chunk, str):
         return Delta(chunk) if chunk else None
@@ -404,7 +418,7 @@ def delta_of(chunk: object) -> Delta | None:
 def _delta_of_event(event: object, kind: str) -> Delta | None:
     if kind == "chunk":
         return _delta_of_choices(field(event, "chunk"))
-    if kind == "raw_response_event":  # The Agents SDK's; its other events repeat what these bring.
+    if kind == "raw_response_event":  # Event of the Agents SDK; its other events repeat the text of these.
         return delta_of(field(event, "data"))
     if _begins_other(event, kind):
         return Delta("", starts_piece=True)
@@ -417,7 +431,7 @@ def _delta_of_event(event: object, kind: str) -> Delta | None:
 
 
 def _delta_of_part(event: object, kind: str) -> Delta | None:
-    """Read an event of Pydantic AI's: a part begins, or goes on."""
+    """Read an event of Pydantic AI: the start of a part, or its continuation."""
     if kind == "part_start":
         part = field(event, "part")
         is_text = _word(part, "part_kind") == "text"
@@ -433,7 +447,7 @@ def _delta_of_langchain(chunk: object) -> Delta | None:
         return Delta(content) if content else None
     if not isinstance(content, list | tuple):
         raise _no_chunk(chunk, "AIMessageChunk")
-    # The last chunk of a text may bring annotations only.
+    # The last chunk of a text may contain only annotations.
     said = [block if isinstance(block, str) else _delta_of_block(block) for block in content]
     text, starts_piece = "".join(text or "" for text in said), bool(said) and said[0] is None
     return Delta(text, starts_piece=starts_piece) if text or starts_piece else None
@@ -446,13 +460,13 @@ def _delta_of_block(block: object) -> str | None:
 
 
 def _begins_other(event: object, kind: str) -> bool:
-    """Tell whether a message begins, or a block that is no text."""
+    """Return True if a message starts, or a block that is not text."""
     if kind == "content_block_start":
         return _word(field(event, "content_block"), "type") not in _TEXT_BLOCKS
     if kind == "response.content_part.added":
         return _word(field(event, "part"), "type") not in _TEXT_BLOCKS
     other = kind in _OTHER_BLOCKS or kind.endswith("_tool_result")
-    # The events of helper streams bear the names of blocks, and come while the block is under way.
+    # Events of helper streams have the names of blocks, but occur in the middle of a block.
     return kind in _BEGINNINGS or (other and field(event, "snapshot") is None)
 
 
@@ -465,12 +479,12 @@ def _delta_of_choices(chunk: object) -> Delta | None:
     are_choices = isinstance(choices, list | tuple)
     choice = _first_choice(choices) if are_choices else None
     if are_choices and choice is None:
-        # The last chunk may tell the usage only, and others may belong to further choices.
+        # The last chunk may contain only the usage; other chunks may belong to further choices.
         return None
     delta = field(choice, "delta")
     if delta is None:
         if choice is not None and field(choice, "message") is None:
-            # Some servers send chunks that have only a finish reason or the results of content filters.
+            # Some servers send chunks with only a finish reason or content filter results.
             return None
         raise _no_chunk(chunk, type(chunk).__name__)
     content = field(delta, "content")
@@ -478,7 +492,11 @@ def _delta_of_choices(chunk: object) -> Delta | None:
 
 
 def may_be_chunk(value: object) -> bool:
-    """Return False for a whole message and for a value that no stream yields: passing one is a bug of the host."""
+    """
+    Return False for a whole message or another value that no stream yields.
+
+    Passing one is an error of the host, which must not be skipped silently.
+    """
     if isinstance(value, int | float | bytes | bytearray | list | tuple | set | frozenset):
         return False
     kind, choices = _word(value, "type"), field(value, "choices")
@@ -494,15 +512,16 @@ def _no_chunk(value: object, kind: str) -> InvalidArgument:
     )
 
 
-# The user's words
+# User text
 
 
 def said_by_user(message: object) -> str:
     """
-    Find the text of the user's last message: "" where there is none, and for shapes that are not known.
+    Return the text of the user's last message, or "".
 
-    Messages of the user without any text (results of tools) are passed over: while an agent works at a request, what it
-    was asked stays what counts. What `Session.recall` put beside it is none of the user's words.
+    The text is empty if there is no such message or the format is unknown. User messages without any text (tool
+    results) are skipped, because the earlier request still applies while an agent works on it. Text that
+    `Session.recall` added is removed.
     """
     if isinstance(message, list | tuple):
         spoken = [None if isinstance(item, str) else _is_user(item) for item in message]
@@ -523,7 +542,7 @@ def said_by_user(message: object) -> str:
 
 
 def _is_user(value: object) -> bool | None:
-    """Tell whether this is a message of the user; None when it is no message."""
+    """Return True for a message of the user, False for other messages, else None."""
     kind = _word(value, "type") or ""
     speaker = _word(value, "role") or kind
     if speaker in _USER_ROLES:
@@ -531,9 +550,9 @@ def _is_user(value: object) -> bool | None:
     if speaker in _NOT_USERS or speaker.endswith(("_tool_result", "_call", "_call_output")):
         return False
     if isinstance(field(value, "parts"), list | tuple):
-        # What a framework sent to a model (a request) may hold the user's prompt; what came back never does.
+        # A framework's request to a model may contain the user's prompt; a response never does.
         return _word(value, "kind") != "response"
-    # A bare `content` is taken for the user's, as a bare text is.
+    # A message with only `content` counts as the user's, as plain text does.
     return True if isinstance(field(value, "content"), str | list | tuple) and not kind else None
 
 
@@ -549,7 +568,7 @@ def _user_texts(content: object) -> str:
 
 
 def _user_text_in(block: object) -> str:
-    """Read a text or a content block; "" where it is no text of the user."""
+    """Return the text of a text or content block, or "" if it is not text of the user."""
     if isinstance(block, str):
         return without_recalled(block)
     kind = _word(block, "type") or _word(block, "part_kind")

@@ -1,4 +1,4 @@
-"""Who said what in a conversation, in the shapes of any provider: users, models, and what tools gave back."""
+"""Transcript of a conversation in the format of any provider: user, model and tool texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOOLS: Final = frozenset({"tool", "function", "ToolMessage", "FunctionMessage",
 _ENDS_OF_TOOLS: Final = ("_call_output", "tool_result", "tool-return", "retry-prompt")
 _USERS: Final = frozenset({"user", "human"})
 _ROLES: Final = _INSTRUCTIONS | _TOOLS | _USERS | {"assistant", "model", "ai"}
-# Where a whole run keeps its messages, as data and as methods.
+# Fields and methods of a run that contain its messages.
 _HOLDERS: Final = ("messages", "input", "contents")
 _TOLD_BY: Final = ("all_messages", "to_input_list")
 _ID: Final = re.compile(r"[\w.-]{1,100}")
@@ -27,7 +27,7 @@ _ID: Final = re.compile(r"[\w.-]{1,100}")
 
 @attrs.frozen
 class Spoken:
-    """What somebody said in one message; *id* is the provider's for that message, where it has one."""
+    """The text that one speaker contributed to a message. *id* is the provider's message id."""
 
     speaker: Literal["user", "model", "tool"]
     text: str = attrs.field(repr=False)
@@ -35,7 +35,11 @@ class Spoken:
 
 
 def spoken_in(messages: object) -> list[Spoken]:
-    """Return what was said in a conversation, in order, without instructions, tool calls, thinking and recalls."""
+    """
+    Return the texts of a conversation in order.
+
+    Instructions, tool calls, thinking and recalled memories are left out.
+    """
     told: list[Spoken] = []
     for number, message in enumerate(_held(messages)):
         found = list(_in_message(message, f"messages[{number}]"))
@@ -44,7 +48,7 @@ def spoken_in(messages: object) -> list[Spoken]:
         for speaker in ("user", "model", "tool"):
             texts = [without_recalled(text).strip() for who, text in found if who == speaker]
             if text := "\n".join(filter(None, texts)):
-                # What cannot be written down as UTF-8 cannot be kept.
+                # Lone surrogates cannot be encoded as UTF-8, so they could not be stored.
                 told.append(Spoken(speaker, text.encode(errors="replace").decode(), known))
     return told
 
@@ -66,7 +70,7 @@ def _held(messages: object) -> Sequence[object]:
 
 
 def _in_message(message: object, where: str) -> Iterator[tuple[str, str]]:
-    """Yield the texts of one message, each with who said it."""
+    """Yield the texts of one message, each with its speaker."""
     if isinstance(message, str):
         yield "user", message
         return
@@ -107,7 +111,7 @@ def _is_tool_block(block: object) -> bool:
 
 
 def _tool_text(value: object) -> str:
-    """Return what a tool gave, as text: what is data is written as JSON."""
+    """Return a tool's output as text; other data is serialized as JSON."""
     value = field(value, "function_response") or value
     for name in ("output", "content", "response"):
         given = field(value, name)

@@ -1,1 +1,1 @@
-"""The ref store: handles, text, editing, truncation and export."""
+"""Ref store: handles, entries, pages, search, editing, rendering and file export."""

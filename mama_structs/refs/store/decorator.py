@@ -1,4 +1,4 @@
-"""The decorator that keeps a tool's large results out of the model's sight, and within its reach."""
+"""The decorator `with_descriptors`, which shortens large tool results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Wrapped = Callable[P, Coroutine[Any, Any, R | str]]
 
 
 class _Describing(Protocol):
-    """`with_descriptors` with its arguments given."""
+    """Type of `with_descriptors` after its arguments were given."""
 
     @overload
     def __call__(self, tool: Callable[P, Awaitable[R]], /) -> Wrapped[P, R]: ...
@@ -35,7 +35,7 @@ class _Describing(Protocol):
     def __call__(self, tool: Callable[P, R], /) -> Wrapped[P, R]: ...
 
 
-# An awaitable is a result, too: the first of the two counts.
+# An awaitable also matches the second overload, so the first must precede it.
 @overload
 def with_descriptors(tool: Callable[P, Awaitable[R]], /) -> Wrapped[P, R]: ...
 @overload
@@ -46,20 +46,19 @@ def with_descriptors(*, store: RefStore | None = None) -> _Describing: ...
 
 def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefStore | None = None) -> Any:
     """
-    Shorten a tool's result if it is long, and keep the whole under a handle; see `RefStore.wrap`.
+    Shorten a tool's result if it is long, and store the complete result under a handle.
 
-    Works bare and with arguments, on functions, methods and callable objects; a plain one runs in a thread and is
-    awaited.
-    On one function it stands above `with_references`.
-    Through `Session.call` no tool needs it.
+    See `RefStore.wrap`. Works with and without arguments, on functions, methods and callable objects. A synchronous
+    tool runs in a thread, and its wrapper must be awaited. In combination with `with_references`, apply this decorator
+    last (above it). Tools that are called through `Session.call` do not need it.
 
     Args:
         tool: The tool.
-        store: What keeps the results; by default that of the session entered in this context, else of the only open
-            session of the process.
+        store: The store for the results. Default: the store of the session entered in this context, else of the only
+            open session of the process.
 
     Raises:
-        InvalidArgument: The tool is a generator or no function, or *store* is no `RefStore`.
+        InvalidArgument: The tool is a generator or not callable, or *store* is not a `RefStore`.
 
     """
     if store is not None and not isinstance(store, RefStore):
@@ -71,12 +70,12 @@ def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefSto
 def within_budget(
     store: RefStore, result: Any, *, what: str, budget: Budget | None = None, keeps: bool = True, **options: Any
 ) -> Any:
-    """Shorten a tool's result, or return it whole where that fails: a tool's work is never lost for our sake."""
+    """Shorten a tool's result, or return it unchanged if that fails, so that it is never lost."""
     for keeping in (True, False) if keeps else (False,):
         try:
             return store.within(result, store.budget if budget is None else budget, keeps=keeping, **options)
         except Exception as error:  # noqa: BLE001 - see below
-            # Objects of any kind come back from tools, and measuring one may run its own code; or the disk is gone.
+            # Measuring objects of any type may run their code, and the disk may be unavailable.
             how = " with handles" if keeping else ""
             _log.error("the result of %s could not be shortened%s: %s", what, how, raised(error))
     return result
@@ -84,9 +83,9 @@ def within_budget(
 
 async def shorten(store: RefStore, result: Any, work: Callable[[RefStore, bool], T]) -> T:
     """
-    Return what *work* makes of a tool's result and a store; in a thread if the result is large.
+    Call *work* with the store and True, in a thread if the tool's result is large.
 
-    Where nothing can be stored, it is called again with False, and stores nothing.
+    If nothing can be stored, *work* is called again with False, and must not store anything.
     """
     load = measure(result)
     try:
@@ -109,10 +108,10 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
             return result
         return await shorten(keeper, result, lambda refs, keeps: within_budget(refs, result, what=name, keeps=keeps))
 
-    # What comes back may say what was shortened: no schema can be made of the tool's own return type.
+    # The wrapper may return truncation entries, so the tool's return type must not become its schema.
     disguise(wrapper, tool, inspect.signature(called_by(tool)).replace(return_annotation=Any))
     wrapper.__annotations__["return"] = Any
-    wrapper.answers_with_descriptors = True  # type: ignore[attr-defined]  # `with_references` looks for it
+    wrapper.answers_with_descriptors = True  # type: ignore[attr-defined]  # checked by `with_references`
     wrapper.records_start = wrapper  # type: ignore[attr-defined]
     return wrapper
 

@@ -1,7 +1,7 @@
 """
-Drafts of a ref store: its changes are made on a copy, in a thread, and then recorded and applied in one step.
+Drafts of a ref store: changes made on a copy in a thread, then recorded and applied.
 
-`RefStore.change` runs them, one after the other.
+`RefStore.change` runs drafts one at a time.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ PreparedT = TypeVar("PreparedT")
 
 
 class Log(Protocol[PreparedT]):
-    """The durable log of a store's changes, written behind."""
+    """The durable, asynchronously written log of a store's changes."""
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
         """Record an entry with its text, or a deletion."""
 
     def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedT:
-        """Encode changes that follow the last recorded one; may run in any thread."""
+        """Serialize changes that follow the last recorded one. May run in any thread."""
 
     def follows(self, prepared: PreparedT) -> bool:
         """Return True if nothing was recorded since *prepared* was made."""
 
     def put_prepared(self, prepared: PreparedT) -> None:
-        """Record prepared changes, all or none."""
+        """Record prepared changes atomically."""
 
 
 class DraftLog:
@@ -38,7 +38,7 @@ class DraftLog:
         self.changes: list[tuple[str, Entry | DeletedEntry]] = []
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
-        """Remember a change."""
+        """Append a change."""
         self.changes.append((handle, slot))
 
 
@@ -49,7 +49,11 @@ class WriterLock:
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     def of_loop(self) -> asyncio.Lock:
-        """Return the lock of the running loop; a store without a session may be used in several, one after another."""
+        """
+        Return the lock of the running loop.
+
+        A store without a session may be used in several loops, one after another.
+        """
         loop = asyncio.get_running_loop()
         if self._lock is None or self._lock[0] is not loop:
             self._lock = loop, asyncio.Lock()

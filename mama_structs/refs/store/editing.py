@@ -1,4 +1,4 @@
-"""How a ref becomes another one: by what is appended, by an edit, or by being written again."""
+"""New versions of refs: appending, editing, rewriting, and diffs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mama_structs.refs.markup.fences import enclosed
 from mama_structs.refs.store.entries import Entry, Ref
 from mama_structs.refs.store.text import Content
 
-# What line mode writes before each line that it shows.
+# The line number prefix that line mode adds to each line.
 _NUMBERED: Final = re.compile(r"[ \t]*[0-9]+\t")
 _SHOWN: Final = 5
 _SHOWN_CHARS: Final = 120
@@ -26,7 +26,7 @@ _SAID_NO: Final = frozenset({"false", "no", "0"})
 
 @attrs.frozen
 class Revision:
-    """The next version of a ref: its text, the attributes of its tag, whether the tag closed, and its provenance."""
+    """The next version of a ref: text, attributes, completeness and provenance."""
 
     text: str
     attributes: Mapping[str, str]
@@ -43,7 +43,11 @@ class Revision:
         author: Provenance,
         complete: bool = True,
     ) -> Revision:
-        """Return a revision of *ref* with exactly this body, in the language of *ref*, changed by *author*."""
+        """
+        Return a revision of *ref* with exactly this body.
+
+        The language of *ref* is kept. *author* is the provenance of the change.
+        """
         said = {**attributes}
         if ref.language is not None and not {"lang", "language"} & said.keys():
             said["lang"] = ref.language
@@ -54,15 +58,16 @@ class Revision:
 
 
 def asks_to_append(attributes: Mapping[str, str]) -> bool:
-    """Tell whether a tag asks to go on with an earlier ref."""
+    """Return True if the attributes of a tag request appending to an earlier ref."""
     return attributes.get("append", "no").lower() not in _SAID_NO
 
 
 def appended(ref: Ref, more: Revision) -> Revision:
     """
-    Return a ref with *more* appended: on a new line, or without a line break if the ref is incomplete.
+    Return a ref with *more* appended.
 
-    A continuation inside an open code fence may close that fence, or repeat it.
+    It is appended on a new line, or without a line break if the ref is incomplete. A continuation inside an open code
+    fence may close that fence, or repeat it.
     """
     said = {**ref.attributes, **more.attributes}
     own = enclosed(more.text)
@@ -78,12 +83,16 @@ def appended(ref: Ref, more: Revision) -> Revision:
 
 
 def is_same(ref: Ref, other: Ref) -> bool:
-    """Return True if *other*, as the next version, would add nothing to *ref*, whoever writes it."""
+    """
+    Return True if *other*, as the next version, would add nothing to *ref*.
+
+    The authors are not compared.
+    """
     if ref.body != other.body or ref.complete != other.complete:
         return False
     known = {"lang": ref.language, "language": ref.language, **ref.attributes}
     said = {**other.attributes, **({"lang": other.language} if other.language else {})}
-    # Whether a fence was kept is in the body.
+    # The attribute "fence" is reflected in the body, which was compared already.
     return all(known.get(name) == value for name, value in said.items() if name != "fence")
 
 
@@ -91,7 +100,13 @@ def is_same(ref: Ref, other: Ref) -> bool:
 
 
 def edited(entry: Ref, old: str, new: str, *, author: Provenance) -> Revision:
-    """Return a ref in which *new* by *author* replaces the only *old*, or raise `InvalidParameter`."""
+    """
+    Return a ref in which *new* replaces the only occurrence of *old*.
+
+    Raises:
+        InvalidParameter: *old* does not occur exactly once, or an argument is not text.
+
+    """
     handle, body = entry.versioned, entry.body.text
     for name, value in (("old", old), ("new", new)):
         if not isinstance(value, str):
@@ -104,7 +119,7 @@ def edited(entry: Ref, old: str, new: str, *, author: Provenance) -> Revision:
             hint="to add to the end write <ref id=... append>; to write all of it anew use put_ref",
         )
     if "\r\n" in body and "\r" not in old and old not in body:
-        # Nobody sees, or writes, the carriage returns of a content.
+        # Carriage returns are invisible, so models omit them in *old* and *new*.
         old, new = (re.sub(r"\r?\n", "\r\n", text) for text in (old, new))
     places = list(islice(_places(body, old), _SHOWN + 1))
     if len(places) == 1:
@@ -114,7 +129,7 @@ def edited(entry: Ref, old: str, new: str, *, author: Provenance) -> Revision:
 
 
 def _places(text: str, wanted: str) -> Iterator[int]:
-    """Go through the offsets at which a text stands in another, those that overlap included."""
+    """Yield all offsets of a text in another, including overlapping ones."""
     at = text.find(wanted)
     while at >= 0:
         yield at
@@ -145,7 +160,7 @@ def _none(handle: str, body: Content, old: str) -> InvalidParameter:
     known: dict[str, int] = {}
     for number, line in enumerate(body.text.split("\n"), 1):
         known.setdefault(line.strip()[:_SHOWN_CHARS], number)
-    # Comparing takes long: of a long text only the beginning is compared with what is nowhere as it stands.
+    # Fuzzy comparison is slow, so it is limited to the first lines of a long text.
     beginning = list(islice(known, _COMPARED))
     close = [wanted] if wanted in known else difflib.get_close_matches(wanted, beginning, n=_SHOWN, cutoff=0.5)
     return InvalidParameter(
@@ -158,7 +173,7 @@ def _none(handle: str, body: Content, old: str) -> InvalidParameter:
 
 
 def _lines(body: Content, numbers: Iterable[int]) -> tuple[str, ...]:
-    """Show lines of a content, by their numbers."""
+    """Return lines of a content, by number, as messages with truncated text."""
     lines = body.text.split("\n")
     shown = {number: lines[number - 1].rstrip("\r") for number in numbers}
     cut = {number: line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…" for number, line in shown.items()}
@@ -166,6 +181,6 @@ def _lines(body: Content, numbers: Iterable[int]) -> tuple[str, ...]:
 
 
 def difference(before: Entry, after: Entry) -> str:
-    """Return what changed from one body to another as a unified diff, "" where nothing did."""
+    """Return a unified diff between two bodies, or "" if they are equal."""
     old, new = (entry.body.text.split("\n") for entry in (before, after))
     return "\n".join(difflib.unified_diff(old, new, before.versioned, after.versioned, lineterm=""))

@@ -1,4 +1,4 @@
-"""What a conversation holds: refs and descriptors, their handles, what was deleted or damaged, and how much room."""
+"""Entries of a conversation (refs and descriptors), their handles, and quotas."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _NEAREST: Final = 3
 _COMPARED: Final = 2_000
 _REMEMBERED: Final = 64
 TOOL_RESULT: Final = "tool_result"
-"""How the source of what a host's tools gave begins."""
+"""Prefix of the source of results of a host's tools."""
 EXTRACT: Final = "extract of "
-"""How the source of a part of another text begins; that one's handle follows."""
+"""Prefix of the source of an excerpt of another text; the handle of that text follows."""
 
 
 @attrs.frozen
 class FdHandle:
-    """A large input or result: ``fd:<number>``, from 1."""
+    """Handle of a large input or result: ``fd:<number>``, from 1."""
 
     number: int
 
@@ -46,7 +46,11 @@ class FdHandle:
 
 @attrs.frozen
 class RefHandle:
-    """A marked part of a model's answer: ``ref:<id>`` for its newest version, or ``ref:<id>@<version>``, from 1."""
+    """
+    Handle of a marked part of a model's answer.
+
+    ``ref:<id>`` is its newest version, ``ref:<id>@<version>`` a fixed one, from 1.
+    """
 
     id: str
     version: int | None = None
@@ -59,7 +63,7 @@ Handle = FdHandle | RefHandle
 
 
 def parse_handle(text: object) -> Handle:
-    """Read a handle, or raise `InvalidHandle`."""
+    """Parse a handle, or raise `InvalidHandle`."""
     if isinstance(text, FdHandle | RefHandle):
         return text
     if not isinstance(text, str):
@@ -96,32 +100,32 @@ class _StoredText(Showing):
 
     @property
     def text(self) -> str:
-        """The text as it came."""
+        """The original text."""
         return self.content.text
 
     @property
     def body(self) -> Content:
-        """What is read, counted, searched, edited, passed on and written."""
+        """The content that is read, counted, searched, edited, passed to tools and exported."""
         return self.content
 
     @property
     def chars(self) -> int:
-        """Characters of the body."""
+        """The number of characters of the body."""
         return self.body.chars
 
     @property
     def lines(self) -> int:
-        """Lines of the body."""
+        """The number of lines of the body."""
         return self.body.lines
 
     @property
     def pages(self) -> int:
-        """Pages of the body."""
+        """The number of pages of the body."""
         return len(self.body.pages(self.page_size))
 
     @property
     def size(self) -> int:
-        """Bytes of the content."""
+        """The size of the content in bytes."""
         return self.content.size
 
     @property
@@ -135,14 +139,14 @@ class Ref(_StoredText):
     A part of a model's answer that the model marked.
 
     Args:
-        id: As the model chose it.
-        version: From 1; a repeated id makes the next.
+        id: The id chosen by the model.
+        version: From 1; reusing an id creates the next version.
         category: ``code``, ``data`` or ``text``, from the attributes or else from the content.
-        attributes: What else the tag said, by lower-case name.
-        complete: False when the answer ended before the tag was closed.
+        attributes: The other attributes of the tag, by lower-case name.
+        complete: False if the answer ended before the tag was closed.
         created_at: When it was stored (UTC).
-        page_size: Characters of its pages.
-        content: The marked text as it came; `body` is what everything that reads, counts or writes goes by.
+        page_size: Characters per page.
+        content: The original marked text. Reading, counting and writing use `body` instead.
         origin: The least trusted author of the text, as for `Memory`; ``"outside"`` if an earlier version stored it.
         trust: The least trusted origin of the text and of the texts that it is based on.
 
@@ -160,44 +164,44 @@ class Ref(_StoredText):
     @property
     def body(self) -> Content:
         """
-        The content without a code fence around all of it.
+        The content without a code fence that encloses all of it.
 
-        The fence stays where the tag said ``fence="keep"``, or where it says that it holds Markdown.
+        The fence is kept if the tag has ``fence="keep"``, or if the language of the fence is Markdown.
         """
         return self.content if self.attributes.get("fence", "").lower() == "keep" else self.content.body
 
     @property
     def language(self) -> str | None:
-        """The language that the tag (``lang`` or ``language``), or else the fence around the content, names."""
+        """The language in the tag (``lang`` or ``language``), or else in the enclosing fence."""
         said = self.attributes.get("lang") or self.attributes.get("language")
         return said or (None if self.body is self.content else self.content.language)
 
     @property
     def handle(self) -> str:
-        """``ref:<id>``: this ref, until its id is used again."""
+        """``ref:<id>``: the newest version of this id."""
         return str(RefHandle(self.id))
 
     @property
     def versioned(self) -> str:
-        """``ref:<id>@<version>``: always this text."""
+        """``ref:<id>@<version>``: always this version."""
         return str(RefHandle(self.id, self.version))
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Descriptor(_StoredText):
     """
-    A long text, or bytes such as an image, that the session keeps under a number.
+    A long text, or binary content such as an image, that the session stores under a number.
 
-    `text` and `body` of bytes raise `InvalidParameter`; they have no characters, lines and pages.
+    For binary content, `text` and `body` raise `InvalidParameter`, and there are no characters, lines or pages.
 
     Args:
-        number: From 1 in each conversation, never used again.
-        source: Where it came from, such as ``tool_result`` or ``user_input``.
+        number: From 1 in each conversation, never reused.
+        source: The source of the content, such as ``tool_result`` or ``user_input``.
         category: ``code``, ``data`` or ``text``, from the content.
         created_at: When it was stored (UTC).
-        page_size: Characters of its pages.
-        content: The text, or the bytes.
-        mime_type: ``text/plain``, or what the bytes are.
+        page_size: Characters per page.
+        content: The text or bytes.
+        mime_type: ``text/plain``, or the type of the binary content.
         origin: As for `Ref`.
         trust: As for `Ref`.
 
@@ -213,17 +217,17 @@ class Descriptor(_StoredText):
 
     @property
     def is_text(self) -> bool:
-        """Whether it can be read."""
+        """True for text, False for binary content."""
         return self.content.is_text
 
     @property
     def data(self) -> bytes:
-        """Its bytes, of a text in UTF-8."""
+        """The content as bytes; text is encoded as UTF-8."""
         return self.content.data
 
     @property
     def body(self) -> Content:
-        """The text."""
+        """The text. Raises `InvalidParameter` for binary content."""
         if self.is_text:
             return self.content
         raise InvalidParameter(
@@ -235,22 +239,22 @@ class Descriptor(_StoredText):
 
     @property
     def text(self) -> str:
-        """The text."""
+        """The text. Raises `InvalidParameter` for binary content."""
         return self.body.text
 
     @property
     def chars(self) -> int:
-        """Characters of the text."""
+        """The number of characters of the text."""
         return self.content.chars
 
     @property
     def lines(self) -> int:
-        """Lines of the text."""
+        """The number of lines of the text."""
         return self.content.lines
 
     @property
     def pages(self) -> int:
-        """Pages of the text."""
+        """The number of pages of the text; 0 for binary content."""
         return super().pages if self.is_text else 0
 
     @property
@@ -264,19 +268,19 @@ class Descriptor(_StoredText):
 
     @property
     def versioned(self) -> str:
-        """The handle: a descriptor never changes."""
+        """The handle; a descriptor has no versions."""
         return self.handle
 
 
 @attrs.frozen
 class Erasure:
     """
-    Which texts are to leave no trace.
+    Selection of the texts to erase without a trace.
 
     Args:
-        digests: The hashes (SHA-256) of some of them.
-        is_read: Tells by its source whether a descriptor was read from what goes.
-        names: Tells whether what a tool gave names what goes.
+        digests: SHA-256 hashes of texts to erase.
+        is_read: Returns True for the source of a descriptor that was read from an erased text.
+        names: Returns True for a tool result that names an erased item.
 
     """
 
@@ -285,7 +289,7 @@ class Erasure:
     names: Callable[[str], bool]
 
     def takes(self, one: Entry) -> bool:
-        """Tell whether an entry is to go."""
+        """Return True if an entry must be erased."""
         if not one.content.is_text:
             return False
         if isinstance(one, Ref):
@@ -296,14 +300,14 @@ class Erasure:
 
 @attrs.frozen
 class DeletedEntry:
-    """What is left of something that was deleted at a time (UTC)."""
+    """Tombstone of an entry that was deleted at a time (UTC)."""
 
     at: datetime
 
 
 @attrs.frozen
 class DamagedEntry:
-    """What is left of something that the disk did not give back, and why."""
+    """Placeholder for an entry that could not be read from disk, with the reason."""
 
     reason: str
 
@@ -313,15 +317,20 @@ Slot = Entry | DeletedEntry | DamagedEntry
 
 
 class ForkableMap(ChainMap[K, V]):
-    """A mapping of frozen layers that forks share, and one of its own for later writes; nothing is ever removed."""
+    """
+    A mapping of frozen layers, which forks share, and one private layer for later writes.
+
+    Items are never removed.
+    """
 
     def fork(self) -> Self:
-        """Return a mapping that holds the same, and that later writes do not cross into or out of."""
-        # Each layer is more than twice the one above it: *n* entries are found in O(log n) layers, and copied as often.
+        """Return an independent mapping with the same items."""
+        # Each layer is more than twice as large as the one above it, so a lookup visits O(log n) layers, and each item
+        # is copied O(log n) times.
         top, *below = self.maps
         if top:
             while below and len(below[0]) <= 2 * len(top):
-                # Into a new dict: other forks still read the old ones.
+                # Merge into a new dict, because other forks still read the old ones.
                 top = {**below.pop(0), **top}
             self.maps[:] = [{}, top, *below]
         return type(self)({}, *self.maps[1:])
@@ -329,7 +338,11 @@ class ForkableMap(ChainMap[K, V]):
 
 @attrs.frozen
 class Usage:
-    """How many handles (each version of a ref for itself) and bytes (each text once) a conversation holds, and may."""
+    """
+    Handles and bytes that a conversation uses, and its limits.
+
+    Each version of a ref counts as a handle; each distinct text counts once.
+    """
 
     handles: int
     max_handles: int
@@ -339,21 +352,22 @@ class Usage:
 
 @attrs.define(eq=False)
 class Entries:
-    """The entries of one conversation; forks share what was there before."""
+    """The entries of one conversation; forks share the entries that existed before."""
 
     _settings: DescriptorSettings
-    # By ``fd:1`` and ``ref:x@1``; the newest version of each id, deleted ones counted; by hash: texts, held how often.
+    # Slots by full handle (``fd:1``, ``ref:x@1``); the highest version of each id, including deleted ones; contents by
+    # hash, with the number of entries that contain them.
     _slots: ForkableMap[str, Slot] = attrs.field(factory=ForkableMap, kw_only=True)
     _newest: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
     _held: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)
-    # Why refs that a model marked were not stored, by id.
+    # Reasons why marked refs were not stored, by id.
     _missed: dict[str, str] = attrs.field(factory=dict, kw_only=True)
     _last_fd: int = attrs.field(default=0, kw_only=True)
     _handles: int = attrs.field(default=0, kw_only=True)
     _bytes: int = attrs.field(default=0, kw_only=True)
 
     def fork(self) -> Self:
-        """Return one that holds the same; later changes do not cross."""
+        """Return an independent copy."""
         return attrs.evolve(
             self,
             slots=self._slots.fork(),
@@ -364,7 +378,7 @@ class Entries:
 
     @property
     def usage(self) -> Usage:
-        """How much the store holds, and its limits."""
+        """The used handles and bytes, and their limits."""
         return Usage(self._handles, self._settings.max_handles, self._bytes, self._settings.max_bytes)
 
     @property
@@ -373,16 +387,16 @@ class Entries:
         return self._last_fd + 1
 
     def next_version(self, ref_id: str) -> int:
-        """Return the version that the next ref of this id will be."""
+        """Return the version of the next ref with this id."""
         return (self._newest.get(ref_id) or 0) + 1
 
     def shared(self, content: Content) -> Content:
-        """Return the equal content that is held already, or the one given."""
+        """Return the equal content if one is stored, else the given one, to save memory."""
         held, entries = self._held.get(content.hash) or (content, 0)
         return held if entries and held == content else content
 
     def check_room(self, *contents: Content) -> None:
-        """Raise `QuotaExceeded` unless there is room for all of them, each as an entry."""
+        """Raise `QuotaExceeded` if the contents, each as an entry, would exceed a limit."""
         new = {one.hash: one.size for one in contents if not (self._held.get(one.hash) or (one, 0))[1]}
         usage = self.usage
         for unit, used, limit, wanted in (
@@ -400,7 +414,11 @@ class Entries:
                 )
 
     def put(self, handle: str, slot: Slot) -> None:
-        """Hold an entry, or what is left of one, under a full handle (``fd:1``, ``ref:x@1``), and use up its number."""
+        """
+        Store an entry, tombstone or damage under a full handle (``fd:1``, ``ref:x@1``).
+
+        Its number is never reused.
+        """
         for one, more in ((self._slots.get(handle), -1), (slot, 1)):
             if isinstance(one, Ref | Descriptor):
                 self._count(one.content, more)
@@ -413,14 +431,14 @@ class Entries:
             self._newest[ref_id] = max(self._newest.get(ref_id) or 0, int(version))
 
     def miss(self, ref_id: str, why: str) -> None:
-        """Remember why a ref that was marked is not there, to say so when it is asked for."""
+        """Store the reason why a marked ref is missing, for the error of a later lookup."""
         self._missed.pop(ref_id, None)
         self._missed[ref_id] = why
         if len(self._missed) > _REMEMBERED:
             del self._missed[next(iter(self._missed))]
 
     def _count(self, content: Content, more: int) -> None:
-        """Count an entry of a content, or one less."""
+        """Add *more* (1 or -1) to the number of entries with a content."""
         count = (self._held.get(content.hash) or (content, 0))[1]
         self._held[content.hash] = content, count + more
         self._handles += more
@@ -428,18 +446,26 @@ class Entries:
             self._bytes += more * content.size
 
     def get(self, handle: str) -> Slot | None:
-        """Return what is under a full handle, ``fd:1`` or ``ref:x@1``, None where nothing ever was."""
+        """Return the slot of a full handle, ``fd:1`` or ``ref:x@1``, or None if it was never used."""
         return self._slots.get(handle)
 
     def holds(self, handle: object) -> bool:
-        """Tell whether `find` gives something."""
+        """Return True if `find` would return an entry."""
         try:
             return isinstance(self._slot(parse_handle(handle)), Ref | Descriptor)
         except InvalidHandle:
             return False
 
     def find(self, text: object) -> Entry:
-        """Return what a handle stands for, or raise `InvalidHandle`, `HandleNotFound` or `HandleDamaged`."""
+        """
+        Return the entry of a handle.
+
+        Raises:
+            InvalidHandle: The text is not a handle.
+            HandleNotFound: The entry never existed or was deleted.
+            HandleDamaged: The entry could not be read from disk.
+
+        """
         handle = parse_handle(text)
         slot = self._slot(handle)
         if isinstance(slot, Ref | Descriptor):
@@ -461,30 +487,34 @@ class Entries:
         raise HandleNotFound(message, handle=str(handle), nearest=nearest, deleted_at=deleted_at, hint=hint)
 
     def named_by(self, text: object) -> tuple[str, ...]:
-        """Return the full handles that a handle names, all of a ref's where it has no version; or raise as `find`."""
+        """
+        Return the full handles that a handle refers to.
+
+        A ref handle without a version refers to all versions. Raises the errors of `find`.
+        """
         handle = parse_handle(text)
         known = self.versions(handle.id) if isinstance(handle, RefHandle) and handle.version is None else ()
         return known or (self.find(handle).versioned,)
 
     def _from_newest(self, ref_id: str) -> Iterator[str]:
-        """Go through the handles of all versions of a ref that were not deleted, the last version first."""
+        """Yield the handles of all versions of a ref that were not deleted, newest first."""
         handles = (str(RefHandle(ref_id, number)) for number in range(self.next_version(ref_id) - 1, 0, -1))
         return (handle for handle in handles if isinstance(self._slots.get(handle), Ref | DamagedEntry))
 
     def versions(self, ref_id: str) -> tuple[str, ...]:
-        """Return the handles of all versions of a ref that were not deleted, the first version first."""
+        """Return the handles of all versions of a ref that were not deleted, oldest first."""
         return tuple(self._from_newest(ref_id))[::-1]
 
     def newest(self, ref_id: str) -> str | None:
-        """Return the full handle of a ref's newest version that was not deleted, None where there is none."""
+        """Return the full handle of a ref's newest version that was not deleted, or None."""
         return next(self._from_newest(ref_id), None)
 
     def live(self) -> Iterator[Entry]:
-        """Go through all entries, the oldest first."""
+        """Yield all entries, oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
 
     def going(self, erasure: Erasure) -> tuple[Entry, ...]:
-        """Return what is to be erased, and what was extracted from that, the oldest first."""
+        """Return the entries to erase and their excerpts, oldest first."""
         going: dict[str, Entry] = {}
         for one in self.live():
             if erasure.takes(one) or (isinstance(one, Descriptor) and one.source.removeprefix(EXTRACT) in going):
@@ -494,7 +524,7 @@ class Entries:
     def _slot(self, handle: Handle) -> Slot | None:
         if isinstance(handle, FdHandle) or handle.version is not None:
             return self._slots.get(str(handle))
-        # Where every version was deleted, it is the last one of which that is said.
+        # If every version was deleted, the error reports the last one.
         return self._slots.get(self.newest(handle.id) or str(RefHandle(handle.id, self.next_version(handle.id) - 1)))
 
     def _nearest(self, handle: Handle) -> tuple[str, ...]:

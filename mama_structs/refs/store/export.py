@@ -1,14 +1,13 @@
 """
-Write text to a file below a root, so that the file is the old one or the new one and never anything between.
+Atomic export of text to files below a root directory.
 
-A path is first resolved, symlinks included, and must then be below the root.
-What was resolved is opened from the root downwards, one name at a time, and no symlink is followed on that way:
-one that was put there after the check makes the opening fail, wherever it points to.
-Everything later goes through the directory's descriptor, never through a path again.
+A path is first resolved, including symlinks, and must be below the root. Then its directories are opened from the root
+downwards, one name at a time, without following symlinks: a symlink that is created after the check makes opening fail,
+regardless of its target. All further operations use the directory's file descriptor, never a path.
 
-The new content is written to a temporary file in the same directory, flushed, and given the file's name.
-That holds for append and insert too: what was there is copied first.
-Exports to one directory take turns, those of other processes included, or one of two appends at once would be lost.
+The new content is written to a temporary file in the same directory, flushed, and renamed to the file's name. The same
+applies to append and insert: the old content is copied first. A lock per directory, shared by all processes,
+serializes exports; otherwise, one of two concurrent appends would be lost.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ from mama_structs.storage.files import NewFile
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - not on Windows, where `_open_directory` refuses before a lock is needed
-    fcntl = None  # type: ignore[assignment]  # the name stands for a module, or for its absence
+except ImportError:  # pragma: no cover - Windows has no fcntl; `_open_directory` raises there before a lock is needed
+    fcntl = None  # type: ignore[assignment]  # a module, or None if it is missing
 
 _log = logging.getLogger("mama_structs")
 
@@ -54,7 +53,7 @@ ExportMode = Literal["write", "append", "insert"]
 _MODES: Final = ("write", "append", "insert")
 
 _CHUNK: Final = 2**20
-# How often a file that others change at the same time is tried.
+# Attempts to write a file that other programs change at the same time.
 _ATTEMPTS: Final = 10
 # Seconds to wait for other exports to the same directory.
 _PATIENCE: Final = 30.0
@@ -62,26 +61,26 @@ _PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.05
 
 _TEMPORARY: Final = re.compile(r"\.mama-structs-[0-9a-f]{16}\.tmp")
-# Seconds after which a temporary file is taken for left behind, and how many names of a directory are looked at.
+# Seconds after which a temporary file counts as orphaned, and number of directory entries to examine.
 _STALE: Final = 3600.0
 _LOOKED_AT: Final = 1000
 
 _PRIVATE: Final = 0o600
-_PUBLIC: Final = 0o666  # less the umask
+_PUBLIC: Final = 0o666  # before the umask
 
-# What Linux and macOS take; a file system that takes less says so itself.
+# Limits of Linux and macOS; a file system with lower limits raises its own errors.
 _NAME_BYTES: Final = 255
 _PATH_BYTES: Final = 4095
 _SHOWN: Final = 200
 
-# Windows has none of these: names could only be looked up by path, again and again.
+# Windows lacks these flags: every lookup would use a path, which may change between lookups.
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _ONLY_DIRECTORIES: Final = getattr(os, "O_DIRECTORY", 0)
-# Looked up once: what is called later may be a test's wrapper.
+# Evaluated at import, because tests may replace these functions later.
 _CONFINABLE: Final = bool(_NO_FOLLOW and _ONLY_DIRECTORIES) and (
     {os.open, os.stat, os.mkdir, os.link, os.rename, os.unlink} <= os.supports_dir_fd
 )
-# Without O_NONBLOCK the opening of a FIFO waits for its other end.
+# Without O_NONBLOCK, opening a FIFO blocks until its other end is opened.
 _COMMON: Final = _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _DIRECTORY: Final = os.O_RDONLY | _ONLY_DIRECTORIES | _COMMON
 
@@ -90,7 +89,7 @@ _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NOT_A_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
 _MOVED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
 
-# Control characters, separators of lines, and signs that change in which order a name is shown.
+# Control characters, line separators, and characters that change the display order of a name.
 _UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 _KINDS: Final = {
@@ -110,10 +109,14 @@ _ANOTHER: Final = "choose another name"
 
 @attrs.frozen(kw_only=True)
 class FileResult:
-    """What an export did: characters and bytes put into the file, line breaks added included, and the file now."""
+    """
+    The result of an export.
+
+    Characters and bytes written include added line breaks; size and lines are those of the file afterwards.
+    """
 
     handle: str
-    path: str  # relative to the root, with slashes; symlinks followed
+    path: str  # relative to the root, with slashes; symlinks resolved
     absolute_path: str
     mode: ExportMode
     chars_written: int
@@ -121,11 +124,11 @@ class FileResult:
     size: int
     lines: int
     created: bool
-    insert_at: int | None = None  # the line that the text begins at
+    insert_at: int | None = None  # the line at which the text begins
     line_breaks_added: int = 0
 
 
-# What the system may say, by its numbers: our error, what it says, and a hint.
+# Operating system errors: their numbers, our error class, its message, and its hint.
 _FAILURES: Final = (
     (_FULL, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
     (_REFUSED, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
@@ -140,7 +143,7 @@ def _spelt(path: str | os.PathLike[str]) -> str:
 
 @attrs.define
 class FileOrder:
-    """What is to be written and under which conditions, see `RefStore.to_file`, and the errors that say it."""
+    """The text to write, its options (see `RefStore.to_file`), and constructors of its errors."""
 
     text: str | bytes
     path: str = attrs.field(converter=_spelt)
@@ -150,31 +153,32 @@ class FileOrder:
     create: bool = attrs.field(default=True, kw_only=True)
     exist_ok: bool = attrs.field(default=True, kw_only=True)
     parents: bool = attrs.field(default=False, kw_only=True)
-    lines: bool = attrs.field(default=False, kw_only=True)  # whether the text is whole lines, its last one included
+    # True if the text consists of complete lines, including the last one
+    lines: bool = attrs.field(default=False, kw_only=True)
     by_model: bool = attrs.field(default=False, kw_only=True)
     allow_hidden: bool = attrs.field(default=False, kw_only=True)
-    data: bytes = attrs.field(default=b"", init=False)  # a text in UTF-8, once everything was checked
+    data: bytes = attrs.field(default=b"", init=False)  # the text in UTF-8, set after validation
 
     @property
     def shown(self) -> str:
-        """The path in messages: control characters escaped, and short."""
+        """The path for messages, with control characters escaped, and truncated."""
         path = self.path
         return repr(path) if len(path) <= _SHOWN else f"{path[:_SHOWN]!r}… ({len(path)} characters)"
 
     def error(self, kind: type[ExportError], rule: str, hint: str | None = None) -> ExportError:
-        """Say which rule the file's path breaks."""
+        """Return an error about the file's path."""
         return kind(f"{self.shown} {rule}", path=self.path, handle=self.handle, hint=hint)
 
     def denied(self, rule: str, hint: str = _BELOW) -> ExportError:
-        """Say that the path is none that may be written to."""
+        """Return the error for a path that must not be written."""
         return self.error(PathDenied, rule, hint)
 
     def invalid(self, rule: str, parameter: str = "file_path", hint: str | None = None) -> InvalidParameter:
-        """Say which rule a parameter breaks."""
+        """Return the error for an invalid parameter."""
         return InvalidParameter(f"{parameter} {rule}", parameter=parameter, handle=self.handle, hint=hint)
 
     def failed(self, error: OSError) -> DescriptorError:
-        """Make the error for what the operating system said."""
+        """Return the error for an operating system error."""
         said = error.strerror or type(error).__name__
         if error.errno == errno.ENAMETOOLONG:
             return self.invalid(f"{self.shown} is too long for this file system", hint="use shorter names")
@@ -184,20 +188,20 @@ class FileOrder:
         return self.error(ExportError, f"was not written: {said}")
 
     def refuse_absent(self) -> None:
-        """Raise if the order cannot be carried out where there is no file."""
+        """Raise if the file does not exist and the order requires it."""
         if not self.create:
             raise self.error(ExportMissing, "does not exist, and create is False", "create=True makes it")
         if self.insert_at not in (None, 1):
             raise self.out_of_range(lines=0)
 
     def refuse_existing(self) -> None:
-        """Raise if the order is for a new file only."""
+        """Raise if the file exists and the order requires a new one."""
         if not self.exist_ok:
             hint = "choose another name, or exist_ok=True"
             raise self.error(ExportExists, "exists, and exist_ok is False", hint)
 
     def refuse_unseen(self, parts: Iterable[str]) -> None:
-        """Raise if a model gave a name that nobody can read, or one that is hidden, unless the host allows these."""
+        """Raise if a model chose a name with invisible characters, or a forbidden hidden name."""
         if self.by_model and _UNSEEN.search(self.path):
             raise self.denied("holds a control or bidirectional character", "use letters, digits and punctuation")
         hidden = [part for part in parts if part.startswith(".") and part != "."]
@@ -206,13 +210,13 @@ class FileOrder:
             raise self.denied(rule, "choose a name without a dot at its beginning")
 
     def refuse_protected(self, status: os.stat_result) -> None:
-        """Raise if a model is to change what somebody made executable or read-only."""
+        """Raise if a model would change an executable or read-only file."""
         is_program = status.st_mode & 0o111
         if self.by_model and (is_program or not status.st_mode & stat.S_IWUSR):
             raise self.denied(f"is {'executable' if is_program else 'read-only'}, and is not changed", _ANOTHER)
 
     def out_of_range(self, *, lines: int) -> InvalidRange:
-        """Say that the file has no such line."""
+        """Return the error for a line number that is out of range."""
         got = printed(self.insert_at or 0)
         message = f"insert_at must be 1 to {lines + 1} for {self.shown}, which has {lines} lines, got {got}"
         return InvalidRange(message, valid=(1, lines + 1), handle=self.handle)
@@ -220,19 +224,19 @@ class FileOrder:
 
 def export(order: FileOrder, *, root: Path, kept: Path | None = None) -> FileResult:
     """
-    Write a text to a file below a root, and never in *kept*: all or nothing, and as UTF-8.
+    Write a text as UTF-8 to a file below *root* and not in *kept*, atomically.
 
-    It blocks, and may wait for other exports: from a loop it is run in a thread of its own.
-    A file keeps its permissions; missing directories that were made stay if the export fails.
-    An insert, and what is whole lines, gets a line break of the file's own kind where it would share a line with what
-    was there; whole lines end with one, too.
+    Blocks, and may wait for other exports: run it in a separate thread of an event loop. A file keeps its permissions.
+    Created parent directories remain if the export fails. With insert, or if the text is complete lines, a line break
+    of the file's own kind is added where the text would share a line with existing content. Complete lines also end
+    with one.
     """
     _check_path(order)
     _check_parameters(order)
     try:
         return _carry_out(order, resolve_below(order, root, kept))
     except DescriptorError:
-        raise  # some of them are OSErrors themselves
+        raise  # some of them are subclasses of OSError
     except OSError as error:
         raise order.failed(error) from error
 
@@ -255,17 +259,21 @@ def _check_parameters(order: FileOrder) -> None:
     try:
         order.data = order.text if isinstance(order.text, bytes) else order.text.encode()
     except UnicodeEncodeError as error:
-        # The cause would show the text.
+        # The cause contains the text, which must not appear in logs.
         message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
         raise order.invalid(message, "text") from None
 
 
-# Which file is meant
+# Path resolution
 
 
 @attrs.frozen
 class _Place:
-    """A file below a root, all symlinks followed; *kept* is device and inode of what it must not be in."""
+    """
+    A file below a root, with resolved symlinks.
+
+    *kept* is the device and inode of the directory that must not be written.
+    """
 
     order: FileOrder
     root: str
@@ -274,7 +282,7 @@ class _Place:
     kept: tuple[int, int] | None = None
 
     def refuse_kept(self, status: os.stat_result) -> None:
-        """Raise if this is the directory that nothing may be written in, under whatever name."""
+        """Raise if the directory is *kept*, under any name."""
         if (status.st_dev, status.st_ino) == self.kept:
             raise self.in_kept()
 
@@ -284,7 +292,7 @@ class _Place:
 
 
 def _check_path(order: FileOrder) -> None:
-    """Check everything about a path that can be said without looking at the disk."""
+    """Validate the parts of a path that can be checked without access to the disk."""
     text = order.path
     if not isinstance(text, str):
         raise order.invalid(f"must be text, got {type(text).__name__}")
@@ -312,24 +320,24 @@ def _check_path(order: FileOrder) -> None:
 
 
 def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None) -> _Place:
-    """Follow all symlinks, and say which file below the root, and not in *kept*, is meant."""
+    """Resolve all symlinks, and return the file if it is below the root and not in *kept*."""
     base = os.path.realpath(root)
     is_absolute = order.path.startswith("/")
     prefix = f"{base.rstrip('/')}/"
     asked = order.path if is_absolute else f"{prefix}{order.path}"
-    # For a model the last name is not followed: where it is that of a symlink, opening it refuses it.
+    # For a model, the last name is not resolved: if it is a symlink, opening it fails.
     followed, _, last = asked.rpartition("/") if order.by_model else (asked, "", "")
     try:
         resolved = f"{os.path.realpath(followed or '/').rstrip('/')}/{last}".rstrip("/")
     except RecursionError as error:
         raise order.denied("leads through too many symlinks") from error
     except OSError as error:
-        # A link was there, and was none any more when it was to be read.
+        # A symlink was replaced between its detection and reading it.
         raise order.denied("changed while it was checked", _TRY_AGAIN) from error
     if resolved == base:
         raise order.denied("is the root itself, a directory", "name a file in it")
     if not resolved.startswith(prefix):
-        # Nothing is said of what is there: a path could be used to find out which files exist elsewhere.
+        # Do not report whether the path exists: a model could use it to discover files elsewhere.
         raise order.denied("is outside the root" if is_absolute else "leads out of the root through a symlink")
     if len(os.fsencode(resolved)) > _PATH_BYTES:
         raise order.invalid(f"is longer than {_PATH_BYTES} bytes with the root before it", hint="use a shorter path")
@@ -339,7 +347,7 @@ def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os
         return _Place(order, base, tuple(directories), name)
     path = os.path.realpath(kept)
     place = _Place(order, base, tuple(directories), name, _identity(path))
-    # What is below the root is looked at once more when it is opened; what is above is never opened.
+    # Directories below the root are checked again when they are opened; directories above are never opened.
     is_above = place.kept is not None and place.kept in map(_identity, (Path(base), *Path(base).parents))
     if is_above or f"{resolved}/".startswith(f"{path.rstrip('/')}/"):
         raise place.in_kept()
@@ -347,7 +355,7 @@ def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os
 
 
 def _identity(directory: str | Path) -> tuple[int, int] | None:
-    """Return device and inode, by which a directory is known under any name; None where there is none."""
+    """Return the device and inode that identify a directory, or None if it does not exist."""
     try:
         status = Path(directory).stat()
     except OSError:
@@ -355,11 +363,11 @@ def _identity(directory: str | Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-# Its directory, opened
+# Opening the directory
 
 
 def _open_directory(place: _Place) -> int:
-    """Open the directory of a file without following any symlink; the caller closes it."""
+    """Open the directory of a file without following symlinks. The caller must close it."""
     order = place.order
     if not _CONFINABLE:
         rule = "was not written: this platform cannot open files relative to a directory"
@@ -387,7 +395,7 @@ def _open_directory(place: _Place) -> int:
 
 
 def _enter(place: _Place, depth: int, directory: int, *, is_made: bool = False) -> int:
-    """Open one directory further down; make it if that is wanted."""
+    """Open a subdirectory of the path, and create it if the order allows that."""
     order, name = place.order, place.directories[depth]
     try:
         return os.open(name, _DIRECTORY, dir_fd=directory)
@@ -404,13 +412,13 @@ def _enter(place: _Place, depth: int, directory: int, *, is_made: bool = False) 
         raise _not_usable(place, depth, status_of(name, directory)) from error
     order.refuse_absent()
     with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=directory)  # 0o777 less the umask
+        os.mkdir(name, dir_fd=directory)  # 0o777 before the umask
         _sync(directory)
     return _enter(place, depth, directory, is_made=True)
 
 
 def status_of(name: str, directory: int) -> os.stat_result | None:
-    """Look at what has this name in the directory, itself even if it is a symlink; None if there is nothing."""
+    """Return the status of a name in the directory, without following a symlink, or None."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -418,12 +426,16 @@ def status_of(name: str, directory: int) -> os.stat_result | None:
 
 
 def kind_of(mode: int) -> str:
-    """Name the kind of a file, such as "a FIFO"."""
+    """Return the kind of a file, such as "a FIFO"."""
     return _KINDS.get(stat.S_IFMT(mode), "something special")
 
 
 def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> ExportError:
-    """Say why a part of a path, the one at an index into its directories or the file behind them, cannot be used."""
+    """
+    Return the error for a part of a path that cannot be used.
+
+    *depth* is its index in the directories, or their number for the file itself.
+    """
     order, parts = place.order, (*place.directories, place.name)[: depth + 1]
     is_last = depth == len(place.directories)
     part = "" if is_last else f"cannot be written: {'/'.join(parts)[:_SHOWN]!r} "
@@ -439,22 +451,22 @@ def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> Expo
     except (OSError, RecursionError) as error:
         if isinstance(error, RecursionError) or error.errno == errno.ELOOP:
             return order.denied(f"{part}is a symlink that leads in a circle", "choose another path")
-    # It was followed when it was checked, so it came later.
+    # A symlink that existed during the check was resolved then, so this one is newer.
     return order.denied(f"{part}became a symlink after it was checked", _NOTHING_DONE)
 
 
 def _quietly(function: Callable[..., object], *arguments: int) -> None:
-    """Close or unlock what was only read: nothing can be lost, whatever the system says."""
+    """Call a function that closes or unlocks, and ignore its errors: no data can be lost."""
     with contextlib.suppress(OSError):
         function(*arguments)
 
 
 def _sync(directory: int) -> None:
-    """Make the names of a directory durable, as far as the file system can."""
+    """Flush the directory, so that its names are durable, if the file system supports it."""
     try:
         os.fsync(directory)
     except OSError as error:
-        # The change is there for all to see: who took this for an error would do it twice.
+        # The change is already visible, so an error would cause the caller to repeat it.
         _log.warning("a directory of exported files could not be flushed: %s", error.strerror)
 
 
@@ -462,16 +474,16 @@ def _sync(directory: int) -> None:
 
 
 class _Changed(Exception):
-    """Somebody else changed the file since it was opened; nothing was written, and it can be tried again."""
+    """Another program changed the file since it was opened. Nothing was written, so retry."""
 
 
 @attrs.frozen
 class _Old:
-    """The file that is there: an open descriptor, and what the file was when it was opened."""
+    """The existing file: an open descriptor, and its status when it was opened."""
 
     descriptor: int
     status: os.stat_result
-    size: int  # of what is kept: nothing where the file is written anew
+    size: int  # bytes to retain: 0 if the file is overwritten
 
     def chunks(self, start: int, end: int) -> Iterator[bytes]:
         while start < end:
@@ -482,7 +494,7 @@ class _Old:
             start += len(chunk)
 
     def line_starts(self) -> Iterator[int]:
-        """Say where lines begin: at the beginning, and behind each line break."""
+        """Yield the offsets of all line starts, including the end of the last line break."""
         position = 0
         yield position
         for chunk in self.chunks(0, self.size):
@@ -491,7 +503,7 @@ class _Old:
 
 
 class _ExportDraft(NewFile):
-    """The temporary file, and how many lines were written to it."""
+    """The temporary file, with the number of line breaks written to it."""
 
     line_breaks = 0
     last = b""
@@ -509,7 +521,7 @@ def _carry_out(order: FileOrder, place: _Place) -> FileResult:
         directory = _open_directory(place)
         stack.callback(_quietly, os.close, directory)
         if _lock(directory, order):
-            # Not left to the closing: a child forked meanwhile has the descriptor too.
+            # Unlock explicitly: a concurrently forked child also has the descriptor, so closing it would not unlock.
             stack.callback(_quietly, fcntl.flock, directory, fcntl.LOCK_UN)
             _sweep(directory)
         for _ in range(_ATTEMPTS):
@@ -519,7 +531,7 @@ def _carry_out(order: FileOrder, place: _Place) -> FileResult:
 
 
 def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
-    """Carry out the order once; raise `_Changed` where somebody else was faster."""
+    """Try the export once; raise `_Changed` if another program interfered."""
     with contextlib.ExitStack() as stack:
         old = _open_old(order, place, directory)
         if old is None:
@@ -529,8 +541,8 @@ def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
         keep, before, after = _splice(order, old)
         name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
-            # Private where the old file's permissions are set at the end; else those that the umask gives, which only
-            # the kernel can read without a race.
+            # Private if the old file's permissions are set at the end. Otherwise the kernel applies the umask, which
+            # cannot be read without a race.
             draft = _ExportDraft(name, dir_fd=directory, mode=_PUBLIC if old is None else _PRIVATE)
         except FileExistsError as error:
             raise _Changed from error
@@ -543,7 +555,7 @@ def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
         if old is not None and (order.mode != "write" or order.by_model):
             now = status_of(place.name, directory)
             if now is None or _version(now) != _version(old.status):
-                # A program that does not take turns wrote to what was copied.
+                # A program that does not use the lock changed the file after it was copied.
                 raise _Changed
         try:
             may_replace = order.exist_ok and order.mode == "write" and not order.by_model
@@ -570,7 +582,11 @@ def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
 
 
 def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
-    """Open the file that is there, or return None; for writing, since what may not be written is not replaced."""
+    """
+    Open the existing file with write access, or return None.
+
+    Write access is required even to replace it, so that a read-only file is never replaced.
+    """
     found = status_of(place.name, directory)
     if found is None:
         return None
@@ -595,7 +611,7 @@ def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
 
 
 def _splice(order: FileOrder, old: _Old | None) -> tuple[int, bytes, bytes]:
-    """Say behind how many old bytes the text goes, and which line breaks it needs at both ends."""
+    """Return how many old bytes precede the text, and the line breaks before and after it."""
     is_cut = bool(order.data) and not order.data.endswith(b"\n")
     if old is None or not old.size:
         if order.insert_at not in (None, 1):
@@ -620,14 +636,14 @@ def _splice(order: FileOrder, old: _Old | None) -> tuple[int, bytes, bytes]:
 
 
 def _fill(draft: _ExportDraft, parts: list[bytes], keep: int, old: _Old | None) -> None:
-    """Write what is new between the old bytes before and after *keep*, and flush it."""
+    """Write the parts between the old bytes before and after *keep*, and flush the file."""
     before, after = ((), ()) if old is None else (old.chunks(0, keep), old.chunks(keep, old.size))
     for chunk in itertools.chain(before, parts, after):
         draft.write(chunk)
     if old is not None:
         mine = os.fstat(draft.fd)
         if (mine.st_uid, mine.st_gid) != (old.status.st_uid, old.status.st_gid):
-            # Only a superuser may give files away; for all others the new file is their own.
+            # Only the superuser may change the owner; other users own the new file.
             with contextlib.suppress(OSError):
                 os.fchown(draft.fd, old.status.st_uid, old.status.st_gid)
         os.fchmod(draft.fd, stat.S_IMODE(old.status.st_mode) & 0o777)
@@ -639,7 +655,7 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _lock(directory: int, order: FileOrder) -> bool:
-    """Wait for other exports to this directory; tell whether it is now certain that there are none."""
+    """Wait for other exports to this directory. Return False if the file system has no locks."""
     give_up, pause = time.monotonic() + _PATIENCE, _PAUSE
     while True:
         try:
@@ -652,13 +668,13 @@ def _lock(directory: int, order: FileOrder) -> bool:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         except OSError:
-            return False  # a file system without locks
+            return False  # file system without locks
         else:
             return True
 
 
 def _sweep(directory: int) -> None:
-    """Remove what killed processes left long ago; who would still write to it has not the turn that this export has."""
+    """Delete temporary files of killed processes. The lock prevents deleting one in use."""
     before = time.time() - _STALE
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in itertools.islice(entries, _LOOKED_AT):

@@ -1,4 +1,4 @@
-"""From what a model wrote to the refs in it: the pieces of a message are scanned, and what they mark is collected."""
+"""Collection of refs from the text of a model's message or stream."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ _BREAKS: Final = ("\r\n", "\n")
 
 def trimmed(text: str, *, closed: bool = True) -> str:
     r"""
-    Drop one line break after an opening tag and one before the closing tag, and nothing else.
+    Remove one line break after an opening tag and one before the closing tag.
 
-    A line break is ``\n`` or ``\r\n``.
-    After a tag that ended its line in ``\n`` a ``\r`` at the end is content: what was put on lines of its own comes
-    back exactly.
+    A line break is ``\n`` or ``\r\n``. If the opening tag ended its line with ``\n``, a final ``\r`` is content, so
+    that text on lines of its own is restored exactly.
     """
     opening = next((kind for kind in _BREAKS if text.startswith(kind)), "")
     text = text[len(opening) :]
@@ -39,7 +38,12 @@ def trimmed(text: str, *, closed: bool = True) -> str:
 
 @attrs.define
 class MarkedText:
-    """A ref before it is stored: its tag, its place in all that was scanned (from 1), and in the visible text."""
+    """
+    A ref before it is stored: its tag, and its place in the text.
+
+    *position* and *behind* are the positions before and after it in the complete text, from 1. *begin* and *end* are
+    offsets in the visible text.
+    """
 
     id: str
     attributes: Mapping[str, str]
@@ -52,7 +56,11 @@ class MarkedText:
 
 @attrs.frozen
 class Collected:
-    """What one message holds: refs by opening tags, what the parser said, all that was scanned, and it without tags."""
+    """
+    The refs of one message, in order of their opening tags, and its text.
+
+    Contains the parser's diagnostics, the complete text, and the visible text without tags.
+    """
 
     marked: tuple[MarkedText, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -60,12 +68,16 @@ class Collected:
     visible: str = attrs.field(repr=False)
 
     def content(self, marked: MarkedText) -> str:
-        """Return a ref's content: without the tags of refs inside, and without one line break at each end."""
-        # On demand: the contents of nested refs may together be 64 times the text.
+        """Return a ref's content, without the tags of nested refs and one line break at each end."""
+        # Computed on demand: the contents of nested refs may total 64 times the size of the text.
         return trimmed(self.visible[marked.begin : marked.end], closed=marked.complete)
 
     def compact(self, stored: Mapping[int, Ref]) -> str:
-        """Return the text with a mention in place of each outermost ref, those that are *stored*, by position."""
+        """
+        Return the text with a mention in place of each outermost stored ref.
+
+        *stored* contains the refs by position. Other refs are left unchanged.
+        """
         parts: list[str] = []
         at = 0
         for marked in self.marked:
@@ -77,19 +89,19 @@ class Collected:
 
 
 def refs_load(pieces: Sequence[str]) -> Load:
-    """Return the size of a message; its items are its tags, of which a ref has two."""
+    """Return the size of a message. Its items are its tags, two for each ref."""
     tags = sum(lowered.count("<ref") + lowered.count("</ref") for lowered in map(str.lower, pieces))
     return Load(sum(map(len, pieces)), tags)
 
 
 def message_load(message: object) -> Load:
-    """Return the size of a message; of a short one its tags count, too."""
+    """Return the size of a message; tags are counted only if it is short."""
     load = measure(message)
     return refs_load(said_by_model(message)) if load.is_inline else load
 
 
 def check_refs(name: str, pieces: Sequence[str], *, hint: str) -> None:
-    """Raise `InvalidArgument` if a synchronous call may not parse a message."""
+    """Raise `InvalidArgument` if a message is too large for a synchronous call."""
     load = refs_load(pieces)
     check_inline(name, Load(load.chars), hint=hint)
     if load.items > 2 * SYNC_REFS:
@@ -98,7 +110,7 @@ def check_refs(name: str, pieces: Sequence[str], *, hint: str) -> None:
 
 
 def mention(ref: Ref) -> str:
-    """Name a ref where it stood, in a tag that stores nothing."""
+    """Return a tag that mentions a ref without storing anything when it is parsed again."""
     state = "" if ref.complete else ' complete="false"'
     return f'<ref id="{ref.id}" lines="{ref.lines}"{state}/>'
 
@@ -107,20 +119,20 @@ _MENTION: Final = re.compile(r'<ref id="([^"<>]{1,256})" lines="[0-9]{1,9}"(?: c
 
 
 def mentioned(text: str) -> Iterator[str]:
-    """Give the ids that a text mentions, as `mention` writes them."""
+    """Yield the ids of the mentions in a text, as `mention` writes them."""
     for match in _MENTION.finditer(text):
         if (ref_id := ref_id_in(match[1])) is not None:
             yield ref_id
 
 
 class Collector:
-    """Scans the pieces of one message, none of which goes on in the next; without *marks*, tags are text."""
+    """Parses the separate pieces of one message; without *marks*, tags are text."""
 
     def __init__(self, *, marks: bool = True) -> None:
         self._marks = marks
         self._parser = RefParser()
         self._fed: list[str] = []
-        self._before = 0  # Characters of the pieces before this one.
+        self._before = 0  # Characters of all previous pieces.
         self._visible: list[str] = []
         self._shown = 0
         self._open: list[MarkedText] = []
@@ -129,23 +141,23 @@ class Collector:
 
     @property
     def count(self) -> int:
-        """How many refs and diagnostics were found."""
+        """The number of refs and diagnostics found so far."""
         return len(self._marked) + len(self._diagnostics)
 
     def feed(self, chunk: str) -> list[Event]:
-        """Scan the next part of the piece and return what is known by now."""
+        """Parse the next part of the piece, and return the events that are certain now."""
         self._fed.append(chunk)
         return self._take(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
 
     def end_piece(self) -> list[Event]:
-        """Say that what comes next is a text of its own."""
+        """End the current piece; the next text starts a new one."""
         events = self._take(self._parser.close())
         self._before += self._parser.position
         self._parser = RefParser()
         return events
 
     def finish(self) -> Collected:
-        """Return what was found, after the last `end_piece`."""
+        """Return the collected refs. Call `end_piece` first."""
         texts = "".join(self._fed), "".join(self._visible)
         return Collected(tuple(self._marked), tuple(self._diagnostics), *texts)
 
@@ -172,15 +184,15 @@ class Collector:
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class Ingested:
     """
-    What one message of a model held.
+    The content of one message of a model.
 
     Args:
         refs: The stored refs, in order of their opening tags.
-        diagnostics: What its author may not have meant, in order of positions; worth telling the model.
-        text: The text that was scanned, as it came.
-        visible: The same without the tags of refs, for people.
-        compact: The same with ``<ref id="x" lines="30"/>`` in place of each stored ref, for the history.
-            Such a tag stores nothing when it is read again.
+        diagnostics: Problems with tags, in order of positions. Report them to the model.
+        text: The complete original text.
+        visible: The text without the tags of refs, for people.
+        compact: The text with ``<ref id="x" lines="30"/>`` in place of each stored ref, for the message history.
+            Such a tag stores nothing when it is parsed again.
 
     """
 
@@ -192,16 +204,15 @@ class Ingested:
 
 
 def unreadable(item: str) -> Diagnostic:
-    """Return the diagnostic for an item of a message that was skipped, named by `describe_item`."""
+    """Return the diagnostic for a skipped item of a message, described by `describe_item`."""
     return Diagnostic("unreadable", None, 1, f"{item} could not be read: refs in it were not stored")
 
 
 class RefStream:
     """
-    Takes a model's answer as it comes: ``feed`` every chunk, then ``close``.
+    Receives a model's answer in chunks: ``feed`` each chunk, then ``close``.
 
-    Chunks may be cut anywhere: what is stored is the same as for the whole answer in one piece.
-    `RefStore.stream` makes one.
+    Chunks may be split anywhere; the stored refs are the same as for the complete answer. Created by `RefStore.stream`.
     """
 
     def __init__(
@@ -225,7 +236,7 @@ class RefStream:
 
     def feed(self, chunk: object) -> list[Event]:
         """
-        Parse the next chunk and return the events that are known by now, to be shown to people.
+        Parse the next chunk and return the events that are certain now, for display.
 
         A chunk of an unknown form adds nothing. It is logged, and reported among the diagnostics of `close`.
 
@@ -260,7 +271,7 @@ class RefStream:
         Store the refs, and return them; idempotent.
 
         Raises:
-            InvalidArgument: The answer has more than 1,000,000 characters or 1,000 refs, for which there is `finish`.
+            InvalidArgument: The answer has more than 1,000,000 characters or 1,000 refs. Use `finish` instead.
 
         """
         if self._result is None:
@@ -275,7 +286,11 @@ class RefStream:
         return self._result
 
     async def finish(self) -> Ingested:
-        """Store the refs of an answer of any size, in a thread if it is large, and return them; idempotent."""
+        """
+        Store the refs of an answer of any size, and return them; idempotent.
+
+        A large answer is stored in a thread.
+        """
         async with self._storing:
             if self._result is None:
                 load = Load(self._chars, 2 * self._collector.count)

@@ -1,4 +1,4 @@
-"""The store of what a model wrote and of what was too large to show."""
+"""`RefStore`: stores refs and descriptors, reads, edits, searches and exports them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from mama_structs.settings import AnswerSettings, DescriptorSettings, answers_bu
 
 _CATEGORIES: Final = get_args(Category)
 _AWAITED: Final = 8
-# Drafts that are discarded, because the store changed meanwhile, before the caller gets an error.
+# Maximum number of drafts that are discarded because the store changed, before the caller gets an error.
 _MAX_DRAFTS: Final = 10
 _IN_THREAD: Final = "await refs.run_in_thread(lambda refs: refs.{})"
 _WRAP_IN_THREAD: Final = f"await session.wrap(result), or {_IN_THREAD.format('wrap(result)')}"
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class HasRefs(Protocol):
-    """Whatever has a store of refs, such as a session."""
+    """An object with a ref store, such as a session."""
 
     @property
     def refs(self) -> RefStore:
@@ -66,7 +66,7 @@ def _now() -> datetime:
 
 
 def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings) -> Path | None:
-    """Return the directory below which models may write files, None where the host names none."""
+    """Return the directory below which models may write files, or None if not configured."""
     given = os.fspath(files) if isinstance(files, str | os.PathLike) else files
     if given is None and not settings.root:
         return None
@@ -84,23 +84,23 @@ def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings)
 
 class RefStore:
     """
-    Keeps ``ref:<id>``, the parts of its answers that a model marked, and ``fd:<n>``, what was too large to show.
+    Stores refs, the marked parts of a model's answers, and descriptors, large texts.
 
-    Works by itself, in memory; that of a `Session` is also kept on disk.
-    Belongs to the thread and process that first use it.
-    A method that takes a handle raises `InvalidHandle` if the text is no handle, `HandleNotFound` if the handle is
-    unknown (the error names the nearest handles, or says when it was deleted) and `HandleDamaged` if the disk does not
-    give its text back. A method that stores raises `QuotaExceeded` if there is no room, and then stores nothing.
+    Handles are ``ref:<id>`` and ``fd:<n>``. A store without a session is in memory only; the store of a `Session` is
+    also on disk. It belongs to the thread and process that first use it. A method that takes a handle raises
+    `InvalidHandle` if the text is not a handle, `HandleNotFound` if the handle is unknown (the error names the nearest
+    handles, or the time of deletion) and `HandleDamaged` if the text could not be read from disk. A method that stores
+    raises `QuotaExceeded` if a limit would be exceeded, and then stores nothing.
 
     Args:
         settings: Page sizes and quotas.
-        answers: How long what a model reads may be.
-        files: The directory below which files are written, also by models; None for the working directory, and then
-            models have no tool that writes any.
-        clock: The time in UTC.
+        answers: Maximum sizes of texts for models.
+        files: The directory below which files are written, also by models. None for the working directory; then models
+            have no tool that writes files.
+        clock: Returns the time in UTC.
 
     Raises:
-        InvalidArgument: *settings* or *answers* are none, or *files* is no directory.
+        InvalidArgument: *settings* or *answers* have the wrong type, or *files* is not a directory.
 
     """
 
@@ -120,7 +120,7 @@ class RefStore:
         self.answers: AnswerSettings = answers or AnswerSettings()
         self.files: Path | None = files_of(files, self.settings)
         self.root: Path = self.files or Path.cwd()
-        # How much of an answer may be shown, and what of it shrinks by rules of its own.
+        # The budget of answers, and the factory for members with their own truncation rules.
         self.budget: Budget = answers_budget(self.settings, self.answers)
         self.own_share: OwnShareOf | None = None
         self._clock = clock
@@ -128,9 +128,10 @@ class RefStore:
         self._log: Log[Any] | None = None
         self._directory: Path | None = None
         self._closed = False
-        # Streamed answers whose finished messages may still come: each is stored once.
+        # Streamed answers whose final messages may still be observed: each answer is stored once.
         self._awaited: deque[tuple[Collected, Ingested]] = deque(maxlen=_AWAITED)
-        # Messages that a stream may still be open for: an adapter takes one before a host closes its stream.
+        # Observed messages whose streams may still be open: an adapter may observe a message before the host closes the
+        # stream.
         self._finished: deque[tuple[int, Collected, Ingested]] = deque(maxlen=_AWAITED)
         self._ingests: int = 0
         self._loop = LoopBound("ref store")
@@ -141,7 +142,11 @@ class RefStore:
         self.rendering: Rendering = Rendering(self.budget)
 
     def keep(self, log: Log[Any], *, entries: Entries | None = None, directory: Path | None = None) -> None:
-        """Hand all further changes to a log, which holds *entries*; no export may touch the session's *directory*."""
+        """
+        Pass all further changes to a log, which contains *entries*.
+
+        Exports must not write to *directory*.
+        """
         self._loop.check_here()
         self._entries = entries or self._entries
         self._log = log
@@ -149,23 +154,27 @@ class RefStore:
         self._directory = directory
 
     def is_like(self, other: RefStore) -> bool:
-        """Tell whether another store was made with the same settings, and writes files to the same place."""
+        """Return True if another store has the same settings and directory for files."""
         mine, its = ((one.settings, one.answers, one.files, one.root) for one in (self, other))
         return mine == its
 
     def close(self) -> None:
-        """Refuse further calls."""
+        """Reject all further calls."""
         self._closed = True
 
     async def run_in_thread(self, work: Callable[[RefStore], T]) -> T:
         """
-        Run synchronous methods of this store on inputs of any size, in a thread, and store all that they stored.
+        Run synchronous methods of this store on inputs of any size, in a thread.
 
-        All of it is stored, or nothing if *work* raises or the caller is cancelled.
+        Everything that *work* stores is stored atomically: nothing if *work* raises or the caller is cancelled.
         ``await refs.run_in_thread(lambda refs: refs.put("report", text))``
 
         Args:
-            work: A function of a draft of this store; called again if the store changes before the draft is applied.
+            work: A function of a draft of this store. It is called again if the store changes before the draft is
+                applied.
+
+        Returns:
+            The result of *work*.
 
         Raises:
             StoreBusy: The store changed during each of 10 attempts; nothing was stored.
@@ -175,9 +184,9 @@ class RefStore:
 
     async def change(self, load: Load | None, work: Callable[[RefStore], T]) -> T:
         """
-        Run *work* on this store if its input is small, and else on a draft in a thread; None stands for a large one.
+        Run *work* on this store if its input is small, else on a draft in a thread.
 
-        Async writers of one store run one after the other, in the order of their calls.
+        None for *load* counts as large. Async writers of one store run one at a time, in the order of their calls.
         """
         self._check_open()
         started = time.monotonic()
@@ -205,7 +214,7 @@ class RefStore:
         )
 
     async def look(self, load: Load, work: Callable[[RefStore], T]) -> T:
-        """Run *work*, which stores nothing, on this store if its input is small, and else on a draft in a thread."""
+        """Run *work*, which stores nothing, on this store or, if its input is large, in a thread."""
         if load.is_inline:
             return work(self)
         return await in_own_thread(functools.partial(work, self._make_draft()))
@@ -221,7 +230,11 @@ class RefStore:
         return draft
 
     def _apply(self, draft: RefStore, prepared: Any) -> None:
-        """Replace the contents by those of a draft of this version; the log first, which may raise."""
+        """
+        Replace the contents by the contents of a draft of this version.
+
+        The log comes first, because it may raise.
+        """
         if self._log is not None:
             self._log.put_prepared(prepared)
         self._entries = draft._entries
@@ -230,17 +243,18 @@ class RefStore:
         self._version += 1
 
     def _check_size(self, name: str, *texts: object, call: str, items: int = 0) -> None:
-        """Raise `InvalidArgument` for an input that only a thread may process."""
+        """Raise `InvalidArgument` for an input that is too large for a synchronous call."""
         if not self._is_draft:
             chars = sum(len(text) for text in texts if isinstance(text, str | bytes))
             check_inline(name, Load(chars, items), hint=_IN_THREAD.format(call))
 
     def fork(self) -> Self:
         """
-        Return a store with a full copy of all refs and descriptors, which costs next to nothing until either changes.
+        Return a store with a copy of all refs and descriptors.
 
-        Neither sees what the other stores or deletes later; in both, numbers and versions go on from here.
-        The fork is in memory only; `Session.fork` makes one that is kept.
+        The copy is lazy: it costs almost nothing until either store changes. Later changes of one are not visible in
+        the other; in both, numbers and versions continue from here. The fork is in memory only; `Session.fork` creates
+        one on disk.
         """
         self._check_open()
         child = type(self)(settings=self.settings, answers=self.answers, files=self.files, clock=self._clock)
@@ -252,7 +266,7 @@ class RefStore:
 
     @property
     def is_here(self) -> bool:
-        """Whether this thread may use the store."""
+        """True if this thread may use the store."""
         try:
             self._loop.check_here()
         except WrongLoop:
@@ -260,7 +274,7 @@ class RefStore:
         return True
 
     def now(self) -> datetime:
-        """Return the time, by the store's clock."""
+        """Return the time of the store's clock."""
         return self._clock()
 
     def __repr__(self) -> str:
@@ -274,40 +288,44 @@ class RefStore:
         return boxed(heading(repr(self)[1:-1]), entries(newest, len(live)))
 
     def __len__(self) -> int:
-        """Count the descriptors and refs, each version of a ref for itself."""
+        """Return the number of descriptors and refs; each version of a ref counts."""
         self._check_open()
         return self._entries.usage.handles
 
     def __contains__(self, handle: object) -> bool:
-        """Tell whether `get` gives something for a handle."""
+        """Return True if `get` would return an entry."""
         self._check_open()
         return self._entries.holds(_with_kind(handle))
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the handles, the oldest first, versions of refs included."""
+        """Yield all handles, including all versions of refs, oldest first."""
         self._check_open()
         return (entry.versioned for entry in self._entries.live())
 
     @property
     def usage(self) -> Usage:
-        """How much the store holds, and its limits."""
+        """The used handles and bytes, and their limits."""
         return self._entries.usage
 
-    # What a model wrote
+    # Model output
 
     def ingest(self, message: object) -> Ingested:
         """
-        Store the refs of a model's answer with the origin ``"model"``. They are usable immediately.
+        Store the refs of a model's answer with the origin ``"model"``.
 
-        A ref that cannot be stored is reported among the diagnostics, and the others are stored.
+        They are usable immediately. A ref that cannot be stored is reported among the diagnostics, and the others are
+        stored.
 
         Args:
-            message: Text, content blocks (dicts or SDK objects), or a whole message of the ``anthropic`` or ``openai``
-                packages. Thinking and tool calls are not scanned.
+            message: Text, content blocks (dicts or SDK objects), or a complete message of the ``anthropic`` or
+                ``openai`` packages. Thinking and tool calls are not parsed.
+
+        Returns:
+            The stored refs, the diagnostics, and the text without tags.
 
         Raises:
-            InvalidArgument: *message* is nothing of the kind, or not by a model, or it has more than 1,000,000
-                characters or 1,000 refs, for which there are `Session.observe` and `run_in_thread`; nothing was stored.
+            InvalidArgument: *message* has an unknown format, is not by a model, or has more than 1,000,000 characters
+                or 1,000 refs. For larger ones use `Session.observe` or `run_in_thread`. Nothing was stored.
 
         """
         self._check_open()
@@ -321,7 +339,7 @@ class RefStore:
         collected = collector.finish()
         for number, (streamed, ingested) in enumerate(self._awaited):
             if collected == streamed:
-                # It is the message that was streamed, and stored then.
+                # This is the final message of a stream whose refs were stored already.
                 del self._awaited[number]
                 self._version += 1
                 return ingested
@@ -332,7 +350,7 @@ class RefStore:
         return ingested
 
     def stream(self) -> RefStream:
-        """Return a stream for an answer that comes in parts; see `RefStream`."""
+        """Return a stream for an answer that arrives in chunks; see `RefStream`."""
         collector = Collector(marks=self.settings.references_enabled)
         begun = self._ingests
 
@@ -357,10 +375,13 @@ class RefStore:
             origin: The author of the text, as for `MemoryStore.save_decision`; None for the user.
             attributes: The attributes of a tag, such as *lang*, *title* or ``fence="keep"``.
 
+        Returns:
+            The new version, or the newest one if nothing changes.
+
         Raises:
-            InvalidHandle: *ref_id* is no id.
-            InvalidArgument: *text* or an attribute is no text or has surrogates that no file could hold, *origin* is
-                unknown, or *text* has more than 1,000,000 characters, see `run_in_thread`.
+            InvalidHandle: *ref_id* is not a valid id.
+            InvalidArgument: *text* or an attribute is not text or has lone surrogates, *origin* is unknown, or *text*
+                has more than 1,000,000 characters, see `run_in_thread`.
 
         """
         self._check_open()
@@ -375,9 +396,9 @@ class RefStore:
 
     def edit(self, ref_id: str, old: str, new: str, *, origin: Origin | None = None) -> Ref:
         r"""
-        Create a new version of a ref in which *new* replaces *old*, which must occur exactly once.
+        Create a new version of a ref in which *new* replaces *old*.
 
-        The new version is trusted no more than the version that it is made from.
+        *old* must occur exactly once. The new version is trusted no more than the version that it is made from.
 
         Args:
             ref_id: With or without ``ref:``; with ``@<version>`` the new version is made from that one.
@@ -390,7 +411,7 @@ class RefStore:
 
         Raises:
             InvalidParameter: *old* occurs more than once, or not at all; the message shows candidate lines by number.
-            InvalidHandle: It is no ref.
+            InvalidHandle: *ref_id* is not the handle of a ref.
             InvalidArgument: *origin* is unknown, or a text has more than 1,000,000 characters, see `run_in_thread`.
 
         """
@@ -402,24 +423,28 @@ class RefStore:
 
     def adopt(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
         """
-        Store a ref of another store here as the next version of its id, unless the newest version is the same.
+        Copy a ref of another store to this one, as the next version of its id.
 
-        The copy has the origin and trust of the original.
+        Nothing is stored if the newest version is the same. The copy has the origin and trust of the original.
 
         Args:
             child: The store, or a session that has one, such as a fork.
             ref_id: With or without ``ref:``; ``@<version>`` for an earlier version than the child's newest.
 
+        Returns:
+            The new version, or the newest one if nothing changes.
+
         Raises:
             InvalidArgument: *child* has no refs, or the ref has more than 1,000,000 characters, see `run_in_thread`.
-            InvalidHandle: It is no ref.
+            InvalidHandle: *ref_id* is not the handle of a ref.
 
         """
         self._check_open()
         store = child if isinstance(child, RefStore) else getattr(child, "refs", None)
         if not isinstance(store, RefStore):
             raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
-        # The other store belongs to the loop's thread; its entries never change, and may be read in any.
+        # The other store belongs to the thread of its event loop, but its entries are immutable and can be read in any
+        # thread.
         entry = store._entries.find(_with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
         ref = _as_ref(entry, ref_id)
         self._check_size("the ref", ref.text, call="adopt(child, ref_id)")
@@ -427,14 +452,14 @@ class RefStore:
 
     def diff(self, before: str, after: str) -> str:
         """
-        Return the difference of two handles as a unified diff; "" if they are the same.
+        Return a unified diff between two handles, or "" if their texts are equal.
 
         Args:
-            before: The handle of the older one.
-            after: The handle of the newer one.
+            before: The handle of the older text.
+            after: The handle of the newer text.
 
         Raises:
-            InvalidArgument: The two have more than 1,000,000 characters or 10,000 lines, see `run_in_thread`.
+            InvalidArgument: The texts have more than 1,000,000 characters or 10,000 lines, see `run_in_thread`.
 
         """
         old, new = self.get(before), self.get(after)
@@ -444,7 +469,7 @@ class RefStore:
 
     def suggest(self, text: str) -> list[Suggestion]:
         """
-        Propose ids for the code blocks of a text that no ref marks.
+        Return suggested ids for the code blocks of a text that are not in refs.
 
         Args:
             text: A model's answer.
@@ -457,7 +482,7 @@ class RefStore:
         taken = {entry.id for entry in self._entries.live() if isinstance(entry, Ref)}
         return suggest(text, taken=taken)
 
-    # What is too large to show
+    # Large texts
 
     def add(
         self,
@@ -469,7 +494,7 @@ class RefStore:
         trust: Origin | None = None,
     ) -> Descriptor:
         """
-        Store a text, or bytes, and return the descriptor.
+        Store a text or bytes, and return the descriptor.
 
         Args:
             text: A text, or bytes that are returned unchanged, of any length within the quota.
@@ -480,9 +505,8 @@ class RefStore:
             trust: The least trusted origin among everything that the text is based on; None for *origin*.
 
         Raises:
-            InvalidArgument: *text* is neither, or has surrogates that no file could hold; bytes have no *mime_type*;
-                *origin* or *trust* is unknown; or it has more than 1,000,000 characters or bytes, see
-                `run_in_thread`.
+            InvalidArgument: *text* is neither, or has lone surrogates; bytes have no *mime_type*; *origin* or *trust*
+                is unknown; or it has more than 1,000,000 characters or bytes, see `run_in_thread`.
 
         """
         self._check_open()
@@ -498,7 +522,11 @@ class RefStore:
         origin: Origin | None = None,
         trust: Origin | None = None,
     ) -> Descriptor:
-        """Store a text or bytes of any size, as `add` does; for content that is in memory already, such as an image."""
+        """
+        Store a text or bytes as `add` does, without a size limit.
+
+        Use it only for content that is in memory already, such as an image.
+        """
         self._check_open()
         if isinstance(text, bytes):
             kept = Content.of_bytes(text, mime_type)
@@ -511,19 +539,19 @@ class RefStore:
         _check.encodable("source", source)
         author = Provenance.of_source(source) if origin is None else _author(origin)
         basis = None if trust is None else Provenance.by(_check.choice("trust", trust, ORIGINS))
-        # The basis lowers the trust only, and not the origin.
+        # The basis lowers only the trust, not the origin.
         return self._add(kept, source, Provenance(author.origin, author.limited_by(basis).trust))
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
-        Return a result as a model should read it: whole if it fits the budget of answers, else shortened.
+        Return a result for a model: unchanged if it fits in the answer budget, else shortened.
 
-        What was left out is kept under handles, as far as there is room.
-        JSON stays JSON and text stays text: a mapping or list is shortened by its structure, and so is a text that is a
-        JSON object or array; any other text becomes an ``<fd_result>`` with its beginning and its end.
+        Omitted parts are stored under handles, if the quota permits. JSON stays JSON and text stays text. A mapping or
+        list is shortened structurally, and so is a text that consists of a JSON object or array. Any other text becomes
+        an ``<fd_result>`` with its beginning and its end.
 
         Args:
-            result: Text; JSON-able data; or a list of content blocks, whose long texts are shortened, each for itself.
+            result: Text; JSON-able data; or a list of content blocks, whose long texts are shortened separately.
                 Images and audio do not count.
             source: The source of the result, shown to the model. It determines the origin of the new handles:
                 ``"user_input"`` and ``"host"`` are the user's, ``"tool_result"`` is a tool's, and every other source,
@@ -560,7 +588,7 @@ class RefStore:
             result: As for `wrap`.
             budget: The maximum size of the answer.
             source: As for `wrap`.
-            schema: The JSON Schema of the result, which says which texts never change.
+            schema: The JSON Schema of the result, which determines the texts that are never truncated.
             keeps: Whether to store the omitted parts under handles.
             provenance: The provenance of the handles; None to derive it from *source*.
 
@@ -582,18 +610,18 @@ class RefStore:
     # Reading
 
     def get(self, handle: str) -> Ref | Descriptor:
-        """Return what a handle stands for; an id without ``ref:`` is a ref's."""
+        """Return the entry of a handle. An id without ``ref:`` is the id of a ref."""
         return self._find(handle)
 
     def list(self, *, category: Category | None = None) -> tuple[Ref, ...]:
         """
-        Return the newest version of every ref, the oldest id first.
+        Return the newest version of every ref, oldest id first.
 
         Args:
-            category: Only these.
+            category: If given, only refs of this category.
 
         Raises:
-            InvalidParameter: There is no such category.
+            InvalidParameter: *category* is unknown.
 
         """
         self._check_open()
@@ -605,13 +633,13 @@ class RefStore:
         return tuple(ref for ref in newest.values() if category in {None, ref.category})
 
     def descriptors(self) -> tuple[Descriptor, ...]:
-        """Return all descriptors, the oldest first."""
+        """Return all descriptors, oldest first."""
         self._check_open()
         return tuple(entry for entry in self._entries.live() if isinstance(entry, Descriptor))
 
     def versions(self, ref_id: str) -> tuple[str, ...]:
         """
-        Return the handles of all versions of a ref, the first one first.
+        Return the handles of all versions of a ref, oldest first.
 
         Args:
             ref_id: With or without ``ref:``.
@@ -624,22 +652,22 @@ class RefStore:
         self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
     ) -> Excerpt:
         """
-        Read pages, lines or characters; all are counted from 1.
+        Return pages, lines or characters of a text. All count from 1.
 
         Args:
             handle: ``fd:<n>``, ``ref:<id>`` or ``ref:<id>@<version>``.
-            mode: What *start* and *count* count.
-            start: The first.
-            count: How many; fewer where the content ends before.
-            read_all: Everything, whatever the others say.
+            mode: The unit of *start* and *count*.
+            start: The first unit to read.
+            count: The number of units; fewer are read at the end of the content.
+            read_all: Whether to read everything; *mode*, *start* and *count* are ignored.
 
         Returns:
-            The exact text, where it stands, what comes next and how much remains.
+            The exact text, its position, the start of the next part, and the remaining size.
 
         Raises:
             InvalidPage: There is no such page; the error has the valid range.
             InvalidRange: There is no such line or character.
-            InvalidParameter: *mode*, *start* or *count* break their rules.
+            InvalidParameter: *mode*, *start* or *count* is invalid.
 
         """
         entry = self._find(handle)
@@ -675,24 +703,24 @@ class RefStore:
         limit: int = 20,
     ) -> SearchResult:
         """
-        Find a text, or what a regular expression matches.
+        Search for a text or a regular expression.
 
-        Neither blocks the event loop, and both end within ``settings.search_timeout`` seconds.
+        The search does not block the event loop, and ends within ``settings.search_timeout`` seconds.
 
         Args:
-            handle: What to search.
-            query: The text, or the pattern, as the package ``regex`` reads it (a superset of `re`), with ``^`` and
-                ``$`` at every line.
-            regex: Whether *query* is a pattern, in which case counts unless it begins with ``(?i)``.
-            case_sensitive: Whether case counts in a text.
+            handle: The handle of the text to search.
+            query: The text, or a pattern of the package ``regex`` (a superset of `re`), in which ``^`` and ``$`` match
+                at every line.
+            regex: Whether *query* is a pattern. A pattern is case-sensitive, unless it starts with ``(?i)``.
+            case_sensitive: Whether a text query is case-sensitive.
             start: The character from which to search.
-            context: Lines around each match to give.
-            limit: Matches to give at the most.
+            context: The number of lines to return before and after each match.
+            limit: The maximum number of matches to return.
 
         Raises:
-            InvalidParameter: *query* is empty or no pattern, or a number breaks its rule.
+            InvalidParameter: *query* is empty or not a valid pattern, or a number is out of range.
             InvalidRange: There is no such character.
-            SearchTimeout: It took too long.
+            SearchTimeout: The search exceeded the timeout.
 
         """
         entry = self._find(handle)
@@ -724,27 +752,27 @@ class RefStore:
         by_model: bool = False,
     ) -> FileResult:
         """
-        Write the whole body to a file below ``root``, in UTF-8, so that a crash leaves the old file or the new one.
+        Write the complete body to a file below ``root`` in UTF-8, atomically.
 
-        A ref is whole lines: it ends with a line break, and appended it begins on a line of its own.
-        A descriptor is written byte for byte.
+        After a crash, the file has its old or its new content. A ref is written as complete lines: it ends with a line
+        break, and starts on a new line when appended. A descriptor is written byte for byte.
 
         Args:
-            handle: What to write.
+            handle: The handle of the text or bytes to write.
             file_path: Relative to ``root``, or absolute and below it.
-            mode: ``"write"`` replaces the file, ``"append"`` adds to its end, ``"insert"`` adds whole lines.
-            insert_at: For ``"insert"``: the line, counted from 1, before which they go.
-            create: Whether a missing file may be made.
+            mode: ``"write"`` replaces the file, ``"append"`` adds to its end, ``"insert"`` adds complete lines.
+            insert_at: For ``"insert"``: the line, counted from 1, before which they are inserted.
+            create: Whether a missing file may be created.
             exist_ok: Whether an existing file may be changed.
-            parents: Whether missing directories may be made.
+            parents: Whether missing directories may be created.
             exact: Whether a ref, too, is written byte for byte.
-            by_model: Whether a model chose the path, which is refused where it is hidden, executable, read-only, a
-                symlink, or cannot be read at sight; the tool ``fd_to_file`` says so.
+            by_model: Whether a model chose the path. Then the path is rejected if it is hidden, executable, read-only,
+                a symlink, or has invisible characters, as the description of the tool ``fd_to_file`` says.
 
         Raises:
-            InvalidParameter: An argument breaks its rule.
+            InvalidParameter: An argument is invalid.
             InvalidRange: The file has no such line.
-            ExportError: The file was not written and is as it was; its children say why.
+            ExportError: The file was not written and is unchanged; the subclass states the reason.
 
         """
         entry = self._find(handle)
@@ -767,8 +795,7 @@ class RefStore:
         """
         Delete a descriptor, a version of a ref, or with ``ref:<id>`` all its versions.
 
-        A tombstone stays, and no number is used again.
-
+        A tombstone remains, and numbers are not reused.
         """
         self._check_open()
         doomed, deleted = self._entries.named_by(handle), DeletedEntry(self._clock())
@@ -776,7 +803,7 @@ class RefStore:
             self._put(one, deleted)
 
     def erase(self, erasure: Erasure, *, dry_run: bool) -> tuple[Entry, ...]:
-        """Delete what is to be erased, or only find it, and return it; what is left of it says so."""
+        """Delete the selected entries, unless *dry_run*, and return them. Tombstones remain."""
         self._check_open()
         doomed, deleted = self._entries.going(erasure), DeletedEntry(self._clock())
         for one in () if dry_run else doomed:
@@ -785,10 +812,10 @@ class RefStore:
 
     def prompt(self, *, handles: bool = False) -> str:
         """
-        Return what a system prompt should say about refs and descriptors.
+        Return the system prompt about refs and descriptors.
 
         Args:
-            handles: Whether to list what is stored, the newest first, as far as an answer's budget holds it.
+            handles: Whether to list the stored handles, newest first, as many as fit in the budget of an answer.
 
         """
         text = instructions(self.settings, files=self.files is not None)
@@ -796,7 +823,7 @@ class RefStore:
             return text
         return f"{text}\n\n{self.rendering.handles((*self.descriptors(), *self.list()))}"
 
-    # How things are stored
+    # Storage
 
     def _check_open(self) -> None:
         self._loop.check_here()
@@ -814,7 +841,7 @@ class RefStore:
         return self._entries.find(_with_kind(handle))
 
     def _ingested(self, collected: Collected) -> Ingested:
-        """Store what one message marks, and remember what it marks in vain."""
+        """Store the refs of one message, and record the reasons for refs that were not stored."""
         self._check_open()
         stored: dict[int, Ref] = {}
         said = list(collected.diagnostics)
@@ -848,7 +875,7 @@ class RefStore:
             if diagnostic.kind == "in_code" and diagnostic.id is not None:
                 self._entries.miss(diagnostic.id, IN_CODE)
         for ref_id in mentioned(collected.text):
-            # A model whose history names its refs so may write a new one so.
+            # A model that sees mentions in its history may use this form for a new ref, which then has no text.
             if self._newest(ref_id) is None:
                 self._entries.miss(ref_id, MENTIONED)
         said.sort(key=lambda diagnostic: diagnostic.position)
@@ -864,7 +891,7 @@ class RefStore:
     def _streamed(self, collected: Collected, *, begun: int) -> Ingested:
         for at, (number, finished, ingested) in enumerate(self._finished):
             if number > begun and collected == finished:
-                # Its finished message was stored while the stream was open.
+                # The final message was observed while the stream was open.
                 del self._finished[at]
                 self._version += 1
                 return ingested
@@ -874,12 +901,12 @@ class RefStore:
         return ingested
 
     def _newest(self, ref_id: str) -> Ref | None:
-        """Return the newest version of a ref that can be read."""
+        """Return the newest readable version of a ref, or None."""
         slot = self._entries.get(self._entries.newest(ref_id) or "")
         return slot if isinstance(slot, Ref) else None
 
     def _revised(self, ref_id: str, revision: Revision) -> Ref:
-        """Store the next version of a ref, or return the newest one where that would say the same."""
+        """Store the next version of a ref, or return the newest one if it is equal."""
         for text in (*revision.attributes, *revision.attributes.values()):
             _check.encodable("an attribute", text)
         before = self._newest(ref_id)
@@ -907,11 +934,11 @@ class RefStore:
         return ref
 
     def _describe(self, number: int, content: Content, source: str, *, provenance: Provenance) -> Descriptor:
-        """Return a descriptor that is not stored yet."""
+        """Return a descriptor without storing it."""
         # In a tool call, the result may repeat texts that replaced handles in the arguments.
         provenance = provenance.limited_by(inserted_texts())
         content = self._entries.shared(content)
-        content.pages(self.settings.page_size)  # Indexed now, so that any page can be read at once.
+        content.pages(self.settings.page_size)  # Build the index now, so that the first read is fast.
         return Descriptor(
             number=number,
             source=source,
@@ -931,7 +958,7 @@ class RefStore:
         return descriptor
 
     def _put(self, handle: str, slot: Entry | DeletedEntry) -> None:
-        # A log that takes no more leaves everything as it was.
+        # If the log raises, the entries stay unchanged.
         if self._log is not None:
             self._log.put(handle, slot)
         self._entries.put(handle, slot)
@@ -939,7 +966,7 @@ class RefStore:
 
 
 def _with_kind(handle: Any) -> Any:
-    """Return the handle of a ref where only its id is given."""
+    """Prefix a bare ref id with "ref:"; return other handles unchanged."""
     return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
 
 
@@ -949,7 +976,7 @@ def _author(origin: object) -> Provenance:
 
 
 def _as_ref(entry: Entry, ref_id: str) -> Ref:
-    """Return an entry that is a ref, or raise `InvalidHandle`."""
+    """Return the entry if it is a ref, or raise `InvalidHandle`."""
     if not isinstance(entry, Ref):
         raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="only refs have versions: ref:<id>")
     return entry

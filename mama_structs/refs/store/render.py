@@ -1,10 +1,10 @@
 """
-What models are shown: results as elements whose text is the content as it is, and what a system prompt says.
+Rendering of results for models as XML-like elements, and the system prompt.
 
-The text is not escaped, which would cost half as much again in code, and models copy the entities.
-So that no content can close its quotation, both tags of an element carry an ``end`` that nobody can guess wherever
-the content looks as if it held a tag of ours. Attributes and messages are escaped.
-Control characters other than tab and line breaks become U+FFFD, and the element says how often.
+Content is not escaped: escaping makes code up to 50 % longer, and models copy the entities. To prevent content from
+closing its element, both tags get a random ``end`` attribute if the content looks like it contains one of our tags.
+Attributes and messages are escaped. Control characters other than tab and line breaks become U+FFFD; the element states
+how many were replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mama_structs.refs.store.text import Excerpt, Preview
 from mama_structs.refs.store.text_search import Match, SearchResult
 from mama_structs.settings import DescriptorSettings
 
-# U+0085 is a line break, and the last ones have no place in XML 1.0 or in UTF-8.
+# U+0085 is a line break. Surrogates and noncharacters are invalid in XML 1.0 or UTF-8.
 _FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _REPLACEMENT: Final = "\ufffd"
 _TAGS: Final = (
@@ -57,14 +57,14 @@ _TAGS: Final = (
     "fd",
 )
 _NAMES: Final = "|".join(f"[{UNSEEN}]*+".join(name) for name in _TAGS)
-# Possessive, so that a run of blanks is gone through once.
+# Possessive quantifiers, so that a run of blanks is scanned only once.
 _LIKE_A_TAG: Final = re.compile(rf"<[\s{UNSEEN}]*+(?:/[\s{UNSEEN}]*+)?+(?:{_NAMES})(?![A-Za-z0-9_])", re.IGNORECASE)
 _LONGEST: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
-# Of a handle that is none, and of anything else that a caller made up.
+# Maximum length of other values, such as invalid handles and text that a caller made up.
 _LONGEST_OTHER: Final = 100
-# Characters that reading on asks for at the least.
+# Minimum number of characters that the call for the next part requests.
 _LEAST_ON: Final = 4_000
-# Characters of a short element in a list.
+# Approximate characters of a short element in a list.
 _ROW: Final = 80
 
 Attribute = str | int | bool | None
@@ -72,13 +72,13 @@ E = TypeVar("E", Ref, Entry)
 
 
 def start_tag(name: str, attributes: Mapping[str, Attribute], *, empty: bool = False) -> str:
-    """Return a start tag, *empty* if the element ends here; attributes whose value is None are left out."""
+    """Return a start tag, self-closing if *empty*. Attributes with value None are omitted."""
     written = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items() if value is not None)
     return f"<{name}{written}{'/' if empty else ''}>"
 
 
 def message(text: str) -> str:
-    """Return a message of ours."""
+    """Return a message element with escaped text."""
     return f"<message>{_escaped(_FORBIDDEN.sub(_REPLACEMENT, text))}</message>"
 
 
@@ -90,14 +90,14 @@ def _attribute(value: Attribute) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = _escaped(_FORBIDDEN.sub(_REPLACEMENT, str(value)))
-    # A parser would read each of these as a blank.
+    # An XML parser would normalize these characters to spaces.
     for character, written in (('"', "&quot;"), ("\n", "&#10;"), ("\t", "&#9;"), ("\r", "&#13;")):
         text = text.replace(character, written)
     return text
 
 
 def _clipped(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """Return attributes of which none is long."""
+    """Return the attributes, with long values truncated."""
     longest = {key: _LONGEST.get(key, _LONGEST_OTHER) for key in attributes}
     return {
         key: f"{value[: longest[key]]}…" if isinstance(value, str) and len(value) > longest[key] else value
@@ -107,30 +107,38 @@ def _clipped(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
 
 @attrs.frozen
 class Rendering:
-    """How one store's answers are written: none passes the budget, and no content closes its own quotation."""
+    """
+    Renders the answers of one store within a budget.
+
+    No content can close the element that contains it.
+    """
 
     budget: Budget
     _secret: bytes = attrs.field(factory=lambda: secrets.token_bytes(16), init=False, repr=False, eq=False)
 
     def quoted(self, name: str, attributes: Mapping[str, Attribute], text: str) -> str:
-        """Return an element around a text as it is; where characters were replaced, ``replaced`` says how many."""
+        """
+        Return an element around unescaped text.
+
+        If characters were replaced, the attribute ``replaced`` is their number.
+        """
         clean, replaced = _FORBIDDEN.subn(_REPLACEMENT, text)
         end = self._end(text) if _LIKE_A_TAG.search(text) else None
         start = start_tag(name, {**attributes, "replaced": replaced or None, "end": end})
         return f"{start}{clean}{start_tag(f'/{name}', {'end': end})}"
 
     def _end(self, text: str) -> str:
-        """Return what only this store can have made of a text, and what the text does not hold."""
+        """Return a keyed hash that cannot be guessed and does not occur in the text."""
         data, key, end = text.encode(errors="surrogatepass"), self._secret, ""
         while not end or end in text:
             key = hashlib.blake2b(data, key=key, digest_size=16).digest()
             end = key[:4].hex()
         return end
 
-    # What was read
+    # Text that was read
 
     def content(self, excerpt: Excerpt) -> str:
-        """Show what was read, or as much of it as the budget holds."""
+        """Render a read excerpt, truncated to the budget."""
         about: dict[str, Attribute] = {"fd": excerpt.handle, "page": excerpt.page, "pages": excerpt.pages}
         totals: dict[str, Attribute] = {"total_lines": excerpt.total_lines, "total_chars": excerpt.total_chars}
 
@@ -140,7 +148,7 @@ class Rendering:
         return self._lines(excerpt, tag) if excerpt.mode == "line" else self._part("fd_content", excerpt, tag)
 
     def ref(self, ref: Ref, excerpt: Excerpt) -> str:
-        """Show a ref, of which *excerpt* is the whole, or as much of it as the budget holds."""
+        """Render a ref, truncated to the budget. *excerpt* is its complete text."""
         about = _about_ref(ref)
 
         def tag(place: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -150,7 +158,11 @@ class Rendering:
         return self._part("ref_content", excerpt, tag)
 
     def _part(self, name: str, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
-        """Show the first characters of an excerpt, up to a line's end where that costs at most half of them."""
+        """
+        Render the beginning of an excerpt.
+
+        It is cut at the end of a line, unless that removes more than half of the characters that fit.
+        """
         text = excerpt.text
 
         def shown(length: int) -> str:
@@ -163,7 +175,7 @@ class Rendering:
         return shown(length)
 
     def _lines(self, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
-        """Show numbered lines, or the beginning of one that is longer than the budget."""
+        """Render numbered lines, or the beginning of a line that is longer than the budget."""
         lines, first = excerpt.text.removesuffix("\n").split("\n"), excerpt.first_line
         ends = [*accumulate(len(line) + 1 for line in lines)]
         ends[-1] = len(excerpt.text)
@@ -171,7 +183,8 @@ class Rendering:
         def shown(count: int) -> str:
             place = _place(excerpt, ends[count - 1])
             if count < len(lines):
-                # As many again: whoever asks for the few that are left over goes on by few from then on.
+                # Request the same number of lines again: requesting only the remaining few would make all later reads
+                # small.
                 following = first + count
                 place["next"] = _call(excerpt, "line", following, min(len(lines), excerpt.total_lines - following + 1))
             return self.quoted("fd_content", tag(place), _numbered(first, lines[:count]))
@@ -186,13 +199,13 @@ class Rendering:
         return shown_of_one(max(1, self.budget.most(len(lines[0]), shown_of_one)))
 
     def extraction(self, excerpt: Excerpt, made: Descriptor) -> str:
-        """Show that a part was stored as a descriptor of its own."""
+        """Render the confirmation that an excerpt was stored as a new descriptor."""
         attributes = {"fd": excerpt.handle, "new_fd": made.handle, **_place(excerpt, len(excerpt.text)), "next": None}
         about = f"{made.handle} now holds {counted(made.chars, 'character')} of {excerpt.handle}"
         return _parts("fd_extraction", attributes, [message(about)])
 
     def result(self, descriptor: Descriptor, shown: Preview) -> str:
-        """Show what was too large: its size, its beginning and its end, and what is left out between."""
+        """Render the preview of a large result: size, beginning, end, and the omitted range."""
         content = descriptor.content
         attributes: dict[str, Attribute] = {
             "fd": descriptor.handle,
@@ -215,10 +228,14 @@ class Rendering:
             parts.append(self.quoted("tail", {**place, "continued": shown.tail_starts_in_line or None}, shown.tail))
         return _parts("fd_result", attributes, parts)
 
-    # What there is
+    # Lists
 
     def refs(self, refs: Sequence[Ref], *, start: int = 1, category: str | None = None) -> str:
-        """List refs, which are those of *category*, from the one at *start* (from 1), as many as the budget holds."""
+        """
+        Render a list of refs from number *start* (from 1), as many as fit in the budget.
+
+        All refs belong to *category*, if it is given.
+        """
         only = "" if category is None else f"category='{category}', "
         rows = _Elements(refs[start - 1 :])
 
@@ -234,7 +251,7 @@ class Rendering:
         return shown(self.budget.most(len(rows), shown, each=_ROW))
 
     def handles(self, entries: Sequence[Entry]) -> str:
-        """List what is stored, for a system prompt, the newest first, as much as the budget holds."""
+        """Render the stored handles for a system prompt, newest first, as many as fit."""
         rows = _Elements(newest_first(entries))
 
         def shown(count: int) -> str:
@@ -244,7 +261,11 @@ class Rendering:
         return shown(self.budget.most(len(rows), shown, each=_ROW))
 
     def matches(self, result: SearchResult) -> str:
-        """Show what a search found and where: as many matches, and as much around one, as the budget holds."""
+        """
+        Render as many search matches as fit in the budget.
+
+        If not even one fits, its context and then the match itself are truncated.
+        """
         found = result.matches
         context = max((max(len(match.before), len(match.after)) for match in found), default=0)
 
@@ -269,7 +290,7 @@ class Rendering:
         return shown(1, context=0, width=self.budget.most(widest, lambda width: shown(1, context=0, width=width)))
 
     def _match(self, match: Match, context: int, width: int | None) -> str:
-        """Show a match in its lines, with *context* others around, cut after *width* characters."""
+        """Render a match with *context* lines before and after it, and at most *width* characters."""
         own = f"{match.prefix}{match.text}{'' if match.text_cut else match.suffix}"
         lines = own.removesuffix("\n").split("\n")
         before, after = match.before[len(match.before) - context :] if context else (), match.after[:context]
@@ -287,15 +308,15 @@ class Rendering:
         }
         return self.quoted("match", place, "".join(["\n", *(f"{number}\t{text}\n" for number, text in numbered)]))
 
-    # What was done
+    # Confirmations and errors
 
     def stored(self, ref: Ref) -> str:
-        """Show that a ref was stored."""
+        """Render the confirmation that a ref was stored."""
         attributes: dict[str, Attribute] = {"id": ref.id, "version": ref.version, "lines": ref.lines}
         return start_tag("ref_stored", {**attributes, "chars": ref.chars}, empty=True)
 
     def file_result(self, result: FileResult) -> str:
-        """Show what was written to a file."""
+        """Render the result of a file export."""
         attributes: dict[str, Attribute] = {
             "fd": result.handle,
             "file_path": result.path,
@@ -314,7 +335,7 @@ class Rendering:
         return _parts("fd_file_result", _clipped(attributes), [message(about)])
 
     def error(self, error: MamaStructsError, *, handle: str | None = None) -> str:
-        """Show what went wrong and what to do about it; *handle* where the error does not say what it was about."""
+        """Render an error and its hint. *handle* is used if the error has no handle."""
         attributes = _clipped({"type": error.type, "fd": getattr(error, "handle", None) or handle})
         lines = getattr(error, "candidates", ())
         see = f"; see {'; '.join(lines)}" if lines else ""
@@ -327,12 +348,12 @@ class Rendering:
 
 
 def newest_first(entries: Sequence[E]) -> list[E]:
-    """Return entries in order of their times, the last one first."""
+    """Return entries sorted by time, newest first."""
     return sorted(entries, key=lambda entry: entry.created_at)[::-1]
 
 
 class _Elements:
-    """The elements of a list, each made when it is first shown: of ten thousand, a hundred are."""
+    """Lazily rendered elements of a list, because only a small part of a long list fits."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
@@ -342,7 +363,7 @@ class _Elements:
         return len(self._entries)
 
     def first(self, count: int) -> list[str]:
-        """Return the first elements."""
+        """Return the first *count* elements."""
         self._made += map(_row, self._entries[len(self._made) : count])
         return self._made[:count]
 
@@ -362,14 +383,18 @@ def _row(entry: Entry) -> str:
 
 
 def _place(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
-    """Say where the first characters of an excerpt stand, and with which call what comes after them is read."""
+    """
+    Return attributes with the position of an excerpt, and the call that reads on.
+
+    *length* is the number of rendered characters.
+    """
     last, whole = excerpt.first_char - 1 + length, length == len(excerpt.text)
     if not whole:
         following = _call(excerpt, "char", last + 1, len(excerpt.text) - length)
     elif excerpt.next_start is None or excerpt.mode == "all":
         following = None
     else:
-        # What was asked for may be the little that an answer had no room for, and is no measure of what comes then.
+        # The count may be the small remainder of an earlier answer, so it must not determine the size of the next one.
         count = max(excerpt.count, _LEAST_ON) if excerpt.mode == "char" else excerpt.count
         following = _call(excerpt, excerpt.mode, excerpt.next_start, count)
     return {
@@ -383,7 +408,7 @@ def _place(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
 
 
 def _call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
-    """Say with which arguments to read on."""
+    """Return the call that reads from *start*."""
     if mode == "page":
         where = f"page={start}" if count == 1 else f"start={start}, count={count}"
     else:
@@ -392,12 +417,16 @@ def _call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
 
 
 def _numbered(first: int, lines: Sequence[str]) -> str:
-    """Return lines with their numbers, beginning on a line of its own."""
+    """Return numbered lines, starting on a new line."""
     return "".join(["\n", *(f"{number}\t{line}\n" for number, line in enumerate(lines, first))])
 
 
 def _about_ref(ref: Ref) -> dict[str, Attribute]:
-    """Say what a ref is; what its tag said comes last, and says nothing else than we do."""
+    """
+    Return the attributes of a ref: its own data, and values from its tag.
+
+    Values from the tag never replace its own data.
+    """
     own: dict[str, Attribute] = {
         "id": ref.id,
         "created": ref.created_at.isoformat(timespec="seconds"),
@@ -443,7 +472,7 @@ _FILE_CALL: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
 
 
 def instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
-    """Return the blocks for a system prompt; with *files*, how one is written."""
+    """Return the system prompt blocks; with *files*, including the file export call."""
     if not settings.enabled:
         return ""
     blocks = [_prompt("prompt_descriptors").format(intro=_WRAPPING, page_size=settings.page_size)]

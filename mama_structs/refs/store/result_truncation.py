@@ -1,4 +1,4 @@
-"""A result on its way to a model: whole where the budget holds it, else shortened, with handles for the rest."""
+"""Truncation of tool results to a budget, with handles for the omitted parts."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _log = logging.getLogger("mama_structs")
 
 OwnShareOf = Callable[[Mapping[str, Any]], OwnShare | None]
 
-# Of what a text shows, so much is its beginning.
+# Ratio of the beginning in the visible part of a text.
 _FOR_HEAD: Final = 3 / 4
-# A block of text in a list, at the least: its tags, and a little of both ends.
+# Minimum characters of a text block in a list: its tags, and a little of both ends.
 _LEAST_BLOCK: Final = 800
-# Characters of what cannot be written.
+# Assumed size of data that cannot be serialized.
 _UNKNOWN: Final = 2**31
 _NOT_KEPT: Final = "\n[the rest was not kept]"
 _LONGEST_SOURCE: Final = 80
@@ -46,7 +46,7 @@ _LONGEST_SOURCE: Final = 80
 
 @attrs.frozen(kw_only=True)
 class Shelf:
-    """Where what is left out is kept: how descriptors are numbered, made, kept and shown."""
+    """Callbacks that number, create, store and render the descriptors of omitted parts."""
 
     next_number: Callable[[], int]
     check_room: Callable[..., None]
@@ -57,30 +57,31 @@ class Shelf:
 
 @attrs.frozen(kw_only=True)
 class Wrapping:
-    """How one result is shown; `shown` keeps what it leaves out."""
+    """Truncates one result to a budget. `shown` stores the omitted parts."""
 
     shelf: Shelf
     budget: Budget
     source: str
     schema: Schema | None = None
     own_share: OwnShareOf | None = None
-    # False where nothing is kept: what is left out is gone.
+    # False if nothing may be stored, so that omitted parts are lost.
     keeps: bool = True
     _contents: dict[str, Content | None] = attrs.field(factory=dict, init=False)
 
     def shown(self, result: Any) -> Any:
-        """Return a result itself, or as much of it as the budget holds."""
+        """Return the result unchanged, or truncated to the budget."""
         if isinstance(result, str):
             return result if self.budget.holds(result) else self.text(result)
         if result is None or isinstance(result, float | bytes | bytearray | memoryview):
             return result
         try:
-            # A dict that JSON takes may have keys that are no text, but is not looked at where it is short.
+            # Serialize directly first: converting short results to plain data is unnecessary, even with keys that are
+            # not text.
             written = _written(result)
             fits = written is not None and self.budget.holds(written)
             data = result if fits else to_jsonable(result)
         except MamaStructsError:
-            # What has no JSON form has no length, and cannot be shown as text either.
+            # The result has no JSON form, so it has no size and no text form either.
             return result
         if written is None:
             written = _written(data)
@@ -88,7 +89,11 @@ class Wrapping:
         return self._data(data, written, result, fits=fits)
 
     def _data(self, data: Any, written: str | None, result: Any, *, fits: bool) -> Any:
-        """Return *result*, or what is shown of it: *data* are the same as plain data, *written* as JSON."""
+        """
+        Return *result*, or a truncated form.
+
+        *data* is the result as plain data, and *written* the same as JSON.
+        """
         if are_blocks(data) or (isinstance(data, list) and data and all(map(media_in, data))):
             return self._blocks(data, result)
         if media_in(data):
@@ -111,7 +116,7 @@ class Wrapping:
     # Texts
 
     def text(self, text: str) -> str:
-        """Return as much of a text as the budget holds."""
+        """Return the text truncated to the budget."""
         if (data := json_in(text)) is not None:
             return str(self._kept(self._fitting(functools.partial(self._plan_json, text, data), len(text))))
         if self.source != "user_input":
@@ -124,12 +129,12 @@ class Wrapping:
         return f"{parts.before}{attrs.evolve(self, budget=around).plain(parts.pasted)}{parts.after}"
 
     def plain(self, text: str) -> str:
-        """Return the beginning and the end of a text, as an ``<fd_result>`` where the rest is kept."""
+        """Return the beginning and end of a text, as ``<fd_result>`` if the rest is stored."""
         return str(self._kept(self._fitting(functools.partial(self._plan_text, text), len(text))))
 
     def _plan_json(self, text: str, data: Any, room: int) -> TextPlan:
         plan = plan_data(data, room, width=self._width)
-        # The whole is the text as it came, byte for byte; of a list the lines are rows.
+        # A handle of a JSON object stores the original text, byte for byte; that of a list stores one row per line.
         texts = dict(plan.texts)
         if isinstance(data, dict) and WHOLE in texts:
             texts[WHOLE] = functools.partial(str, text)
@@ -151,11 +156,11 @@ class Wrapping:
     # Content blocks
 
     def _blocks(self, blocks: list[dict[str, Any]], result: Any) -> Any:
-        """Shorten the texts of blocks, the longest first; images and audio do not count."""
+        """Truncate the texts of blocks, longest first. Images and audio do not count."""
         spoken = [block for block in blocks if not media_in(block)]
         if self._holds(spoken):
             return result
-        # Where many short texts are long together, those that stand side by side are one.
+        # If many short texts exceed the budget together, merge adjacent ones.
         for shown in (blocks, joined_blocks(blocks)):
             shares = self._shares([block for block in shown if not media_in(block)])
             if shares is None:
@@ -164,7 +169,7 @@ class Wrapping:
             made = [block if media_in(block) else self._block(block, next(given)) for block in shown]
             if self._holds([block for block in made if not media_in(block)]):
                 return made
-        # Too many of them: what they say becomes one text, which stands where they began.
+        # Too many blocks: merge all texts into the first block.
         said = "\n".join(text if (text := block_text(block)) is not None else json_text(block) for block in spoken)
         whole = Budget(self.budget.limit, size=lambda text: self.budget.size(json_text([_text_block(text)])))
         one = _text_block(attrs.evolve(self, budget=whole).text(said))
@@ -175,10 +180,10 @@ class Wrapping:
         return written is not None and self.budget.holds(written)
 
     def _shares(self, blocks: Sequence[dict[str, Any]]) -> list[int] | None:
-        """Return what each block may take of the budget, None where they are too many."""
+        """Return each block's share of the budget, or None if there are too many blocks."""
         sizes = [self.budget.size(json_text(block)) + 1 for block in blocks]
         least = [min(size, _LEAST_BLOCK) if block_text(one) else size for size, one in zip(sizes, blocks, strict=True)]
-        # Parts may count for a little more together.
+        # The size of the whole may slightly exceed the sum of its parts.
         spare = (self.budget.limit if self.budget.size is len else int(self.budget.limit * 0.95)) - sum(least) - 2
         if spare < 0:
             return None
@@ -200,7 +205,7 @@ class Wrapping:
         return fitting(plan, self._handles, self.budget, chars=chars)
 
     def _handles(self, texts: Texts) -> dict[str, str]:
-        """Tell which texts there is room for, and the handles that they will have."""
+        """Return the texts that fit in the quota, with the handles that they will get."""
         handles: dict[str, str] = {}
         chosen: list[Content] = []
         for name, text in texts.items() if self.keeps else ():
@@ -216,7 +221,7 @@ class Wrapping:
         return handles
 
     def _content(self, name: str, text: Callable[[], str]) -> Content | None:
-        """Return what a handle is to hold, written once; None where it cannot be written."""
+        """Return the content of a handle, rendered once, or None if it cannot be serialized."""
         if name not in self._contents:
             try:
                 self._contents[name] = _content_of(text())
@@ -225,7 +230,7 @@ class Wrapping:
         return self._contents[name]
 
     def _kept(self, plan: Plan) -> Any:
-        """Keep what a plan leaves out, and return its answer."""
+        """Store the omitted parts of a plan, and return its answer."""
         handles = self._handles(plan.texts)
         if self.keeps and len(handles) < len(plan.texts):
             _log.warning("of a shortened result %d of %d parts are kept", len(handles), len(plan.texts))
@@ -248,7 +253,7 @@ def _content_of(text: str) -> Content:
     try:
         return Content.of(text)
     except InvalidArgument:
-        # Half a surrogate pair is no text that a file could hold, or a model could be sent.
+        # Lone surrogates cannot be encoded as UTF-8, so neither files nor requests can contain them.
         return Content.of(text.encode("utf-8", "replace").decode())
 
 

@@ -1,7 +1,7 @@
 """
-A text that a handle stands for: its pages and lines, an excerpt, a preview, and what of it a user pasted.
+Stored texts: pages and lines, excerpts, previews, and detection of pasted text.
 
-Offsets count from 0, as in Python; pages, lines and characters from 1, as everywhere in this package.
+Offsets count from 0, as in Python. Pages, lines and characters count from 1, as everywhere in this package.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange, shown
 from mama_structs.refs.markup.fences import Enclosed, enclosed, fenced_blocks
 
-# Four bytes an offset while they suffice, which for a text in memory they nearly always do.
+# Offsets below this fit in four bytes, which halves the memory of the index.
 _SMALL: Final = 2**32
-# Longer numbers are described: Python refuses to print very long ones.
+# Larger numbers are described in words: Python raises when it prints very long integers.
 _PRINTED: Final = 10**18
-# Characters of the user's own words that stay in sight at each end; fewer where that leaves too little to put away.
+# Maximum characters of the user's own words that stay in the message at each end. A smaller limit is tried if the
+# pasted text would be too short.
 _IN_SIGHT: Final = (1_000, 500, 250, 125)
 _BLANK_LINE: Final = re.compile(r"^[^\S\n]*+\n", re.MULTILINE)
 _NEXT_BLANK_LINE: Final = re.compile(r"(?<=\n)[^\S\n]*+(?=\n|\Z)")
@@ -38,14 +39,18 @@ Span = tuple[int, int]
 
 
 def count_lines(text: str) -> int:
-    """Count lines: one ends after each line feed, what follows the last is one more, and an empty text is one."""
+    """
+    Return the number of lines.
+
+    Each line feed ends a line, and text after the last one is another line. An empty text has one line.
+    """
     return text.count("\n") + (not text.endswith("\n"))
 
 
 def page_ends(text: str, page_size: int) -> Iterator[int]:
-    """Yield the offset after each page, in order; the last one is the text's length."""
-    # After its last line feed, or, within a line that is longer than a page, after *page_size* characters; but not
-    # between a carriage return and its line feed, unless a page has room for only one of them.
+    """Yield the end offset of each page, in order; the last is the length of the text."""
+    # A page ends after its last line feed. Within a line that is longer than a page, it ends after *page_size*
+    # characters, but not between a carriage return and its line feed, unless the page size is 1.
     start, total = 0, len(text)
     while start + page_size < total:
         limit = start + page_size
@@ -57,7 +62,7 @@ def page_ends(text: str, page_size: int) -> Iterator[int]:
 
 @attrs.frozen(eq=False, repr=False)
 class Pages:
-    """An index of a text's pages, in which finding a page, line or character costs a page and not the text."""
+    """Page index of a text. Finding a page, line or character scans at most one page."""
 
     text: str
     page_size: int
@@ -67,7 +72,7 @@ class Pages:
 
     @classmethod
     def of(cls, text: str, page_size: int) -> Pages:
-        """Divide a text into pages."""
+        """Split a text into pages."""
         _check.whole("page_size", page_size, 1)
         code = "I" if len(text) < _SMALL else "Q"
         starts, first_lines = array(code), array(code)
@@ -87,32 +92,32 @@ class Pages:
         return f"<Pages: {len(self)} of at most {self.page_size} characters, {self.lines} lines>"
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
-        """Return the offsets at which page *first* begins and after which page *last* ends."""
+        """Return the start offset of page *first* and the end offset of page *last*."""
         if not 1 <= first <= last <= len(self):
             raise InvalidArgument(f"there are no pages {first} to {last}: there are {len(self)}")
         return self._starts[first - 1], self._starts[last] if last < len(self) else len(self.text)
 
     def page_at(self, offset: int) -> int:
-        """Return the page that holds this offset; the text's length is in the last one."""
+        """Return the page that contains an offset; the end of the text is on the last page."""
         if not 0 <= offset <= len(self.text):
             raise InvalidArgument(f"there is no offset {offset}: there are {len(self.text)} characters")
         return bisect_right(self._starts, offset)
 
     def line_at(self, offset: int) -> int:
-        """Return the line that holds this offset; the text's length is in the last one."""
+        """Return the line that contains an offset; the end of the text is in the last line."""
         page = self.page_at(offset) - 1
         line = self._first_lines[page] + self.text.count("\n", self._starts[page], offset)
         return min(line, self.lines)
 
     def line_start(self, line: int) -> int:
-        """Return the offset at which a line begins; the line after the last one begins at the text's length."""
+        """Return the start offset of a line; for the line after the last, the length of the text."""
         if not 1 <= line <= self.lines + 1:
             raise InvalidArgument(f"there is no line {line}: there are {self.lines}")
         if line == 1:
             return 0
         if line > self.lines:
             return len(self.text)
-        # The line begins in the page before the first one that begins with it or with a later one, or at its end.
+        # The line starts in the page before the first one whose first line is this or a later line, or at its end.
         page = bisect_left(self._first_lines, line) - 1
         start, end = self.bounds(page + 1, page + 1)
         breaks = line - self._first_lines[page]
@@ -122,27 +127,33 @@ class Pages:
 @attrs.frozen(repr=False)
 class Content:
     """
-    A text, or bytes of another MIME type, which never change; made by `Content.of` and `Content.of_bytes`.
+    An immutable text, or bytes of another MIME type.
 
-    Two are equal when their types and hashes (SHA-256) are.
-    Bytes have no text, and no characters, lines or pages.
+    Created with `Content.of` and `Content.of_bytes`. Contents are equal if their types and SHA-256 hashes are equal.
+    Bytes have no text, characters, lines or pages.
     """
 
     text: str = attrs.field(eq=False)
     hash: str
     chars: int = attrs.field(eq=False)
-    size: int = attrs.field(eq=False)  # in bytes, of a text those of UTF-8
-    lines: int = attrs.field(eq=False)  # of a text at least 1
+    size: int = attrs.field(eq=False)  # in bytes; of a text, in UTF-8
+    lines: int = attrs.field(eq=False)  # at least 1 for a text
     mime_type: str = attrs.field(default=TEXT, kw_only=True)
     _bytes: bytes | None = attrs.field(default=None, kw_only=True, eq=False)
     _pages: dict[int, Pages] = attrs.field(factory=dict, init=False, eq=False)
 
     @classmethod
     def of(cls, text: str) -> Content:
-        """Measure a text, or raise `InvalidArgument` where UTF-8 has no bytes for it."""
+        """
+        Create the content of a text.
+
+        Raises:
+            InvalidArgument: The text cannot be encoded as UTF-8.
+
+        """
         if not isinstance(text, str):
             raise InvalidArgument(f"content must be text, got {type(text).__name__}")
-        # A subclass may format, escape or translate itself; what is stored is what it holds.
+        # A subclass may override `__str__`; store the characters that it contains.
         text = str.__str__(text)
         try:
             data = text.encode()
@@ -150,7 +161,7 @@ class Content:
             position = error.start + 1
         else:
             return cls(text, hashlib.sha256(data).hexdigest(), len(text), len(data), count_lines(text))
-        # Raised outside the handler: a UnicodeEncodeError carries the whole text.
+        # Raise outside of the handler: a UnicodeEncodeError would attach the complete text.
         raise InvalidArgument(
             f"character {position} of the content is a lone surrogate, which no file and no model can hold",
             hint="decode it with errors='replace', or remove it",
@@ -158,7 +169,13 @@ class Content:
 
     @classmethod
     def of_bytes(cls, data: bytes, mime_type: str | None) -> Content:
-        """Keep bytes as they are, or raise `InvalidArgument` where they or their type break a rule."""
+        """
+        Create the content of bytes.
+
+        Raises:
+            InvalidArgument: The data is not bytes, or the MIME type is invalid.
+
+        """
         if not isinstance(data, bytes):
             raise InvalidArgument(f"data must be bytes, got {type(data).__name__}")
         if not isinstance(mime_type, str) or not _MIME_TYPE.fullmatch(mime_type):
@@ -170,12 +187,12 @@ class Content:
 
     @property
     def is_text(self) -> bool:
-        """Whether it can be read."""
+        """True for text, False for binary content."""
         return self._bytes is None
 
     @property
     def data(self) -> bytes:
-        """Its bytes, of a text in UTF-8."""
+        """The content as bytes; text is encoded as UTF-8."""
         return self.text.encode() if self._bytes is None else self._bytes
 
     @functools.cached_property
@@ -184,20 +201,20 @@ class Content:
 
     @functools.cached_property
     def body(self) -> Content:
-        """The content without the one fence that encloses it and is markup; itself where there is none."""
+        """The content without a fence that encloses all of it, or itself."""
         return self if self._enclosed is None else Content.of(self._enclosed.text)
 
     @property
     def language(self) -> str | None:
-        """The language that the enclosing fence names."""
+        """The language of the enclosing fence, or None."""
         return None if self._enclosed is None else self._enclosed.language
 
     def pages(self, page_size: int) -> Pages:
-        """Return the index of its pages, which is made once for each size."""
+        """Return the page index, which is cached per page size."""
         _check.whole("page_size", page_size, 1)
         known = self._pages.get(page_size)
         if known is None:
-            # Two threads may both make it; they make the same.
+            # Concurrent threads may both build it, with equal results.
             known = self._pages.setdefault(page_size, Pages.of(self.text, page_size))
         return known
 
@@ -205,29 +222,29 @@ class Content:
         return f"<Content: {self.chars} characters, {self.lines} lines, {self.hash[:12]}>"
 
 
-# A part
+# Excerpts
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Excerpt:
-    """A part of a content; pages, lines and characters count from 1."""
+    """A part of a content. Pages, lines and characters count from 1."""
 
     handle: str
     text: str
-    mode: Literal["page", "line", "char", "all"]  # the unit of start, count, next_start and remaining
+    mode: Literal["page", "line", "char", "all"]  # unit of start, count, next_start and remaining
     start: int
     count: int
-    page: int | None  # None unless it is exactly one, read in page mode
+    page: int | None  # set only if a single page was read in page mode
     pages: int
     first_char: int
-    last_char: int  # one less than first_char in an empty content
+    last_char: int  # first_char - 1 if the content is empty
     first_line: int
     last_line: int
     total_chars: int
     total_lines: int
     starts_in_line: bool
     ends_in_line: bool
-    next_start: int | None  # None at the end, as next_char
+    next_start: int | None  # None at the end, like next_char
     next_char: int | None
     remaining: int
     remaining_chars: int
@@ -251,7 +268,11 @@ def read(
     count: int = 1,
     read_all: bool = False,
 ) -> Excerpt:
-    """Read *count* pages, lines or characters from *start*, as far as there are so many; all of it with *read_all*."""
+    """
+    Return *count* pages, lines or characters from *start*, or all with *read_all*.
+
+    At the end of the content, the excerpt is shorter.
+    """
     refused = functools.partial(InvalidParameter, handle=handle)
     if not isinstance(read_all, bool):
         raise refused(f"read_all must be true or false, got {shown(read_all)}", parameter="read_all")
@@ -304,28 +325,28 @@ def read(
 
 
 def _inside_line(content: Content, offset: int) -> bool:
-    """Tell whether a line has characters both before and after this offset."""
+    """Return True if a line continues across this offset."""
     return 0 < offset < content.chars and content.text[offset - 1] != "\n"
 
 
 def printed(number: int) -> str:
-    """Return a number for a message, described where it is long."""
+    """Return a number for a message, in words if it is long."""
     return str(number) if abs(number) < _PRINTED else "a number of more than 18 digits"
 
 
-# Beginning and end
+# Previews
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Preview:
-    """The beginning and the end of a content; a line that is cut belongs to both sides of the cut."""
+    """Beginning and end of a content. A line that is cut counts as part of both sides."""
 
     head: str
     tail: str
-    head_lines: Span | None  # the first and the last, wholly or in part; None when it shows nothing
+    head_lines: Span | None  # first and last line, including partial ones; None if the head is empty
     tail_lines: Span | None
     omitted_chars: int
-    omitted_range: Span | None  # the first and the last character
+    omitted_range: Span | None  # first and last character
     omitted_lines: Span | None
     head_ends_in_line: bool
     tail_starts_in_line: bool
@@ -336,10 +357,10 @@ class Preview:
 
 def preview(content: Content, *, head: int, tail: int) -> Preview:
     """
-    Show at most *head* characters of the beginning and *tail* of the end of a content.
+    Return a preview with at most *head* characters of the beginning and *tail* of the end.
 
-    Each is cut at a line's end when that leaves at least half of its allowance, else inside a line,
-    but not between a carriage return and its line feed unless the allowance is 1.
+    Each is cut at the end of a line if at least half of the allowance remains, else inside a line. It is not cut
+    between a carriage return and its line feed, unless the allowance is 1.
     """
     for name, value in (("head", head), ("tail", tail)):
         _check.whole(name, value)
@@ -349,7 +370,7 @@ def preview(content: Content, *, head: int, tail: int) -> Preview:
     tail_start = content.chars if is_whole else _tail_start(text, tail)
     shown_head, shown_tail = text[:head_end], text[tail_start:]
     head_cut, tail_cut = _inside_line(content, head_end), _inside_line(content, tail_start)
-    # Counted from both ends, so that a preview costs what it shows.
+    # Count lines from both ends, so that the cost depends only on the size of the preview.
     head_last = content.lines if is_whole else count_lines(shown_head) if shown_head else 0
     tail_first = content.lines - count_lines(shown_tail) + 1 if shown_tail else content.lines + 1
     return Preview(
@@ -375,17 +396,21 @@ def _head_end(text: str, head: int) -> int:
 
 def _tail_start(text: str, tail: int) -> int:
     start = len(text) - tail
-    # A line that begins here costs nothing: its line feed is the character before.
+    # A line that starts here needs no extra character: its line feed is the previous one.
     after_line = text.find("\n", start - 1, start + tail // 2) + 1
     return after_line or start
 
 
-# What a user pasted
+# Pasted text
 
 
 @attrs.frozen
 class Pasted:
-    """A text in three parts, of which *pasted* becomes a descriptor; the others, which may be empty, stay in sight."""
+    """
+    A text split into three parts.
+
+    *pasted* becomes a descriptor. The others stay in the message and may be empty.
+    """
 
     before: str
     pasted: str
@@ -394,13 +419,16 @@ class Pasted:
 
 def split_pasted(text: str, *, over: int) -> Pasted:
     """
-    Part what a user pasted from the user's own words, which often hold the question, at the beginning or the end.
+    Separate pasted text from the user's own words at the beginning and the end.
 
-    A fenced block that holds more than half of the text is what was pasted; its fences stay outside.
-    Else the first and the last paragraphs stay in sight, at most 1,000 characters at each end.
-    Where there is no blank line, or where what is left for the descriptor would not be longer than half of *over*,
-    everything counts as pasted.
-    *over* is the length from which on texts become descriptors, in characters.
+    The user's words often contain the question. A fenced block with more than half of the text is pasted text; its
+    fences stay outside. Otherwise the first and last paragraphs stay, at most 1,000 characters at each end. Everything
+    counts as pasted if there is no blank line, or if the descriptor would not be longer than half of *over*.
+
+    Args:
+        text: The user's message.
+        over: The length in characters from which on texts become descriptors.
+
     """
     _check.whole("over", over)
     around_fence = _by_fence(text, most=max(_IN_SIGHT[0], over // 2))
@@ -414,7 +442,11 @@ def split_pasted(text: str, *, over: int) -> Pasted:
 
 
 def _by_fence(text: str, *, most: int) -> Pasted | None:
-    """Part at the largest fenced block, where it is most of the text and little enough stays in sight."""
+    """
+    Split at the largest fenced block, or return None.
+
+    The block must be more than half of the text, with at most *most* characters before and after it.
+    """
     largest = max(fenced_blocks(text), key=lambda block: block.end - block.start, default=None)
     if largest is None or 2 * (largest.end - largest.start) <= len(text):
         return None
@@ -424,13 +456,13 @@ def _by_fence(text: str, *, most: int) -> Pasted | None:
 
 
 def _by_paragraphs(text: str, *, most: int) -> Pasted:
-    """Part behind the last blank line near the beginning, and before the first one near the end."""
+    """Split after the last blank line near the beginning, and before the first near the end."""
     start = max((blank.end() for blank in _BLANK_LINE.finditer(text[:most])), default=0)
     end = len(text) - most
-    # The first line of the tail is cut.
+    # The first line of the tail is incomplete, so the search starts after it.
     blank = _NEXT_BLANK_LINE.search(text, end + 1) if end > start else None
     end = len(text) if blank is None else blank.start()
-    # Blank lines alone are nobody's words.
+    # Blank lines are not the user's words, so they belong to the pasted text.
     start = start if text[:start].strip() else 0
     end = end if text[end:].strip() else len(text)
     return Pasted(text[:start], text[start:end], text[end:])

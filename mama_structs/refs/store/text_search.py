@@ -1,10 +1,9 @@
 """
-Finding text in a content, by plain words or by a pattern.
+Text and pattern search in a content.
 
-A pattern may come from a model, and there are patterns that take for ever, in time or in memory.
-So it is refused when compiling it would take much of either, it is matched in a thread without the interpreter's lock,
-and it is stopped when its time is over.
-It may still take hundreds of megabytes: one pattern is matched at a time.
+A pattern may come from a model, and some patterns take unlimited time or memory. Therefore, a pattern whose compilation
+is too expensive is rejected, matching runs in a thread without the GIL, and it stops at a deadline. Matching may still
+use hundreds of megabytes, so only one pattern is matched at a time.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ MAX_QUERY: Final = 1_000
 MAX_LIMIT: Final = 1_000
 MAX_CONTEXT: Final = 20
 MAX_MATCH_TEXT: Final = 500
-# What is shown of a line: this much on either side of a match, twice as much of a line beside it.
+# Characters shown on each side of a match; twice as many of a context line.
 _SIDE: Final = 100
-# `str.find` and `str.split` hold the interpreter's lock: this many characters take some 0.1 ms.
+# `str.find` and `str.split` hold the GIL: this many characters take about 0.1 ms.
 _WINDOW: Final = 2**17
-# Repeats are compiled by writing them out, at some 300 bytes and a microsecond each.
+# The compiler expands repeats, at about 300 bytes and a microsecond for each item.
 _MAX_COMPILED: Final = 20_000
 _REPEAT: Final = re.compile(r"(.?)\s*\{\s*(\d+)", re.DOTALL)
 _VERBOSE: Final = re.compile(r"\(\?[\w-]*x")
-# What ``regex`` has and `re` has not: a pattern that calls itself can fill the memory before any time is over.
+# Recursive patterns, which ``regex`` supports but `re` does not, may exhaust the memory before the timeout.
 _RECURSION: Final = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:R|[+-]?\d+|&|P>)")
-# Seconds after its time is over for which a thread is waited for.
+# Extra seconds to wait for the thread after the timeout.
 _GRACE: Final = 0.1
-# Seconds that the clocks below us can count with; more is the same as for ever.
+# Maximum timeout in seconds that the system clocks support; effectively unlimited.
 _LONGEST: Final = 1e6
 
 
 @attrs.frozen
 class ContextLine:
-    """A line near a match: its first 200 characters at the most, and whether it is longer."""
+    """A line near a match: its first 200 characters. *cut* is True if it is longer."""
 
     number: int
     text: str = attrs.field(repr=False)
@@ -60,19 +59,23 @@ class ContextLine:
 
 @attrs.frozen(kw_only=True)
 class Match:
-    """A place that was found; lines, columns and characters count from 1, the column and text in its first line."""
+    """
+    A match. Lines, columns and characters count from 1.
 
-    line: int  # in which it begins
+    *column* counts in the first line of the match.
+    """
+
+    line: int  # first line of the match
     column: int
     char: int
-    length: int  # 0 for a place between characters
+    length: int  # 0 for an empty match
     text: str = attrs.field(repr=False)
     text_cut: bool = attrs.field(repr=False)
     prefix: str = attrs.field(repr=False)
     prefix_cut: bool = attrs.field(repr=False)
     suffix: str = attrs.field(repr=False)
     suffix_cut: bool = attrs.field(repr=False)
-    last_line: int = attrs.field(repr=False)  # in which it ends
+    last_line: int = attrs.field(repr=False)  # last line of the match
     before: tuple[ContextLine, ...] = attrs.field(repr=False)
     after: tuple[ContextLine, ...] = attrs.field(repr=False)
 
@@ -80,9 +83,9 @@ class Match:
 @attrs.frozen(kw_only=True, repr=False)
 class SearchResult:
     """
-    What a search found, in order, and whether there is more.
+    The matches of a search, in order.
 
-    *total* is the number of matches from where the search began, None if not all were counted. *next_start* is the
+    *total* is the number of matches from the start of the search, None if not all were counted. *next_start* is the
     character at which the next match begins, None if there is none.
     """
 
@@ -93,7 +96,7 @@ class SearchResult:
 
     @property
     def more(self) -> bool:
-        """Whether there is a match behind the last one."""
+        """True if there are further matches."""
         return self.next_start is not None
 
     def __repr__(self) -> str:
@@ -103,7 +106,7 @@ class SearchResult:
 
 @attrs.define
 class TextSearch:
-    """One search: what is looked for and where, and what is wanted of the matches; see `RefStore.search`."""
+    """The parameters of one search; see `RefStore.search`."""
 
     content: Content
     query: str
@@ -115,34 +118,34 @@ class TextSearch:
     context: int = attrs.field(default=0, kw_only=True)
     limit: int = attrs.field(default=20, kw_only=True)
     page_size: int = attrs.field(default=4_000, kw_only=True)
-    # Once everything was checked, by the monotonic clock; and set when nobody waits for the answer any more.
+    # Monotonic time, set after validation; and an event that is set when the caller no longer waits.
     deadline: float = attrs.field(default=0.0, init=False)
     is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
 
 
-# The right to match a pattern, which one thread of the process has at a time.
+# Lock for pattern matching: one thread of the process at a time.
 _turn: Final = SimpleNamespace(lock=threading.Lock())
 if hasattr(os, "register_at_fork"):
-    # The thread that had the turn is not in a forked child.
+    # The thread that holds the lock does not exist in a forked child.
     os.register_at_fork(after_in_child=lambda: vars(_turn).update(lock=threading.Lock()))
 
 
 async def search(work: TextSearch) -> SearchResult:
     """
-    Find text in a content.
+    Search in a content, in a thread.
 
-    The work is done in a thread; of patterns one is matched at a time, and the others wait within their own time.
-    When the caller is cancelled, the thread goes on until it has come to a next match or its time is over.
+    Only one pattern is matched at a time; the time spent waiting counts towards the timeout. If the caller is
+    cancelled, the thread continues until its next match or its deadline.
     """
     _check(work)
     timeout, regex = work.timeout, work.regex
     seconds = min(timeout, _LONGEST)
     work.deadline = time.monotonic() + seconds
     try:
-        # The thread stops by itself; this is for when it had no turn in time, or too little of the processor.
+        # The thread stops itself at its deadline; this timeout covers waiting for the lock or for CPU time.
         async with asyncio.timeout(seconds + _GRACE):
             if regex:
-                # It may wait for its turn, and must not keep a shared thread from others meanwhile.
+                # It may wait for the lock, so it must not occupy a thread of the shared pool.
                 return await in_own_thread(lambda: _run_alone(work), is_left=True)
             return await asyncio.to_thread(_run, work)
     except TimeoutError as cause:
@@ -157,7 +160,7 @@ async def search(work: TextSearch) -> SearchResult:
 
 
 def _check(work: TextSearch) -> None:
-    """Refuse what breaks a rule."""
+    """Raise `InvalidParameter` or `InvalidRange` for an invalid argument."""
     refused = functools.partial(InvalidParameter, handle=work.handle)
     timeout, regex = work.timeout, work.regex
     for name, value, lowest, highest in (
@@ -195,8 +198,8 @@ def _problem_of(query: object, *, regex: bool) -> str:
 
 
 def _compiled_size(pattern: str) -> int:
-    """Estimate, never too low, the items of a pattern when its repeats are written out."""
-    # Braces that are no repeats count too, so that no trick with escapes or sets can hide one.
+    """Return an upper bound for the number of items of a pattern with expanded repeats."""
+    # Braces that are not repeats count, too, so that escapes or sets cannot hide a repeat.
     spaces_mean_nothing = _VERBOSE.search(pattern) is not None
     items, factor = len(pattern), 1
     for found in _REPEAT.finditer(pattern):
@@ -209,7 +212,7 @@ def _compiled_size(pattern: str) -> int:
 
 
 def _run_alone(work: TextSearch) -> SearchResult:
-    """Search when no other pattern is matched, in a thread; TimeoutError when the time is over."""
+    """Run a search while no other pattern is matched, or raise TimeoutError at the deadline."""
     lock = _turn.lock
     if not lock.acquire(timeout=max(0.0, work.deadline - time.monotonic())):
         raise TimeoutError
@@ -221,7 +224,7 @@ def _run_alone(work: TextSearch) -> SearchResult:
 
 
 def _run(work: TextSearch) -> SearchResult:
-    """Search, in a thread; TimeoutError when the time is over."""
+    """Run a search in the current thread, or raise TimeoutError at the deadline."""
     text, query = work.content.text, work.query
     if not (work.regex or work.case_sensitive):
         text, query = _folded(text, work), _folded(query, work)
@@ -235,7 +238,7 @@ def _run(work: TextSearch) -> SearchResult:
         matches.append(_match(pages, start, end, work.context))
     total = len(kept) if following is None else None
     if following is not None and not work.regex:
-        # What was asked for is there, and is worth more than the number of the others.
+        # The requested matches are complete, so a timeout of the count is ignored.
         with contextlib.suppress(TimeoutError):
             total = len(kept) + _count(work, text, query, following[0])
     next_start = None if following is None else following[0] + 1
@@ -248,10 +251,10 @@ def _check_time(work: TextSearch) -> None:
 
 
 def _folded(text: str, work: TextSearch) -> str:
-    """Return a text without the difference of cases, in which every character is where it was."""
+    """Return the text in folded case; every character keeps its offset."""
 
     def folded(part: str) -> str:
-        # The one letter that becomes two, and the one that is written otherwise at a word's end.
+        # Lower-casing the first letter would give two characters; the second is the form of sigma at the end of a word.
         return part.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
 
     parts = []
@@ -273,10 +276,14 @@ def _plain_spans(work: TextSearch, text: str, query: str) -> Iterator[Span]:
 
 
 def _count(work: TextSearch, text: str, query: str, position: int) -> int:
-    """Count the matches from a position, as `str.count` does, which would hold the interpreter's lock too long."""
+    """
+    Return the number of matches from a position, without holding the GIL for long.
+
+    The result equals that of `str.count`.
+    """
     total = 0
     if not any(query.startswith(query[shift:]) for shift in range(1, len(query))):
-        # No two of its places overlap, so that windows which do count each once: thirty times as quick.
+        # Occurrences of this query cannot overlap, so they can be counted in windows, which is 30 times as fast.
         for start in range(position, len(text), _WINDOW):
             _check_time(work)
             total += text.count(query, start, start + _WINDOW + len(query) - 1)
@@ -288,13 +295,13 @@ def _count(work: TextSearch, text: str, query: str, position: int) -> int:
         total += len(pieces) - 1
         if end == len(text):
             return total
-        # The next one begins after the last one, and later than any that would be whole within this window.
+        # Continue after the last match, and after the last position at which a match would fit in this window.
         position = max(end - len(pieces[-1]), end - len(query) + 1)
 
 
 def _pattern_spans(work: TextSearch) -> Iterator[Span]:
     text, pattern = work.content.text, _compiled(work)
-    # A line feed at the end begins no line, so there is no place behind it.
+    # A final line feed does not start a line, so an empty match after it is skipped.
     nowhere = (len(text), len(text)) if text.endswith("\n") else None
     position, last, rate = work.start - 1, None, 1.0
     while True:
@@ -306,13 +313,13 @@ def _pattern_spans(work: TextSearch) -> Iterator[Span]:
             for found in pattern.finditer(text, position, timeout=left * rate, concurrent=True):
                 _check_time(work)
                 span = found.span()
-                # After a restart an empty match is found again.
+                # After a restart, an empty match is found again.
                 if span not in (last, nowhere):
                     yield span
                 position, last = span[1], span
         except TimeoutError:
-            # The module counts the processor time of the whole process: other threads spend it too.
-            # Measured: one busy thread beside it halves its time, and a host's thread pool may leave it none.
+            # The regex module measures the CPU time of the process, which includes other threads. In measurements, one
+            # busy thread halved its time. The timeout is scaled accordingly.
             elapsed = max(time.monotonic() - started, 1e-6)
             rate = max(1.0, (time.process_time() - used) / elapsed)
         except (MemoryError, RecursionError) as cause:
@@ -323,12 +330,12 @@ def _pattern_spans(work: TextSearch) -> Iterator[Span]:
 
 
 def _compiled(work: TextSearch) -> Any:
-    # Imported by name: it has no type hints, and nobody who never searches should wait for it.
+    # Import lazily by name: the package has no type hints, and is only needed for pattern searches.
     regex = import_module("regex")
     try:
         return regex.compile(work.query, regex.MULTILINE, cache_pattern=False)
     except Exception as error:
-        # Whatever the compiler stumbles over is in the pattern.
+        # Every error of the compiler is caused by the pattern.
         if isinstance(error, RecursionError):
             problem = "it is nested too deeply"
         elif isinstance(error, MemoryError | OverflowError):
@@ -368,7 +375,7 @@ def _match(pages: Pages, start: int, end: int, context: int) -> Match:
 def _lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
     text, start = pages.text, pages.line_start(first)
     for number in range(first, last + 1):
-        # Looked for in sight first, and a long line's end in the index: a line may be as long as the text.
+        # Search the visible part first, then use the page index, because a line may be as long as the text.
         after = text.find("\n", start, start + 2 * _SIDE) + 1 or pages.line_start(number + 1)
         end = _without_break(text, start, after)
         shown = min(end, start + 2 * _SIDE)

@@ -1,8 +1,8 @@
 """
-What a long answer shows of itself: shortened by its structure, never cut through its JSON.
+Structural truncation of long answers: JSON stays valid, and omitted parts get handles.
 
-A `Plan` says what is shown, and which texts its handles are to hold; nothing here stores anything.
-Rooms are characters of compact JSON; `fitting` finds the room whose answer a budget holds, whatever the budget counts.
+A `Plan` contains the truncated answer and the texts of its handles. Nothing is stored here. Room is measured in
+characters of compact JSON; `fitting` searches for the room whose answer fits in a budget of any unit.
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ from mama_structs.refs.store.text import Content, count_lines, preview
 
 SHORTENED: Final = "shortened"
 WHOLE: Final = ""
-"""The pointer of the answer itself."""
+"""JSON pointer of the complete answer."""
 
-# Names a text for each name under which a plan asks for one; it is written when it is asked for.
+# Lazily rendered texts, keyed by the JSON pointer or name that the plan uses for them.
 Texts = Mapping[str, Callable[[], str]]
 Handles = Mapping[str, str]
 Schema = Mapping[str, Any]
 
-# Mappings nested deeper are shown whole or not at all.
+# Mappings below this depth are included completely or not at all.
 _DEEPEST: Final = 24
-# Of its room a mapping gives up so much at the most so that all its keys are seen.
+# A mapping includes all keys if they and the shortest forms of its values take at most this ratio of its room.
 _FOR_KEYS: Final = 1 / 3
-# Of a mapping that cannot show all keys, no value takes more than this from those behind it.
+# If not all keys fit, one value reserves at most this ratio of the room, so that more keys fit.
 _FOR_ONE: Final = 1 / 4
 _FOR_HEAD: Final = 3 / 4
 _LEAST_MEMBER: Final = len('"":0,')
 _TRIES: Final = 24
 _FIXED: Final = ("enum", "const", "format", "pattern")
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
-# What `Rendering` replaces, of what JSON leaves as it is: a row that is read must be the row.
+# Characters that `Rendering` replaces but JSON leaves unescaped: they are escaped, so that the text of a row is exact.
 _NOT_SHOWN: Final = re.compile("[\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _SEARCHED: Final = 2**20
-# Digits that a double gives back as they were written.
+# Significant digits that a double preserves.
 _EXACT_DIGITS: Final = 16
 
 
 class Plan(Protocol):
-    """A shortened answer before its handles are known."""
+    """A truncated answer whose handles are not yet assigned."""
 
     @property
     def texts(self) -> Texts:
-        """What is to be kept, by name, the most important first."""
+        """The texts to store, by name, most important first."""
 
     def answer(self, handles: Handles) -> Any:
-        """Return the answer with the handles that were given, by name; where one is missing nothing was kept."""
+        """Return the answer. *handles* contains the handles of the stored texts, by name."""
 
 
 class OwnShare(Protocol):
-    """Members of an answer that shrink by rules of their own, and have a share of its room."""
+    """Members of an answer with their own truncation rules and their own share of the room."""
 
     @property
     def rest(self) -> Mapping[str, Any]:
-        """The answer without them."""
+        """The answer without these members."""
 
     @property
     def is_over(self) -> bool:
-        """Whether they must be shortened, however much room there is."""
+        """True if the members must be truncated regardless of the room."""
 
     def within(self, room: int, width: int) -> Plan:
-        """Return the members within a room, for handles of at most so many characters."""
+        """Return a plan of the members for a room, with handles of at most *width* characters."""
 
 
 @attrs.frozen(kw_only=True)
 class _Cut:
-    """One entry of ``shortened``, and what its handle is to hold."""
+    """An entry of ``shortened``, and the text for its handle."""
 
     shown: int
     of: int
@@ -86,31 +86,35 @@ class _Cut:
         said: dict[str, Any] = {"shown": self.shown, "of": self.of}
         if pointer in handles:
             return said | {"fd": handles[pointer]}
-        # Where the whole is kept, so is every part of it.
+        # If the complete answer is stored, so is each part.
         return said if pointer != WHOLE else said | {"kept": False}
 
 
 @attrs.define
 class StructuralPlan:
-    """The plan of a mapping or list: what is shown, what was shortened, by pointer, and what shrinks by itself."""
+    """
+    The plan of a mapping or list: the visible part, and the truncated values by pointer.
+
+    *own* is the plan of the members with their own rules.
+    """
 
     shown: Any
     cuts: dict[str, _Cut]
     own: Plan | None = None
-    # The keys in their order, where some of them are of *own*; and under which name it is said what was shortened.
+    # The order of all keys, if some belong to *own*; and the key of the entries about truncated values.
     order: Sequence[str] = ()
     name: str = SHORTENED
 
     @property
     def texts(self) -> Texts:
-        """What is to be kept: the whole, each shortened part, and what members of their own leave out."""
+        """The texts to store: the complete answer, each truncated value, and texts of *own*."""
         return {
             **{pointer: cut.text for pointer, cut in self.cuts.items()},
             **({} if self.own is None else self.own.texts),
         }
 
     def answer(self, handles: Handles) -> Any:
-        """Return the mapping or list, the last of which says what was shortened."""
+        """Return the mapping or list; its last member describes the truncated values."""
         told = {pointer: cut.entry(pointer, handles) for pointer, cut in self.cuts.items()}
         if isinstance(self.shown, list):
             return [*self.shown, {SHORTENED: told}] if told else self.shown
@@ -123,13 +127,13 @@ class StructuralPlan:
 
 @attrs.frozen
 class TextPlan:
-    """The plan of a text: the parts of the JSON in it, or a rendering of how much of it is shown."""
+    """The plan of a text: a function that renders it with handles, and the texts to store."""
 
     written: Callable[[Handles], str]
     texts: Texts
 
     def answer(self, handles: Handles) -> str:
-        """Return the shortened text."""
+        """Return the truncated text."""
         return self.written(handles)
 
 
@@ -141,7 +145,16 @@ def _free(members: Mapping[str, Any]) -> str:
 
 
 def fitting(plan: Callable[[int], Plan], handles: Callable[[Texts], Handles], budget: Budget, *, chars: int) -> Plan:
-    """Return the plan with the largest room, among few, whose answer a budget holds; of *chars* it holds none."""
+    """
+    Return the plan with the largest room that fits, found with few attempts.
+
+    Args:
+        plan: Makes a plan for a room.
+        handles: Assigns handles to the texts of a plan.
+        budget: The budget of the rendered answer.
+        chars: A room that is known to be too large.
+
+    """
     low, high, best = 0, max(chars, 2), plan(0)
     room = budget.limit if budget.size is len else min(chars, 4 * budget.limit)
     for _ in range(_TRIES):
@@ -150,7 +163,7 @@ def fitting(plan: Callable[[int], Plan], handles: Callable[[Texts], Handles], bu
         used = budget.size(text)
         if used > budget.limit:
             high = room
-            # By how much it is too long; a little less, since not every sign costs the same.
+            # Scale by the ratio of the excess, and 3 % less, because characters have different costs.
             room = min(high - 1, max((low + high) // 4, int(min(room, len(text)) * budget.limit / used * 0.97)))
         else:
             low, best = room, made
@@ -163,7 +176,7 @@ def fitting(plan: Callable[[int], Plan], handles: Callable[[Texts], Handles], bu
 
 
 def said(answer: Any) -> str:
-    """Return an answer as the text that a model reads."""
+    """Return an answer as text for a model."""
     return answer if isinstance(answer, str) else json_text(answer)
 
 
@@ -173,9 +186,18 @@ def said(answer: Any) -> str:
 def plan_data(
     data: Any, room: int, *, width: int, schema: Schema | None = None, own: OwnShare | None = None
 ) -> StructuralPlan:
-    """Plan a mapping or list within so many characters, for handles of at most *width* characters."""
-    # With *own*, some members of a mapping shrink by themselves: they have half of the room, and neither they nor the
-    # others leave unused what the others could use.
+    """
+    Return the plan of a mapping or list for a room.
+
+    Args:
+        data: The mapping or list.
+        room: Maximum number of characters of compact JSON.
+        width: Maximum number of characters of a handle.
+        schema: JSON Schema of the data. Text values with a fixed format are not truncated.
+        own: Members with their own truncation rules.
+
+    """
+    # Members of *own* get half of the room. Room that one side does not need is used by the other.
     if own is None:
         return _Planner(room, width, schema).whole(data)
     rest = own.rest
@@ -194,7 +216,7 @@ class _Sized:
     key: str
     value: Any
     pointer: str
-    # Characters of key, colon and comma; of the value in full, and as short as it can be.
+    # Characters of key, colon and comma; of the complete value; of its shortest form.
     frame: int
     full: int
     least: int
@@ -202,21 +224,25 @@ class _Sized:
 
 
 class _Planner:
-    """Fills one room with one value; measures each part of it once, and no more of it than could be shown."""
+    """
+    Fits one value into one room.
+
+    Each part is measured once, and only up to the size of the room.
+    """
 
     def __init__(self, room: int, width: int, schema: Schema | None) -> None:
         self._room = room
-        # What stands in place of a handle that could not be kept needs room, too.
+        # "false" replaces a handle that could not be stored.
         self._width = max(width, len("false"))
         self._root = schema
         self._known: dict[int, int] = {}
         self._cuts: dict[str, _Cut] = {}
 
     def whole(self, value: Any, *, written: Any = None) -> StructuralPlan:
-        """Plan the answer itself; *written* is what its handle is to hold, where that is more than the value."""
+        """Return the plan of the complete answer. Its handle stores *written*, if given."""
         text = functools.partial(_whole_text, value if written is None else written)
         empty: Any = [] if isinstance(value, list) else {}
-        # The payload's own key of this name must not be mistaken for it, even if it is not shown.
+        # The entry key must differ from every key of the payload, including omitted ones.
         name = SHORTENED if isinstance(value, list) else _free(value)
         told = len(json_text({name: {WHOLE: self._entry_of(WHOLE, len(value))}}))
         left = self._room - told - 1
@@ -231,7 +257,7 @@ class _Planner:
         return StructuralPlan(shown, {WHOLE: _Cut(shown=len(shown), of=len(value), text=text), **cuts}, name=name)
 
     def measure(self, value: Any, depth: int = 0) -> int:
-        """Return a value's characters, or some number above the room."""
+        """Return the number of characters of a value, or a number above the room."""
         if not isinstance(value, (dict, list)):
             return _length(value)
         known = self._known.get(id(value))
@@ -256,11 +282,11 @@ class _Planner:
         return _Cut(shown=of, of=of, text=str).entry(pointer, {pointer: "f" * self._width})
 
     def _entry(self, pointer: str, of: int) -> int:
-        """Return what an entry costs; the whole's is paid for."""
+        """Return the cost of an entry; that of the complete answer is already included."""
         return len(json_text({pointer: self._entry_of(pointer, of)})) - 1 if pointer else 0
 
     def _least(self, value: Any, pointer: str, full: int, schemas: Iterable[Schema]) -> int:
-        """Return the characters of a value as short as it can be, with its entry."""
+        """Return the number of characters of a value in its shortest form, including its entry."""
         if isinstance(value, (dict, list)):
             return min(full, len("{}") + self._entry(pointer, len(value)))
         if isinstance(value, str) and not any(name in schema for schema in schemas for name in _FIXED):
@@ -268,7 +294,11 @@ class _Planner:
         return full
 
     def _fill(self, member: _Sized, room: int, depth: int) -> tuple[Any, int]:
-        """Return what a value shows in a room that is enough for its least, and the characters that this costs."""
+        """
+        Return a value truncated to a room, and the number of characters used.
+
+        The room must be at least the length of the value's shortest form.
+        """
         value, pointer = member.value, member.pointer
         if member.full <= room:
             return value, member.full
@@ -285,7 +315,7 @@ class _Planner:
         return text, len(json_text(text)) + entry
 
     def _rows(self, rows: list[Any], room: int) -> list[Any]:
-        """Return the first elements, unaltered, as many as fit."""
+        """Return the first elements that fit, unchanged."""
         used = len("[]") - 1
         for number, row in enumerate(rows):
             used += self.measure(row) + 1
@@ -296,7 +326,7 @@ class _Planner:
     def _mapping(
         self, value: dict[str, Any], pointer: str, room: int, depth: int, schemas: tuple[Schema, ...]
     ) -> tuple[dict[str, Any], int]:
-        """Show all keys where that leaves room for what they hold, else the first ones."""
+        """Include all keys if their values keep enough room, else only the first keys."""
         entry = self._entry(pointer, len(value))
         members = [] if depth >= _DEEPEST else self._members(value, pointer, room, depth, schemas)
         braces, most = len("{}"), int(room * _FOR_ONE)
@@ -321,7 +351,7 @@ class _Planner:
     def _members(
         self, value: dict[str, Any], pointer: str, room: int, depth: int, schemas: tuple[Schema, ...]
     ) -> list[_Sized]:
-        """Return the first members, as many as could be shown at all."""
+        """Return the first members that could fit at all."""
         members = []
         left = room
         for key, member in value.items():
@@ -335,7 +365,7 @@ class _Planner:
         return members
 
     def _shared_out(self, members: list[_Sized], room: int, depth: int) -> tuple[dict[str, Any], int]:
-        """Fill the members: what is small stays whole, and the largest share what is left."""
+        """Distribute the room among the members: small values stay complete, large ones share."""
         spare = room - sum(one.frame + one.least for one in members)
         shown: dict[str, Any] = {}
         used = 0
@@ -348,7 +378,7 @@ class _Planner:
         return {one.key: shown[one.key] for one in members}, used
 
     def _below(self, schemas: Iterable[Schema], key: str) -> tuple[Schema, ...]:
-        """Return what the schemas of a mapping say of one of its members."""
+        """Return the subschemas for one member of a mapping."""
         found: list[Any] = []
         for schema in schemas:
             named = [schema.get("properties", {}).get(key)]
@@ -358,7 +388,7 @@ class _Planner:
         return tuple(self._resolved(found))
 
     def _resolved(self, schemas: Iterable[Any]) -> list[Schema]:
-        """Return schemas with those that they refer to and combine, each once."""
+        """Resolve references and alternatives in schemas, and deduplicate the result."""
         waiting, seen = list(schemas), {}
         while waiting:
             schema = waiting.pop()
@@ -379,14 +409,14 @@ def _frame(key: str) -> int:
 
 
 def _length(value: Any, otherwise: int = 2**62) -> int:
-    """Return the characters of a value; of one that cannot be written more than there is room for."""
+    """Return the number of characters of a value, or *otherwise* if it cannot be serialized."""
     try:
         return len(json_text(value))
     except (TypeError, ValueError, RecursionError):
         return otherwise
 
 
-# Texts
+# Text values
 
 
 def _note(what: str, first: int, last: int, total: int) -> str:
@@ -404,7 +434,13 @@ def _longest_note(text: str) -> int:
 
 
 def cut_text(text: str, room: int) -> tuple[str, int]:
-    """Return the first and the last lines of a text around a line about the others, and how many lines are shown."""
+    """
+    Replace the middle of a text by a note.
+
+    Returns:
+        The text, and the number of complete lines in it.
+
+    """
     content = Content(text, "", len(text), 0, count_lines(text))
     left = max(0, room - _longest_note(text))
     head = _prefix(text, int(left * _FOR_HEAD))
@@ -427,7 +463,7 @@ def cut_text(text: str, room: int) -> tuple[str, int]:
 
 
 def _prefix(text: str, room: int) -> int:
-    """Return how many characters from the beginning are, written as JSON, within a room."""
+    """Return the length of the longest prefix whose JSON encoding fits in the room."""
     few = text[:room]
     if len(json_text(few)) - 2 <= room:
         return len(few)
@@ -435,9 +471,9 @@ def _prefix(text: str, room: int) -> int:
 
 
 def json_in(text: str) -> dict[str, Any] | list[Any] | None:
-    """Return the object or array that a text is, whole; None for every other text."""
-    # A name twice, or a number that Python would write otherwise, is no JSON here: what is shown would not be what it
-    # says.
+    """Return the JSON object or array that a text consists of, or None."""
+    # Duplicate names, and numbers that Python would format differently, count as text: the truncated value would not
+    # equal the original.
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:
@@ -466,7 +502,7 @@ def _refused(word: str) -> float:
     raise ValueError(word)
 
 
-# What handles hold
+# Texts of handles
 
 
 def rows_text(rows: Iterable[Any]) -> str:
@@ -475,7 +511,7 @@ def rows_text(rows: Iterable[Any]) -> str:
 
 
 def _members_text(mapping: Mapping[str, Any]) -> str:
-    """Return JSON Lines in which line *n* is an object with member *n* alone."""
+    """Return JSON Lines: line *n* is an object with only member *n*."""
     return rows_text({key: value} for key, value in mapping.items())
 
 
@@ -484,11 +520,11 @@ def _whole_text(value: Any) -> str:
 
 
 def _line(value: Any) -> str:
-    # JSON has a way to write what no file can hold, or what no answer shows as it is.
+    # Escape characters that files cannot contain, or that answers replace.
     text = json_text_in_pieces(value)
     if len(text) <= _SEARCHED:
         return _NOT_SHOWN.sub(_escape, text)
-    # One search of a long text would hold the interpreter lock to its end.
+    # Search in chunks: one search of a long text would hold the GIL for its duration.
     parts = (text[start : start + _SEARCHED] for start in range(0, len(text), _SEARCHED))
     return "".join(_NOT_SHOWN.sub(_escape, part) for part in parts)
 
