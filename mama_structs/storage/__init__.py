@@ -1,1 +1,1 @@
-"""The one place that opens diskcache, safely, the locks and the files beside it."""
+"""Row storage in SQLite (the only package that opens diskcache) or PostgreSQL, file locks and safe file access."""
