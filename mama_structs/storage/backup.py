@@ -51,7 +51,7 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
 
 
 def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> None:
-    """Run `backup` synchronously. The *tell* callback gets the copied and total pages, and may raise to abort."""
+    """Run `backup` synchronously. The callback receives the copied and total pages, and may raise to abort."""
     source = directory / JOURNAL
     mark = _read_mark(source, directory)
     draft = DraftDirectory(target)

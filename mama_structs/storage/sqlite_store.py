@@ -351,8 +351,8 @@ class RowStorage:
         """
         Write the rows enqueued until now, in order and in few transactions. Failed ones stay enqueued.
 
-        If the database denies the rows of a namespace, those of the others are written. The error is raised afterwards if
-        the namespace is in *spaces*, by default any.
+        If the database denies the rows of a namespace, those of the others are written. The error is raised afterwards
+        if the namespace is in *spaces*, by default any.
         """
         with self._guard:
             target = self._enqueued
