@@ -1,1 +1,5 @@
-"""Row storage in SQLite (the only package that opens diskcache) or PostgreSQL, file locks and safe file access."""
+"""
+Row storage in SQLite or PostgreSQL, file locks and safe file access.
+
+Only this package opens diskcache.
+"""

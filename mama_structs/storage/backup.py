@@ -1,4 +1,4 @@
-"""Online backup: a consistent copy of a session's directory, made while others read and write."""
+"""Online backup: a consistent copy of a session's directory that is in use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ class _Stopped(Exception):
 
 
 async def backup(directory: Path, target: Path, *, progress: Callable[[int, int], object] | None = None) -> None:
-    """Copy a session's directory, without derived data, to a path where it can be opened. See `Session.backup`."""
+    """
+    Copy a session's directory, without derived data, to a path where it can be opened.
+
+    See `Session.backup`.
+    """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     cancelled_before = task.cancelling() if task else 0
@@ -51,7 +55,11 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
 
 
 def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> None:
-    """Run `backup` synchronously. The callback receives the copied and total pages, and may raise to abort."""
+    """
+    Run `backup` synchronously.
+
+    The callback receives the copied and total pages, and may raise to abort.
+    """
     source = directory / JOURNAL
     mark = _read_mark(source, directory)
     draft = DraftDirectory(target)

@@ -1,5 +1,5 @@
 """
-Opening of a diskcache `Cache` with durable settings, validation before opening, and the store check.
+Opening of a diskcache `Cache` with durable settings, its validation, and store checks.
 
 diskcache initializes or repairs a database under the write lock. A complete database is opened without either.
 """
@@ -90,7 +90,11 @@ class Opened:
 
 
 def open_database(directory: Path) -> Opened:
-    """Open the database in the calling thread and create it if missing. May be retried after "locked"."""
+    """
+    Open the database in the calling thread and create it if missing.
+
+    May be retried after "locked".
+    """
     make_directory(directory)
     _check_kinds(directory)
     marked = check_format(directory)
@@ -122,7 +126,11 @@ def open_database(directory: Path) -> Opened:
 
 
 def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
-    """Return SQLite's schema version. Raise StoreDamaged if the schema differs from diskcache's."""
+    """
+    Return SQLite's schema version.
+
+    Raise StoreDamaged if the schema differs from diskcache's.
+    """
     version = _schema_version(connection)
     foreign, missing = _compare(_schema(connection))
     if foreign:
@@ -152,7 +160,11 @@ def _stored(connection: sqlite3.Connection) -> dict[str, object]:
 
 
 def _is_complete(connection: sqlite3.Connection, directory: Path, *, marked: bool) -> bool:
-    """Return True if nothing must be created or repaired. Reject foreign databases before any write."""
+    """
+    Return True if nothing must be created or repaired.
+
+    Reject foreign databases before any write.
+    """
     found = _schema(connection)
     if not found and marked:
         raise damaged(directory, "the file is empty")
@@ -264,7 +276,7 @@ def _check_kinds(directory: Path) -> None:
 
 def check_format(directory: Path, *, fd: int | None = None) -> bool:
     """
-    Return True if the store was completed once; raise `StoreError` if its format is unknown.
+    Return True if the store was completed once. Raise `StoreError` for unknown formats.
 
     A version that changes the format must write the new mark while it holds SQLite's write lock, before it commits.
     Then every later write transaction of an older version that is still running reads the new mark and fails.
@@ -315,7 +327,11 @@ def _make_file(directory: Path, *, marked: bool) -> None:
 
 
 def inspect_store(connection: sqlite3.Connection, directory: Path, *, shared: bool) -> list[Finding]:
-    """Return the issues of the store. Requires a transaction. *shared*: other processes may have it open."""
+    """
+    Return the issues of the store. Requires a transaction.
+
+    *shared*: other processes may have it open.
+    """
     findings = []
     try:
         foreign, missing = _compare(_schema(connection))

@@ -1,5 +1,5 @@
 """
-A thread's connection to a SQLite store: file identity checks, the queue of writers, and fork safety.
+Connection to a SQLite store: file identity checks, queue of writers, and fork safety.
 
 SQLite tracks file locks in process memory. A forked child inherits that state but not the locks. So no connection
 survives a fork: each is closed before, and reopened at its next use. If a connection cannot be closed in time because
@@ -68,7 +68,11 @@ class _Forks:
         self._near: set[int] = set()
 
     def enter(self, seat: _Seat) -> None:
-        """Register a database as open. Wait for forks in progress, and reject databases that the parent had open."""
+        """
+        Register a database as open.
+
+        Wait for forks in progress, and reject databases that the parent had open.
+        """
         if self._pid != os.getpid():
             self.forget()  # forked by native code, which does not run Python's hooks
         with self._changed:
@@ -86,7 +90,11 @@ class _Forks:
             self._seats.discard(seat)
 
     def before(self) -> None:
-        """Close all connections before a fork, except ones of the forking thread and ones that stay busy too long."""
+        """
+        Close all connections before a fork.
+
+        Connections of the forking thread, and ones that stay busy too long, remain open.
+        """
         with self._changed:
             self._near.add(threading.get_ident())
             seats = list(self._seats)
@@ -105,7 +113,11 @@ class _Forks:
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Reset the state in the child. Never close inherited connections: SQLite might delete the parent's files."""
+        """
+        Reset the state in the child.
+
+        Never close inherited connections: SQLite might delete the parent's files.
+        """
         seats, inherited = self._seats, self._inherited
         self.__init__()  # type: ignore[misc]  # in place, because hooks reference this object
         self._inherited = inherited
@@ -124,7 +136,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def in_use(directory: Path) -> Iterator[None]:
-    """Register a database that is read through a separate connection, so that a fork waits for the block."""
+    """Register a database that is read through a separate connection: forks wait meanwhile."""
     seat = _Seat(directory, int, user=threading.get_ident())
     with seat.busy:
         _forks.enter(seat)
@@ -135,7 +147,11 @@ def in_use(directory: Path) -> Iterator[None]:
 
 
 class Database:
-    """The database connection of a store's thread, used by one thread at a time. Acquired at construction."""
+    """
+    The database connection of a store's thread, used by one thread at a time.
+
+    Acquired at construction.
+    """
 
     def __init__(self, directory: Path, *, temporary: TemporaryDirectory | None) -> None:
         self._directory = directory
@@ -182,7 +198,11 @@ class Database:
         self._busy.release()
 
     def check_place(self) -> None:
-        """Raise if a file was replaced or deleted, because SQLite would write to deleted files without an error."""
+        """
+        Raise if a file was replaced or deleted.
+
+        SQLite would write to deleted files without an error.
+        """
         if self.connection and not self._is_in_place():
             raise self._moved()
 
@@ -216,7 +236,7 @@ class Database:
         return self._turn.fd if found == (opened.st_dev, opened.st_ino) else None
 
     def leave_transaction(self) -> None:
-        """Roll back an open transaction, such as after a failed commit, because it would block the next one."""
+        """Roll back an open transaction, which would prevent the next one from beginning."""
         if self._seat is not None and self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("ROLLBACK")
@@ -337,7 +357,11 @@ def _look(path: str | Path) -> tuple[Identity | None, int]:
 
 
 def scrub(directory: Path, *, wait: float) -> bool:
-    """Rewrite a database and truncate its log. Return False if readers prevent that for *wait* seconds. Blocks."""
+    """
+    Rewrite a database and truncate its log.
+
+    Return False if readers prevent that for *wait* seconds. Blocks.
+    """
     until = time.monotonic() + wait
     with in_use(directory):
         connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)

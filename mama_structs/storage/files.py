@@ -1,5 +1,5 @@
 """
-Atomic creation of files and directories, and temporary ones that a later process cleans up.
+Atomic creation of files and directories, and cleanup of temporary ones.
 
 * `NewFile`: written under a temporary name, by path or relative to a directory descriptor. `close` syncs it to disk,
   `publish` renames it to its target, optionally replacing an existing file. Raises the system's errors.
@@ -72,7 +72,11 @@ def explained(place: Path) -> Iterator[None]:
 
 
 class NewFile:
-    """A file written under the temporary *name*, a path or relative to *dir_fd*, which the caller closes."""
+    """
+    A file that is written under a temporary *name* and published under another one.
+
+    *name* is a path, or relative to *dir_fd*, which the caller closes.
+    """
 
     def __init__(
         self, name: str | Path, *, dir_fd: int | None = None, mode: int = 0o600, is_locked: bool = False
@@ -96,7 +100,11 @@ class NewFile:
             left = left[os.write(self.fd, left[:_CHUNK]) :]
 
     def close(self) -> None:
-        """Sync the file to disk and close it. Only then is it certain that the disk had enough space."""
+        """
+        Sync the file to disk and close it.
+
+        Only then is it certain that the disk had enough space.
+        """
         if self.fd < 0:
             return
         os.fsync(self.fd)
@@ -140,7 +148,11 @@ class NewFile:
 
 
 class DraftFile(NewFile):
-    """A file (mode 0600) next to the target that a user named. Follows links and raises typed errors."""
+    """
+    A file (mode 0600) next to the target that a user named.
+
+    Follows links and raises typed errors.
+    """
 
     def __init__(self, target: Path) -> None:
         with explained(target):
@@ -166,7 +178,11 @@ class DraftFile(NewFile):
 
 
 class TemporaryDirectory:
-    """A directory (mode 0700), created by `make`, that exists until its owner ends or a later `sweep`."""
+    """
+    A directory (mode 0700) that exists until its owner ends. `make` creates it.
+
+    A later `sweep` deletes it if the owner was killed.
+    """
 
     def __init__(self, parent: Path | None = None, *, path: Path | None = None) -> None:
         self.path: Path = path or (parent or _temporary_folder()) / f"mama-structs-{secrets.token_hex(8)}"
@@ -200,7 +216,11 @@ class TemporaryDirectory:
 
 
 class DraftDirectory:
-    """A directory filled next to its target, which must be missing or empty. Raises typed errors."""
+    """
+    A directory filled next to its target, which must be missing or empty.
+
+    Raises typed errors.
+    """
 
     def __init__(self, target: Path) -> None:
         with explained(target):
@@ -245,7 +265,11 @@ class DraftDirectory:
 
 
 def check_path(directory: Path) -> Path:
-    """Return *directory* as an absolute path. Reject names of variables, which diskcache would expand."""
+    """
+    Return *directory* as an absolute path.
+
+    Reject names of variables, which diskcache would expand.
+    """
     path = Path(os.path.abspath(os.fspath(directory)))  # noqa: PTH100 - resolve() would follow symbolic links
     if os.path.expandvars(path) != str(path):
         raise InvalidArgument(f"a store's directory must not hold the name of a variable, got {path}")
@@ -285,7 +309,11 @@ def sync_tree(directory: Path) -> None:
 
 
 def sweep(directory: Path | None = None) -> int:
-    """Delete leftovers of killed processes in *directory* (default: the temporary directory). Return their number."""
+    """
+    Delete leftovers of killed processes in *directory* (default: the temporary directory).
+
+    Return their number.
+    """
     base = directory or _temporary_folder()
     try:
         names = os.listdir(base)  # noqa: PTH208 - faster, and only names are needed
@@ -295,13 +323,21 @@ def sweep(directory: Path | None = None) -> int:
 
 
 def _temporary_folder() -> Path:
-    """Return the system's temporary directory. At the first call `tempfile` takes a lock, so forks must wait."""
+    """
+    Return the system's temporary directory.
+
+    At the first call `tempfile` takes a lock, so forks must wait.
+    """
     with unforked():
         return Path(tempfile.gettempdir())
 
 
 def _sweep(path: Path) -> bool:
-    """Delete one leftover if its owner is dead. Errors are ignored, and a later sweep tries again."""
+    """
+    Delete one leftover if its owner is dead.
+
+    Errors are ignored, and a later sweep tries again.
+    """
     with contextlib.suppress(OSError):
         is_directory = not path.name.startswith(".mama-structs-file")
         held = path / _ALIVE if is_directory else path
@@ -329,7 +365,11 @@ def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def _remove_tree(path: Path) -> None:
-    """Delete the content of *path*, the mark last, so that the next sweep can finish an interrupted one."""
+    """
+    Delete *path* with its content.
+
+    The mark is deleted last, so that the next sweep can finish an interrupted one.
+    """
     for name in os.listdir(path):  # noqa: PTH208 - iterdir would read lazily during the deletion
         inner = path / name
         if name == _ALIVE:
@@ -351,7 +391,11 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def _resolved(target: Path) -> Path:
-    """Return a path without symbolic links. Raise if writing there would damage a session's own data."""
+    """
+    Return a path without symbolic links.
+
+    Raise if writing there would damage a session's own data.
+    """
     path = Path(os.path.realpath(target))
     in_database = any((parent / MARK_FILE).exists() and (parent / DATABASE).exists() for parent in path.parents)
     if in_database or (path.name == LOCKS and (path.parent / JOURNAL / MARK_FILE).exists()):

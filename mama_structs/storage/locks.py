@@ -52,7 +52,11 @@ class _Opened:
     extra: list[int] = attrs.field(factory=list)
 
     def lock(self, offset: int) -> bool:
-        """Lock a byte unless it is locked. Raise OSError if the file system does not support locks."""
+        """
+        Lock a byte unless it is locked.
+
+        Raise OSError if the file system does not support locks.
+        """
         try:
             self._set(offset, taken=True)
         except OSError as error:
@@ -91,7 +95,11 @@ class _Process:
         self.watched: list[tuple[tuple[int, int], int]] = []
 
     def forget(self) -> None:
-        """Reset the state in a forked child. Inherited descriptors would keep the parent's locks after its death."""
+        """
+        Reset the state in a forked child.
+
+        Inherited descriptors would keep the parent's locks after its death.
+        """
         for identity, fd in self.watched:
             with contextlib.suppress(OSError):
                 if _identity(os.fstat(fd)) == identity:
@@ -116,7 +124,11 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def unforked() -> Iterator[None]:
-    """Block forks meanwhile: a child would wait forever for a lock that a thread holds in another library."""
+    """
+    Block forks during the block.
+
+    A child would wait forever for a lock that a thread holds in another library.
+    """
     with _process.guard:
         yield
 
@@ -131,7 +143,7 @@ class LockFile:
 
     @classmethod
     def open(cls, path: Path | str, *, create: bool = True) -> LockFile:
-        """Open a lock file (not a symbolic link), or share the descriptor that this process already has."""
+        """Open a lock file, or share this process's descriptor of it. Symbolic links are rejected."""
         with _process.guard:
             with contextlib.suppress(FileNotFoundError):
                 opened = _process.files.get(_identity(os.lstat(path)))
@@ -155,7 +167,11 @@ class LockFile:
         return self._alive().fd
 
     def try_lock(self, offset: int) -> bool:
-        """Lock the byte at *offset* without waiting. Raise OSError if the file system does not support locks."""
+        """
+        Lock the byte at *offset* without waiting.
+
+        Raise OSError if the file system does not support locks.
+        """
         with _process.guard:
             opened = self._alive()
             if offset in opened.held or not opened.lock(offset):
@@ -206,7 +222,9 @@ class LockFile:
 
 def watch(path: Path) -> int | None:
     """
-    Return a descriptor of a file that another library locks, for reading and for `is_locked`; None if that fails.
+    Return a descriptor of a file that another library locks, or None if that fails.
+
+    The descriptor can be read and passed to `is_locked`.
 
     It stays open until the file is deleted, because closing it would release that library's locks in this process.
     """
@@ -245,7 +263,9 @@ def _is_kept(identity: tuple[int, int], fd: int) -> bool:
 
 def is_locked(fd: int, offset: int, *, by_others: bool, length: int = 1, to_read: bool = False) -> bool | None:
     """
-    Return True if bytes from *offset* are locked by any process, or by another one (*by_others*); None if unknown.
+    Return True if a process has locked bytes from *offset*, None if unknown.
+
+    With *by_others*, ignore the locks of this process.
 
     With *to_read*, ignore shared locks, which do not conflict with readers.
     """
@@ -277,7 +297,11 @@ class DirectoryLocks:
         self._directory = directory
 
     def claim(self, name: str) -> None:
-        """Lock *name* until `release`, `close` or the end of the process. Raise StoreBusy if it is locked."""
+        """
+        Lock *name* until `release`, `close` or the end of the process.
+
+        Raise StoreBusy if it is locked.
+        """
         try:
             taken = self._file.try_lock(_offset(name))
         except OSError as error:
@@ -299,6 +323,10 @@ class DirectoryLocks:
 
 
 def _offset(name: str) -> int:
-    """Return the byte offset for *name*: a 62-bit hash, so that collisions are negligible and the offset is valid."""
+    """
+    Return the byte offset that represents *name*: a 62-bit hash.
+
+    Collisions are negligible, and every offset is valid.
+    """
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, person=b"mama-locks").digest()
     return int.from_bytes(digest, "big") >> 2

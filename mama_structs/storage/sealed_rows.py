@@ -1,4 +1,4 @@
-"""Rows with ASCII keys and checksummed values: validation, merging of changes, and access inside a transaction."""
+"""Rows with ASCII keys and checksummed values: validation, merging and access."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def check_value(value: object) -> None:
 
 
 def seal(key: str, value: bytes) -> bytes:
-    """Return *value* in stored form: a magic prefix, a checksum over key and value, and the value."""
+    """Return *value* in stored form: magic prefix, checksum over key and value, value."""
     return b"".join((_MAGIC, _checksum(key, memoryview(value)), value))
 
 
@@ -111,7 +111,11 @@ def is_own_key(key: object, raw: object = 1) -> bool:
 
 
 def foreign_value(mode: object, filename: object, value: object) -> str | None:
-    """Return why the columns of a value were not written by this package, or None if they were."""
+    """
+    Return why a value was not written by this package, or None if it was.
+
+    The arguments are columns of diskcache's table.
+    """
     if filename is not None:
         return "the row names a file"
     if mode == diskcache.core.MODE_PICKLE:
@@ -122,7 +126,11 @@ def foreign_value(mode: object, filename: object, value: object) -> str | None:
 
 
 def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
-    """Validate *rows* and merge them, the last one of a key winning. Errors name the position, never the content."""
+    """
+    Validate *rows* and merge them: the last row of a key wins.
+
+    Errors name the position, never the content.
+    """
     changes: dict[str, Change] = {}
     for position, row in enumerate(rows):
         try:
@@ -185,12 +193,20 @@ class Snapshot:
     failure: Exception | None = None
 
     def within(self, namespace: str) -> Self:  # noqa: ARG002 - a directory stores all namespaces together
-        """Return the rows of one namespace. A directory does not separate namespaces and returns all rows."""
+        """
+        Return the rows of one namespace.
+
+        A directory does not separate namespaces and returns all rows.
+        """
         return self
 
     @property
     def is_complete(self) -> bool:
-        """True if no access policy can hide a row of a visible namespace, so that absence proves deletion."""
+        """
+        True if no access policy can hide rows of a visible namespace.
+
+        Only then does the absence of a row prove its deletion.
+        """
         return True
 
     def get(self, key: str) -> bytes | Damaged | None:
@@ -210,7 +226,11 @@ class Snapshot:
         raise NotImplementedError
 
     def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
-        """Return rows sorted by key, whose keys begin with *prefix* and are greater than *after*; -1 means no limit."""
+        """
+        Return the rows whose keys begin with *prefix* and follow *after*, sorted by key.
+
+        A *limit* of -1 means no limit.
+        """
         raise NotImplementedError
 
     def sizes(self, prefix: str) -> dict[str, int]:
@@ -226,7 +246,11 @@ class Rows(Snapshot):
         raise NotImplementedError
 
     def put_new(self, key: str, value: bytes) -> bool:
-        """Store *value* unless an intact value is stored under *key*. Return True if it was stored."""
+        """
+        Store *value* unless an intact value is stored under *key*.
+
+        Return True if it was stored.
+        """
         if is_new := not isinstance(self.get(key), bytes):
             self.put(key, value)
         return is_new
@@ -354,6 +378,6 @@ class SqliteRows(SqliteSnapshot, Rows):
 
 
 def range_of(prefix: str) -> tuple[str, str]:
-    """Return the range of keys that begin with *prefix*: first key (included) and last key (excluded)."""
+    """Return the range of keys with *prefix*: first key (included), last key (excluded)."""
     check_key(prefix)
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -1,4 +1,4 @@
-"""Issues that a store check reports, and conversion of SQLite and system errors to typed errors."""
+"""Issues reported by a store check, and conversion of SQLite errors to typed errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,11 @@ def _primary(error: sqlite3.Error) -> int:
 
 
 def _try_to_write(directory: Path) -> OSError | None:
-    """Write a probe file as long as the largest file in the directory. Return the error, or None."""
+    """
+    Write a probe file as long as the largest file in the directory.
+
+    Return the error, or None.
+    """
     try:
         with os.scandir(directory) as entries:
             reach = max((entry.stat().st_size for entry in entries if entry.is_file()), default=0)

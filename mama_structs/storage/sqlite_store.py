@@ -1,5 +1,5 @@
 """
-Stores of byte rows under ASCII keys, with write-behind and one dedicated thread per store.
+Stores of byte rows under ASCII keys, with write-behind and one thread per store.
 
 Enqueued changes are written in order, several calls per transaction; `flush` waits until they are durable. Jobs of all
 loops and threads run in submission order, but reads do not wait for a transaction that waits for a lock. Cancelling a
@@ -123,7 +123,11 @@ class RowStorage:
         return False
 
     def space(self, namespace: str | None) -> str:  # noqa: ARG002 - used by subclasses
-        """Return the storage namespace for a namespace. A directory stores all namespaces together as ``""``."""
+        """
+        Return the storage namespace for a namespace.
+
+        A directory stores all namespaces together as ``""``.
+        """
         return ""
 
     async def spaces(self) -> tuple[str, ...]:
@@ -131,7 +135,11 @@ class RowStorage:
         return ("",)
 
     def enqueue(self, rows: Iterable[tuple[str, Change]] | PreparedChanges, *, namespace: str | None = None) -> None:
-        """Write rows in the background. Each call is atomic: if one row is invalid, none is written."""
+        """
+        Write rows in the background.
+
+        Each call is atomic: if one row is invalid, none is written.
+        """
         self._check_open()
         space = self.space(namespace)
         prepared = rows if isinstance(rows, PreparedChanges) else PreparedChanges.of(rows)
@@ -147,7 +155,11 @@ class RowStorage:
         """Raise if the changes cannot be written."""
 
     async def flush(self) -> None:
-        """Wait until all changes enqueued before are on disk. After a failure the next flush tries again."""
+        """
+        Wait until all changes enqueued before are on disk.
+
+        After a failure the next flush tries again.
+        """
         done: Future[None] = Future()
         # Mark the future as running, so that a caller that stops waiting cannot cancel it.
         done.set_running_or_notify_cancel()
@@ -181,7 +193,7 @@ class RowStorage:
         self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
     ) -> T:
         """
-        Run the synchronous function *work* in one write transaction, after all enqueued changes.
+        Run the synchronous function *work* in a write transaction after enqueued changes.
 
         *work* gets the rows of the first of *namespaces*. `Snapshot.within` gives access to the other namespaces.
         """
@@ -189,14 +201,20 @@ class RowStorage:
 
     async def look(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
         """
-        Run *work* in the store's thread on one snapshot, possibly more than once and before earlier jobs.
+        Run *work* in the store's thread on one snapshot.
+
+        It may run more than once, and before earlier jobs.
 
         It gets the rows of *namespace*, or by default those of all visible namespaces.
         """
         return await outcome(self._looking(lambda: self.look_here(work, namespace=namespace)))
 
     def in_thread(self, job: Callable[[], T]) -> Future[T]:
-        """Run *job* in the store's thread after earlier jobs. It may call `transact_here` and `look_here`."""
+        """
+        Run *job* in the store's thread after earlier jobs.
+
+        It may call `transact_here` and `look_here`.
+        """
         with self._guard:
             self._check_open()
             return self._submit(job)
@@ -208,7 +226,7 @@ class RowStorage:
             raise SessionClosed("the interpreter is shutting down") from error
 
     def _looking(self, look: Callable[[], T]) -> Future[T]:
-        """Run a read in submission order, or earlier while a transaction waits for other processes."""
+        """Run a read in submission order, or earlier while a transaction waits for a lock."""
         done: Future[T] = Future()
         done.set_running_or_notify_cancel()
 
@@ -227,7 +245,11 @@ class RowStorage:
         return done
 
     async def scrub(self, *, wait: float | None = None) -> bool:
-        """Remove deleted data from disk. Return False if that was not possible within *wait* seconds."""
+        """
+        Remove deleted data from disk.
+
+        Return False if that was not possible within *wait* seconds.
+        """
         raise NotImplementedError
 
     async def check(self) -> list[Finding]:
@@ -235,7 +257,11 @@ class RowStorage:
         return await outcome(self.in_thread(self._check))
 
     async def close(self) -> None:
-        """Write enqueued rows, close the database and end the thread. Continues if the caller is cancelled."""
+        """
+        Write enqueued rows, close the database and end the thread.
+
+        Continues if the caller is cancelled.
+        """
         closing = self._begin_close()
         try:
             await outcome(closing)
@@ -243,7 +269,11 @@ class RowStorage:
             self._join()
 
     def close_now(self) -> None:
-        """Close like `close`, but block. Must not be called inside a transaction: it would deadlock."""
+        """
+        Close like `close`, but block.
+
+        Must not be called inside a transaction: it would deadlock.
+        """
         try:
             self._begin_close().result()
         finally:
@@ -349,10 +379,10 @@ class RowStorage:
 
     def _write_pending(self, spaces: Sequence[str] | None = None) -> None:
         """
-        Write the rows enqueued until now, in order and in few transactions. Failed ones stay enqueued.
+        Write the rows enqueued until now, in order and in few transactions.
 
-        If the database denies the rows of a namespace, those of the others are written. The error is raised afterwards
-        if the namespace is in *spaces*, by default any.
+        Failed ones stay enqueued. If the database denies the rows of a namespace, those of the others are written. The
+        error is raised afterwards if the namespace is in *spaces*, by default any.
         """
         with self._guard:
             target = self._enqueued
@@ -387,9 +417,9 @@ class RowStorage:
 
     def _take(self, target: int, count: int | None, denied: Container[str]) -> list[PendingCall]:
         """
-        Return the next calls up to *target* that form one transaction of one namespace. They stay in the queue.
+        Return the next calls up to *target* that form one transaction of one namespace.
 
-        Calls of *denied* namespaces are skipped.
+        They stay in the queue. Calls of *denied* namespaces are skipped.
         """
         group: list[PendingCall] = []
         size = 0
@@ -465,7 +495,11 @@ class Storage(RowStorage):
         return cls(temporary.path / "journal", wait=wait, temporary=temporary)
 
     async def scrub(self, *, wait: float | None = None) -> bool:
-        """Remove deleted data from disk. Return False if that was not possible within *wait* seconds."""
+        """
+        Remove deleted data from disk.
+
+        Return False if that was not possible within *wait* seconds.
+        """
         self._check_open()
         if not self._has_database():
             return True
@@ -549,7 +583,11 @@ class Storage(RowStorage):
         return result
 
     def _begun(self, wait: float) -> Database:
-        """Begin a write transaction when it is this process's turn. Run queued reads while waiting."""
+        """
+        Begin a write transaction when it is this process's turn.
+
+        Run queued reads while waiting.
+        """
         opened = self._open()
         started = time.monotonic()
 
@@ -610,7 +648,7 @@ class Storage(RowStorage):
     def _patiently(
         self, attempt: Callable[[], T], *, wait: float | None = None, pause: Callable[[float], object] = time.sleep
     ) -> T:
-        """Retry *attempt* while other connections hold the lock, for at most *wait* seconds (default: the store's)."""
+        """Retry *attempt* while other connections hold the lock, for at most *wait* seconds."""
         started = time.monotonic()
         longest = self._wait if wait is None else wait
         seconds = _SHORTEST_PAUSE
@@ -659,7 +697,11 @@ async def outcome(job: Future[T]) -> T:
 
 
 class _Due:
-    """Batches the wake-ups of one event loop, because each wake-up costs as much as writing a row."""
+    """
+    Futures of one event loop to wake together.
+
+    Each wake-up of a loop costs as much as writing a row.
+    """
 
     # Lock-free, because a forked child could inherit a held lock. The mark is cleared before the wake-ups, so a waiter
     # that

@@ -46,7 +46,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.frozen
 class Position:
-    """State of a log: its *salts*, the number of committed *frames*, and how many of these are in the database."""
+    """State of a log: its salts, and the numbers of committed and of checkpointed frames."""
 
     salts: tuple[int, int]
     frames: int
@@ -54,7 +54,7 @@ class Position:
 
 
 def read_position(index: bytes) -> Position | None:
-    """Return the position in the header of an index, or None if the header is missing or incomplete."""
+    """Return the log position in the header of an index, or None if it is incomplete."""
     if len(index) < _LENGTH:
         return None
     # The second copy is written first, so if both are valid the first is the older one.
@@ -76,7 +76,11 @@ def _checksum(index: bytes, start: int) -> list[int]:
 
 
 def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
-    """Return the number of lost frames, 0 if unknown. *alone*: no other process can have written since."""
+    """
+    Return the number of lost frames, 0 if unknown.
+
+    *alone*: no other process can have written since.
+    """
     if after is not None and after.salts == before.salts:
         # If no frame is left, all copied frames are in the database. If some are left, newer copied ones are not
         # visible.
@@ -99,7 +103,11 @@ class Crash:
     before: Position
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return and log the loss after the first statement was run. It cannot be determined again later."""
+        """
+        Return and log the loss after the first statement was run.
+
+        It cannot be determined again later.
+        """
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self.fd), _index(self.directory).stat()):
                 after = read_position(os.pread(self.fd, _LENGTH, 0))
@@ -113,7 +121,11 @@ class Crash:
 
 @contextlib.contextmanager
 def crashed(directory: Path) -> Iterator[Crash | None]:
-    """Inspect the state after a crash before the block opens the database. Yield None if there was no crash."""
+    """
+    Inspect the state after a crash before the block opens the database.
+
+    Yield None if there was no crash.
+    """
     claim = _claim(directory) if _left(directory) else None
     try:
         yield _left(directory) if claim else None
@@ -142,7 +154,11 @@ def _left(directory: Path) -> Crash | None:
 
 
 def _claim(directory: Path) -> LockFile | None:
-    """Wait until no other process inspects the crash. Return None if the crash was handled or on timeout."""
+    """
+    Wait until no other process inspects the crash.
+
+    Return None if the crash was handled or on timeout.
+    """
     try:
         file = LockFile.open(directory / MARK_FILE, create=False)
     except OSError:

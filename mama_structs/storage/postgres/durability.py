@@ -18,7 +18,11 @@ _KIND: Final = "server"
 
 
 def check_durability(connection: Connection) -> list[Finding]:
-    """Return an issue for each setting that may lose acknowledged data. Requires a read transaction."""
+    """
+    Return an issue for each setting that may lose acknowledged data.
+
+    Requires a read transaction.
+    """
     (found,) = connection.ask(_SETTINGS)
     findings = []
     if found["fsync"] == "off":

@@ -95,7 +95,7 @@ def server_error(  # noqa: PLR0911 - one return per kind of error
 
 
 def _denied(error: asyncpg.PostgresError, where: str, namespace: str | None, role: str | None) -> StoreReadOnly | None:
-    """Return the error for a write that row-level security denies to a role, or None for other errors."""
+    """Return the error for a write denied by row-level security, or None for other errors."""
     if error.sqlstate != "42501" or namespace is None or role is None:
         return None
     return StoreReadOnly(

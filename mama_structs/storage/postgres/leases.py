@@ -1,5 +1,7 @@
 """
-Leases: time-limited, exclusive claims of names, such as conversation names, on a server shared by many hosts.
+Leases: time-limited, exclusive claims of names on a server shared by many hosts.
+
+The names are, for example, those that identify conversations.
 
 A lease is a row that its holder renews. It expires by the server's clock if the holder dies or is disconnected.
 Connection-level locks would not work: a transaction pooler releases them early, or keeps them for another client.
@@ -110,7 +112,11 @@ class Leases:
         self._begin_renewing()
 
     def claim_later(self, name: str, namespace: str) -> None:
-        """Claim a name that no other session knows yet, together with its first write or the next renewal."""
+        """
+        Claim a name later, with its first write or the next renewal.
+
+        Only for names that no other session knows yet.
+        """
         with self._guard:
             self._spaces[name] = namespace
             self._held[name] = None
@@ -139,7 +145,11 @@ class Leases:
         return frozenset(row["name"] for row in rows)
 
     def lost_of(self, connection: Connection, names: Collection[str]) -> frozenset[str]:
-        """Return the names that another holder took over. The others are locked until the transaction ends."""
+        """
+        Return the names that another holder took over.
+
+        The others are locked until the transaction ends.
+        """
         with self._guard:
             mine = self._held.keys() & set(names)
             claims = {name: claim for name, claim in self._claims.items() if name in mine}
@@ -149,7 +159,11 @@ class Leases:
         return frozenset(mine - kept)
 
     def written(self, names: Collection[str]) -> None:
-        """Record that rows were stored under names, so that a missing lease of these means that it was lost."""
+        """
+        Record that rows were stored under names.
+
+        From now on a missing lease of these names counts as lost.
+        """
         with self._guard:
             self._unclaimed.difference_update(names)
 
@@ -202,7 +216,11 @@ class Leases:
         return bool(connection.tell(_CLAIM, self._spaces[name], name, self._holder, self._seconds))
 
     def _lose(self, claims: Mapping[str, object], kept: Collection[str]) -> None:
-        """Record the claims that are not in *kept* as lost, unless they were released or claimed again meanwhile."""
+        """
+        Record the claims that are not in *kept* as lost.
+
+        Claims that were released or renewed by `claim` meanwhile are ignored.
+        """
         with self._guard:
             gone = {name for name, claim in claims.items() if name not in kept and self._claims.get(name) is claim}
             new = gone - self.lost

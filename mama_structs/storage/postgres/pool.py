@@ -1,5 +1,7 @@
 """
-Connection pool for one PostgreSQL server, shared by the sessions, event loops and threads of a process.
+Connection pool for a PostgreSQL server, shared by all sessions of a process.
+
+Any event loop and thread may use it.
 
 The connections live in a dedicated event loop in its own thread. Callers submit a synchronous function, which runs in a
 worker thread on a `Connection` inside one transaction. A read transaction sees one snapshot. A write transaction holds
@@ -110,9 +112,10 @@ class _How:
 
 class Connection:
     """
-    A connection inside one transaction, used from a worker thread. SQL arguments are `$1`, `$2` and so on.
+    A connection inside one transaction, used from a worker thread.
 
-    After a failure every further statement raises the same error, and nothing is stored.
+    SQL arguments are `$1`, `$2` and so on. After a failure every further statement raises the same error, and nothing
+    is stored.
     """
 
     def __init__(self, server: Server, held: Any, how: _How) -> None:
@@ -190,7 +193,7 @@ class Connection:
 
 
 class Server:
-    """A PostgreSQL server, shared by all callers of `open` with the same URL; released by `close`."""
+    """Connection pool of a server, shared by all callers of `open` with the same URL."""
 
     def __init__(self, url: str, options: ServerSettings) -> None:
         self.url: str = check_url(url)
@@ -235,7 +238,11 @@ class Server:
 
     @property
     def is_read_only(self) -> bool:
-        """True if the server was read-only when it was opened; a replica may have been promoted since."""
+        """
+        True if the server was read-only when it was opened.
+
+        A replica may have become the primary since.
+        """
         return bool(self._database.is_read_only)
 
     def run(
@@ -249,7 +256,7 @@ class Server:
         wait: float | None = None,
     ) -> Future[T]:
         """
-        Run a function in one transaction, and return its result once all its writes are durable.
+        Run a function in one transaction and return its result after a durable commit.
 
         Args:
             work: A synchronous function. If it only reads, it may be run twice.
@@ -287,7 +294,7 @@ class Server:
 
     def apart(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> Future[T]:
         """
-        Run a coroutine on a dedicated connection outside of any transaction, for long server-side work.
+        Run a coroutine on a dedicated connection outside of any transaction.
 
         Closing the server stops waiting for the work, but does not cancel it on the server.
         """
@@ -296,7 +303,9 @@ class Server:
 
     def vacuum(self, *tables: str, wait: float) -> Future[None]:
         """
-        Run VACUUM on tables, so that deleted data is removed from them and their statistics within *wait* seconds.
+        Run VACUUM on tables within *wait* seconds.
+
+        It removes deleted data from the tables and their statistics.
 
         Raises:
             StoreBusy: A running transaction may still read the deleted rows.
@@ -310,7 +319,11 @@ class Server:
         return asyncio.run_coroutine_threadsafe(self._vacuumed(tables, wait), self._loop)
 
     def close(self) -> None:
-        """Release this reference. The last one closes the connections after running work has finished. Blocks."""
+        """
+        Release this reference.
+
+        The last one closes the connections after running work has finished. Blocks.
+        """
         if not self._is_closed and servers.leave(self.url) is self:
             self.close_now()
 
@@ -330,7 +343,11 @@ class Server:
     def answered(
         self, question: Callable[[float], Coroutine[Any, Any, T]], *, namespace: str | None = None
     ) -> tuple[T | None, MamaStructsError | None]:
-        """Run a coroutine in the server's loop and block; return its answer or a typed error without a cause."""
+        """
+        Run a coroutine in the server's loop and block until it ends.
+
+        Return its answer, or a typed error without a cause.
+        """
         started = time.monotonic()
 
         async def answer() -> T:
@@ -351,7 +368,7 @@ class Server:
 
     @property
     def _longest(self) -> float:
-        """Seconds that a thread waits for the event loop; longer than all timeouts inside the loop."""
+        """Seconds that a thread waits for the loop; longer than all timeouts inside the loop."""
         return self._patience + self.options.connect_timeout + self.options.wait + _GRACE
 
     def _error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
@@ -503,7 +520,11 @@ class Server:
 
     @property
     def _is_exhausted(self) -> bool:
-        """True if every connection is in use. A broken one counts as in use until its transaction ends."""
+        """
+        True if every connection is in use.
+
+        A broken one counts as in use until its transaction ends.
+        """
         most = self.options.connections
         return self._asking > most or bool(self._pool.get_size() >= most and not self._pool.get_idle_size())
 
@@ -583,7 +604,11 @@ class Server:
         raise failure
 
     async def _begun(self, held: Any, how: _How) -> MamaStructsError | None:
-        """Begin a transaction, and return the error if that fails. Writes require the current schema version."""
+        """
+        Begin a transaction, and return the error if that fails.
+
+        Writes require the current schema version.
+        """
         started = time.monotonic()
         try:
             status = await held.execute(self._beginning(how), timeout=self._patience)
@@ -629,7 +654,11 @@ class Server:
         return ";".join(lines)
 
     async def _is_stored(self, how: _How | None) -> bool:
-        """Return True if a commit without an answer was stored. Raise if that cannot be determined."""
+        """
+        Return True if a commit without an answer was stored.
+
+        Raise if that cannot be determined.
+        """
         until = time.monotonic() + self.options.wait
         while how is not None and time.monotonic() < until:
             with contextlib.suppress(StoreError):
@@ -740,7 +769,7 @@ def _needed() -> tuple[Any, Any, Any]:
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
-    """Skip the pool's reset query: all settings end with their transaction, so it would waste a round trip."""
+    """Skip the pool's reset query. All settings are local to a transaction."""
 
 
 def _quoted(text: str) -> str:
@@ -749,7 +778,7 @@ def _quoted(text: str) -> str:
 
 
 def _done(work: Callable[[Connection], T], connection: Connection) -> T:
-    """Run a transaction function, and raise the connection's failure even if the function swallowed it."""
+    """Run a transaction function. Raise the connection's failure even if it was swallowed."""
     result = done_at_once(work, connection)
     if connection.failure is not None:
         raise connection.failure
@@ -757,7 +786,7 @@ def _done(work: Callable[[Connection], T], connection: Connection) -> T:
 
 
 def _encoder(kind: str) -> Callable[[NDArray[Any]], bytes]:
-    """Return an encoder to pgvector's binary format: length, two zero bytes, big-endian numbers."""
+    """Return an encoder to pgvector's format: length, two zero bytes, big-endian numbers."""
     return lambda array: len(array).to_bytes(2, "big") + b"\0\0" + np.asarray(array).astype(kind).tobytes()
 
 

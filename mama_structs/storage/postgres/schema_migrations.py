@@ -1,5 +1,7 @@
 """
-Schema migrations of a server's database: numbered SQL files, each applied once, all in one transaction.
+Schema migrations of a server's database: numbered SQL files, each applied once.
+
+All pending files are applied in one transaction.
 
 An advisory lock serializes them, so that many hosts may start concurrently. Either all files are applied or none.
 """
@@ -72,7 +74,11 @@ def migrations() -> list[tuple[int, str, str]]:
 
 
 def check_vector(installed: str | None, available: str | None, where: str) -> bool:
-    """Return True if pgvector is installed, False if it is available. Raise if it is missing or too old."""
+    """
+    Return True if pgvector is installed, False if it is available.
+
+    Raise if it is missing or too old.
+    """
     wanted = ".".join(map(str, OLDEST_VECTOR))
     version = installed or available
     if version is None:
@@ -91,7 +97,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
-    """Migrate the database to this version and return its state. Wait for other hosts that are migrating."""
+    """
+    Migrate the database to this version and return its state.
+
+    Wait for other hosts that are migrating.
+    """
     files = migrations()
     newest = files[-1][0]
     found = await connection.fetchrow(_LOOK)
@@ -124,7 +134,7 @@ async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
 
 
 def check_version(version: int, known: int, where: str) -> None:
-    """Raise `StoreError` if the database has a newer schema version than this package supports."""
+    """Raise `StoreError` if the database has a newer schema version than this package."""
     if version > known:
         raise StoreError(
             f"{where} was written by a newer version of this package (its version is {version}, ours {known})",

@@ -1,5 +1,5 @@
 """
-Migration of rows that earlier versions stored under the namespace ``""``, which all namespaces shared.
+Migration of the rows of the namespace ``""``, which all namespaces once shared.
 
 These are texts of refs (``texts/<hash>``), rows of conversations whose keys contain a hash instead of the namespace,
 and the mark ``deleted``. Each text is copied to every namespace with a conversation that refers to it. A fork whose
@@ -58,7 +58,11 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.frozen
 class _RowChange:
-    """A row of a conversation's change log. *digest* is the hash of the text that it refers to, or None."""
+    """
+    A row of a conversation's change log.
+
+    *digest* is the hash of the text that it refers to, or None.
+    """
 
     number: int
     handle: str
@@ -93,7 +97,11 @@ class _Conversation:
 
 
 async def assign_shared_rows(connection: Any, *, timeout: float) -> None:  # noqa: ASYNC109 - per statement
-    """Move every row of the namespace ``""`` to the namespaces that need it, in the transaction of *connection*."""
+    """
+    Move all rows of the namespace ``""`` to the namespaces that need them.
+
+    Runs in the transaction of *connection*.
+    """
     # Sessions of an earlier version must not insert rows during the migration.
     await connection.execute("LOCK TABLE rows IN EXCLUSIVE MODE", timeout=timeout)
     starts = await connection.fetch(_STORED, *range_of(_STARTS), timeout=timeout)
@@ -130,7 +138,7 @@ def _bounded(part: str, mark: str, hashed: str) -> str:
 
 
 def _read(starts: Iterable[Any], changes: Iterable[Any]) -> tuple[dict[str, _Conversation], bool]:
-    """Return all conversations by key part, and True if every row is readable and has a namespace."""
+    """Return all conversations by key part, and True if all rows are readable and assigned."""
     known: dict[str, _Conversation] = {}
     all_readable = True
     for row in starts:

@@ -1,5 +1,5 @@
 """
-Storage of rows on a PostgreSQL server: the counterpart of the SQLite storage, for any number of hosts.
+Storage of rows on a PostgreSQL server, for any number of hosts.
 
 Rows carry the same checksums as in a directory. Each row belongs to one namespace, so that row-level security applies.
 Background writes of several hosts run concurrently: they write different keys or equal values. `transact` locks the
@@ -71,7 +71,7 @@ _BETWEEN: Final = "key >= $1 AND key < $2"
 
 
 class ServerSnapshot(Snapshot):
-    """Snapshot of the rows of one namespace on a server, or of all visible namespaces if it is None."""
+    """Snapshot of the rows of a namespace on a server; None means all visible namespaces."""
 
     def __init__(self, connection: Connection, namespace: str | None) -> None:
         self.connection: Connection = connection
@@ -225,7 +225,11 @@ class ServerStorage(RowStorage):
         return await self.look(lambda rows: cast("ServerSnapshot", rows).spaces())
 
     async def flush(self) -> None:
-        """See `RowStorage`. Raise once if rows were dropped because another host took over their lease."""
+        """
+        See `RowStorage`.
+
+        Raise once if rows were dropped because another host took over their lease.
+        """
         await super().flush()
         dropped, self._dropped = self._dropped, None
         if dropped is not None:
@@ -280,7 +284,11 @@ class ServerStorage(RowStorage):
             self._leases.written(self._names(changes))
 
     def _applied(self, rows: ServerRows, changes: dict[str, Change]) -> bool:
-        """Apply all changes except those under a lost lease. Return True if there were none of these."""
+        """
+        Apply all changes except those under a lost lease.
+
+        Return True if there were none of these.
+        """
         names = self._names(changes)
         lost = self._leases.lost_of(rows.connection, names) if self._leases is not None and names else frozenset()
         rows.apply({key: change for key, change in changes.items() if self._part_of(key) not in lost})
@@ -348,12 +356,12 @@ def _stop() -> None:
 
 
 def _damaged(rows: Snapshot, after: str) -> tuple[list[Finding], str | None]:
-    """Return the issues in one page of rows, and the last key of the page, or None if it is the last page."""
+    """Return the issues in one page of rows, and the key to continue after, or None."""
     page = rows.items("", after=after, limit=_PAGE)
     found = [Finding("error", "damaged", row.reason, key) for key, row in page if isinstance(row, Damaged)]
     return found, page[-1][0] if len(page) == _PAGE else None
 
 
 def _between(prefix: str) -> tuple[str, str]:
-    """Return the range of keys that begin with *prefix*: first key (included) and last key (excluded)."""
+    """Return the range of keys with *prefix*: first key (included), last key (excluded)."""
     return range_of(prefix) if prefix else ("", "\x80")

@@ -19,7 +19,11 @@ _HINT: Final = "look whether the server runs and can be reached"
 
 @attrs.define(eq=False)
 class _Queue:
-    """Waiting writers in FIFO order, with counts of finished and of consecutively unreachable ones."""
+    """
+    Waiting writers in FIFO order.
+
+    *done* counts finished writers, *lost* the last ones that found the server unreachable.
+    """
 
     waiting: deque[asyncio.Future[None]] = attrs.field(factory=deque)
     done: int = 0

@@ -1,4 +1,4 @@
-"""Cached state of a namespace that a client keeps between transactions, with its change number."""
+"""State of a namespace that a client caches between transactions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _HISTORY: Final = 2**48
 
 @attrs.frozen(eq=False)
 class KeptSample:
-    """Cached result of `Reader.sample` at a change with *live* memories, whose nodes are below *next_node*."""
+    """
+    Cached result of `Reader.sample` at one change.
+
+    At that change there were *live* memories, whose nodes are below *next_node*.
+    """
 
     change: int
     live: int
@@ -47,7 +51,7 @@ class HostKnowledge:
 
     @property
     def known(self) -> tuple[int, str | None]:
-        """The last known change and its token, which differs in another history with the same numbers."""
+        """The last known change and its token, which is unique across replaced histories."""
         with self._guard:
             return self._change, self._mark
 
@@ -55,8 +59,9 @@ class HostKnowledge:
         self, change: int, touched: Sequence[tuple[int, Sequence[int]]], mark: str | None, *, is_other: bool
     ) -> bool:
         """
-        Record the changes up to *change* that a transaction saw. Return False if its snapshot is older.
+        Record the changes up to *change* that a transaction saw.
 
+        Return False if its snapshot is older.
         *is_other* means that the last known change is missing on the server, or has another token.
         """
         with self._guard:

@@ -55,7 +55,11 @@ class ServerInspection:
         self._after = -1
 
     def step(self, reader: Reader) -> bool:
-        """Check the next page of memories, or the links and texts after the last page. Return False when done."""
+        """
+        Check the next page of memories, or the links and texts after the last page.
+
+        Return False when done.
+        """
         looking = cast("PostgresReader", reader)
         rows = self._page(looking)
         for row in rows:
@@ -67,7 +71,11 @@ class ServerInspection:
         return False
 
     def mend(self, writer: Writer) -> bool:
-        """Recompute the derived columns and terms of the next page of memories. Return False when done."""
+        """
+        Recompute the derived columns and terms of the next page of memories.
+
+        Return False when done.
+        """
         mending = cast("PostgresWriter", writer)
         rows = self._page(mending)
         for row in rows:

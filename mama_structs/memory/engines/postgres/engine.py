@@ -1,4 +1,8 @@
-"""Memory engine for one namespace on a PostgreSQL server. Each plan runs in its own transaction."""
+"""
+Memory engine for one namespace on a PostgreSQL server.
+
+Each plan runs in its own transaction.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +98,11 @@ class PostgresEngine:
         return inspection.findings + self.index.findings(self._head)
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
-        """Recompute all derived columns and terms. Return a line for each damaged row, which is left unchanged."""
+        """
+        Recompute all derived columns and terms.
+
+        Return a line for each damaged row, which is left unchanged.
+        """
         inspection = ServerInspection()
         total = await self.read(lambda reader: reader.count())
         while await self.write(inspection.mend):
@@ -110,7 +118,11 @@ class PostgresEngine:
         """Return immediately, because words are indexed when a memory is saved."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
-        """Record the start of maintenance. Return the reference time for ages, or None if it is not due."""
+        """
+        Record the start of maintenance.
+
+        Return the reference time for ages, or None if it is not due.
+        """
         self._check_open()
         if not self._head.next_node or 0 <= now_ms - self._head.maintained_at < every_ms:
             return None
@@ -129,7 +141,11 @@ class PostgresEngine:
         return as_of
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
-        """Switch to another embedder and delete all other vectors. Return False if memories lack its vectors."""
+        """
+        Switch to another embedder and delete all other vectors.
+
+        Return False if memories lack its vectors.
+        """
         self._check_open()
 
         def work(connection: Connection) -> bool:
@@ -148,7 +164,11 @@ class PostgresEngine:
         return is_done
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
-        """Make the server reclaim deleted rows. Return a description of each place that still contains erased data."""
+        """
+        Make the server reclaim deleted rows.
+
+        Return a description of each place that still contains erased data.
+        """
         self._check_open()
         if self._has_traces:
             try:

@@ -106,7 +106,7 @@ def check_dimensions(record: EmbedderRecord) -> None:
 
 
 def indexed_as(dimensions: int, *, half: bool) -> str | None:
-    """Return the vector type to index vectors of these dimensions, or None if an index is impossible."""
+    """Return the type to index vectors of these dimensions, or None if that is impossible."""
     kinds = ("halfvec",) if half else ("vector", "halfvec")
     return next((kind for kind in kinds if dimensions <= _INDEXED[kind]), None)
 
@@ -154,7 +154,11 @@ class NamespaceIndex:
         return {} if graph is None else _SETTINGS
 
     def look_after(self, head: NamespaceHead) -> Future[bool] | None:
-        """Start to build or drop the index if that is due. Return the running task, which need not be awaited."""
+        """
+        Start to build or drop the index if that is due.
+
+        Return the running task, which need not be awaited.
+        """
         is_left = head.index is not None and 2 * head.pieces <= self._exact_up_to < _ALWAYS_EXACT
         is_due = is_left or (self._is_wanted(head) and not head.index)
         return self.tidy(head) if is_due and self._may_try(head) else None
@@ -198,7 +202,7 @@ class NamespaceIndex:
         return [Finding("warning", "vectors", one) for one in said]
 
     def probe(self, reader: PostgresReader, graph: HnswIndex) -> None:
-        """Search for some stored vectors with the index, and store the ratio of found ones as its recall."""
+        """Measure the recall of the index by searching for some stored vectors."""
         sample = reader.sample()
         some = sample[:: max(1, len(sample) // _PROBED)][:_PROBED]
         if len(some) and are_unit(some):
@@ -245,7 +249,11 @@ class NamespaceIndex:
 
 
 async def _carried_out(held: Any, work: _Work) -> bool:
-    """Drop unwanted and unfinished indexes, and build the wanted one. Return False if the user lacks the privilege."""
+    """
+    Drop unwanted and unfinished indexes, and build the wanted one.
+
+    Return False if the user lacks the privilege.
+    """
     holder = uuid.uuid4()
     # Read committed: the claim must see a lease that was committed while this transaction waited for the table lock.
     async with held.transaction(isolation="read_committed"):

@@ -1,4 +1,4 @@
-"""Recording of the queries that a plan announces, so that one statement can fetch all results."""
+"""Recording of the queries that a plan announces, to fetch them in one statement."""
 
 # ruff: noqa: D102 - documented in the protocols
 
@@ -124,7 +124,11 @@ class AskedAhead:
 
 
 def is_followed(direction: Direction, types: Collection[LinkType] | None) -> bool:
-    """Return True if only incoming evolution links are requested, which are cached separately from other links."""
+    """
+    Return True if only incoming evolution links are requested.
+
+    They are cached separately from other links.
+    """
     return direction == "in" and types is not None and set(types) <= {LinkType.EVOLUTION}
 
 

@@ -1,4 +1,8 @@
-"""Building blocks of SQL statements: queries that are combined into one statement and tagged to split its answer."""
+"""
+Building blocks of SQL statements.
+
+Several queries are combined into one statement. Tags in its rows assign them to the queries.
+"""
 
 # ruff: noqa: S608 - statements are built from constants; values are passed as arguments
 
@@ -169,7 +173,7 @@ class Statement:
 
 def each(nodes: str, table: str, rule: str = "") -> str:
     """
-    Return a FROM clause that joins a table of nodes (alias *f*) with their rows in another table.
+    Return a FROM clause that joins nodes (alias *f*) with their rows in *table*.
 
     Each node is looked up by its key. Without statistics the planner would scan the whole namespace instead.
     """
@@ -178,7 +182,11 @@ def each(nodes: str, table: str, rule: str = "") -> str:
 
 
 def passing(statement: Statement, where: Filter | None, memory: str = "m") -> str:
-    """Return the SQL conditions of a filter on memories, each beginning with AND, or an empty string."""
+    """
+    Return the SQL conditions of a filter on memories, each beginning with AND.
+
+    The result is empty if there are none.
+    """
     if where is None:
         return ""
     given, rules = statement.given, []
@@ -294,7 +302,11 @@ class Named:
 
 @attrs.frozen
 class HnswIndex:
-    """An HNSW index: its column, vector type and dimensions. *several*: some memories have several vectors."""
+    """
+    An HNSW index: its column, vector type and dimensions.
+
+    *several*: some memories have several vectors.
+    """
 
     column: str
     kind: str
@@ -308,7 +320,11 @@ class HnswIndex:
 
 @attrs.frozen
 class Nearest:
-    """Query for the memories with the chunks nearest to a vector. Uses an index if there is one."""
+    """
+    Query for the memories with the chunks nearest to a vector.
+
+    Uses an index if there is one.
+    """
 
     vector: bytes
     limit: int
@@ -517,7 +533,11 @@ def add_found(statement: Statement, found: Sequence[str], wanted: Wanted, embedd
 
 
 def _add_walk(statement: Statement, wanted: Wanted) -> str:
-    """Add a table of the nodes within reach of a walk along links, with their distance. Return its name."""
+    """
+    Add a table of the nodes within reach of a walk along links, with their distance.
+
+    Return its name.
+    """
     direction, types = wanted.along
     rule = ""
     if types is not None:
@@ -611,7 +631,9 @@ def _add_links_by(statement: Statement, rules: Iterable[str], *, told: bool = Fa
 
 def add_head(statement: Statement, since: int, index: str) -> None:
     """
-    Add the state of a namespace, the nodes touched after change *since*, and the tokens of both changes.
+    Add the state of a namespace, and the nodes touched after the change *since*.
+
+    The state contains the tokens of *since* and of the last change.
 
     *index* is the name of its vector index. The state of an index is 0 while it is incomplete.
     """

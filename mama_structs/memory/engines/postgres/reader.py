@@ -1,4 +1,4 @@
-"""Reading of one namespace in one transaction: few SQL statements, with answers cached for the transaction."""
+"""Reader of one namespace in one transaction, which caches all answers."""
 
 # ruff: noqa: D102, S608 - documented in the protocols; statements are built from constants
 
@@ -92,7 +92,7 @@ class NamespaceHead:
 
     @classmethod
     def of(cls, row: Any, unless_made: NamespaceHead) -> NamespaceHead:
-        """Return the state from a result row, or *unless_made* if the namespace has no memories yet."""
+        """Return the state in a result row, or *unless_made* if the namespace is empty."""
         change, next_node, length, links, pieces, maintained_at, analysis, half, index, *types = row["numbers"]
         text = row["texts"][0]
         if text is None:
@@ -118,7 +118,11 @@ class NamespaceHead:
 
 
 class Row(NamedTuple):
-    """Columns of a memory without its text, in the order of `Facts`. The length is in tenths of a term."""
+    """
+    Columns of a memory without its text, in the order of `Facts`.
+
+    The length is in tenths of a term.
+    """
 
     memory_id: str
     topic: str | None
@@ -792,7 +796,11 @@ class PostgresReader(Reader):
         return Nearest(np.ascontiguousarray(vector, np.float32).tobytes(), limit, where, self._key, self._host.graph)
 
     def share_found(self, vectors: Vectors, graph: questions.HnswIndex, itself: float) -> float:
-        """Return the ratio of *vectors* for which the index finds a cosine of at least *itself* in its top ten."""
+        """
+        Return the ratio of *vectors* that the index finds when searching for them.
+
+        Found means that one of the top ten has a cosine of at least *itself*.
+        """
         sql = (
             "SELECT avg(CASE WHEN n.best >= $3::float8 THEN 1.0 ELSE 0.0 END)::float8 AS share "
             f"FROM unnest($2::vector[]) AS v(vector), LATERAL (SELECT max(-({questions.VECTOR} <#> v.vector)) AS best "
@@ -822,7 +830,11 @@ class PostgresReader(Reader):
             self._ends["target"][link.target].discard(link_id)
 
     def _sampled(self, rows: Iterable[Any], kept: KeptSample | None) -> KeptSample:
-        """Return the sample from an answer. If the sample only grew, extend the cached sample *kept*."""
+        """
+        Return the sample from an answer.
+
+        If the sample only grew, extend the cached sample *kept*.
+        """
         none = np.zeros((0, self._embedder.dimensions), np.float32)
         grows, numbers, found = False, (0, 0, 0, 1), []
         for row in rows:

@@ -1,4 +1,8 @@
-"""Writing to one namespace in one transaction: changes are buffered and sent in few statements."""
+"""
+Writer to one namespace in one transaction, which buffers changes.
+
+The changes are sent in few statements.
+"""
 
 # ruff: noqa: D102, S608 - documented in the protocols; statements are built from constants
 
@@ -364,7 +368,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._old.links.add(link_id)
 
     def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
-        """Store the texts that a memory's evidence refers to now, and release the texts that it no longer refers to."""
+        """Store the texts that a memory's evidence refers to, and release all others of it."""
         named, kept = digests_in(before), digests_in(after)
         for digest in kept:
             if digest in contents:
@@ -410,7 +414,11 @@ class PostgresWriter(PostgresReader, Writer):
         self._is_ahead = False
 
     def _send_old(self, statement: Statement) -> None:
-        """Add the deletions. No deleted row may be inserted, because the parts of a statement do not see each other."""
+        """
+        Add the deletions.
+
+        No deleted row may be inserted, because the parts of a statement do not see each other.
+        """
         old, pieces = self._old, self._out.pieces
         # Replaced chunks are overwritten by the insert, so only surplus chunks are deleted.
         gone = {
