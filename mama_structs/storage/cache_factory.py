@@ -101,7 +101,7 @@ def open_database(directory: Path) -> Opened:
     _make_file(directory, marked=marked)
     with contextlib.ExitStack() as stack:
         with crashed(directory) as crash:
-            # Before a fork another thread closes the connection, while no thread uses it.
+            # No thread check, because another thread closes the connection before a fork.
             connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None, check_same_thread=False)
             stack.callback(connection.close)
             # Read everything from one snapshot, because another process may be creating the store.
@@ -212,9 +212,8 @@ def _make(connection: sqlite3.Connection, directory: Path) -> None:
 def _have_made(directory: Path) -> None:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
-        # In two steps, so that the connection is closed if the constructor fails. Neither reads or writes rows, so
-        # diskcache
-        # never unpickles anything.
+        # In two steps, so that the connection is closed if the constructor fails.
+        # Neither reads or writes rows, so diskcache never unpickles anything.
         cache.__init__(str(directory), timeout=0, **SETTINGS)
     finally:
         cache.close()

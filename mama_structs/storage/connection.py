@@ -127,8 +127,9 @@ class _Forks:
 
 
 _forks: Final = _Forks()
-# Fork hooks run in reverse order of registration. These modules register theirs on import, so ours run earlier: a
-# thread that uses a database may still log and submit jobs meanwhile.
+# Fork hooks run in reverse order of registration.
+# These modules register theirs on import, so ours run earlier.
+# A thread that uses a database may still log and submit jobs meanwhile.
 _REGISTERED_BEFORE: Final = (logging, concurrent.futures.thread)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_forks.before, after_in_parent=_forks.after, after_in_child=_forks.forget)
@@ -242,7 +243,7 @@ class Database:
                 self.connection.execute("ROLLBACK")
 
     def queue(self) -> bool:
-        """Become the next writer; one process at a time is. Return False if another process is."""
+        """Become the next writer. Return False if another process already is."""
         if not self._is_next:
             # On a file system without locks, writers are not queued.
             with contextlib.suppress(OSError):
@@ -306,8 +307,7 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     seat.connection.close()
             else:
-                # Closing would checkpoint a stale log into the database, or delete a log that belongs to another
-                # database.
+                # Closing would checkpoint a stale log into the database, or delete the log of another database.
                 _never_close(seat.connection)
         finally:
             unwatch()
@@ -350,10 +350,10 @@ def _look(path: str | Path) -> tuple[Identity | None, int]:
     return (status.st_dev, status.st_ino), status.st_size
 
 
-# Erasing deleted data: old bytes survive in free pages, in gaps within pages and in the log. SQLite's `secure_delete`
-# overwrites freed space but misses copies in the gaps of pages that were split. So the database is rewritten and the
-# log
-# truncated. Both require that no connection still reads the old state.
+# Erasing deleted data: old bytes survive in free pages, in gaps within pages and in the log.
+# SQLite's `secure_delete` overwrites freed space but misses copies in the gaps of pages that were split.
+# So the database is rewritten and the log truncated.
+# Both require that no connection still reads the old state.
 
 
 def scrub(directory: Path, *, wait: float) -> bool:

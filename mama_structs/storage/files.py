@@ -246,12 +246,12 @@ class DraftDirectory:
             with explained(self._target):
                 sync_tree(self.path)
                 with contextlib.suppress(FileNotFoundError, FileExistsError):
-                    # Fails if the target is not empty any more, and so does the rename. Only POSIX renames onto an
-                    # empty directory.
+                    # Fails if the target is not empty any more, and so does the rename.
+                    # Only POSIX renames onto an empty directory.
                     self._target.rmdir()
                 self.path.rename(self._target)
-                # Unlink the mark last. Without it, no sweep could distinguish the leftover of a killed process from a
-                # copy in progress.
+                # Unlink the mark last.
+                # Without it, no sweep could distinguish the leftover of a killed process from a copy in progress.
                 with contextlib.suppress(OSError):
                     (self._target / _ALIVE).unlink()
                 sync_directory(self._target)

@@ -89,8 +89,7 @@ class RowStorage:
         # Reentrant, because garbage collection may run another store's finalizer inside any block that holds it.
         self._guard = threading.RLock()
         self._queue: deque[PendingCall] = deque()
-        # Not a SimpleQueue: in CPython 3.11 its `get` may block forever if the timeout expires before it starts to
-        # wait.
+        # Not a SimpleQueue: in CPython 3.11 its `get` may block forever if the timeout expires early.
         self._looks: Queue[Callable[[], None]] = Queue()
         self._enqueued = 0
         self._durable = 0
@@ -306,8 +305,7 @@ class RowStorage:
         """Schedule the queue to be written. The caller must hold the guard."""
         self._check_open()
         if not self._is_drain_due:
-            # The thread references a proxy with the same state, so that an unclosed store can be garbage-collected and
-            # warn.
+            # The thread references a proxy with the same state, so that an unclosed store can be collected.
             behind = object.__new__(_silent(type(self)))  # type: ignore[arg-type]  # a class can be hashed
             behind.__dict__ = self.__dict__
             self.in_thread(behind._drain)
@@ -594,8 +592,7 @@ class Storage(RowStorage):
         def begin() -> None:
             # The directory may have been moved since the database was opened.
             opened.check_place()
-            # The queue is best effort: a process ahead in it may have been stopped, so ignore it after half of the
-            # wait.
+            # The queue is best effort: the process ahead may be stopped, so ignore it after half of the wait.
             if not opened.queue() and time.monotonic() - started < wait / 2:
                 raise _Queued
             opened.begin("IMMEDIATE")
@@ -703,13 +700,11 @@ class _Due:
     Each wake-up of a loop costs as much as writing a row.
     """
 
-    # Lock-free, because a forked child could inherit a held lock. The mark is cleared before the wake-ups, so a waiter
-    # that
-    # finds it set is always included.
+    # Lock-free, because a forked child could inherit a held lock.
+    # The mark is cleared before the wake-ups, so a waiter that finds it set is always included.
 
     def __init__(self) -> None:
-        # Weak references: futures reference their loop, which is the weak key of the dictionary that contains this
-        # object.
+        # Weak references: a future references its loop, which would then never be removed from `_due`.
         self._waiting: deque[ref[asyncio.Future[None]]] = deque()
         self._is_marked = False
 

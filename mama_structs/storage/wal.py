@@ -82,8 +82,8 @@ def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
     *alone*: no other process can have written since.
     """
     if after is not None and after.salts == before.salts:
-        # If no frame is left, all copied frames are in the database. If some are left, newer copied ones are not
-        # visible.
+        # If no frame is left, all copied frames are in the database.
+        # If some are left, newer copied ones are not visible.
         return max(0, before.frames - (after.frames or before.copied))
     if after is not None and 0 < (after.salts[0] - before.salts[0]) % 2**32 <= _NEAR:
         # The log was restarted, which happens only after a full checkpoint. A power loss left an outdated index.

@@ -54,11 +54,12 @@ T = TypeVar("T")
 _GRACE: Final = 2.0
 _PAUSE: Final = 0.05
 # Transaction parameters are passed as settings, so that no value is ever formatted into a statement.
-# An advisory lock instead of a row lock, because a shared row lock writes to the row. Its waiters are served in order.
+# An advisory lock instead of a row lock, because a shared row lock writes to the row.
+# Its waiters are served in order.
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(current_setting('app.namespace'), 17))"
 _LOCK_SHARED: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_setting('app.namespace'), 17))"
-# A role or database may be configured to acknowledge commits before they reach the disk, so force "on". Keep
-# "remote_apply", which is stricter: it also waits until the replicas have applied the change.
+# A role or database may be configured to acknowledge commits before they reach the disk, so force "on".
+# Keep "remote_apply", which is stricter: it also waits until the replicas have applied the change.
 _DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'
 """

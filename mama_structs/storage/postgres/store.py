@@ -52,9 +52,9 @@ WITH pruned AS (DELETE FROM touched WHERE namespace = $1 AND change < (
 INSERT INTO touched (namespace, change, nodes, more) SELECT namespace, change + 1, '{}', false FROM namespaces
 WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
 """
-# If all policies depend only on the column `namespace`, they show all rows of a namespace or none. PostgreSQL records
-# no
-# dependency for a whole-row reference; in the stored expression it is a variable with column number 0.
+# If all policies depend only on the column `namespace`, they show all rows of a namespace or none.
+# PostgreSQL records no dependency for a whole-row reference.
+# In the stored expression it is a variable with column number 0.
 _IS_COMPLETE: Final = """
 SELECT NOT row_security_active('rows') OR NOT EXISTS (
     SELECT FROM pg_policy WHERE polrelid = 'rows'::regclass AND (polqual::text LIKE '%:varattno 0 %' OR EXISTS (

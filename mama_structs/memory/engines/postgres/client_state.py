@@ -73,8 +73,8 @@ class HostKnowledge:
                 self.past += _HISTORY
                 return True
             if is_behind:
-                # The snapshot is older than another transaction's, or the server lost changes. The next transaction
-                # decides.
+                # The snapshot is older than another transaction's, or the server lost changes.
+                # The next transaction decides.
                 return False
             new = sorted(one for one in touched if self._change < one[0] <= change)
             if len(new) < change - self._change:

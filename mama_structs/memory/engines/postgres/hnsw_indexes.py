@@ -60,8 +60,9 @@ _MAY: Final = f"""
     SELECT pg_has_role(relowner, 'USAGE') AND has_schema_privilege(relnamespace, 'CREATE')
     FROM pg_class WHERE oid = '{SCHEMA}.pieces'::regclass
 """
-# The lease is a row of one namespace, but excludes index builds in all namespaces: concurrent builds on one table can
-# deadlock. The table lock held during a claim serializes the claims.
+# The lease is a row of one namespace, but excludes index builds in all namespaces.
+# Concurrent builds on one table can deadlock.
+# The table lock held during a claim serializes the claims.
 _CLAIM: Final = f"""
     INSERT INTO {SCHEMA}.leases (namespace, name, holder, expires)
     SELECT $1, '{_LEASE}', $2, clock_timestamp() + interval '1 minute'
@@ -71,9 +72,8 @@ _CLAIM: Final = f"""
 """
 _RELEASE: Final = f"DELETE FROM {SCHEMA}.leases WHERE namespace = $1 AND name = '{_LEASE}' AND holder = $2"
 _SETTINGS: Final = {
-    # Candidates come in batches that overlap in order, and the best are selected at the end. Strict order would discard
-    # late
-    # candidates and find fewer.
+    # Candidates come in batches that overlap in order, and the best are selected at the end.
+    # Strict order would discard late candidates and find fewer.
     "hnsw.iterative_scan": "relaxed_order",
     "hnsw.ef_search": "1000",
     "hnsw.max_scan_tuples": "20000",
@@ -260,8 +260,9 @@ async def _carried_out(held: Any, work: _Work) -> bool:
         await held.execute(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
         if not await held.fetchval(_MAY):
             return False
-        # An index build holds this lock even after its host has died. So its holder knows that no build is running and
-        # that an invalid index is a leftover. Autovacuum takes the lock too, but yields to waiters.
+        # An index build holds this lock even after its host has died.
+        # So its holder knows that no build is running and that an invalid index is a leftover.
+        # Autovacuum takes the lock too, but yields to waiters.
         await held.execute(f"LOCK TABLE {SCHEMA}.pieces IN SHARE UPDATE EXCLUSIVE MODE")
         found = await held.fetch(_OURS, index_prefix(work.values[0]))
         names = {work.name} if work.is_wanted and not work.is_bad else set()

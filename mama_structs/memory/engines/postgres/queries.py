@@ -365,9 +365,8 @@ class Nearest:
                 f"SELECT p.node, -({VECTOR} <#> {vector})::float8 AS score FROM {pieces} AND {is_many} "
                 f"ORDER BY {self.graph.near(vector)} LIMIT {looked_at}",
             )
-            # Search exactly if the index finds too few memories that pass the filter, or very many equal vectors: equal
-            # vectors are
-            # linked only to each other in the index, and hide other results.
+            # Search exactly if the index finds too few memories that pass the filter, or many equal vectors.
+            # Equal vectors are linked only to each other in the index, and hide other results.
             is_enough = (
                 f"(SELECT count(DISTINCT node) FROM {near}) >= {limit} "
                 f"AND NOT EXISTS (SELECT FROM {near} GROUP BY score HAVING count(*) > {_EQUAL})"
@@ -547,9 +546,8 @@ def _add_walk(statement: Statement, wanted: Wanted) -> str:
         f"SELECT {others[end]} AS node FROM links WHERE namespace = $1 AND {end} = w.node{rule}"
         for end in ENDS[direction]
     )
-    # The recursion is evaluated lazily, so the LIMIT below ends it early in densely linked data. An unlimited walk does
-    # not
-    # count steps, so that UNION removes nodes it has visited before.
+    # The recursion is evaluated lazily, so the LIMIT below ends it early in densely linked data.
+    # An unlimited walk does not count steps, so that UNION removes nodes it has visited before.
     depth = 1 if wanted.around is None else statement.given(wanted.around, "int")
     statement.table(
         "walked",
@@ -608,8 +606,8 @@ def _add_links_by(statement: Statement, rules: Iterable[str], *, told: bool = Fa
     # Use UNION, because PostgreSQL would not use the indexes for OR or a join.
     some = " UNION ".join(f"SELECT {columns} FROM links l WHERE l.namespace = $1 AND {rule}" for rule in rules)
     if not told:
-        # Decoding one row per link dominates the time of a query. So all links are sent as one row of concatenated
-        # columns.
+        # Decoding one row per link dominates the time of a query.
+        # So all links are sent as one row of concatenated columns.
         numbers = ("l.source", "l.target", "l.type::bigint", "l.creator::bigint", "l.created")
         statement.part(
             LINKS,

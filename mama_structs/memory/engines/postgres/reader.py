@@ -180,8 +180,8 @@ class PostgresReader(Reader):
         self._ends: dict[str, defaultdict[int, set[str]]] = {end: defaultdict(set) for end in ENDS["both"]}
         # Complete links by id, as JSON until they are used. None if there is no such link.
         self._told_links: dict[str, Link | bytes | None] = {}
-        # Cache coverage: nodes with all links, nodes with complete links by end, the distance walked from a node, and
-        # nodes with all successors.
+        # Cache coverage: nodes with all links, nodes with complete links by end, the distance walked from a
+        # node, and nodes with all successors.
         self._linked: set[int] = set()
         self._told: dict[str, set[int]] = {"source": set(), "target": set()}
         self._walked: dict[tuple[Along, int], float] = {}

@@ -440,8 +440,8 @@ class PostgresWriter(PostgresReader, Writer):
             nodes = statement.given([*old.words], "bigint[]")
             statement.table(
                 "drop_terms",
-                # Look up each term by key and put the remaining terms into a table: comparing all with all takes
-                # minutes.
+                # Look up each term by key, and put the remaining terms into a table.
+                # Comparing all terms with all others takes minutes.
                 "DELETE FROM terms WHERE namespace = $1 AND ctid = ANY(ARRAY("
                 "SELECT t.ctid FROM memories m, unnest(m.terms) AS o(term), LATERAL (SELECT ctid FROM terms "
                 "WHERE namespace = $1 AND term = o.term AND node = m.node OFFSET 0) t "
