@@ -193,7 +193,7 @@ class Database:
             self._seat.user = threading.get_ident()
 
     def let_go(self) -> None:
-        """Release it. A fork may then close the connection, which is reopened at its next use."""
+        """Release exclusive use. A fork may then close the connection, which is reopened at its next use."""
         if self._seat is not None:
             self._seat.user = 0
         self._busy.release()

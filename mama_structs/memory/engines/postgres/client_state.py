@@ -74,7 +74,7 @@ class HostKnowledge:
                 return True
             if is_behind:
                 # The snapshot is older than another transaction's, or the server lost changes.
-                # The next transaction decides.
+                # Keep the state until the next transaction.
                 return False
             new = sorted(one for one in touched if self._change < one[0] <= change)
             if len(new) < change - self._change:

@@ -465,7 +465,7 @@ class Wanted:
     entries: bool = False
     pieces: bool = False
     links: bool = False
-    told: Collection[str] = ()  # Complete links whose ends (source, target) listed here are such a node.
+    told: Collection[str] = ()  # Link ends (source, target): fetch the complete links that have a node at such an end.
     followed: bool = False  # The versions that supersede them, transitively.
     around: int | None = 0  # Distance in links to walk from the nodes, None for no limit. Capped by `_MOST_AROUND`.
     along: Along = ("both", None)

@@ -63,7 +63,7 @@ from mama_structs.storage.postgres.pool import Connection
 
 T = TypeVar("T")
 
-# If a query finds more nodes, their rows are only fetched for nodes that the plan asks about.
+# Above this number of results, rows are fetched only for nodes that the plan asks about.
 _LOOKED_AT: Final = 1_000
 # Number of ids to compare for "did you mean" suggestions.
 _CANDIDATES: Final = 1_000

@@ -96,7 +96,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._has_sent = False
         # True if a query would miss buffered changes, so that they must be sent before it.
         self._is_ahead = False
-        # Change of the number of links that the sent rows do not account for.
+        # Links to add to the stored number of links, besides the new links in the buffer.
         self._fewer_links = 0
         # Hashes of texts that may have lost their last reference.
         self._unnamed: set[str] = set()
