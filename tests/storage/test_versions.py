@@ -38,7 +38,7 @@ def rows_of(journal):
 
 
 @pytest.mark.parametrize("upgrade", [raise_in_place, raise_by_rename])
-async def test_every_write_of_a_session_raises_when_the_format_was_raised(tmp_path, upgrade):
+async def test_session_writes_raise_when_format_was_raised(tmp_path, upgrade):
     """An open session of an older version can read an upgraded directory but not write to it."""
     journal = tmp_path / "journal"
     session = await Session.open(tmp_path, conversation="talk", embedder=SMALL)
@@ -55,7 +55,7 @@ async def test_every_write_of_a_session_raises_when_the_format_was_raised(tmp_pa
     await session.close()
 
 
-async def test_transact_raises_when_the_format_was_raised_while_it_waited(tmp_path):
+async def test_transact_raises_when_format_was_raised_during_wait(tmp_path):
     """A write that waits for the upgrade of another process sees its format, and changes nothing."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
@@ -116,7 +116,7 @@ async def test_pending_rows_are_written_when_format_is_supported_again(tmp_path)
     await storage.close()
 
 
-async def test_write_raises_when_the_format_of_its_namespace_was_raised(tmp_path):
+async def test_write_raises_when_format_of_namespace_was_raised(tmp_path):
     """Memories and records of a namespace with a newer format are not written; other namespaces are."""
     head = "memories/default/head"
     async with (
@@ -138,7 +138,7 @@ async def test_write_raises_when_the_format_of_its_namespace_was_raised(tmp_path
         await other.memories.save_insight("three")
 
 
-async def test_check_reports_settings_of_the_database_that_lose_data(tmp_path):
+async def test_check_reports_unsafe_database_settings(tmp_path):
     """A journal mode or synchronous setting that loses acknowledged rows is reported as an error."""
     storage = Storage.open(tmp_path / "journal")
     storage.in_thread(lambda: storage._opened.connection.execute("PRAGMA synchronous = 1")).result()
