@@ -48,7 +48,7 @@ QUERY = units(8)
 
 
 def memories(namespace="default", vectors=VECTORS, start=0):
-    """Return memories with two chunks; one of ten is an insight, one of thirty has the topic ``rare``."""
+    """Return memories with two chunks. Every tenth is an insight, every thirtieth has the topic ``rare``."""
     kinds = MemoryType.INSIGHT, MemoryType.DECISION
     return [
         NewMemory(
@@ -204,7 +204,7 @@ async def test_filtered_search_returns_all_nearest_memories(engine, monkeypatch,
         assert len(near) >= 0.95 * len(wanted), name
 
 
-async def test_many_equal_vectors_hide_no_others(own):
+async def test_equal_vectors_do_not_hide_other_results(own):
     """Hundreds of equal vectors are linked only to each other in the index, so an exact search is used."""
     with at(own) as server:
         engine = await PostgresEngines(server).open("default", RECORD, SOME)

@@ -162,9 +162,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-async def test_change_is_atomic_when_connection_breaks_at_any_message(
-    database, proxy, tmp_path, monkeypatch, what
-):
+async def test_change_is_atomic_when_connection_breaks_at_any_message(database, proxy, tmp_path, monkeypatch, what):
     """After a failure the state is unchanged, and the change can be repeated."""
     # Saves share a transaction only within its time limit.
     monkeypatch.setattr("mama_structs.memory.engines.postgres.writer._TRANSACTION_SECONDS", 3600)
@@ -482,7 +480,7 @@ async def test_host_clock_may_be_an_hour_off(database):
 
 
 def of_both(primary, replica):
-    """Return the URL of two servers, either of which may be the primary."""
+    """Return a URL that names both servers and connects to the primary."""
     hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
     return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=primary"
 
@@ -525,9 +523,7 @@ async def test_session_continues_after_failover_to_replica(own_postgres):
 
 
 async def test_failover_to_lagging_replica_invalidates_caches(own_postgres):
-    """
-    A synchronous replica has all acknowledged changes; after a failover to a lagging one no stale answer is cached.
-    """
+    """A synchronous replica has all acknowledged changes; after a failover to a lagging one caches are reset."""
     with replicated(own_postgres) as replica:
         here = await opened(of_both(own_postgres, replica), settings=BOUNDED)
         first = await here.memories.save_decision("auth", "use tokens", "stateless")
