@@ -258,7 +258,7 @@ def _said(item: _Item, what: str) -> str:
 def _foreign(directory: Path, foreign: list[_Item]) -> StoreDamaged:
     findings = [_said(item, _NOT_OURS) for item in foreign]
     remove = f"DROP {foreign[0][0]!s:.10} {foreign[0][1]!s:.60}"
-    hint = f"find out what made it; put a backup in its place, or remove it ({remove}) with the program sqlite3"
+    hint = f"find out what made it; restore a backup, or remove it ({remove}) with the program sqlite3"
     return damaged_file(directory / DATABASE, f"was changed: {'; '.join(findings)}", *findings, hint=hint)
 
 
@@ -316,7 +316,7 @@ def _make_file(directory: Path, *, marked: bool) -> None:
     """Create the database file with mode 0600."""
     path = directory / DATABASE
     if marked and not path.exists():
-        hint = f"put a backup in its place, or delete {MARK_FILE} beside it to begin anew"
+        hint = f"restore a backup, or delete {MARK_FILE} in its directory to start with an empty store"
         raise damaged_file(path, "is missing", "the file is missing", hint=hint)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

@@ -114,7 +114,7 @@ class NewFile:
 
     def publish(self, target: str | Path, *, replace: bool = True) -> None:
         """
-        Close the file and rename it to *target*, durable after `sync_directory`. See *replace*.
+        Close the file and rename it to *target*. `sync_directory` makes the name durable.
 
         Raises:
             FileExistsError: *target* exists and *replace* is False.

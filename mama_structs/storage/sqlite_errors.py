@@ -62,7 +62,7 @@ def store_error(error: BaseException, directory: Path) -> StoreError:
 
 def damaged(directory: Path, *findings: str) -> StoreDamaged:
     """Return the error for a corrupt database."""
-    hint = "put a backup in its place, or move the directory away and begin anew"
+    hint = "restore a backup, or move the directory away and start with an empty store"
     return damaged_file(directory / DATABASE, f"is damaged: {'; '.join(findings)}", *findings, hint=hint)
 
 

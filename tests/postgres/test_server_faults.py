@@ -328,7 +328,7 @@ def test_writer_raises_busy_when_other_writer_holds_namespace(database):
         ):
             other.run(add, write=True, namespace="n").result()
         assert caught.value.waited > 0
-        with pytest.raises(StoreBusy, match="what was to be stored before this was not done"):
+        with pytest.raises(StoreBusy, match="earlier writes in the queue were not finished"):
             server.run(add, write=True, namespace="n").result()
         with pytest.raises(StoreBusy):
             server.run(add, write=True, namespace="n", wait=0).result()

@@ -22,7 +22,7 @@ from mama_structs.errors import (
 )
 
 _AGAIN: Final = "nothing was stored; try again"
-_REACH: Final = "look whether the server runs and can be reached; what was acknowledged is stored"
+_REACH: Final = "check that the server is running and reachable; acknowledged changes are stored"
 _ADDRESS: Final = (
     "postgresql://user:password@host:port/database, with reserved characters percent-encoded (@ as %40, / as %2F); "
     "check its options and the files that they name, too"
@@ -30,13 +30,13 @@ _ADDRESS: Final = (
 _POOLER: Final = "if a pooler without prepared statements is in between: ServerSettings(prepared=False)"
 # Keys are SQLSTATE codes, or their first two characters (the error class).
 _HINTS: Final = {
-    "28": "look at user, password and the server's pg_hba.conf",
-    "3D": "make the database first: createdb",
+    "28": "check the user, the password and the server's pg_hba.conf",
+    "3D": "create the database first: createdb",
     "26": _POOLER,
     "42P05": _POOLER,
     "42704": "the server does not know an option of the address, or has no pgvector any more",
     "42501": "grant the user the rights that the docs list",
-    "0A": "the server cannot do this: look at its version and that of pgvector",
+    "0A": "the server does not support this: check its version and the version of pgvector",
 }
 # A URL may list several hosts, separated by commas.
 _HOST: Final = r"(?:\[[\da-fA-F:.%]*\]|[^:@/?#\[\],]*)(?::\d*)?"
@@ -74,7 +74,7 @@ def server_error(  # noqa: PLR0911 - one return per kind of error
     if isinstance(error, TimeoutError):
         return StoreUnreachable(f"{where} gave no answer for {waited:.0f} s", hint=_REACH)
     if isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionError) and "rejected SSL" in str(error)):
-        hint = "look at the server's certificate, and at sslmode in the address"
+        hint = "check the server's certificate, and sslmode in the URL"
         return StoreUnreachable(f"{where} cannot be reached: its certificate or TLS was rejected", hint=hint)
     if isinstance(error, OSError):
         return StoreUnreachable(f"{where} cannot be reached: {error.strerror or type(error).__name__}", hint=_REACH)
@@ -122,12 +122,12 @@ def _from_server(error: asyncpg.PostgresError, where: str, waited: float) -> Mam
         # Only namespace names get here with NUL: the texts of memories are encoded.
         return InvalidArgument(f"{where} cannot store a name with NUL", hint="use another name for the namespace")
     if state == "53100":
-        return StoreFull(f"{where} has no room left on its disk", hint="make room on the server")
+        return StoreFull(f"{where} has no room left on its disk", hint="free disk space on the server")
     if state == "25006":
         hint = "it is a replica, or set to default_transaction_read_only: name the primary to write"
         return StoreReadOnly(f"{where} can only be read", hint=hint)
     if state.startswith(("XX001", "XX002", "58030")):
-        hint = "put a backup in its place; nothing was changed"
+        hint = "restore a backup; nothing was changed"
         return StoreDamaged(f"{where} reports damage ({state})", file=where, findings=(state,), hint=hint)
     advice = _HINTS.get(state) or _HINTS.get(state[:2])
     kind = StoreReadOnly if state == "42501" else StoreError

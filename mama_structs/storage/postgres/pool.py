@@ -466,7 +466,7 @@ class Server:
 
     def _kept_waiting(self, waited: float) -> StoreBusy:
         return StoreBusy(
-            f"{self.location}: what was to be stored before this was not done for {waited:.1f} s",
+            f"{self.location}: earlier writes in the queue were not finished for {waited:.1f} s",
             waited=waited,
             hint="nothing was stored; try again",
         )

@@ -14,7 +14,7 @@ from mama_structs.errors import MamaStructsError, StoreBusy, StoreUnreachable
 
 _LOST: Final = 2
 _BEFORE: Final = "the server was unreachable for earlier writes in the queue; nothing of this was stored"
-_HINT: Final = "look whether the server runs and can be reached"
+_HINT: Final = "check that the server is running and reachable"
 
 
 @attrs.define(eq=False)
