@@ -117,7 +117,11 @@ def told(value):
 
 
 async def came(call):
-    """Return the result or the error of a call. A StoreError is raised, because no text may cause one."""
+    """
+    Return the result or the error of a call.
+
+    A StoreError is raised, because no text may cause one.
+    """
     try:
         found = call()
         return told(await found if inspect.isawaitable(found) else found)
@@ -128,7 +132,11 @@ async def came(call):
 
 
 async def lived(place, namespace, text, other, calls):
-    """Return the results of calls and the final content of a store. Ids and times depend on the calls alone."""
+    """
+    Return the results of calls and the final content of a store.
+
+    Ids and times depend on the calls alone.
+    """
     found, clock, numbers = [], FakeClock(start=1_800_000_000.0), itertools.count()
     drawn = SimpleNamespace(token_hex=lambda size: f"{next(numbers):0{2 * size}x}")
     with patch.object(model, "secrets", drawn), tempfile.TemporaryDirectory() as home:

@@ -1,4 +1,4 @@
-"""Crash test: processes that are killed while their server crashes lose no acknowledged change."""
+"""Crash test: killed processes and a crashing server lose no acknowledged change."""
 
 import os
 import re

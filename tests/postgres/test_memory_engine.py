@@ -84,7 +84,7 @@ def new_memories(draw, memory_id):
 
 
 class Engines(RuleBasedStateMachine):
-    """Applies the same operations to an engine and to one on plain dicts, and compares their answers."""
+    """Compares an engine with one on plain dicts under the same operations."""
 
     opened = None
 
@@ -133,7 +133,7 @@ class Engines(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 3), raises=st.integers(0, 9), looks=st.booleans())
     def put_new(self, data, count, raises, looks):
-        """New memories with links to older ones; further links are requested when all nodes are known."""
+        """New memories with links to older ones, and links added when all nodes are known."""
         before = self.ids()
         new = [self.new(data) for _ in range(count)]
         if before:
@@ -261,7 +261,11 @@ class Engines(RuleBasedStateMachine):
 
 @attrs.frozen(eq=False)
 class Ranked:
-    """Ids with scores, best first. The order of scores that differ by rounding is ignored, also at the limit."""
+    """
+    Ids with scores, best first.
+
+    The order of scores that differ by rounding is ignored, also at the limit.
+    """
 
     ids: list[str]
     scores: list[float]

@@ -1,4 +1,4 @@
-"""HNSW indexes of large namespaces: use in searches, and building, replacing and dropping them."""
+"""HNSW indexes of large namespaces: search, building, replacing and dropping."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ QUERY = units(8)
 
 
 def memories(namespace="default", vectors=VECTORS, start=0):
-    """Return memories with two chunks. Every tenth is an insight, every thirtieth has the topic ``rare``."""
+    """
+    Return memories with two chunks.
+
+    Every tenth is an insight, every thirtieth has the topic ``rare``.
+    """
     kinds = MemoryType.INSIGHT, MemoryType.DECISION
     return [
         NewMemory(

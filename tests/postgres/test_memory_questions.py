@@ -1,4 +1,4 @@
-"""Number and cost of the statements that the server engine sends, and the visibility of rows."""
+"""Number and cost of the server engine's statements, and visibility of rows."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def done(store, clock, steps):
 
 
 def close(one, other):
-    """Return True if two lists of hits are equal, except for the order of scores closer than a millionth."""
+    """Return True if two lists of hits are equal, ignoring the order of almost equal scores."""
     if len(one) != len(other):
         return False
     scores = all(
@@ -129,7 +129,7 @@ def test_server_matches_directory(memory_server, reads):
 
 
 async def with_sample(store, clock):
-    """Save the sample memories with their replacements, implementations and outcomes, in batches without references."""
+    """Save the sample memories with their links and outcomes, in independent batches."""
     ids, waiting = {}, []
 
     async def save():

@@ -1,4 +1,4 @@
-"""Failures between a host and its server: typed errors, bounded waits, and no partial writes."""
+"""Failures between a host and its server: typed errors, timeouts, no partial writes."""
 
 import contextlib
 import itertools

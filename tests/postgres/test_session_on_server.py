@@ -34,7 +34,7 @@ def opened(url, conversation=None, **options):
 
 
 def as_another(url):
-    """Return another URL of the same database, because sessions of one process share a server by URL."""
+    """Return another URL of the same database, which does not share its connection pool."""
     return f"{url}?application_name=another"
 
 
@@ -353,7 +353,7 @@ def bytes_of(path):
 
 
 def items_with(word, database):
-    """Return the name of a file for each occurrence of a text in a page item, ignoring free space."""
+    """Return a file name for each occurrence of a text in a page item, ignoring free space."""
     found = []
     for path in files_of(database):
         data = path.read_bytes()

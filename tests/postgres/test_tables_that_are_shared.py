@@ -105,7 +105,7 @@ async def test_role_of_the_guide_uses_only_its_namespace(own_database):
 
 
 def parts_of(sql):
-    """Yield each bracketed subquery of a statement without its nested subqueries, and finally the rest."""
+    """Yield each bracketed subquery without its nested ones, and finally the rest."""
     while inner := re.search(r"\([^()]*\)", sql):
         part = inner[0]
         asks = re.search(r"\b(?:SELECT|INSERT|UPDATE|DELETE)\b", part)

@@ -1,4 +1,4 @@
-"""Isolation of roles that have the policies of the guide, and the migration of rows that all namespaces shared."""
+"""Isolation of roles with the policies of the guide, and migration of shared rows."""
 
 import json
 import uuid
@@ -57,7 +57,7 @@ async def refs_of(url, namespace, conversation="talk"):
 
 @pytest.fixture
 def teams(own_database):
-    """The URLs of two roles with the policies of the guide, for the namespaces ``raids`` and ``trade``."""
+    """The URLs of two roles that may access only the namespaces ``raids`` and ``trade``."""
     with team(own_database, "raids") as raids, team(own_database, "trade") as trade:
         yield raids, trade
 

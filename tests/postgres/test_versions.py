@@ -1,4 +1,4 @@
-"""Migration by a newer version while a session is open, and server settings that lose acknowledged saves."""
+"""Migration during an open session, and server settings that lose acknowledged saves."""
 
 import asyncio
 import contextlib

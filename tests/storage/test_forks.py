@@ -1,4 +1,4 @@
-"""Forks while a store is open: children that write, children that do not use the store, and the order of exits."""
+"""Forks while a store is open, with and without children that use it."""
 
 from __future__ import annotations
 

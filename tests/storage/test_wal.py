@@ -61,7 +61,7 @@ for number in itertools.count(first):
 
 
 def crash(directory, seed, *, first=1, rows=20):
-    """Kill a process that writes rows, and return the number of the last row that it reported as durable."""
+    """Kill a process that writes rows, and return the number of its last durable row."""
     command = [sys.executable, "-c", WRITER, str(directory), str(seed), str(first)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as writer:
         for _ in itertools.islice(writer.stdout, rows):
@@ -72,7 +72,13 @@ def crash(directory, seed, *, first=1, rows=20):
 
 
 def look(directory, saved):
-    """Open a store. Return whether a saved row is lost, the findings about it, and True if there are no others."""
+    """
+    Open a store, and return whether a saved row is lost and which issues `check` reports.
+
+    Returns:
+        True if a row is lost, the issues of kind "lost", and True if there are no other issues.
+
+    """
 
     async def inspect():
         storage = Storage.open(directory)
@@ -114,7 +120,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill(directory):
-    """Run a process that saves forty rows, all in the log, and kills itself. Return the path of the log."""
+    """
+    Run a process that saves forty rows, all in the log, and kills itself.
+
+    Return the path of the log.
+    """
     assert -9 == subprocess.run([sys.executable, "-c", KILLED, directory], check=False, env=ENVIRONMENT).returncode
     return directory / "cache.db-wal"
 
