@@ -1,1 +1,5 @@
-"""The one place that opens diskcache, safely, the locks and the files beside it."""
+"""
+Row storage in SQLite or PostgreSQL, file locks and safe file access.
+
+Only this package opens diskcache.
+"""

@@ -1,4 +1,4 @@
-"""A copy of a session's directory as it was at one moment, made while others go on reading and writing."""
+"""Online backup: a consistent copy of a session's directory that is in use."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ _TOLD_EVERY: Final = 0.05
 
 
 class _Stopped(Exception):
-    """Nobody waits for the copy any more."""
+    """The copy was cancelled."""
 
 
 async def backup(directory: Path, target: Path, *, progress: Callable[[int, int], object] | None = None) -> None:
-    """Copy a session's directory, but for what is derived, to where it can be opened; see `Session.backup`."""
+    """
+    Copy a session's directory, without derived data, to a path where it can be opened.
+
+    See `Session.backup`.
+    """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     cancelled_before = task.cancelling() if task else 0
@@ -44,14 +48,18 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
         now = time.monotonic()
         if progress is not None and (done == total or now - told >= _TOLD_EVERY):
             told = now
-            with contextlib.suppress(RuntimeError):  # the loop was closed
+            with contextlib.suppress(RuntimeError):  # RuntimeError: the loop is closed.
                 loop.call_soon_threadsafe(progress, done, total)
 
     await in_own_thread(lambda: copy(Path(directory), Path(target), tell))
 
 
 def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> None:
-    """Do what `backup` does, blocking; *tell* gets the pages that are copied, and all; what it raises ends the work."""
+    """
+    Run `backup` synchronously.
+
+    The callback receives the copied and total pages, and may raise to abort.
+    """
     source = directory / JOURNAL
     mark = _read_mark(source, directory)
     draft = DraftDirectory(target)
@@ -74,7 +82,7 @@ def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> N
 
 
 def _read_mark(source: Path, directory: Path) -> bytes:
-    """Return the mark of a complete store."""
+    """Return the content of the mark file of a complete store."""
     try:
         if not stat.S_ISREG((source / DATABASE).stat().st_mode):
             raise StoreError(f"{source / DATABASE} is no regular file")
@@ -87,12 +95,12 @@ def _read_mark(source: Path, directory: Path) -> bytes:
 
 
 def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], object]) -> int:
-    """Copy the database, and return how many rows it has."""
+    """Copy the database and return its number of rows."""
     path = journal / DATABASE
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     with in_use(source), crashed(source) as crash, _connected(source / DATABASE, "ro") as origin:
         try:
-            # Within a transaction all pages are of its moment: without one, each write of others begins the copy anew.
+            # The transaction pins a snapshot. Without it, each write of another process would restart the copy.
             origin.execute("BEGIN")
             pages: int = origin.execute("PRAGMA page_count").fetchone()[0]
             if crash is not None:
@@ -104,21 +112,21 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
             raise _copy_error(error, source, source) from error
         with _connected(path, "rw") as copied:
             try:
-                copied.execute("PRAGMA synchronous = OFF")  # it is flushed as a whole, before it gets its name
+                copied.execute("PRAGMA synchronous = OFF")  # The whole file is synced before it gets its final name.
                 origin.backup(copied, pages=_PAGES, progress=lambda _status, left, total: tell(total - left, total))
                 if erasing:
-                    # What was erased and could not leave the original's free pages yet does not come along.
+                    # Remove erased data that is still in free pages of the original.
                     copied.execute("PRAGMA temp_store = 2").fetchall()
                     copied.execute("VACUUM")
             except (sqlite3.Error, OSError) as error:
-                # SQLite has emptied the file: whether there is room is found out where the copy would have ended.
+                # SQLite has truncated the file. Extend it to the full size again, to find out if the disk is full.
                 os.truncate(path, size)
                 raise _copy_error(error, source, journal) from error
     return rows
 
 
 def _check(journal: Path, source: Path, rows: int) -> None:
-    """Look through a copy: what is damaged in it is damaged where it comes from."""
+    """Check the copy for damage. Damage in the copy comes from the original."""
     with _connected(journal / DATABASE, "rw") as copied:
         try:
             found = [line for (line,) in copied.execute("PRAGMA quick_check(10)") if line != "ok"]
@@ -147,7 +155,7 @@ def _connected(path: Path, mode: Literal["ro", "rw"]) -> Iterator[sqlite3.Connec
 def _copy_error(error: Exception, source: Path, place: Path) -> StoreError:
     if not is_busy(error):
         made = store_error(error, place)
-        # The copy's file is new: what is malformed came from the original.
+        # The copy is a new file, so a malformed page comes from the original.
         return damaged(source, str(error)) if isinstance(made, StoreDamaged) else made
     return StoreBusy(
         f"another process kept {source} from being read for {_WAIT:.0f} s", waited=_WAIT, hint="try again later"

@@ -1,8 +1,7 @@
 """
-How a diskcache `Cache` is opened so that it loses nothing, what is looked at before, and what `check` looks at.
+Opening of a diskcache `Cache` with durable settings, its validation, and store checks.
 
-The library makes the database and puts it right, which takes the lock of writers; one that is complete is opened
-without either.
+diskcache initializes or repairs a database under the write lock. A complete database is opened without either.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from mama_structs.storage.sqlite_errors import Finding, damaged, damaged_file
 from mama_structs.storage.wal import crashed
 
 _MARK: Final = b"mama-structs journal 1\n"
-# One byte more than our mark has, so that a longer one differs.
+# One byte more than the mark, so that a longer mark is detected as different.
 _MARK_BYTES: Final = len(_MARK) + 1
-# In the file's header: says whose it is before a single statement changes it.
+# SQLite's application id, which identifies the owner of a database file before any statement changes it.
 _APPLICATION: Final = 0x6D616D61
 _TABLES: Final = frozenset({"Settings", "Cache"})
-# Of all that diskcache 5.6.3 makes; of another version's it is found out by having it made.
+# Hash of the schema of diskcache 5.6.3. For other versions the schema is determined by creating a database.
 _SCHEMA: Final = "874ea3ad57f4369b4980aaa901a2be9c"
 
 SETTINGS: Final[dict[str, Any]] = {
-    # Nothing is ever evicted or culled: by default the library drops the oldest rows at 1 GiB.
+    # Disable eviction and culling: by default diskcache deletes the oldest rows at 1 GiB.
     "eviction_policy": "none",
     "cull_limit": 0,
     "size_limit": 2**62,
@@ -49,22 +48,22 @@ SETTINGS: Final[dict[str, Any]] = {
     "sqlite_auto_vacuum": 0,
     "sqlite_cache_size": 2**13,
     "sqlite_journal_mode": "wal",
-    # A file that shrinks under a memory map kills the process.
+    # Truncating a memory-mapped file would kill the process.
     "sqlite_mmap_size": 0,
     "sqlite_synchronous": 2,
-    # Else a statement's own journal is a temporary file elsewhere, which can fail for reasons of its own.
+    # Otherwise statement journals are temporary files in another directory, which may fail on their own.
     "sqlite_temp_store": 2,
 }
-# Less than the settings say, which earlier versions go by: beside the system's own cache a large one takes only memory.
+# Smaller than the stored setting, which earlier versions compare: the system caches pages, too, so more wastes memory.
 _CACHE_PAGES: Final = 2**11
 _KNOWN: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
-# The first is the file's, the others are each connection's.
+# The first is stored in the file, the others are settings of each connection.
 _PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
 
-# Every file that belongs in the directory; the journal is there for an instant when the database is made.
+# All files that belong in the directory. The journal exists only briefly, while the database is created.
 FILES: Final = frozenset({MARK_FILE, DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm", "journal"))})
 
-# From here on, two connections that commit and checkpoint at once can no longer damage a database in WAL mode.
+# Older versions have a bug: concurrent commits and checkpoints can corrupt a database in WAL mode.
 _SOUND_SQLITE: Final = (3, 51, 3)
 _NOT_OURS: Final = "was not made by this package"
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -76,12 +75,12 @@ _Item = tuple[object, object, object, object]
 @attrs.frozen
 class Opened:
     """
-    A database that was opened.
+    An opened database.
 
     Args:
-        connection: To be used by one thread at a time.
-        findings: What a crash lost, as far as it can be known.
-        schema_version: What SQLite's number was; when it changes, `check_schema` is to be asked again.
+        connection: For use by one thread at a time.
+        findings: Data lost by a crash, as far as it is detectable.
+        schema_version: SQLite's schema version. Call `check_schema` again when it changes.
 
     """
 
@@ -91,17 +90,21 @@ class Opened:
 
 
 def open_database(directory: Path) -> Opened:
-    """Open the database in the calling thread, made where there is none; at "locked" it can be called again."""
+    """
+    Open the database in the calling thread and create it if missing.
+
+    May be retried after "locked".
+    """
     make_directory(directory)
     _check_kinds(directory)
     marked = check_format(directory)
     _make_file(directory, marked=marked)
     with contextlib.ExitStack() as stack:
         with crashed(directory) as crash:
-            # Before a fork another thread closes it, while none uses it.
+            # No thread check, because another thread closes the connection before a fork.
             connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None, check_same_thread=False)
             stack.callback(connection.close)
-            # All that is looked at is of one moment: another process may be making the store.
+            # Read everything from one snapshot, because another process may be creating the store.
             connection.execute("BEGIN")
             version = _schema_version(connection)
             findings = crash.findings() if crash else ()
@@ -123,7 +126,11 @@ def open_database(directory: Path) -> Opened:
 
 
 def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
-    """Return the schema's version; StoreDamaged unless its tables, indexes and triggers are those the library makes."""
+    """
+    Return SQLite's schema version.
+
+    Raise StoreDamaged if the schema differs from diskcache's.
+    """
     version = _schema_version(connection)
     foreign, missing = _compare(_schema(connection))
     if foreign:
@@ -134,11 +141,11 @@ def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
 
 
 def wrong_settings(connection: sqlite3.Connection) -> list[str]:
-    """Return a line for each setting, in force or in the file, that is not ours."""
+    """Return a message for each active or stored setting with a wrong value."""
     wrong = []
     for name in _PRAGMAS:
         row = connection.execute(f"PRAGMA {name}").fetchone()
-        # A build without memory maps answers with no row.
+        # SQLite builds without memory mapping return no row.
         if row is not None and row[0] != SETTINGS[f"sqlite_{name}"]:
             wrong.append(f"{name} is {row[0]!r:.20}")
     stored = _stored(connection)
@@ -153,14 +160,18 @@ def _stored(connection: sqlite3.Connection) -> dict[str, object]:
 
 
 def _is_complete(connection: sqlite3.Connection, directory: Path, *, marked: bool) -> bool:
-    """Tell whether nothing has to be made or put right; refuse what is not ours before anything is written to it."""
+    """
+    Return True if nothing must be created or repaired.
+
+    Reject foreign databases before any write.
+    """
     found = _schema(connection)
     if not found and marked:
         raise damaged(directory, "the file is empty")
     foreign, missing = _compare(found) if found else ([], [])
     tables = {name for kind, name, _, _ in found if kind == "table"}
     is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION
-    # What a process leaves that was killed while it made a store is part of one, and has no rows.
+    # A process that was killed while it created a store leaves a partial schema without rows.
     if not is_ours and (
         foreign or ("Cache" in tables and connection.execute("SELECT 1 FROM Cache LIMIT 1").fetchone())
     ):
@@ -177,8 +188,8 @@ def _is_complete(connection: sqlite3.Connection, directory: Path, *, marked: boo
 
 
 def _make(connection: sqlite3.Connection, directory: Path) -> None:
-    """Let the library make what is missing, after its stored settings were replaced by ours."""
-    # It waits a minute for each lock while it opens: whether it can write is found out first.
+    """Store our settings, then let diskcache create the missing parts."""
+    # diskcache waits a minute for each lock, so check first that the write lock is available.
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = _schema(connection)
@@ -187,7 +198,7 @@ def _make(connection: sqlite3.Connection, directory: Path) -> None:
         if any(name == "Settings" for _, name, _, _ in found):
             marks = ", ".join("?" * len(_KNOWN))
             connection.execute(f"DELETE FROM Settings WHERE key NOT IN ({marks})", tuple(_KNOWN))  # noqa: S608 - marks only
-            # The library puts stored values into PRAGMA statements as they are when it connects.
+            # diskcache formats stored values into PRAGMA statements without quoting, so overwrite them.
             connection.executemany("INSERT OR REPLACE INTO Settings (key, value) VALUES (?, ?)", SETTINGS.items())
         connection.execute("COMMIT")
     finally:
@@ -201,8 +212,8 @@ def _make(connection: sqlite3.Connection, directory: Path) -> None:
 def _have_made(directory: Path) -> None:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
-        # In two steps, so that a connection is closed that a failing constructor leaves behind. It reads and writes no
-        # row: what the library would make of one, such as to unpickle it, is never done.
+        # In two steps, so that the connection is closed if the constructor fails.
+        # Neither reads or writes rows, so diskcache never unpickles anything.
         cache.__init__(str(directory), timeout=0, **SETTINGS)
     finally:
         cache.close()
@@ -214,12 +225,12 @@ def _schema_version(connection: sqlite3.Connection) -> int:
 
 def _schema(connection: sqlite3.Connection) -> list[_Item]:
     found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
-    # ANALYZE makes these, and nobody else can.
+    # Only ANALYZE can create these tables.
     return sorted((item for item in found if item[1] not in {"sqlite_stat1", "sqlite_stat4"}), key=repr)
 
 
 def _compare(found: list[_Item]) -> tuple[list[_Item], list[_Item]]:
-    """Return what is in the database and not ours, and what is missing."""
+    """Return the unexpected and the missing schema items."""
     if blake2b(repr(found).encode(), digest_size=16).hexdigest() == _SCHEMA:
         return [], []
     have, wanted = Counter(found), Counter(_made_by_library())
@@ -247,12 +258,12 @@ def _said(item: _Item, what: str) -> str:
 def _foreign(directory: Path, foreign: list[_Item]) -> StoreDamaged:
     findings = [_said(item, _NOT_OURS) for item in foreign]
     remove = f"DROP {foreign[0][0]!s:.10} {foreign[0][1]!s:.60}"
-    hint = f"find out what made it; put a backup in its place, or remove it ({remove}) with the program sqlite3"
+    hint = f"find out what made it; restore a backup, or remove it ({remove}) with the program sqlite3"
     return damaged_file(directory / DATABASE, f"was changed: {'; '.join(findings)}", *findings, hint=hint)
 
 
 def _check_kinds(directory: Path) -> None:
-    """Refuse what is no regular file where one belongs: the opening of a FIFO may wait for its other end for ever."""
+    """Reject files that are not regular: opening a FIFO could block forever."""
     for name in sorted(FILES):
         path = directory / name
         with contextlib.suppress(FileNotFoundError):
@@ -264,14 +275,14 @@ def _check_kinds(directory: Path) -> None:
 
 def check_format(directory: Path, *, fd: int | None = None) -> bool:
     """
-    Return True if the store was completed once; raise `StoreError` if its format is not known.
+    Return True if the store was completed once. Raise `StoreError` for unknown formats.
 
     A version that changes the format must write the new mark while it holds SQLite's write lock, before it commits.
-    Every write transaction of an older version that is still open then reads the new mark, or came before the change.
+    Then every later write transaction of an older version that is still running reads the new mark and fails.
 
     Args:
-        directory: Of the database.
-        fd: The mark's descriptor, if it is open. Reading through it needs no further descriptor.
+        directory: The directory of the database.
+        fd: Descriptor of the open mark file, so that no further descriptor is needed.
 
     """
     try:
@@ -292,9 +303,9 @@ def check_format(directory: Path, *, fd: int | None = None) -> bool:
 
 
 def _write_mark(directory: Path) -> None:
-    """Say that the store is complete, so that an empty one is known to have lost its rows from now on."""
+    """Mark the store as complete. From then on an empty database means that rows were lost."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(directory / MARK_FILE, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
+    with open(os.open(directory / MARK_FILE, flags, 0o600), "wb") as file:  # noqa: PTH123 - opens a descriptor
         file.write(_MARK)
         file.flush()
         os.fsync(file.fileno())
@@ -302,20 +313,24 @@ def _write_mark(directory: Path) -> None:
 
 
 def _make_file(directory: Path, *, marked: bool) -> None:
-    """Make the database's file, which no other user may read."""
+    """Create the database file with mode 0600."""
     path = directory / DATABASE
     if marked and not path.exists():
-        hint = f"put a backup in its place, or delete {MARK_FILE} beside it to begin anew"
+        hint = f"restore a backup, or delete {MARK_FILE} in its directory to start with an empty store"
         raise damaged_file(path, "is missing", "the file is missing", hint=hint)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    # SQLite would open it for reading alone, and an opening that writes nothing would not notice.
+    # SQLite would open it read-only without an error, which goes unnoticed if nothing is written.
     if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def inspect_store(connection: sqlite3.Connection, directory: Path, *, shared: bool) -> list[Finding]:
-    """Return what is wrong with the store; *connection* is in a transaction, *shared*: others may have it open, too."""
+    """
+    Return the issues of the store. Requires a transaction.
+
+    *shared*: other processes may have it open.
+    """
     findings = []
     try:
         foreign, missing = _compare(_schema(connection))
@@ -328,7 +343,7 @@ def inspect_store(connection: sqlite3.Connection, directory: Path, *, shared: bo
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
-        # Malformed: the search for damage has come upon it, and cannot go on.
+        # The database is malformed, and the check stopped at the damage.
         findings.append(Finding("error", "integrity", f"{DATABASE}: {error}"))
     return [*findings, *_files(directory), *(_version() if shared else ())]
 
@@ -349,7 +364,7 @@ def _rows(connection: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _files(directory: Path) -> Iterator[Finding]:
-    for name in sorted(os.listdir(directory)):  # noqa: PTH208 - names are what is compared
+    for name in sorted(os.listdir(directory)):  # noqa: PTH208 - only names are needed
         if name not in FILES:
             yield Finding("warning", "files", f"{name!r} does not belong in {directory}")
     mode = stat.S_IMODE(directory.stat().st_mode)

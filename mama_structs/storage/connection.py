@@ -1,9 +1,9 @@
 """
-A thread's connection to a store's database: whose files it has, its turn among the writers, and what a fork does to it.
+Connection to a SQLite store: file identity checks, queue of writers, and fork safety.
 
-SQLite keeps the locks of a file in the memory of the process, where a forked child finds its parent's and takes none of
-its own. So no connection lives through a fork: each is closed before, and opened again when it is next used.
-Where one cannot be closed, as it is in the midst of something long, the child is refused that directory.
+SQLite tracks file locks in process memory. A forked child inherits that state but not the locks. So no connection
+survives a fork: each is closed before, and reopened at its next use. If a connection cannot be closed in time because
+of a long operation, the child must not open that directory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from mama_structs.storage.locks import LockFile, unwatch
 from mama_structs.storage.sqlite_errors import Finding, damaged, is_busy, store_error
 from mama_structs.storage.wal import others
 
-# How long a fork waits for what is going on, in seconds.
+# Seconds that a fork waits for running operations.
 _PATIENCE: Final = 5.0
-# Seconds between tries to leave nothing of what was deleted.
+# Seconds between attempts to erase deleted data.
 _PAUSE: Final = 0.01
-# The place in the mark file that a process locks until it has the right to write.
+# Byte of the mark file that a process locks while it is next in the queue of writers.
 _TURN: Final = 1
 ERASING: Final = "erasing/"
-"""How the keys of rows begin that say what is still to be done, by whoever has the store open next."""
+"""Key prefix of rows that record unfinished erasures. The next process that opens the store finishes them."""
 _WAL: Final = f"{DATABASE}-wal"
 _INDEX: Final = f"{DATABASE}-shm"
 
@@ -46,7 +46,7 @@ Identity = tuple[int, int]
 
 @attrs.define(eq=False)
 class _Seat:
-    """A database that is open, or being opened; *busy* is held by who uses it, *close* closes it for who holds that."""
+    """An open database. The user of the connection holds *busy*; *close* requires it, too."""
 
     directory: Path
     close: Callable[[], object]
@@ -57,20 +57,24 @@ class _Seat:
 
 
 class _Forks:
-    """Which databases this process has open, and which ones its parent had when it was forked."""
+    """Registry of the databases that this process has open and those it inherited by a fork."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._seats: set[_Seat] = set()
         self._inherited: set[Identity] = set()
-        # Threads that are about to fork. No count: Ctrl-C in a hook would leave it wrong for ever.
+        # Ids of threads that are forking. Not a counter: Ctrl-C in a hook would leave it wrong permanently.
         self._near: set[int] = set()
 
     def enter(self, seat: _Seat) -> None:
-        """Count a database as open from here on; waits until nobody forks, and refuses what the parent had open."""
+        """
+        Register a database as open.
+
+        Wait for forks in progress, and reject databases that the parent had open.
+        """
         if self._pid != os.getpid():
-            self.forget()  # it was forked by something that knows nothing of Python
+            self.forget()  # forked by native code, which does not run Python's hooks
         with self._changed:
             self._changed.wait_for(lambda: not self._near)
             if _look(seat.directory / DATABASE)[0] in self._inherited:
@@ -81,12 +85,16 @@ class _Forks:
             self._seats.add(seat)
 
     def leave(self, seat: _Seat) -> None:
-        """Count it as closed."""
+        """Unregister a database."""
         with self._changed:
             self._seats.discard(seat)
 
     def before(self) -> None:
-        """Have everything closed, but for what is in use for too long or by who forks."""
+        """
+        Close all connections before a fork.
+
+        Connections of the forking thread, and ones that stay busy too long, remain open.
+        """
         with self._changed:
             self._near.add(threading.get_ident())
             seats = list(self._seats)
@@ -99,15 +107,19 @@ class _Forks:
                     seat.busy.release()
 
     def after(self) -> None:
-        """Let the parent go on."""
+        """Resume waiting threads in the parent after a fork."""
         with self._changed:
             self._near.discard(threading.get_ident())
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Start anew in the child, which must never close what the parent has open: SQLite might delete its files."""
+        """
+        Reset the state in the child.
+
+        Never close inherited connections: SQLite might delete the parent's files.
+        """
         seats, inherited = self._seats, self._inherited
-        self.__init__()  # type: ignore[misc]  # in place: it is a module's name
+        self.__init__()  # type: ignore[misc]  # in place, because hooks reference this object
         self._inherited = inherited
         for seat in seats:
             _never_close(seat.connection)
@@ -115,7 +127,9 @@ class _Forks:
 
 
 _forks: Final = _Forks()
-# What is registered last is done first: who uses a database may still log, and give jobs to executors.
+# Fork hooks run in reverse order of registration.
+# These modules register theirs on import, so ours run earlier.
+# A thread that uses a database may still log and submit jobs meanwhile.
 _REGISTERED_BEFORE: Final = (logging, concurrent.futures.thread)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_forks.before, after_in_parent=_forks.after, after_in_child=_forks.forget)
@@ -123,7 +137,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def in_use(directory: Path) -> Iterator[None]:
-    """Count a database as open that is read by a connection of its own: a fork waits for it."""
+    """Register a database that is read through a separate connection: forks wait meanwhile."""
     seat = _Seat(directory, int, user=threading.get_ident())
     with seat.busy:
         _forks.enter(seat)
@@ -134,11 +148,15 @@ def in_use(directory: Path) -> Iterator[None]:
 
 
 class Database:
-    """What a store's thread has open, taken from when it is made; one thread at a time takes and uses it."""
+    """
+    The database connection of a store's thread, used by one thread at a time.
+
+    Acquired at construction.
+    """
 
     def __init__(self, directory: Path, *, temporary: TemporaryDirectory | None) -> None:
         self._directory = directory
-        # As texts: they are looked at before every transaction.
+        # Strings instead of paths for speed: they are checked before every transaction.
         self._paths = [os.fspath(directory / name) for name in (DATABASE, _WAL, _INDEX)]
         self._mark_path = os.fspath(directory / MARK_FILE)
         self._busy = threading.Lock()
@@ -151,7 +169,7 @@ class Database:
         self._closed = False
         self._schema_version = 0
         self._is_shared = False
-        # What crashes before the openings lost.
+        # Data lost by crashes before the database was opened.
         self.findings: list[Finding] = []
         self._seat: _Seat | None = None
         self.take()
@@ -159,9 +177,9 @@ class Database:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection, opened again after a fork."""
+        """The connection, reopened after a fork."""
         if self._seat is None:
-            # Nothing is made anew, and nothing else is opened instead.
+            # Never create or open another file under the same name.
             if _look(self._paths[0])[0] != self._files[0]:
                 raise self._moved()
             self._seat = self._open()
@@ -169,24 +187,28 @@ class Database:
         return self._seat.connection
 
     def take(self) -> None:
-        """Use it from here on; a fork waits meanwhile, and this for a fork."""
+        """Acquire exclusive use. Forks wait meanwhile, and this waits for a fork in progress."""
         self._busy.acquire()
         if self._seat is not None:
             self._seat.user = threading.get_ident()
 
     def let_go(self) -> None:
-        """Let a fork close the connection, which is opened again when it is next used."""
+        """Release exclusive use. A fork may then close the connection, which is reopened at its next use."""
         if self._seat is not None:
             self._seat.user = 0
         self._busy.release()
 
     def check_place(self) -> None:
-        """See that the files are those that were opened: SQLite writes into deleted ones without complaint."""
+        """
+        Raise if a file was replaced or deleted.
+
+        SQLite would write to deleted files without an error.
+        """
         if self.connection and not self._is_in_place():
             raise self._moved()
 
     def begin(self, kind: str) -> None:
-        """Begin a transaction. A write transaction begins only on the format and schema of this version."""
+        """Begin a transaction. A write transaction requires the format and schema of this version."""
         connection = self.connection
         # The rollback of the previous transaction may have failed.
         self.leave_transaction()
@@ -194,9 +216,9 @@ class Database:
         if kind != "IMMEDIATE":
             return
         try:
-            # With the write lock held: a newer version may have upgraded the store since it was opened here.
+            # Check while holding the write lock: a newer version may have upgraded the store since it was opened.
             check_format(self._directory, fd=self._mark())
-            # A trigger that was planted since then would run.
+            # A trigger that was added since then would run.
             if connection.execute("PRAGMA schema_version").fetchone()[0] != self._schema_version:
                 self._schema_version = check_schema(connection, self._directory)
         except OSError as error:
@@ -207,7 +229,7 @@ class Database:
             raise
 
     def _mark(self) -> int | None:
-        """Return the mark file's descriptor if the file under that name is still the one that is open."""
+        """Return the descriptor of the mark file, or None if another file has its name now."""
         if self._turn is None or not hasattr(os, "pread"):
             return None
         opened = os.fstat(self._turn.fd)
@@ -215,15 +237,15 @@ class Database:
         return self._turn.fd if found == (opened.st_dev, opened.st_ino) else None
 
     def leave_transaction(self) -> None:
-        """Roll back what a failed commit leaves open: the next transaction could not begin."""
+        """Roll back an open transaction, which would prevent the next one from beginning."""
         if self._seat is not None and self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("ROLLBACK")
 
     def queue(self) -> bool:
-        """Be the next to write, which one process at a time is; False where another one is."""
+        """Become the next writer. Return False if another process already is."""
         if not self._is_next:
-            # A file system without locks: the first to come is the first to write.
+            # On a file system without locks, writers are not queued.
             with contextlib.suppress(OSError):
                 if self._turn is not None and not self._turn.try_lock(_TURN):
                     return False
@@ -231,19 +253,19 @@ class Database:
         return True
 
     def leave_queue(self) -> None:
-        """Let another process be the next."""
+        """Give up the position of next writer."""
         self._is_next = False
         if self._turn is not None:
             with contextlib.suppress(OSError):
                 self._turn.unlock(_TURN)
 
     def is_shared(self) -> bool:
-        """Tell whether another process was seen with the database, now or when this one opened it or asked before."""
+        """Return True if another process was ever seen to have the database open."""
         self._is_shared |= self.connection is not None and others(self._directory)
         return self._is_shared
 
     def close(self) -> None:
-        """Close it for good; again is no error."""
+        """Close the connection permanently. Idempotent."""
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
@@ -253,13 +275,13 @@ class Database:
 
     def _open(self) -> _Seat:
         disconnect = WeakMethod(self._disconnect)
-        # Held weakly: a store that is forgotten closes its connection at the end of its thread.
+        # A weak reference, so that a store that was never closed closes its connection when its thread ends.
         seat = _Seat(self._directory, lambda: (method := disconnect()) and method(), self._busy, threading.get_ident())
         _forks.enter(seat)
         try:
             opened = open_database(self._directory)
             seat.connection = opened.connection
-            # Now, because a write must not need a further descriptor.
+            # Open it now, because a write must not need another descriptor.
             with contextlib.suppress(OSError):
                 self._turn = LockFile.open(self._mark_path, create=False)
         except BaseException:
@@ -285,7 +307,7 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     seat.connection.close()
             else:
-                # It would write the log that it knows into the database, or delete one that belongs to others now.
+                # Closing would checkpoint a stale log into the database, or delete the log of another database.
                 _never_close(seat.connection)
         finally:
             unwatch()
@@ -297,7 +319,7 @@ class Database:
 
     def _is_in_place(self) -> bool:
         files, index_size = self._look()
-        # It is mapped, and only ever grows: where it was cut, the next statement would end the process.
+        # The index is memory-mapped and only grows. If it was truncated, the next access would crash the process.
         if files != self._files or index_size < self._index_size:
             return False
         self._index_size = index_size
@@ -307,54 +329,59 @@ class Database:
         return damaged(self._directory, "a file of it was moved, replaced, cut or deleted while it was open")
 
     def __del__(self) -> None:
-        # The thread's own reference is the last one where nobody closed: at the interpreter's exit, or forgotten.
+        # Without an explicit close, the thread's own reference is the last one.
         if hasattr(self, "_seat"):
             self.close()
 
 
 def _never_close(connection: sqlite3.Connection | None) -> None:
-    """Keep a connection from ever being closed, by the collector and at the interpreter's exit, too."""
+    """Leak a connection, so that neither garbage collection nor interpreter exit closes it."""
     if connection is not None:
         with contextlib.suppress(AttributeError):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 def _look(path: str | Path) -> tuple[Identity | None, int]:
-    """Return which file this is and its size; None and 0 where there is none."""
+    """Return device and inode, and the size of a file; None and 0 if it does not exist."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - half the time, three times a call
+        status = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat, called three times per transaction
     except OSError:
         return None, 0
     return (status.st_dev, status.st_ino), status.st_size
 
 
-# Leaving nothing of what was deleted: old bytes outlive their row in free pages, gaps of pages, and the log.
-# SQLite's `secure_delete` overwrites what it frees, and misses copies in the gaps of pages which were divided. So the
-# database is written anew, and the log emptied; neither can be done while somebody reads what was there before.
+# Erasing deleted data: old bytes survive in free pages, in gaps within pages and in the log.
+# SQLite's `secure_delete` overwrites freed space but misses copies in the gaps of pages that were split.
+# So the database is rewritten and the log truncated.
+# Both require that no connection still reads the old state.
 
 
 def scrub(directory: Path, *, wait: float) -> bool:
-    """Write a database anew and empty its log, and tell whether others let it within *wait* seconds, blocking."""
+    """
+    Rewrite a database and truncate its log.
+
+    Return False if readers prevent that for *wait* seconds. Blocks.
+    """
     until = time.monotonic() + wait
     with in_use(directory):
         connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None)
         with contextlib.closing(connection):
             try:
-                # A temporary file would be elsewhere, where it may stay.
+                # Keep temporary data in memory: on disk, deleted data could survive in a temporary file.
                 connection.execute("PRAGMA temp_store = 2").fetchall()
                 connection.execute("PRAGMA synchronous = 2").fetchall()
-                # First, as it is little work: whoever reads what was there before is in the way of both.
+                # Truncate first, because it is cheap: a reader of the old state blocks both steps.
                 return _emptied(connection, until) and _rewritten(connection, until) and _emptied(connection, until)
             except sqlite3.Error as error:
                 raise store_error(error, directory) from error
 
 
 def _emptied(connection: sqlite3.Connection, until: float) -> bool:
-    """Empty the log, and tell whether that was possible."""
+    """Truncate the log. Return False if readers prevent that until the deadline."""
     while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
         if time.monotonic() >= until:
             return False
-        # Without SQLite's own waiting, which would keep everybody from writing meanwhile.
+        # Do not use SQLite's own busy timeout, which would block all writers meanwhile.
         time.sleep(_PAUSE)
     return True
 

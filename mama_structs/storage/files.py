@@ -1,13 +1,13 @@
 """
-Files and directories that appear under their names when they are whole, and temporary ones that a later process sweeps.
+Atomic creation of files and directories, and cleanup of temporary ones.
 
-* `NewFile`: written under a name of its own, by path or below a directory's descriptor; `close` has it on the disk,
-  `publish` gives it its name, with or without replacing what is there. Its errors are the system's.
-* `DraftFile`, `DraftDirectory`: the same at a path that a user named, with errors of ours.
-* `TemporaryDirectory`: lives as long as its owner.
-* `make_directory`, `sync_directory`, `sync_tree`: names that outlast a loss of power.
-* `sweep`: removes what killed processes left of the last three. Who owns one holds a lock on it, which nothing else can
-  tell: not a process id, not an age.
+* `NewFile`: written under a temporary name, by path or relative to a directory descriptor. `close` syncs it to disk,
+  `publish` renames it to its target, optionally replacing an existing file. Raises the system's errors.
+* `DraftFile`, `DraftDirectory`: the same for a path given by a user, with typed errors.
+* `TemporaryDirectory`: exists as long as its owner.
+* `make_directory`, `sync_directory`, `sync_tree`: durable creation of directories and names.
+* `sweep`: deletes leftovers of killed processes of the last three classes. The owner holds a lock on each, because
+  neither a process id nor an age proves that the owner is dead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mama_structs.storage.locks import LockFile, unforked
 DATABASE: Final = "cache.db"
 MARK_FILE: Final = "FORMAT"
 JOURNAL: Final = "journal"
-"""The name of the database's directory in a session's."""
+"""Name of the database's directory inside a session's directory."""
 
 _OURS: Final = re.compile(r"mama-structs-[0-9a-f]{16}|\.mama-structs-(?:file|copy)-[0-9a-f]{16}\.tmp")
 _ALIVE: Final = "alive"
@@ -40,12 +40,12 @@ _CHUNK: Final = 2**20
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-# Of file systems without hard links: FAT, some network ones.
+# Raised by file systems without hard links: FAT and some network file systems.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
 
 def from_os(error: OSError, place: Path) -> StoreError:
-    """Return the error of ours that a failure of the operating system is."""
+    """Return the typed error for an error of the operating system."""
     if error.errno in _NO_ROOM:
         return full(place)
     if error.errno in _DENIED:
@@ -54,13 +54,13 @@ def from_os(error: OSError, place: Path) -> StoreError:
 
 
 def full(place: Path) -> StoreFull:
-    """Return the error for a place without room."""
+    """Return the error for a full disk."""
     return StoreFull(f"there is no room for {place}", hint="what was stored can be read; make room and try again")
 
 
 @contextlib.contextmanager
 def explained(place: Path) -> Iterator[None]:
-    """Raise errors of ours for what the operating system says of a path."""
+    """Convert errors of the operating system about a path to typed errors."""
     try:
         yield
     except MamaStructsError:
@@ -72,7 +72,11 @@ def explained(place: Path) -> Iterator[None]:
 
 
 class NewFile:
-    """A file that is written under a temporary *name*, a path or relative to *dir_fd*, which stays the caller's."""
+    """
+    A file that is written under a temporary *name* and published under another one.
+
+    *name* is a path, or relative to *dir_fd*, which the caller closes.
+    """
 
     def __init__(
         self, name: str | Path, *, dir_fd: int | None = None, mode: int = 0o600, is_locked: bool = False
@@ -89,14 +93,18 @@ class NewFile:
             self._lock.try_lock(0)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write all of *data* at the end, in as many steps as the system wants."""
+        """Append all of *data*, in as many system calls as necessary."""
         left = memoryview(data)
         self.size += left.nbytes
         while left:
             left = left[os.write(self.fd, left[:_CHUNK]) :]
 
     def close(self) -> None:
-        """Have all on the disk, and close; only now is it known that there was room for everything."""
+        """
+        Sync the file to disk and close it.
+
+        Only then is it certain that the disk had enough space.
+        """
         if self.fd < 0:
             return
         os.fsync(self.fd)
@@ -105,7 +113,13 @@ class NewFile:
             os.close(fd)
 
     def publish(self, target: str | Path, *, replace: bool = True) -> None:
-        """Close the file and give it its name, for ever after `sync_directory`; FileExistsError unless *replace*."""
+        """
+        Close the file and rename it to *target*. `sync_directory` makes the name durable.
+
+        Raises:
+            FileExistsError: *target* exists and *replace* is False.
+
+        """
         self.close()
         if not replace:
             try:
@@ -113,7 +127,7 @@ class NewFile:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                # Looking leaves a moment in which another one may come.
+                # Without hard links, another process may create the target between this check and the rename.
                 with contextlib.suppress(FileNotFoundError):
                     os.stat(target, dir_fd=self._dir_fd, follow_symlinks=False)
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target)) from error
@@ -122,7 +136,7 @@ class NewFile:
         os.replace(self.name, target, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
 
     def discard(self) -> None:
-        """Remove the temporary name, if it is still there, and close; again is no error."""
+        """Delete the temporary file if it still exists, and close it. Idempotent."""
         with contextlib.suppress(OSError):
             if self.fd >= 0 and self._lock is None:
                 os.close(self.fd)
@@ -134,7 +148,11 @@ class NewFile:
 
 
 class DraftFile(NewFile):
-    """A file, for this user alone, beside the place where a user wants it; its errors are ours, links are followed."""
+    """
+    A file (mode 0600) next to the target that a user named.
+
+    Follows links and raises typed errors.
+    """
 
     def __init__(self, target: Path) -> None:
         with explained(target):
@@ -145,12 +163,12 @@ class DraftFile(NewFile):
             super().__init__(_temporary_name(self._target, "file"), is_locked=True)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write at the end."""
+        """Append *data*."""
         with explained(self._target):
             super().write(data)
 
     def publish(self, target: str | Path | None = None, *, replace: bool = True) -> None:
-        """Give the file its name; it is durable when this returns."""
+        """Rename the file to its target. It is durable on return."""
         try:
             with explained(self._target):
                 super().publish(target or self._target, replace=replace)
@@ -160,19 +178,23 @@ class DraftFile(NewFile):
 
 
 class TemporaryDirectory:
-    """A directory (mode 0700), `make` makes it, that lives as long as its owner or until a later `sweep`."""
+    """
+    A directory (mode 0700) that exists until its owner ends. `make` creates it.
+
+    A later `sweep` deletes it if the owner was killed.
+    """
 
     def __init__(self, parent: Path | None = None, *, path: Path | None = None) -> None:
         self.path: Path = path or (parent or _temporary_folder()) / f"mama-structs-{secrets.token_hex(8)}"
         self._lock: LockFile | None = None
 
     def make(self) -> None:
-        """Make the directory, unless that was done."""
+        """Create the directory unless it exists already."""
         if self._lock is not None:
             return
         self.path.mkdir(mode=0o700)
         try:
-            # Under its own name the mark is never seen unlocked, so that nobody sweeps what is being made.
+            # Lock the mark before it gets its name, so that no sweep deletes a directory that is being created.
             draft = self.path / f"{_ALIVE}.new"
             self._lock = LockFile.open(draft)
             with contextlib.suppress(OSError):
@@ -185,7 +207,7 @@ class TemporaryDirectory:
             raise
 
     def remove(self) -> None:
-        """Remove the directory if it was made."""
+        """Delete the directory if it was created."""
         lock, self._lock = self._lock, None
         if lock is not None:
             with contextlib.suppress(OSError):
@@ -194,7 +216,11 @@ class TemporaryDirectory:
 
 
 class DraftDirectory:
-    """A directory that is filled beside its place, at which nothing or an empty directory is; its errors are ours."""
+    """
+    A directory filled next to its target, which must be missing or empty.
+
+    Raises typed errors.
+    """
 
     def __init__(self, target: Path) -> None:
         with explained(target):
@@ -215,15 +241,17 @@ class DraftDirectory:
         self.path: Path = self._filled.path
 
     def publish(self) -> None:
-        """Give the directory its name; it and what is in it are durable when this returns."""
+        """Rename the directory to its target. It and its content are durable on return."""
         try:
             with explained(self._target):
                 sync_tree(self.path)
                 with contextlib.suppress(FileNotFoundError, FileExistsError):
-                    # What is not empty any more stays, and the renaming fails. Only POSIX would let one be there.
+                    # Fails if the target is not empty any more, and so does the rename.
+                    # Only POSIX renames onto an empty directory.
                     self._target.rmdir()
                 self.path.rename(self._target)
-                # Last: what a killed process leaves without the mark could never be told from what is under way.
+                # Unlink the mark last.
+                # Without it, no sweep could distinguish the leftover of a killed process from a copy in progress.
                 with contextlib.suppress(OSError):
                     (self._target / _ALIVE).unlink()
                 sync_directory(self._target)
@@ -232,12 +260,16 @@ class DraftDirectory:
             self.discard()
 
     def discard(self) -> None:
-        """Remove what was not published; again is no error."""
+        """Delete the directory unless it was published. Idempotent."""
         self._filled.remove()
 
 
 def check_path(directory: Path) -> Path:
-    """Return *directory* as an absolute path, unless the library would take it for another one."""
+    """
+    Return *directory* as an absolute path.
+
+    Reject names of variables, which diskcache would expand.
+    """
     path = Path(os.path.abspath(os.fspath(directory)))  # noqa: PTH100 - resolve() would follow symbolic links
     if os.path.expandvars(path) != str(path):
         raise InvalidArgument(f"a store's directory must not hold the name of a variable, got {path}")
@@ -245,7 +277,7 @@ def check_path(directory: Path) -> Path:
 
 
 def is_store(location: Path) -> bool:
-    """Tell whether a session has kept something in a directory."""
+    """Return True if a directory contains a session's store."""
     try:
         return any((location / JOURNAL / name).exists() for name in (MARK_FILE, DATABASE))
     except (OSError, ValueError):
@@ -253,7 +285,7 @@ def is_store(location: Path) -> bool:
 
 
 def make_directory(directory: Path) -> None:
-    """Make *directory* and what is missing above it, for this user alone, so that it outlasts a loss of power."""
+    """Durably create *directory* and its missing parents with mode 0700."""
     if directory.is_dir():
         return
     make_directory(directory.parent)
@@ -263,13 +295,13 @@ def make_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in *directory* durable, where the system has a way to."""
-    if os.name != "nt":  # Windows opens no directories
+    """Make the names in *directory* durable, if the system supports that."""
+    if os.name != "nt":  # Windows cannot open directories.
         _sync(directory, os.O_RDONLY)
 
 
 def sync_tree(directory: Path) -> None:
-    """Make a directory and all that is in it durable."""
+    """Make a directory and its whole content durable."""
     for parent, _, names in os.walk(directory):
         for name in names:
             _sync(Path(parent, name), os.O_RDWR)
@@ -277,23 +309,35 @@ def sync_tree(directory: Path) -> None:
 
 
 def sweep(directory: Path | None = None) -> int:
-    """Remove what killed processes left in *directory* (by default the system's temporary one); return how many."""
+    """
+    Delete leftovers of killed processes in *directory* (default: the temporary directory).
+
+    Return their number.
+    """
     base = directory or _temporary_folder()
     try:
-        names = os.listdir(base)  # noqa: PTH208 - names are enough, of many
+        names = os.listdir(base)  # noqa: PTH208 - faster, and only names are needed
     except OSError:
         return 0
     return sum(_sweep(base / name) for name in names if _OURS.fullmatch(name))
 
 
 def _temporary_folder() -> Path:
-    """Return the system's folder for temporary files, which `tempfile` looks for under a lock at the first call."""
+    """
+    Return the system's temporary directory.
+
+    At the first call `tempfile` takes a lock, so forks must wait.
+    """
     with unforked():
         return Path(tempfile.gettempdir())
 
 
 def _sweep(path: Path) -> bool:
-    """Remove one file or directory if it is ours and dead; what keeps it from being removed is left for later."""
+    """
+    Delete one leftover if its owner is dead.
+
+    Errors are ignored, and a later sweep tries again.
+    """
     with contextlib.suppress(OSError):
         is_directory = not path.name.startswith(".mama-structs-file")
         held = path / _ALIVE if is_directory else path
@@ -321,8 +365,12 @@ def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove what is in *path*, the mark last: a sweep that is killed half-way is taken up by the next one."""
-    for name in os.listdir(path):  # noqa: PTH208 - iterdir would read lazily while we delete
+    """
+    Delete *path* with its content.
+
+    The mark is deleted last, so that the next sweep can finish an interrupted one.
+    """
+    for name in os.listdir(path):  # noqa: PTH208 - iterdir would read lazily during the deletion
         inner = path / name
         if name == _ALIVE:
             continue
@@ -343,7 +391,11 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def _resolved(target: Path) -> Path:
-    """Return a user's path without symbolic links, where writing there would not damage a session's own data."""
+    """
+    Return a path without symbolic links.
+
+    Raise if writing there would damage a session's own data.
+    """
     path = Path(os.path.realpath(target))
     in_database = any((parent / MARK_FILE).exists() and (parent / DATABASE).exists() for parent in path.parents)
     if in_database or (path.name == LOCKS and (path.parent / JOURNAL / MARK_FILE).exists()):

@@ -1,12 +1,11 @@
 """
-Locks on names, held by processes and let go by the kernel when one dies.
+Named locks between processes, released by the kernel when their process dies.
 
-Each name is one byte's place in a lock file, far beyond its end: a thousand locks cost one descriptor.
-The file is opened once a process, counted, and a set guards what is held here.
-Linux gives the locks to that opening, so that only its own end drops them.
-POSIX gives them to the process, where closing *any* descriptor of the file drops them all, that of a program's own
-copying too: such locks are used only where there are no others.
-Where there are neither (Windows), names are only guarded within the process.
+Each name is hashed to one byte far beyond the end of a lock file, so that a thousand locks need one descriptor.
+A process opens the file once and counts its users; a set prevents double locking within the process.
+Linux open-file-description locks belong to this descriptor, and only closing it releases them. POSIX locks belong to
+the process, and closing *any* descriptor of the file releases them all, even one of a program that copies the file.
+They are used only if the former do not exist. Without either (Windows), names are locked within the process only.
 """
 
 from __future__ import annotations
@@ -34,33 +33,37 @@ FILE_NAME: Final = "locks"
 _TAKEN: Final = frozenset({errno.EACCES, errno.EAGAIN})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
-# Type, whence, start, length, process: how 64-bit systems lay the structure out.
+# Type, whence, start, length, process id: the layout of `struct flock` on 64-bit systems.
 _LOCK: Final = struct.Struct("hhqqi4x")
 _HAS_OWN_LOCKS: Final = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK") and struct.calcsize("P") == 8  # noqa: PLR2004 - bytes
 
 
 @attrs.define(eq=False)
 class _Opened:
-    """A lock file as this process has it open."""
+    """A lock file that this process has open."""
 
     identity: tuple[int, int]
     fd: int
     users: int = 0
     held: set[int] = attrs.field(factory=set)
-    # Whether locks belong to this opening and not to the process; never changes once one is held.
+    # True if locks belong to this descriptor, False if they belong to the process. Constant once a lock is held.
     is_owner: bool = _HAS_OWN_LOCKS
-    # Descriptors that turned out to be of a file already open: closing one would drop every lock of the process on it.
+    # Further descriptors of the same file. Closing one would release all POSIX locks of the process on it.
     extra: list[int] = attrs.field(factory=list)
 
     def lock(self, offset: int) -> bool:
-        """Take the place if nobody has it; OSError where the file system does not do locks."""
+        """
+        Lock a byte unless it is locked.
+
+        Raise OSError if the file system does not support locks.
+        """
         try:
             self._set(offset, taken=True)
         except OSError as error:
             if error.errno in _TAKEN:
                 return False
             if error.errno == errno.EINVAL and self.is_owner and not self.held:
-                # A kernel that does not know these locks.
+                # The kernel does not support open-file-description locks.
                 self.is_owner = False
                 return self.lock(offset)
             raise
@@ -92,22 +95,26 @@ class _Process:
         self.watched: list[tuple[tuple[int, int], int]] = []
 
     def forget(self) -> None:
-        """Start anew in a forked child: a copy of a descriptor would keep its parent's locks when that is dead."""
+        """
+        Reset the state in a forked child.
+
+        Inherited descriptors would keep the parent's locks after its death.
+        """
         for identity, fd in self.watched:
             with contextlib.suppress(OSError):
                 if _identity(os.fstat(fd)) == identity:
                     os.close(fd)
         for opened in self.files.values():
-            # A program that closed all it had open may have something else under the number.
+            # The number may belong to another file if the program closed all its descriptors.
             with contextlib.suppress(OSError):
                 if _identity(os.fstat(opened.fd)) == opened.identity:
                     opened.close()
-        self.__init__()  # type: ignore[misc]  # anew, in place: the module's functions hold this object
+        self.__init__()  # type: ignore[misc]  # in place, because the module's functions reference this object
 
 
 _process: Final = _Process()
 if hasattr(os, "register_at_fork"):
-    # With the guard held no file is half-way opened while the child is made: the child could not close it.
+    # Hold the guard during a fork, so that the child inherits no half-opened file that it could not close.
     os.register_at_fork(
         before=lambda: _process.guard.acquire(),  # noqa: PLW0108 - a child has another guard
         after_in_parent=lambda: _process.guard.release(),  # noqa: PLW0108 - as above
@@ -117,13 +124,17 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def unforked() -> Iterator[None]:
-    """Have forks wait: their children would wait for ever for a lock of another library that a thread holds here."""
+    """
+    Block forks during the block.
+
+    A child would wait forever for a lock that a thread holds in another library.
+    """
     with _process.guard:
         yield
 
 
 class LockFile:
-    """One holder's use of a lock file; made by `open`."""
+    """One user's access to a lock file. Create it with `open`."""
 
     def __init__(self, opened: _Opened) -> None:
         self._opened: _Opened | None = opened
@@ -132,7 +143,7 @@ class LockFile:
 
     @classmethod
     def open(cls, path: Path | str, *, create: bool = True) -> LockFile:
-        """Open a lock file (no symbolic link), or share the descriptor that this process has of it."""
+        """Open a lock file, or share this process's descriptor of it. Symbolic links are rejected."""
         with _process.guard:
             with contextlib.suppress(FileNotFoundError):
                 opened = _process.files.get(_identity(os.lstat(path)))
@@ -152,11 +163,15 @@ class LockFile:
 
     @property
     def fd(self) -> int:
-        """The shared descriptor: to be read and written with it, never closed."""
+        """The shared descriptor, for reading and writing. Do not close it."""
         return self._alive().fd
 
     def try_lock(self, offset: int) -> bool:
-        """Take the lock at *offset*, at once or not at all; OSError where the file system does not do locks."""
+        """
+        Lock the byte at *offset* without waiting.
+
+        Raise OSError if the file system does not support locks.
+        """
         with _process.guard:
             opened = self._alive()
             if offset in opened.held or not opened.lock(offset):
@@ -165,18 +180,18 @@ class LockFile:
             return True
 
     def is_locked(self, offset: int) -> bool:
-        """Tell whether the lock at *offset* is taken, by this process or another."""
+        """Return True if the byte at *offset* is locked by this process or another."""
         with _process.guard:
             opened = self._alive()
             known = is_locked(opened.fd, offset, by_others=False) if opened.is_owner else None
             if known is None and offset not in opened.held:
-                # Nobody tells but by whether it can be had.
+                # POSIX locks can only be tested by trying to acquire them.
                 known = not self.try_lock(offset)
                 self.unlock(offset)
             return bool(known) or offset in opened.held
 
     def unlock(self, offset: int) -> None:
-        """Let go of the lock at *offset*, if this holder has it."""
+        """Unlock the byte at *offset* if this user has locked it."""
         with _process.guard:
             opened = self._alive()
             if offset not in self._own:
@@ -185,7 +200,7 @@ class LockFile:
             opened.unlock(offset)
 
     def close(self) -> None:
-        """Let go of everything that this holder has; the last holder closes the file."""
+        """Release all locks of this user. The last user closes the file."""
         if self._bound.is_elsewhere or self._opened is None:
             return
         with _process.guard:
@@ -207,9 +222,11 @@ class LockFile:
 
 def watch(path: Path) -> int | None:
     """
-    Return a descriptor of a file that another library locks, to read it and to ask `is_locked`; None where neither is.
+    Return a descriptor of a file that another library locks, or None if that fails.
 
-    It is kept as long as the file has a name: closing it would drop the locks that the library has in this process.
+    The descriptor can be read and passed to `is_locked`.
+
+    It stays open until the file is deleted, because closing it would release that library's locks in this process.
     """
     if not _HAS_OWN_LOCKS:
         return None
@@ -228,7 +245,7 @@ def watch(path: Path) -> int | None:
 
 
 def unwatch() -> None:
-    """Close the descriptors of `watch` whose files are gone."""
+    """Close the descriptors of `watch` whose files were deleted."""
     with _process.guard:
         _process.watched = [one for one in _process.watched if _is_kept(*one)]
 
@@ -236,7 +253,7 @@ def unwatch() -> None:
 def _is_kept(identity: tuple[int, int], fd: int) -> bool:
     with contextlib.suppress(OSError):
         status = os.fstat(fd)
-        # Else a program that closed all it had open has something else under the number.
+        # Otherwise the number belongs to another file, because the program closed all its descriptors.
         if _identity(status) == identity:
             if status.st_nlink:
                 return True
@@ -246,13 +263,15 @@ def _is_kept(identity: tuple[int, int], fd: int) -> bool:
 
 def is_locked(fd: int, offset: int, *, by_others: bool, length: int = 1, to_read: bool = False) -> bool | None:
     """
-    Tell whether any process holds a lock on bytes from *offset*, or one *by_others* than this; None: it is not known.
+    Return True if a process has locked bytes from *offset*, None if unknown.
 
-    Locks that only readers have do not count for who wants *to_read*.
+    With *by_others*, ignore the locks of this process.
+
+    With *to_read*, ignore shared locks, which do not conflict with readers.
     """
     if sys.platform != "linux" or not _HAS_OWN_LOCKS:
         return None
-    # What belongs to an opening conflicts with all that belong to processes, this one included.
+    # A query for a descriptor's lock conflicts with all process locks, including this process's own.
     command = fcntl.F_GETLK if by_others else fcntl.F_OFD_GETLK
     try:
         wanted = fcntl.F_RDLCK if to_read else fcntl.F_WRLCK
@@ -267,7 +286,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 class DirectoryLocks:
-    """Locks on names, such as conversations, of one session directory, in which the lock file is."""
+    """Locks on names, such as conversation names, in the lock file of one session directory."""
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -278,7 +297,11 @@ class DirectoryLocks:
         self._directory = directory
 
     def claim(self, name: str) -> None:
-        """Take the lock on *name* until `release`, `close` or the end of the process; StoreBusy where it is taken."""
+        """
+        Lock *name* until `release`, `close` or the end of the process.
+
+        Raise StoreBusy if it is locked.
+        """
         try:
             taken = self._file.try_lock(_offset(name))
         except OSError as error:
@@ -287,19 +310,23 @@ class DirectoryLocks:
             raise StoreBusy(f"another session uses this part of {self._directory}", waited=0.0)
 
     def is_claimed(self, name: str) -> bool:
-        """Tell whether anybody has the lock on *name*, this process included."""
+        """Return True if *name* is locked by any process, including this one."""
         return self._file.is_locked(_offset(name))
 
     def release(self, name: str) -> None:
-        """Let go of the lock on *name*; nothing happens if this holder does not have it."""
+        """Unlock *name* if this object has locked it."""
         self._file.unlock(_offset(name))
 
     def close(self) -> None:
-        """Let go of all names that were claimed here; in a forked child nothing happens."""
+        """Unlock all names that were claimed here. Does nothing in a forked child."""
         self._file.close()
 
 
 def _offset(name: str) -> int:
-    """Return the place of *name*: 62 bits of a hash, so that two names never meet and every place can be addressed."""
+    """
+    Return the byte offset that represents *name*: a 62-bit hash.
+
+    Collisions are negligible, and every offset is valid.
+    """
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, person=b"mama-locks").digest()
     return int.from_bytes(digest, "big") >> 2

@@ -1,4 +1,4 @@
-"""Rows: ASCII keys and sealed bytes, what several writes of them come to, and the inside of a transaction."""
+"""Rows with ASCII keys and checksummed values: validation, merging and access."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import InvalidArgument, SessionClosed
 
-# Far below the largest value that SQLite takes, so that a sealed row always fits.
+# Far below SQLite's maximum size of a value, so that a value with its checksum always fits.
 LARGEST_VALUE: Final = 2**29
 LONGEST_KEY: Final = 1024
 
 _MAGIC: Final = b"ms1\0"
 _DIGEST: Final = 16
 SEAL_BYTES: Final = len(_MAGIC) + _DIGEST
-# What the column `mode` says of bytes in the row itself.
+# Value of diskcache's column `mode` for bytes that are stored in the row.
 _RAW: Final = diskcache.core.MODE_RAW
-# Older SQLite takes 999 variables in a statement.
+# Older SQLite versions allow 999 variables per statement.
 _MARKS: Final = 500
 
 _SELECT: Final = "SELECT key, value, mode, filename FROM Cache WHERE raw = 1"
-# What the library's own `set` leaves behind.
+# Writes the same columns as `diskcache.Cache.set`.
 _PUT: Final = (
     "INSERT INTO Cache(key, raw, size, mode, value) VALUES (?, 1, 0, ?, ?)"
     " ON CONFLICT(key, raw) DO UPDATE SET expire_time = NULL, tag = NULL, size = 0, mode = excluded.mode,"
@@ -36,25 +36,25 @@ _PUT: Final = (
 
 @attrs.frozen
 class Damaged:
-    """What is read instead of a value that is not what was stored; *reason* says to people what is wrong."""
+    """Placeholder for a stored value that is corrupt. *reason* is a message for people."""
 
     reason: str
 
 
 @attrs.frozen
 class New:
-    """A value that is written only where nothing whole is stored under its key."""
+    """A value to write only if no intact value is stored under its key."""
 
     value: bytes
 
 
 Change = bytes | New | None
-"""What happens to a key: it gets a value, or gets one if it has none, or is deleted."""
+"""The change of one key: set a value, set it if there is none, or delete the key (None)."""
 
 
 @attrs.frozen(eq=False)
 class PendingCall:
-    """The rows of one call, which one transaction writes: sequence number, changes, size in bytes and namespace."""
+    """The changes of one `enqueue` call, written in one transaction. *size* is in bytes."""
 
     number: int
     changes: dict[str, Change]
@@ -63,7 +63,7 @@ class PendingCall:
 
 
 def check_key(key: object) -> str:
-    """Return *key* if it may be a row's key, else raise `InvalidArgument`."""
+    """Return *key* if it is a valid row key, else raise `InvalidArgument`."""
     if type(key) is not str:
         raise InvalidArgument(f"a key must be a str, got {type(key).__name__}")
     if not 0 < len(key) <= LONGEST_KEY or not key.isascii() or "\0" in key:
@@ -74,7 +74,7 @@ def check_key(key: object) -> str:
 
 
 def check_value(value: object) -> None:
-    """Raise `InvalidArgument` for what may not be a row's value."""
+    """Raise `InvalidArgument` if *value* is not a valid row value."""
     if type(value) is not bytes:
         raise InvalidArgument(f"a value must be bytes, got {type(value).__name__}")
     if len(value) > LARGEST_VALUE:
@@ -82,12 +82,12 @@ def check_value(value: object) -> None:
 
 
 def seal(key: str, value: bytes) -> bytes:
-    """Return *value* as it is written: a mark, a checksum over key and value, and the value."""
+    """Return *value* in stored form: magic prefix, checksum over key and value, value."""
     return b"".join((_MAGIC, _checksum(key, memoryview(value)), value))
 
 
 def unseal(key: str, stored: object) -> bytes | Damaged:
-    """Return the value that was sealed for *key*, or what is wrong with what is there."""
+    """Return the value from its stored form, or the damage that was found."""
     if type(stored) is not bytes:
         return Damaged(f"the row holds {type(stored).__name__} instead of bytes")
     if not stored.startswith(_MAGIC) or len(stored) < SEAL_BYTES:
@@ -99,19 +99,23 @@ def unseal(key: str, stored: object) -> bytes | Damaged:
 
 
 def _checksum(key: str, value: memoryview) -> bytes:
-    # Keys hold no NUL, so the two cannot run into each other; with the key in it, swapped rows are noticed.
+    # The key is part of the checksum, so that swapped rows are detected. NUL separates it, because keys contain none.
     digest = blake2b(key.encode("ascii") + b"\0", digest_size=_DIGEST, person=b"mama-structs-row")
     digest.update(value)
     return digest.digest()
 
 
 def is_own_key(key: object, raw: object = 1) -> bool:
-    """Tell whether the columns of a key are such as we write."""
+    """Return True if the columns `key` and `raw` look like a row of this package."""
     return raw == 1 and type(key) is str and key.isascii()
 
 
 def foreign_value(mode: object, filename: object, value: object) -> str | None:
-    """Say in which way the columns of a value are none of ours, None where they are."""
+    """
+    Return why a value was not written by this package, or None if it was.
+
+    The arguments are columns of diskcache's table.
+    """
     if filename is not None:
         return "the row names a file"
     if mode == diskcache.core.MODE_PICKLE:
@@ -122,7 +126,11 @@ def foreign_value(mode: object, filename: object, value: object) -> str | None:
 
 
 def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
-    """Return what *rows*, one after the other, come to; the error of one names its position, never its content."""
+    """
+    Validate *rows* and merge them: the last row of a key wins.
+
+    Errors name the position, never the content.
+    """
     changes: dict[str, Change] = {}
     for position, row in enumerate(rows):
         try:
@@ -141,20 +149,20 @@ def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
 
 @attrs.frozen
 class PreparedChanges:
-    """Checked rows of one call, and their bytes; made in any thread and enqueued in the store's."""
+    """Validated rows of one call and their size in bytes. May be created in any thread."""
 
     changes: dict[str, Change]
     size: int
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, Change]]) -> PreparedChanges:
-        """Check rows and add up their bytes."""
+        """Validate rows and compute their size."""
         changes = checked_changes(rows)
         return cls(changes, size_of(changes))
 
 
 def combined(calls: Iterable[PendingCall]) -> dict[str, Change]:
-    """Return what the calls, one after the other, come to."""
+    """Merge the changes of consecutive calls."""
     changes: dict[str, Change] = {}
     for call in calls:
         for key, change in call.changes.items():
@@ -163,7 +171,7 @@ def combined(calls: Iterable[PendingCall]) -> dict[str, Change]:
 
 
 def size_of(changes: dict[str, Change]) -> int:
-    """Return the bytes of keys and values."""
+    """Return the total bytes of keys and values."""
     return sum(len(key) + (0 if change is None else len(_bytes(change))) for key, change in changes.items())
 
 
@@ -175,30 +183,38 @@ def _fold(changes: dict[str, Change], key: str, change: Change) -> None:
     if not isinstance(change, New) or key not in changes:
         changes[key] = change
     elif changes[key] is None:
-        # It is written after a delete: whatever is on the disk does not count.
+        # The key is deleted first, so the value on disk no longer prevents the write.
         changes[key] = change.value
 
 
 class Snapshot:
-    """The rows of a store at one moment, none where it has no database yet; used by one thread at a time."""
+    """One snapshot of a store's rows, empty if there is no database yet. Not thread-safe."""
 
     failure: Exception | None = None
 
     def within(self, namespace: str) -> Self:  # noqa: ARG002 - a directory stores all namespaces together
-        """Return the rows of one namespace. A directory does not separate namespaces and returns all rows."""
+        """
+        Return the rows of one namespace.
+
+        A directory does not separate namespaces and returns all rows.
+        """
         return self
 
     @property
     def is_complete(self) -> bool:
-        """Whether no rule of the store can hide a row of a visible namespace, so that absence proves deletion."""
+        """
+        True if no access policy can hide rows of a visible namespace.
+
+        Only then does the absence of a row prove its deletion.
+        """
         return True
 
     def get(self, key: str) -> bytes | Damaged | None:
-        """Return what is stored under *key*, None for nothing."""
+        """Return the value stored under *key*, or None."""
         return self.get_many([check_key(key)]).get(key)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
-        """Return what is stored under *keys*, without those that nothing is stored under."""
+        """Return the stored values of *keys*. Keys without a value are left out."""
         raise NotImplementedError
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -206,15 +222,19 @@ class Snapshot:
         raise NotImplementedError
 
     def last(self, prefix: str) -> str | None:
-        """Return the last key that begins with *prefix*, None where none does."""
+        """Return the last key that begins with *prefix*, or None."""
         raise NotImplementedError
 
     def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
-        """Return up to *limit* rows (all by default) whose keys begin with *prefix* and come after *after*, sorted."""
+        """
+        Return the rows whose keys begin with *prefix* and follow *after*, sorted by key.
+
+        A *limit* of -1 means no limit.
+        """
         raise NotImplementedError
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return how many bytes are stored under each key that begins with *prefix*."""
+        """Return the size in bytes of each value whose key begins with *prefix*."""
         raise NotImplementedError
 
 
@@ -226,17 +246,21 @@ class Rows(Snapshot):
         raise NotImplementedError
 
     def put_new(self, key: str, value: bytes) -> bool:
-        """Store *value* if nothing whole is stored under *key*; tell whether it was."""
+        """
+        Store *value* unless an intact value is stored under *key*.
+
+        Return True if it was stored.
+        """
         if is_new := not isinstance(self.get(key), bytes):
             self.put(key, value)
         return is_new
 
     def delete(self, key: str) -> bool:
-        """Delete *key*; tell whether it was there."""
+        """Delete *key*. Return True if it existed."""
         raise NotImplementedError
 
     def apply(self, changes: dict[str, Change]) -> None:
-        """Make *changes*."""
+        """Apply *changes* in order."""
         for key, change in changes.items():
             if change is None:
                 self.delete(key)
@@ -247,13 +271,13 @@ class Rows(Snapshot):
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Take back what is written inside where that raises, and leave the rest of the transaction."""
+        """Run the block in a savepoint, and roll back to it if the block raises."""
         raise NotImplementedError
         yield
 
 
 class SqliteSnapshot(Snapshot):
-    """The rows of a database of SQLite, used in the store's thread only."""
+    """Snapshot of a SQLite database, for use in the store's thread only."""
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self.failure: Exception | None = None
@@ -287,13 +311,13 @@ class SqliteSnapshot(Snapshot):
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `Snapshot`."""
-        # A row that names a file has no value.
+        # The value is NULL if diskcache stored it in a file.
         sql = "SELECT key, COALESCE(LENGTH(value), 0) FROM Cache WHERE raw = 1 AND key >= ? AND key < ?"
         found = self._do(sql, range_of(prefix))
         return {key: max(size - SEAL_BYTES, 0) for key, size in found if is_own_key(key)}
 
     def end(self) -> None:
-        """Refuse any further use, outside of its transaction."""
+        """Reject any further use, because the transaction has ended."""
         self._over = True
 
     def _opened(self, sql: str, arguments: Sequence[Any]) -> list[tuple[str, bytes | Damaged]]:
@@ -308,7 +332,7 @@ class SqliteSnapshot(Snapshot):
         if self._over:
             raise SessionClosed("these rows belong to a transaction that is over")
         if self.failure is not None:
-            # SQLite may have rolled back by itself: what followed would be written outside any transaction.
+            # SQLite may have rolled back on its own, so further writes would be outside of any transaction.
             raise self.failure
         if self._connection is None:
             return []
@@ -320,7 +344,7 @@ class SqliteSnapshot(Snapshot):
 
 
 class SqliteRows(SqliteSnapshot, Rows):
-    """The rows of a database of SQLite inside one write transaction."""
+    """The rows of a SQLite database inside one write transaction."""
 
     def put(self, key: str, value: bytes) -> None:
         """See `Rows`."""
@@ -349,11 +373,11 @@ class SqliteRows(SqliteSnapshot, Rows):
                 self._do("RELEASE attempt")
 
     def commit(self) -> None:
-        """Make it durable; what failed before is raised again, though the work may have swallowed it."""
+        """Commit durably. Raise an earlier failure even if the caller's function swallowed it."""
         self._do("COMMIT")
 
 
 def range_of(prefix: str) -> tuple[str, str]:
-    """Return from which key on, and up to which, keys begin with *prefix*."""
+    """Return the range of keys with *prefix*: first key (included), last key (excluded)."""
     check_key(prefix)
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

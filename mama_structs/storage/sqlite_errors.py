@@ -1,4 +1,4 @@
-"""What can be wrong with a store: what a check finds, and which error of ours a failure of SQLite or the system is."""
+"""Issues reported by a store check, and conversion of SQLite errors to typed errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mama_structs.storage.files import DATABASE, from_os, full
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _READ_ONLY: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
-# What these hide is found out by trying to write a file.
+# SQLite hides the cause of these errors. It is found by trying to write a file.
 _UNCLEAR: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
 _PROBE: Final = b"\0" * 65536
@@ -25,14 +25,14 @@ _PROBE: Final = b"\0" * 65536
 @attrs.frozen
 class Finding:
     """
-    Something that `check` found.
+    An issue found by `check`.
 
     Args:
-        severity: ``"error"`` where data is lost or in danger, else ``"warning"``.
-        kind: A word for programs: integrity, damaged, foreign, lost, settings, files, pending,
+        severity: ``"error"`` if data is lost or in danger, else ``"warning"``.
+        kind: A machine-readable word: integrity, damaged, foreign, lost, settings, files, pending,
             sqlite or server.
-        message: For people; without content.
-        key: The row's key, where it is about one.
+        message: A message for people, without stored content.
+        key: The row's key, if the issue concerns one row.
 
     """
 
@@ -43,13 +43,13 @@ class Finding:
 
 
 def is_busy(error: BaseException) -> bool:
-    """Tell whether the failure is that another connection writes: the same may work a moment later."""
+    """Return True if another connection was writing, so that a retry may succeed."""
     cause = _cause(error)
     return cause is not None and _primary(cause) in _BUSY
 
 
 def store_error(error: BaseException, directory: Path) -> StoreError:
-    """Return the error of ours that *error* is; in the store's *directory* is found out what it hides."""
+    """Return the typed error for *error*, and probe *directory* for a cause that SQLite hides."""
     if isinstance(error, StoreError):
         return error
     cause = _cause(error)
@@ -61,13 +61,13 @@ def store_error(error: BaseException, directory: Path) -> StoreError:
 
 
 def damaged(directory: Path, *findings: str) -> StoreDamaged:
-    """Return the error for a database that is not what was written."""
-    hint = "put a backup in its place, or move the directory away and begin anew"
+    """Return the error for a corrupt database."""
+    hint = "restore a backup, or move the directory away and start with an empty store"
     return damaged_file(directory / DATABASE, f"is damaged: {'; '.join(findings)}", *findings, hint=hint)
 
 
 def damaged_file(path: Path, message: str, *findings: str, hint: str) -> StoreDamaged:
-    """Return the error for a file that is not what was written."""
+    """Return the error for a corrupt file."""
     return StoreDamaged(f"{path} {message}", file=str(path), findings=findings, hint=hint)
 
 
@@ -89,8 +89,8 @@ def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
 
 
 def _cause(error: BaseException | None) -> sqlite3.Error | None:
-    """Return SQLite's own first error: the innermost of those behind what is raised."""
-    # While it opens the library raises its own `Timeout`, and what is done after a failure may fail in turn.
+    """Return the innermost SQLite error in the chain of causes."""
+    # diskcache raises its own `Timeout` while it opens a database, and cleanup after a failure may fail as well.
     found = None
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -106,7 +106,11 @@ def _primary(error: sqlite3.Error) -> int:
 
 
 def _try_to_write(directory: Path) -> OSError | None:
-    """Write a file where SQLite would, as far into it as SQLite's own reach, and return what came of it."""
+    """
+    Write a probe file as long as the largest file in the directory.
+
+    Return the error, or None.
+    """
     try:
         with os.scandir(directory) as entries:
             reach = max((entry.stat().st_size for entry in entries if entry.is_file()), default=0)

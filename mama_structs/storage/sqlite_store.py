@@ -1,13 +1,13 @@
 """
-Open stores: rows of bytes under ASCII keys that are written behind, and the one thread that each store has.
+Stores of byte rows under ASCII keys, with write-behind and one thread per store.
 
-What is enqueued is written in order, several calls in one transaction; `flush` waits until it is durable.
-Jobs run in the order in which they were asked for, whichever loop or thread asks; but what only looks does not wait
-for a transaction that waits for others. A cancelled caller stops nothing, and work that raises is rolled back.
-All of that is `RowStorage`; a `Storage` has its rows in a directory, a `ServerStorage` on a server.
+Enqueued changes are written in order, several calls per transaction; `flush` waits until they are durable. Jobs of all
+loops and threads run in submission order, but reads do not wait for a transaction that waits for a lock. Cancelling a
+caller does not stop its job, and a job that raises is rolled back. `RowStorage` implements this; its subclasses store
+the rows in a directory or on a PostgreSQL server.
 
-Every call raises `SessionClosed` after closing, `WrongLoop` in a forked child, and `StoreError` where the database
-cannot be read or written.
+Every call raises `SessionClosed` after closing, `WrongLoop` in a forked child, and `StoreError` if the database cannot
+be read or written.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from mama_structs.storage.sqlite_errors import Finding, is_busy, store_error
 T = TypeVar("T")
 
 WAIT: Final = 10.0
-# Bytes of rows that one transaction takes; the rows of one call are never divided.
+# Maximum bytes of rows per transaction. The rows of one call are never split.
 _TRANSACTION_BYTES: Final = 2 * 2**20
 
 _SHORTEST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.005
-# Who has waited for so long waits for somebody who is stuck.
+# After this many seconds the lock is probably held by a stuck process, so poll less often.
 _LONG: Final = 0.5
 _RELAXED_PAUSE: Final = 0.05
 
@@ -73,12 +73,12 @@ _log: Final = logging.getLogger("mama_structs")
 
 class RowStorage:
     """
-    A store whose writes *wait* so many seconds for others.
+    Base class of stores.
 
     Args:
-        location: Where it is, as people are told.
-        name: What its thread is called.
-        wait: Seconds.
+        location: The directory or redacted URL, for messages.
+        name: Part of the name of the store's thread.
+        wait: Seconds that writes wait for other writers.
 
     """
 
@@ -86,10 +86,10 @@ class RowStorage:
         self.location: str = location
         self._wait = seconds("wait", wait, zero=True)
         self._bound = LoopBound("store")
-        # Reentrant: the collector may run a forgotten store's finalizer inside any of the blocks that hold it.
+        # Reentrant, because garbage collection may run another store's finalizer inside any block that holds it.
         self._guard = threading.RLock()
         self._queue: deque[PendingCall] = deque()
-        # No SimpleQueue: in CPython 3.11 it may wait without end where its time is over before it begins to wait.
+        # Not a SimpleQueue: in CPython 3.11 its `get` may block forever if the timeout expires early.
         self._looks: Queue[Callable[[], None]] = Queue()
         self._enqueued = 0
         self._durable = 0
@@ -104,7 +104,7 @@ class RowStorage:
         return f"<{type(self).__name__} {self.location!r}{state}>"
 
     def __del__(self) -> None:
-        # No lock is taken and no job given to the thread: the collector runs this anywhere, even inside either.
+        # Take no lock and submit no job: garbage collection may run this anywhere, even inside of either.
         if not hasattr(self, "_executor") or self._closing is not None or self._bound.is_elsewhere:
             return
         if self._has_database():
@@ -112,17 +112,21 @@ class RowStorage:
 
     @property
     def pending(self) -> int:
-        """How many calls' rows are not on the disk yet."""
+        """Number of enqueued calls whose rows are not on disk yet."""
         with self._guard:
             return len(self._queue)
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the store could only be read when it was opened."""
+        """True if the store was read-only when it was opened."""
         return False
 
-    def space(self, namespace: str | None) -> str:  # noqa: ARG002 - see below
-        """Return the namespace under which rows are stored: a directory stores all namespaces together, as ``""``."""
+    def space(self, namespace: str | None) -> str:  # noqa: ARG002 - used by subclasses
+        """
+        Return the storage namespace for a namespace.
+
+        A directory stores all namespaces together as ``""``.
+        """
         return ""
 
     async def spaces(self) -> tuple[str, ...]:
@@ -130,7 +134,11 @@ class RowStorage:
         return ("",)
 
     def enqueue(self, rows: Iterable[tuple[str, Change]] | PreparedChanges, *, namespace: str | None = None) -> None:
-        """Write rows in the background, those of one call in one transaction; if one is invalid, write none of them."""
+        """
+        Write rows in the background.
+
+        Each call is atomic: if one row is invalid, none is written.
+        """
         self._check_open()
         space = self.space(namespace)
         prepared = rows if isinstance(rows, PreparedChanges) else PreparedChanges.of(rows)
@@ -143,12 +151,16 @@ class RowStorage:
             self._queue.append(PendingCall(self._enqueued, prepared.changes, prepared.size, space))
 
     def _accept(self, changes: dict[str, Change]) -> None:
-        """Refuse changes that could not be written."""
+        """Raise if the changes cannot be written."""
 
     async def flush(self) -> None:
-        """Return when all that was enqueued before is on the disk; where it is not, the next flush tries again."""
+        """
+        Wait until all changes enqueued before are on disk.
+
+        After a failure the next flush tries again.
+        """
         done: Future[None] = Future()
-        # From here on nobody can cancel it; who waits for it may go away.
+        # Mark the future as running, so that a caller that stops waiting cannot cancel it.
         done.set_running_or_notify_cancel()
         with self._guard:
             self._check_open()
@@ -180,22 +192,28 @@ class RowStorage:
         self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
     ) -> T:
         """
-        Run *work*, which is not async, in one write transaction after what was enqueued.
+        Run the synchronous function *work* in a write transaction after enqueued changes.
 
-        *work* gets the rows of the first of *namespaces*, and reaches those of the others with `Snapshot.within`.
+        *work* gets the rows of the first of *namespaces*. `Snapshot.within` gives access to the other namespaces.
         """
         return await outcome(self.in_thread(lambda: self.transact_here(work, namespaces=namespaces, wait=wait)))
 
     async def look(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
         """
-        Run *work* in the store's thread on one snapshot, possibly more than once and out of turn.
+        Run *work* in the store's thread on one snapshot.
+
+        It may run more than once, and before earlier jobs.
 
         It gets the rows of *namespace*, or by default those of all visible namespaces.
         """
         return await outcome(self._looking(lambda: self.look_here(work, namespace=namespace)))
 
     def in_thread(self, job: Callable[[], T]) -> Future[T]:
-        """Run *job* in the thread after what was asked for before; it may call `transact_here` and `look_here`."""
+        """
+        Run *job* in the store's thread after earlier jobs.
+
+        It may call `transact_here` and `look_here`.
+        """
         with self._guard:
             self._check_open()
             return self._submit(job)
@@ -207,14 +225,14 @@ class RowStorage:
             raise SessionClosed("the interpreter is shutting down") from error
 
     def _looking(self, look: Callable[[], T]) -> Future[T]:
-        """Run *look*, which writes nothing, in its turn or while a transaction waits for other processes."""
+        """Run a read in submission order, or earlier while a transaction waits for a lock."""
         done: Future[T] = Future()
         done.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
                 result = look()
-            except BaseException as error:  # noqa: BLE001 - told to who waits
+            except BaseException as error:  # noqa: BLE001 - passed to the caller's future
                 done.set_exception(error)
             else:
                 done.set_result(result)
@@ -226,15 +244,23 @@ class RowStorage:
         return done
 
     async def scrub(self, *, wait: float | None = None) -> bool:
-        """Leave nothing on the disk of what was deleted, and tell whether that was possible within *wait* seconds."""
+        """
+        Remove deleted data from disk.
+
+        Return False if that was not possible within *wait* seconds.
+        """
         raise NotImplementedError
 
     async def check(self) -> list[Finding]:
-        """Look at every page, row, setting and file, and return what is wrong."""
+        """Check every page, row, setting and file, and return the issues."""
         return await outcome(self.in_thread(self._check))
 
     async def close(self) -> None:
-        """Write what is left, close the database and end the thread; runs to its end, whoever waits for it."""
+        """
+        Write enqueued rows, close the database and end the thread.
+
+        Continues if the caller is cancelled.
+        """
         closing = self._begin_close()
         try:
             await outcome(closing)
@@ -242,7 +268,11 @@ class RowStorage:
             self._join()
 
     def close_now(self) -> None:
-        """Do what `close` does, blocking; not for a transaction's work, which would wait for itself."""
+        """
+        Close like `close`, but block.
+
+        Must not be called inside a transaction: it would deadlock.
+        """
         try:
             self._begin_close().result()
         finally:
@@ -251,7 +281,7 @@ class RowStorage:
     def _begin_close(self) -> Future[None]:
         self._bound.check_thread()
         with self._guard:
-            # One that failed may succeed, now that there is room or nobody is in the way.
+            # Retry a close that failed: the disk may have space again, or the lock may be free.
             if self._closing is None or (self._closing.done() and self._closing.exception() is not None):
                 self._closing = self._submit(self._close)
                 self._closing.add_done_callback(self._end_thread)
@@ -262,7 +292,7 @@ class RowStorage:
             self._executor.shutdown(wait=False)
 
     def _join(self) -> None:
-        """Wait for the thread's end if the store was closed, which is a moment."""
+        """Wait briefly for the end of the thread if the store was closed."""
         if self._closing is not None and self._closing.done() and self._closing.exception() is None:
             self._executor.shutdown(wait=True)
 
@@ -272,31 +302,31 @@ class RowStorage:
             raise SessionClosed(f"the store in {self.location} was closed")
 
     def _schedule(self) -> None:
-        """Have the queue written; for the guard's holder."""
+        """Schedule the queue to be written. The caller must hold the guard."""
         self._check_open()
         if not self._is_drain_due:
-            # The thread holds the store's state and not the store: a forgotten one says so while rows wait.
+            # The thread references a proxy with the same state, so that an unclosed store can be collected.
             behind = object.__new__(_silent(type(self)))  # type: ignore[arg-type]  # a class can be hashed
             behind.__dict__ = self.__dict__
             self.in_thread(behind._drain)
             self._is_drain_due = True
 
     def _has_database(self) -> bool:
-        """Tell whether there is one: a temporary store has none until something is written."""
+        """Return True if the database exists. A temporary store has none before its first write."""
         return True
 
-    # What follows runs in the thread.
+    # The methods below run in the store's thread.
 
     def transact_here(
         self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
     ) -> T:
-        """Do as `transact`, for a job."""
+        """Run `transact` synchronously, inside a job."""
         spaces = [self.space(one) for one in namespaces or (None,)]
         self._write_pending(spaces)
         return self._in_transaction(work, spaces=spaces, wait=wait)
 
     def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
-        """Do as `look`, for a job."""
+        """Run `look` synchronously, inside a job."""
         raise NotImplementedError
 
     def _in_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
@@ -308,7 +338,7 @@ class RowStorage:
         self._in_transaction(lambda rows: rows.apply(changes), spaces=[space])
 
     def _inspect(self) -> list[Finding]:
-        """Return what is wrong with what is stored."""
+        """Return the issues of the stored data."""
         raise NotImplementedError
 
     def _shut(self) -> None:
@@ -317,7 +347,7 @@ class RowStorage:
 
     @staticmethod
     def _in_turn(job: Callable[[], T]) -> T:
-        """Run a job in the thread."""
+        """Run a job in the store's thread."""
         return job()
 
     def _close(self) -> None:
@@ -335,7 +365,7 @@ class RowStorage:
         failure: BaseException | None = None
         try:
             self._write_pending()
-        except Exception as error:  # noqa: BLE001 - told to everyone who waits
+        except Exception as error:  # noqa: BLE001 - passed to every waiting flush
             failure = error
             if not waiting:
                 _log.warning("the rows of %d calls are not written yet: %s", len(self._queue), error)
@@ -347,10 +377,10 @@ class RowStorage:
 
     def _write_pending(self, spaces: Sequence[str] | None = None) -> None:
         """
-        Write the rows that were enqueued until now, in order and in few transactions; what fails stays enqueued.
+        Write the rows enqueued until now, in order and in few transactions.
 
-        If the database denies the rows of a namespace, those of the others are written. The error is raised afterwards
-        if the namespace is one of *spaces*, by default any.
+        Failed ones stay enqueued. If the database denies the rows of a namespace, those of the others are written. The
+        error is raised afterwards if the namespace is in *spaces*, by default any.
         """
         with self._guard:
             target = self._enqueued
@@ -367,7 +397,7 @@ class RowStorage:
                     continue
                 if not isinstance(error, StoreFull) or len(group) == 1:
                     raise
-                # What comes before the call that there is no room for is saved.
+                # The disk is full: write call by call, so that the calls that still fit are saved.
                 one_by_one = True
                 continue
             with self._guard:
@@ -385,9 +415,9 @@ class RowStorage:
 
     def _take(self, target: int, count: int | None, denied: Container[str]) -> list[PendingCall]:
         """
-        Return the next calls up to *target* that form one transaction of one namespace. They stay in the queue.
+        Return the next calls up to *target* that form one transaction of one namespace.
 
-        Calls of *denied* namespaces are skipped.
+        They stay in the queue. Calls of *denied* namespaces are skipped.
         """
         group: list[PendingCall] = []
         size = 0
@@ -433,7 +463,7 @@ class RowStorage:
 
 
 class Storage(RowStorage):
-    """A store, made by `open` or `temporary`, whose writes *wait* so many seconds for other processes."""
+    """A store in a directory. Create it with `open` or `temporary`."""
 
     def __init__(self, directory: Path, *, wait: float = WAIT, temporary: TemporaryDirectory | None = None) -> None:
         self.directory: Path = directory
@@ -443,13 +473,13 @@ class Storage(RowStorage):
 
     @classmethod
     def open(cls, directory: Path, *, wait: float = WAIT) -> Storage:
-        """Open the store in *directory*, making what is missing (mode 0700); blocks until it is open."""
+        """Open the store in *directory* and create missing directories (mode 0700). Blocks."""
         storage = cls(check_path(directory), wait=wait)
         executor = storage._executor
         try:
             executor.submit(storage._in_turn, storage._open).result()
         except BaseException:
-            # The thread may still be opening, after Ctrl-C: what it opens is closed when it ends.
+            # After Ctrl-C the thread may still be opening the database; it closes it when it ends.
             storage._closing = Future()
             executor.shutdown(wait=False)
             raise
@@ -458,12 +488,16 @@ class Storage(RowStorage):
 
     @classmethod
     def temporary(cls, *, wait: float = WAIT) -> Storage:
-        """Return a store that is removed at its close; its directory is made when first written to."""
+        """Return a store that is deleted when closed. Its directory is created by the first write."""
         temporary = TemporaryDirectory()
         return cls(temporary.path / "journal", wait=wait, temporary=temporary)
 
     async def scrub(self, *, wait: float | None = None) -> bool:
-        """Leave nothing on the disk of what was deleted, and tell whether that was possible within *wait* seconds."""
+        """
+        Remove deleted data from disk.
+
+        Return False if that was not possible within *wait* seconds.
+        """
         self._check_open()
         if not self._has_database():
             return True
@@ -471,13 +505,13 @@ class Storage(RowStorage):
         return await in_own_thread(lambda: scrub(self.directory, wait=seconds))
 
     def _has_database(self) -> bool:
-        """Tell whether there is one: a temporary store has none until something is written."""
+        """Return True if the database exists. A temporary store has none before its first write."""
         return self._temporary is None or self._opened is not None
 
-    # What follows runs in the thread.
+    # The methods below run in the store's thread.
 
-    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:  # noqa: ARG002 - as `space`
-        """Do as `look`, for a job."""
+    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:  # noqa: ARG002 - unused
+        """Run `look` synchronously, inside a job."""
         if not self._has_database():
             return work(SqliteSnapshot(None))
 
@@ -512,14 +546,14 @@ class Storage(RowStorage):
 
     @staticmethod
     def _in_turn(job: Callable[[], T]) -> T:
-        """Run a job in its store's thread, which has the database meanwhile."""
+        """Run a job in the store's thread, and hold the database's process lock meanwhile."""
         opened: Database | None = getattr(_worker, "opened", None)
         if opened is not None:
             opened.take()
         try:
             return job()
         finally:
-            # It may be this job that opened it.
+            # Read it again, because this job may have opened the database.
             opened = getattr(_worker, "opened", None)
             if opened is not None:
                 opened.let_go()
@@ -528,7 +562,7 @@ class Storage(RowStorage):
         self,
         work: Callable[[Rows], T],
         *,
-        spaces: Sequence[str] = (),  # noqa: ARG002 - as `space`
+        spaces: Sequence[str] = (),  # noqa: ARG002 - unused
         wait: float | None = None,
     ) -> T:
         opened = self._begun(self._wait if wait is None else wait)
@@ -547,14 +581,18 @@ class Storage(RowStorage):
         return result
 
     def _begun(self, wait: float) -> Database:
-        """Begin a write transaction as the next one of those who wait for it, and let looks pass meanwhile."""
+        """
+        Begin a write transaction when it is this process's turn.
+
+        Run queued reads while waiting.
+        """
         opened = self._open()
         started = time.monotonic()
 
         def begin() -> None:
-            # Opened anew, perhaps, and elsewhere by now.
+            # The directory may have been moved since the database was opened.
             opened.check_place()
-            # No more than courtesy: who is before may have been stopped while it waits.
+            # The queue is best effort: the process ahead may be stopped, so ignore it after half of the wait.
             if not opened.queue() and time.monotonic() - started < wait / 2:
                 raise _Queued
             opened.begin("IMMEDIATE")
@@ -563,7 +601,7 @@ class Storage(RowStorage):
             until = time.monotonic() + seconds
             with contextlib.suppress(Empty):
                 while (left := until - time.monotonic()) > 0:
-                    # Nothing is under way: a fork need not wait.
+                    # No statement is running, so a fork may happen now.
                     opened.let_go()
                     try:
                         look = self._looks.get(timeout=left)
@@ -591,7 +629,7 @@ class Storage(RowStorage):
         return findings
 
     def _snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """Run *look* in one reading transaction, so that all it sees is of one moment."""
+        """Run *look* in one read transaction, so that it sees a single snapshot."""
         opened = self._open()
 
         def attempt() -> T:
@@ -607,7 +645,7 @@ class Storage(RowStorage):
     def _patiently(
         self, attempt: Callable[[], T], *, wait: float | None = None, pause: Callable[[float], object] = time.sleep
     ) -> T:
-        """Make *attempt* until no other connection is in the way, for *wait* seconds or as long as the store waits."""
+        """Retry *attempt* while other connections hold the lock, for at most *wait* seconds."""
         started = time.monotonic()
         longest = self._wait if wait is None else wait
         seconds = _SHORTEST_PAUSE
@@ -624,29 +662,29 @@ class Storage(RowStorage):
                         waited=waited,
                         hint="try again, or look for a process that holds a transaction open",
                     ) from error
-            # Without jitter, processes that collided once would collide again.
-            pause(min(random.uniform(seconds / 2, seconds), longest - waited))  # noqa: S311 - no secret
+            # Jitter keeps processes that collided once from colliding again.
+            pause(min(random.uniform(seconds / 2, seconds), longest - waited))  # noqa: S311 - not security-relevant
             seconds = min(2 * seconds, _LONGEST_PAUSE if waited < _LONG else _RELAXED_PAUSE)
 
 
 class _Queued(Exception):
-    """Another process is before this one in the queue of writers."""
+    """Another process is ahead of this one in the queue of writers."""
 
 
 def _run_next(looks: Queue[Callable[[], None]]) -> None:
-    """Run the oldest look, if it did not have its turn already."""
+    """Run the oldest queued read, unless it has already run."""
     with contextlib.suppress(Empty):
         looks.get_nowait()()
 
 
 @functools.cache
 def _silent(kind: type[Any]) -> type[Any]:
-    """Return a store's class as its own thread has it: it is not this one that is forgotten."""
+    """Return a subclass without finalizer, for the thread's reference to a store."""
     return type(kind.__name__, (kind,), {"__del__": lambda _self: None})
 
 
 async def outcome(job: Future[T]) -> T:
-    """Wait for *job*, which goes on when the waiter is cancelled or its loop is closed."""
+    """Wait for *job*. It continues if the caller is cancelled or its loop is closed."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
     due = _due.setdefault(loop, _Due())
@@ -656,22 +694,26 @@ async def outcome(job: Future[T]) -> T:
 
 
 class _Due:
-    """Those in one loop to be woken: all at once, for each wake-up of a loop costs as much as writing a row."""
+    """
+    Futures of one event loop to wake together.
 
-    # It needs no lock, which a forked child might find held: the mark is taken away before anyone is woken, so that
-    # whoever finds it there came in time.
+    Each wake-up of a loop costs as much as writing a row.
+    """
+
+    # Lock-free, because a forked child could inherit a held lock.
+    # The mark is cleared before the wake-ups, so a waiter that finds it set is always included.
 
     def __init__(self) -> None:
-        # Not held, for they hold their loop, which would never go: it is what this is kept by.
+        # Weak references: a future references its loop, which would then never be removed from `_due`.
         self._waiting: deque[ref[asyncio.Future[None]]] = deque()
         self._is_marked = False
 
     def wake(self, loop: asyncio.AbstractEventLoop, one: asyncio.Future[None]) -> None:
-        """Have one woken; called in any thread."""
+        """Schedule the wake-up of a future. Thread-safe."""
         self._waiting.append(ref(one))
         if not self._is_marked:
             self._is_marked = True
-            with contextlib.suppress(RuntimeError):  # the loop was closed
+            with contextlib.suppress(RuntimeError):  # RuntimeError: the loop is closed.
                 loop.call_soon_threadsafe(self._wake_all)
 
     def _wake_all(self) -> None:
@@ -686,7 +728,7 @@ _due: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Due]] = WeakKeyDiction
 
 
 def again(error: BaseException) -> BaseException:
-    """Return a copy for one of several who are told, so that their tracebacks do not mix."""
+    """Return a copy of an error, so that the tracebacks of several waiters do not mix."""
     try:
         other = copy.copy(error)
     except Exception:  # noqa: BLE001 - any error may have been raised

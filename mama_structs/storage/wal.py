@@ -1,11 +1,11 @@
 """
-What a crash left of SQLite's write-ahead log, `cache.db-wal`, and whether all of it is still there.
+Detection of data loss in SQLite's write-ahead log, `cache.db-wal`, after a crash.
 
-A frame is a page that was written. SQLite takes the log as ended at the first one that does not fit, in silence.
-That is right for what a crash cut off, but what was damaged, deleted or replaced after a crash looks the same.
-The log's index, `cache.db-shm`, outlives its processes and says how many frames were committed.
-It is never ahead of the log, which is synced first, and SQLite empties it when the next process opens the database:
-so it is read before, and compared with what SQLite then found. Where the system does not tell, nothing is known.
+A frame is one written page. SQLite silently treats the first invalid frame as the end of the log. That is correct for
+an interrupted write, but a log that was damaged, deleted or replaced after a crash looks the same.
+The log's index, `cache.db-shm`, survives its processes and contains the number of committed frames. It is never ahead
+of the log, which is synced first. The next process that opens the database resets it, so it is read before that and
+compared with the frames that SQLite found. On platforms without the necessary locks no loss is reported.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from mama_structs.storage.files import DATABASE, MARK_FILE
 from mama_structs.storage.locks import LockFile, is_locked, watch
 from mama_structs.storage.sqlite_errors import Finding
 
-# The index begins with two copies of a header, in the machine's byte order; after them how many frames were copied.
+# The index starts with two copies of a header in native byte order, followed by the number of checkpointed frames.
 _HEADER: Final = struct.Struct("=10I")
 _FIELDS: Final = struct.Struct("=3I2BH8I")
 _COPIED: Final = struct.Struct("=I")
 _VERSION: Final = 3007000
 _LENGTH: Final = 2 * _FIELDS.size + _COPIED.size
-# Whoever has the database open holds this byte of the index.
+# Every process that has the database open holds a lock on this byte of the index.
 _OPEN_BYTE: Final = 128
 
-# In the mark's file: whoever has it looks at what a crash left, and the others wait, so that nobody mends it meanwhile.
+# Byte of the mark file. The process that locks it inspects the crash; others wait, so that they do not reset the index.
 _CLAIM: Final = 2
 _TRIES: Final = 200
 _PAUSE: Final = 0.01
-# SQLite counts up one of the salts whenever it begins the log anew; a log of another origin has any.
+# SQLite increments one salt whenever it restarts the log. A log of another origin has unrelated salts.
 _NEAR: Final = 2**16
 
 _log: Final = logging.getLogger("mama_structs")
@@ -46,7 +46,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.frozen
 class Position:
-    """How far a log went: its *salts*, how many *frames* were committed, and how many of them the database has."""
+    """State of a log: its salts, and the numbers of committed and of checkpointed frames."""
 
     salts: tuple[int, int]
     frames: int
@@ -54,10 +54,10 @@ class Position:
 
 
 def read_position(index: bytes) -> Position | None:
-    """Return what the beginning of an index says, None where it is none or was not completed."""
+    """Return the log position in the header of an index, or None if it is incomplete."""
     if len(index) < _LENGTH:
         return None
-    # The second copy is written first: the first one is the older, where both are whole.
+    # The second copy is written first, so if both are valid the first is the older one.
     for start in (0, _FIELDS.size):
         version, _, _, is_made, _, _, frames, _, _, _, _, _, *check = _FIELDS.unpack_from(index, start)
         if version == _VERSION and is_made and check == _checksum(index, start):
@@ -76,12 +76,17 @@ def _checksum(index: bytes, start: int) -> list[int]:
 
 
 def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
-    """Return how many frames are gone, 0 if it is not certain; *alone*: nobody else can have written since."""
+    """
+    Return the number of lost frames, 0 if unknown.
+
+    *alone*: no other process can have written since.
+    """
     if after is not None and after.salts == before.salts:
-        # Where none is left, the copied ones are all in the database; some that are left hide what is newer there.
+        # If no frame is left, all copied frames are in the database.
+        # If some are left, newer copied ones are not visible.
         return max(0, before.frames - (after.frames or before.copied))
     if after is not None and 0 < (after.salts[0] - before.salts[0]) % 2**32 <= _NEAR:
-        # Begun anew, which is done when all is in the database: an index that a loss of power made old.
+        # The log was restarted, which happens only after a full checkpoint. A power loss left an outdated index.
         return 0
     if not alone or before.frames == 0:
         return 0
@@ -91,14 +96,18 @@ def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
 
 @attrs.frozen
 class Crash:
-    """What a process left that did not close the database in *directory*."""
+    """The state left by a process that ended without closing the database in *directory*."""
 
     directory: Path
     fd: int
     before: Position
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what is lost, and log it, when the first statement has been run: nobody can find it out again."""
+        """
+        Return and log the loss after the first statement was run.
+
+        It cannot be determined again later.
+        """
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self.fd), _index(self.directory).stat()):
                 after = read_position(os.pread(self.fd, _LENGTH, 0))
@@ -112,7 +121,11 @@ class Crash:
 
 @contextlib.contextmanager
 def crashed(directory: Path) -> Iterator[Crash | None]:
-    """Look at what a crash left, before the block opens the database and reads; None where there was no crash."""
+    """
+    Inspect the state after a crash before the block opens the database.
+
+    Yield None if there was no crash.
+    """
     claim = _claim(directory) if _left(directory) else None
     try:
         yield _left(directory) if claim else None
@@ -122,7 +135,7 @@ def crashed(directory: Path) -> Iterator[Crash | None]:
 
 
 def others(directory: Path) -> bool:
-    """Tell whether another process has the database open, which this one has too; True where it cannot be known."""
+    """Return True if another process has the database open, or if that is unknown."""
     fd = watch(_index(directory))
     return fd is None or is_locked(fd, _OPEN_BYTE, by_others=True) is not False
 
@@ -141,7 +154,11 @@ def _left(directory: Path) -> Crash | None:
 
 
 def _claim(directory: Path) -> LockFile | None:
-    """Wait until nobody else looks at what the crash left, or it is gone; in vain, if one was stopped while it did."""
+    """
+    Wait until no other process inspects the crash.
+
+    Return None if the crash was handled or on timeout.
+    """
     try:
         file = LockFile.open(directory / MARK_FILE, create=False)
     except OSError:

@@ -500,7 +500,7 @@ async def test_cancelled_search_does_not_start_when_lock_is_released(monkeypatch
 
 FORKED = """
 import asyncio, os, threading, time
-from mama_structs.refs import search as module
+from mama_structs.refs.store import text_search as module
 from mama_structs.refs.store.text import Content
 
 def look(query, timeout):

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests here, and a database for each of them."""
+"""Fixtures with a PostgreSQL server and a database for each test."""
 
 from postgres_helpers import (
     database,

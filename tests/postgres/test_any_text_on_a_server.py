@@ -1,4 +1,4 @@
-"""Whatever a text holds, it comes back from a server as from a directory, and no statement is made of it."""
+"""Any text is stored on a server as in a directory, and is never interpreted as SQL."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TEXTS = st.lists(st.sampled_from(ODD) | st.text(st.characters(), max_size=4), mi
 
 
 def linked(to, word, *more):
-    """The links of a save."""
+    """Return the links of a save."""
     return [{"to_id": to, "relationship": word, **dict(zip(("reason", "tags"), more, strict=False))}]
 
 
-# Each takes the memories, the ids of a decision and an insight, and two texts.
+# Arguments: the memories, the ids of a decision and an insight, and two texts.
 OF_MEMORIES = (
     lambda m, i, t, o: m.save_decision(t, o, t),
     lambda m, i, t, o: m.save_decision("auth", t, o, evidence=[t, o]),
@@ -83,7 +83,7 @@ OF_MEMORIES = (
     lambda m, i, t, o: m.forget(about=t, source=o),
     lambda m, i, t, o: m.forget(source=t),
 )
-# Each takes the session and two texts.
+# Arguments: the session and two texts.
 OF_SESSIONS = (
     lambda s, t, o: s.recall(t),
     lambda s, t, o: s.remember(
@@ -106,7 +106,7 @@ CALLS = [*((True, call) for call in OF_MEMORIES), *((False, call) for call in OF
 
 
 def told(value):
-    """What a call returned, as plain lists."""
+    """Return the result of a call as plain lists."""
     if isinstance(value, dict):
         return [[told(one) for one in pair] for pair in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -117,7 +117,11 @@ def told(value):
 
 
 async def came(call):
-    """What came of a call; no text is a reason why a store fails."""
+    """
+    Return the result or the error of a call.
+
+    A StoreError is raised, because no text may cause one.
+    """
     try:
         found = call()
         return told(await found if inspect.isawaitable(found) else found)
@@ -128,7 +132,11 @@ async def came(call):
 
 
 async def lived(place, namespace, text, other, calls):
-    """All that comes of some calls at a place, and what is there afterwards; ids and times follow from the calls."""
+    """
+    Return the results of calls and the final content of a store.
+
+    Ids and times depend on the calls alone.
+    """
     found, clock, numbers = [], FakeClock(start=1_800_000_000.0), itertools.count()
     drawn = SimpleNamespace(token_hex=lambda size: f"{next(numbers):0{2 * size}x}")
     with patch.object(model, "secrets", drawn), tempfile.TemporaryDirectory() as home:
@@ -155,8 +163,8 @@ async def lived(place, namespace, text, other, calls):
     return found
 
 
-def test_every_text_comes_back_as_from_a_directory(memory_server):
-    """Any two texts in any place of any call: the same results, errors, exports and refs, and no damage."""
+def test_text_is_stored_as_in_directory(memory_server):
+    """With any two texts as arguments of any call, results, errors, exports and refs are equal and undamaged."""
 
     @given(text=TEXTS, other=TEXTS, calls=st.lists(st.sampled_from(CALLS), min_size=8, max_size=12))
     @settings(max_examples=max(3, settings.default.max_examples // 20), suppress_health_check=list(HealthCheck))
@@ -175,7 +183,7 @@ def test_every_text_comes_back_as_from_a_directory(memory_server):
 
 
 async def named(place):
-    """What comes of names: as namespaces, as conversations, as those that are read."""
+    """Return the results for unusual names of namespaces, conversations and read namespaces."""
     found = []
     for name in NAMES:
         for options in ({"namespace": name, "conversation": "talk"}, {"conversation": name}, {"reads": [name]}):
@@ -193,13 +201,13 @@ async def named(place):
     return found
 
 
-async def test_every_name_is_taken_as_in_a_directory(tmp_path, database):
-    """Namespaces and conversations are called the same, and the same names are refused."""
+async def test_names_are_accepted_as_in_directory(tmp_path, database):
+    """Namespaces and conversations have the same names, and the same names are rejected."""
     assert await named(tmp_path / "a") == await named(database)
 
 
-async def test_a_namespace_with_nul_is_refused(database):
-    """A server can have no such name; everything else of it works as before."""
+async def test_namespace_with_nul_is_rejected(database):
+    """A server cannot store such a name; nothing is created."""
     with pytest.raises(InvalidArgument, match="NUL"):
         await Session.open(database, embedder=SMALL, namespace="a\0b")
     assert () == await Session.namespaces(database)

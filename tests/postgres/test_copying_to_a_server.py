@@ -1,4 +1,4 @@
-"""A store is copied to a server and back, and is the same."""
+"""Copy of a store to a server and back."""
 
 import asyncio
 from itertools import count
@@ -19,8 +19,8 @@ BEGIN RAISE EXCEPTION USING ERRCODE = '53100'; END $$
 """
 
 
-async def test_there_and_back_again_it_is_the_same(tmp_path, database):
-    """Exports are byte-equal, conversations hold and were told the same, and each way a second run adds nothing."""
+async def test_copy_to_server_and_back_is_identical(tmp_path, database):
+    """Exports are byte-equal, conversations are complete, and a repeated copy adds nothing."""
     await filled(tmp_path / "a")
     copies = [(tmp_path / "a", database), (database, tmp_path / "b")]
     found = [await Session.copy(*places) for places in copies for _ in range(2)]
@@ -31,8 +31,8 @@ async def test_there_and_back_again_it_is_the_same(tmp_path, database):
     assert await exported(tmp_path / "a") == await exported(tmp_path / "b")
 
 
-async def test_a_copy_to_a_server_that_is_killed_goes_on(tmp_path, database):
-    """Whichever question was the last before kill -9, the next run goes on with what is there, to the same end."""
+async def test_killed_copy_to_server_continues_on_next_run(tmp_path, database):
+    """After a kill at any statement, the next run continues and gives the same result."""
     await filled(tmp_path / "a")
     with killed_commands("copy", tmp_path / "a", database) as is_killed:
         for steps in count(2, 19):
@@ -44,8 +44,8 @@ async def test_a_copy_to_a_server_that_is_killed_goes_on(tmp_path, database):
 
 
 @pytest.mark.parametrize("table", ["memories", "rows"])
-async def test_a_copy_to_a_server_without_room_goes_on_when_there_is_some(tmp_path, own_database, table):
-    """It is a typed error that says where there is no room, and the next run has the same end."""
+async def test_copy_to_full_server_continues_on_next_run(tmp_path, own_database, table):
+    """A full disk raises a typed error, and the next run completes the copy."""
     await filled(tmp_path / "a")
     administer(
         own_database,
@@ -62,8 +62,8 @@ async def test_a_copy_to_a_server_without_room_goes_on_when_there_is_some(tmp_pa
         assert (await session.check()).ok
 
 
-async def test_other_things_on_a_server_are_refused(tmp_path, database):
-    """What others saved under the namespace stays as it is; another namespace alone can be copied beside it."""
+async def test_copy_to_server_rejects_different_content(tmp_path, database):
+    """Existing memories of the namespace stay unchanged; another namespace can be copied separately."""
     await filled(tmp_path / "a")
     async with opened(database) as session:
         saved = await session.memories.save_context("of somebody else")
@@ -77,8 +77,8 @@ async def test_other_things_on_a_server_are_refused(tmp_path, database):
         assert [saved.id] == [memory.id for memory in await session.memories.recent()]
 
 
-async def test_a_copy_in_half_the_bytes_is_compared_as_it_is_kept(tmp_path, database):
-    """Each number of a vector is rounded there, and a second run finds nothing to add."""
+async def test_copy_to_halfvec_server_compares_rounded_vectors(tmp_path, database):
+    """The server rounds the vectors, and a repeated copy adds nothing."""
     await filled(tmp_path / "a")
     server = Server.open(database, options=ServerSettings(halfvec=True))
     try:

@@ -1,4 +1,4 @@
-"""Processes that save, search, fork and are killed while their server crashes lose nothing that was acknowledged."""
+"""Crash test: killed processes and a crashing server lose no acknowledged change."""
 
 import os
 import re
@@ -18,8 +18,8 @@ ROUNDS = 20 if settings.default.max_examples > 1000 else 1
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
 
-def test_nothing_that_was_acknowledged_is_lost_where_hosts_and_their_server_die(own_postgres, tmp_path):
-    """Each sees the others' saves at its next call, no link is there twice, and every error is typed."""
+def test_acknowledged_changes_survive_crashes_of_hosts_and_server(own_postgres, tmp_path):
+    """Each process sees the others' saves at its next call, links are unique, and all errors are typed."""
     command = [sys.executable, "-W", "ignore", "-m", "crash.runner", "--directory", str(tmp_path)]
     command += ["--server", own_postgres.url, "--restart", shlex.join(own_postgres.restart)]
     done = subprocess.run(

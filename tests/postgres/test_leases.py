@@ -1,4 +1,4 @@
-"""Who has a name on a server: one at a time, for as long as it renews."""
+"""Leases of names on a server: exclusive, renewed and lost."""
 
 import pytest
 from postgres_helpers import administer, wait_until
@@ -12,26 +12,26 @@ EXPIRE = "UPDATE mama_structs.leases SET expires = clock_timestamp() - interval 
 
 
 def leases(url, *, seconds=600):
-    """Those of one host."""
+    """Return the leases of one host."""
     return Leases(Server.open(url), seconds=seconds)
 
 
 def storage(url, held):
-    """A store of one host, whose rows' names are the first part of their keys."""
+    """Return a store of one host, with the first part of a key as its lease name."""
     return ServerStorage(Server.open(url), namespace="default", part_of=lambda key: key.partition("/")[0], leases=held)
 
 
 @pytest.fixture
 def hosts(database):
-    """Two hosts, which never renew by themselves."""
+    """Two hosts that do not renew their leases automatically."""
     two = [leases(database), leases(database)]
     yield two
     for one in two:
         one.close()
 
 
-def test_a_name_is_had_once(hosts):
-    """What one has nobody else gets, itself included, until it lets go."""
+def test_claim_is_exclusive_until_release(hosts):
+    """A claimed name is busy for every host, including the holder."""
     here, there = hosts
     here.claim("a", "default")
     for one in hosts:
@@ -78,8 +78,8 @@ def test_renewal_during_a_claim_does_not_lose_the_name(hosts, monkeypatch, is_re
     assert {"a", "other"} == here.claimed()
 
 
-def test_who_closes_lets_go_of_everything(database, hosts):
-    """The names of a host that is closed are free at once."""
+def test_close_releases_all_names(database, hosts):
+    """The names of a closed host are free immediately."""
     other = leases(database)
     other.claim("a", "default")
     other.claim("b", "default")
@@ -90,8 +90,8 @@ def test_who_closes_lets_go_of_everything(database, hosts):
     assert {"a"} == hosts[0].claimed()
 
 
-def test_a_dead_hosts_name_is_free_after_a_time(database, hosts):
-    """What is not renewed ends by the server's clock, and is nobody's."""
+def test_expired_lease_can_be_claimed_by_another_host(database, hosts):
+    """A lease that is not renewed expires by the server's clock, and its former holder records it as lost."""
     here, there = hosts
     here.claim("a", "default")
     administer(database, EXPIRE)
@@ -103,8 +103,8 @@ def test_a_dead_hosts_name_is_free_after_a_time(database, hosts):
     assert set() == there.lost
 
 
-def test_a_lease_that_nobody_took_is_renewed_however_late(database, hosts):
-    """A host that was away for long goes on where nobody came in between."""
+def test_expired_lease_is_renewed_when_no_host_claimed_it(database, hosts):
+    """A host that was disconnected keeps its name unless another host has claimed it."""
     here, there = hosts
     here.claim("a", "default")
     administer(database, EXPIRE)
@@ -115,8 +115,8 @@ def test_a_lease_that_nobody_took_is_renewed_however_late(database, hosts):
         there.claim("a", "default")
 
 
-def test_leases_renew_themselves(database):
-    """As long as a host lives its names are its own."""
+def test_leases_are_renewed_automatically(database):
+    """A running host keeps its names."""
     held = leases(database, seconds=0.3)
     held.claim("a", "default")
     administer(database, EXPIRE)
@@ -126,8 +126,8 @@ def test_leases_renew_themselves(database):
     held.close()
 
 
-async def test_nothing_is_written_under_a_lease_that_is_lost(database, hosts):
-    """Rows of who was taken over are refused, those of its other names are stored, and it is told once and for all."""
+async def test_rows_under_lost_lease_are_rejected(database, hosts):
+    """Rows under other names are stored, and the loss is reported until the name is claimed again."""
     here, there = hosts
     store = storage(database, here)
     for name in ("a", "b"):
@@ -156,8 +156,8 @@ async def test_nothing_is_written_under_a_lease_that_is_lost(database, hosts):
     await store.close()
 
 
-async def test_a_name_that_nobody_knows_is_claimed_with_what_is_written_first(database, hosts):
-    """Nothing is asked when it is taken; with its first row it is claimed, and from then on it can be lost."""
+async def test_claim_later_claims_name_with_first_write(database, hosts):
+    """The name is claimed with its first row, and can be lost from then on."""
     here, there = hosts
     store = storage(database, here)
     here.claim_later("a", "default")

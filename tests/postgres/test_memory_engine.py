@@ -1,4 +1,4 @@
-"""Every engine answers as the one in plain dicts does, whatever was written before."""
+"""Stateful comparison of each engine with an engine on plain dicts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def unit(numbers):
 
 @attrs.define
 class Refused(Exception):
-    """A plan's own error."""
+    """The error raised by a plan."""
 
 
 def filters():
@@ -84,7 +84,7 @@ def new_memories(draw, memory_id):
 
 
 class Engines(RuleBasedStateMachine):
-    """An engine beside the one in plain dicts: what is done to both, and what both answer."""
+    """Compares an engine with one on plain dicts under the same operations."""
 
     opened = None
 
@@ -102,7 +102,7 @@ class Engines(RuleBasedStateMachine):
         return sorted({link.id for one in self.plain.memories.scan() for link in one.links})
 
     def write(self, plan):
-        """Let both write the same, and compare what came of it."""
+        """Run the same write on both engines and compare the results."""
         got = []
         for engine in (self.plain, self.engine):
             try:
@@ -133,7 +133,7 @@ class Engines(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 3), raises=st.integers(0, 9), looks=st.booleans())
     def put_new(self, data, count, raises, looks):
-        """New memories with links to older ones; further links are asked for when all can be found."""
+        """New memories with links to older ones, and links added when all nodes are known."""
         before = self.ids()
         new = [self.new(data) for _ in range(count)]
         if before:
@@ -158,7 +158,7 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: self.ids())
     @rule(data=st.data(), pick=PICKS, with_vectors=st.booleans(), then=st.booleans())
     def put_again(self, data, pick, with_vectors, then):
-        """Another version of a memory, and perhaps a look at it in the same plan."""
+        """Another version of a memory, optionally read in the same plan."""
         ids = self.ids()
         old = self.plain.memories.get([self.plain.memories.find(ids[pick % len(ids)])])[0]
         new = self.new(data)
@@ -181,12 +181,12 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: len(self.ids()) > 1)
     @rule(data=st.data(), pick=PICKS, replaced=st.none() | PICKS)
     def put_link(self, data, pick, replaced):
-        """A link, new or in the place of another one."""
+        """A new link, or a replacement of an existing one."""
         ids, links = self.ids(), self.links()
         source = ids[pick % len(ids)]
         link_id = None if replaced is None or not links else links[replaced % len(links)]
         if link_id is not None:
-            # The embedded engine keeps a link with the memory where it begins.
+            # The local engine stores a link with the memory where it begins.
             source = self.plain.memories.find_links([link_id])[0].from_id
         link = self.link(data, source, [one for one in ids if one != source], link_id)
         self.write(lambda writer: writer.put_link(link))
@@ -194,7 +194,7 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: self.ids())
     @rule(pick=PICKS, then=st.booleans())
     def delete(self, pick, then):
-        """A memory and its links."""
+        """Delete a memory and its links."""
         ids = self.ids()
         gone = ids[pick % len(ids)]
 
@@ -208,26 +208,26 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: self.links())
     @rule(picks=st.lists(PICKS, max_size=3))
     def delete_links(self, picks):
-        """Some links."""
+        """Delete some links."""
         links = self.links()
         self.write(lambda writer: writer.delete_links([*(links[pick % len(links)] for pick in picks), "none"]))
 
     @rule(name=st.sampled_from(["a", "a/b", "b\\0"]), text=st.none() | st.sampled_from(["1", "\0"]))
     def note(self, name, text):
-        """A note, set or forgotten."""
+        """Set or delete a note."""
         self.write(lambda writer: writer.set_note(name, text))
 
     @precondition(lambda self: self.ids())
     @rule(picks=st.lists(PICKS, min_size=1, max_size=2))
     def put_vectors(self, picks):
-        """Vectors of another embedder, which do not count."""
+        """Vectors of another embedder, which searches ignore."""
         ids = self.ids()
         vectors = {ids[pick % len(ids)]: np.array([[1, 0]], np.float32) for pick in picks}
         self.write(lambda writer: writer.put_vectors(OTHER, {**vectors, "none": np.array([[1, 0]], np.float32)}))
 
     @rule(where=filters(), text=TEXTS, vector=VECTORS, limit=st.none() | st.integers(0, 5))
     def search(self, where, text, vector, limit):
-        """Both find the same, with the same scores."""
+        """Both engines find the same memories with the same scores."""
 
         def plan(reader):
             most = 100 if limit is None else limit
@@ -243,7 +243,7 @@ class Engines(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self):
-        """All that can be asked is answered alike."""
+        """Compare the answers to all queries."""
         ids = self.ids()
         same(
             *(self.runner.run(engine.read(lambda reader: answers(reader, ids))) for engine in (self.plain, self.engine))
@@ -261,7 +261,11 @@ class Engines(RuleBasedStateMachine):
 
 @attrs.frozen(eq=False)
 class Ranked:
-    """Ids with scores, best first; those whose scores differ by rounding have no order, nor a place if there are more."""
+    """
+    Ids with scores, best first.
+
+    The order of scores that differ by rounding is ignored, also at the limit.
+    """
 
     ids: list[str]
     scores: list[float]
@@ -282,12 +286,12 @@ class Ranked:
 
 
 def found(reader, matches, most):
-    """What was found, to be compared with what another engine finds."""
+    """Return the results in a form that can be compared between engines."""
     return Ranked(reader.ids(matches.nodes), matches.scores.tolist(), len(matches.nodes) == most)
 
 
 def answers(reader, ids):
-    """All that a reader says of some memories, and of all."""
+    """Return the answers of a reader about some memories and about all."""
     nodes = reader.find_many(ids)
     return early_answers(reader, ids) | {
         "memories": reader.get(nodes),
@@ -304,7 +308,7 @@ def answers(reader, ids):
 
 
 def early_answers(reader, ids):
-    """What a reader says of memories that are only about to be written, too."""
+    """Return the answers that also cover memories not written yet."""
     nodes = np.array(reader.find_many(ids), np.int64)
     table = reader.links(nodes)
     evolution = reader.links(nodes, "in", [LinkType.EVOLUTION])
@@ -338,7 +342,7 @@ def early_answers(reader, ids):
 
 
 def same(plain, other):
-    """Fail where two answers differ, by name."""
+    """Assert that two answers are equal, by name."""
     if isinstance(plain, dict):
         for name, value in plain.items():
             assert alike(value, other[name]), (name, value, other[name])
@@ -357,12 +361,12 @@ def engines(request, tmp_path):
     asyncio.run(storage.close())
 
 
-def test_engines_answer_as_plain_dicts_do(engines):
-    """After any writes, whether they were undone or not, every question has the answer that plain dicts give."""
+def test_engine_matches_plain_dicts(engines):
+    """After any writes, committed or rolled back, every query has the same answer as the engine on plain dicts."""
 
     class Machine(Engines):
         async def opened(self, namespace):
-            # One in four is searched by an index as soon as there is one.
+            # Every fourth namespace uses an index as soon as possible.
             exact_up_to = MemorySettings().exact_up_to * min(int(namespace[1:]) % 4, 1)
             return await engines.open(namespace, RECORD, MemorySettings(exact_up_to=exact_up_to))
 

@@ -1,4 +1,4 @@
-"""How large namespaces are searched by an HNSW index, and who makes, replaces and drops it."""
+"""HNSW indexes of large namespaces: search, building, replacing and dropping."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ QUERY = units(8)
 
 
 def memories(namespace="default", vectors=VECTORS, start=0):
-    """Memories of two pieces each; one in ten is an insight, one in thirty of the topic ``rare``."""
+    """
+    Return memories with two chunks.
+
+    Every tenth is an insight, every thirtieth has the topic ``rare``.
+    """
     kinds = MemoryType.INSIGHT, MemoryType.DECISION
     return [
         NewMemory(
@@ -76,7 +80,7 @@ async def fill(engine, new=None):
 
 
 async def look(engine):
-    """Wait for the index that is being made, and learn of it."""
+    """Wait for the running index build, and return the current search mode."""
     await engine.index.made()
     await engine.read(lambda reader: reader.change)
     return engine.figures()["vectors"]["mode"]
@@ -93,7 +97,7 @@ def at(url, **options):
 
 @contextlib.asynccontextmanager
 async def held_up(url, mode="ROW EXCLUSIVE"):
-    """A transaction for which whoever makes an index has to wait."""
+    """Hold a transaction that an index build must wait for."""
     connection = await asyncpg.connect(url)
     try:
         transaction = connection.transaction()
@@ -114,7 +118,7 @@ async def until(url, sql):
 
 
 def explained(server, engine, where):
-    """What the server does to answer `nearest`."""
+    """Return the query plan of `nearest`."""
     graph = engine.index.graph(engine._head)
     statement = Statement(engine.namespace)
     asked = Nearest(QUERY.tobytes(), 5, where, key_of(RECORD), graph).rows(statement, "q")
@@ -129,7 +133,7 @@ def explained(server, engine, where):
 
 
 def exactly(where, limit, query=QUERY):
-    """The scores of the nearest memories, as numbers compared one by one."""
+    """Return the scores of the nearest memories by exact comparison."""
     best = [float((new.vectors @ query).max()) for new in memories() if where is None or where.passes(new.memory)]
     return sorted(best, reverse=True)[:limit]
 
@@ -146,7 +150,7 @@ WHERE = {
 
 @pytest.fixture
 def own(own_database):
-    """A database that asks an index also where so few rows are sorted as soon."""
+    """A database that prefers the index even for small numbers of rows."""
     administer(own_database, f"ALTER DATABASE {own_database.rpartition('/')[2]} SET enable_sort = off")
     return own_database
 
@@ -160,8 +164,8 @@ async def engine(own):
         yield engine
 
 
-async def test_a_namespace_gets_an_index_of_its_own_when_it_is_large(own):
-    """Up to the limit all vectors are compared; beyond, an index of this namespace and embedder is made and used."""
+async def test_large_namespace_gets_its_own_index(own):
+    """Up to the limit searches are exact; above, an index of this namespace and embedder is built and used."""
     with at(own) as server:
         engine = await PostgresEngines(server).open("default", RECORD, SOME)
         await fill(engine, memories(vectors=VECTORS[:50]))
@@ -178,8 +182,8 @@ async def test_a_namespace_gets_an_index_of_its_own_when_it_is_large(own):
         assert "exact" == await look(again)
 
 
-async def test_of_a_divided_table_the_part_with_the_namespace_is_indexed(own):
-    """On tables that are partitioned by the namespace an index is made and used as well."""
+async def test_index_is_built_on_partition_of_namespace(own):
+    """An index is also built and used on tables that are partitioned by namespace."""
     administer(own, script=block("Partition or distribute the tables"))
     with at(own) as server:
         engine = await PostgresEngines(server).open("default", RECORD, SOME)
@@ -190,9 +194,9 @@ async def test_of_a_divided_table_the_part_with_the_namespace_is_indexed(own):
 
 
 @pytest.mark.parametrize("scanned", ["enough", "too little"])
-async def test_a_filter_gives_all_that_is_wanted_however_much_it_lets_through(engine, monkeypatch, scanned):
-    """By the index or by comparing all, there are as many results as can be, and the nearest ones."""
-    # Of that many memories an index would not be asked with a filter.
+async def test_filtered_search_returns_all_nearest_memories(engine, monkeypatch, scanned):
+    """With the index or by exact comparison, the number of results is complete and they are the nearest ones."""
+    # Above this number of memories a filtered search uses the index.
     monkeypatch.setattr(questions, "_FEW", 12)
     if scanned == "too little":
         monkeypatch.setitem(indexing._SETTINGS, "hnsw.iterative_scan", "off")
@@ -205,8 +209,8 @@ async def test_a_filter_gives_all_that_is_wanted_however_much_it_lets_through(en
         assert len(near) >= 0.95 * len(wanted), name
 
 
-async def test_many_equal_vectors_hide_no_others(own):
-    """An index in which hundreds are neighbours of none but each other is not asked for what it cannot reach."""
+async def test_equal_vectors_do_not_hide_other_results(own):
+    """Hundreds of equal vectors are linked only to each other in the index, so an exact search is used."""
     with at(own) as server:
         engine = await PostgresEngines(server).open("default", RECORD, SOME)
         await fill(engine, memories(vectors=VECTORS[:4]))
@@ -219,8 +223,8 @@ async def test_many_equal_vectors_hide_no_others(own):
             assert [f"m_{number}"] == best
 
 
-async def test_what_a_plan_wrote_itself_is_found_by_the_index_too(engine):
-    """A memory that nobody else can see yet is among the nearest, sent to the server or not."""
+async def test_search_finds_memories_of_same_plan(engine):
+    """An uncommitted memory is among the nearest, before and after it was sent to the server."""
     own = memories(vectors=np.stack([[QUERY, -QUERY]]), start=300)
 
     def plan(writer):
@@ -234,8 +238,8 @@ async def test_what_a_plan_wrote_itself_is_found_by_the_index_too(engine):
     assert node == unsent[0] == sent[0]
 
 
-async def test_a_save_neither_makes_an_index_nor_waits_for_one(own):
-    """While an index waits for somebody's transaction, saves and searches go on, and no other host makes another."""
+async def test_save_neither_builds_index_nor_waits_for_it(own):
+    """While a build waits for another transaction, saves and searches continue, and no other host starts a build."""
     with at(own) as server, at(f"{own}?application_name=two") as second:
         one = await PostgresEngines(server).open("default", RECORD, SOME)
         async with held_up(own):
@@ -256,8 +260,8 @@ async def test_a_save_neither_makes_an_index_nor_waits_for_one(own):
         assert ["hnsw"] * 2 == [await look(one), await look(one)]
 
 
-async def test_who_closes_leaves_an_index_to_the_server(own):
-    """It is made to its end though the host that began it is gone."""
+async def test_index_build_continues_after_close(own):
+    """The server completes the build although the host that started it has closed."""
     async with held_up(own):
         with at(own) as server:
             await fill(await PostgresEngines(server).open("default", RECORD, SOME))
@@ -268,8 +272,8 @@ async def test_who_closes_leaves_an_index_to_the_server(own):
     assert 1 == len(left)
 
 
-async def test_an_index_that_a_killed_build_left_is_made_anew(own):
-    """It is never used, and whoever looks after the namespace next makes it again."""
+async def test_invalid_index_of_killed_build_is_rebuilt(own):
+    """An invalid index is never used, and the next maintenance rebuilds it."""
     with at(own) as server:
         engine = await PostgresEngines(server).open("default", RECORD, SOME)
         async with held_up(own):
@@ -280,7 +284,7 @@ async def test_an_index_that_a_killed_build_left_is_made_anew(own):
                 await engine.index.made()
         await engine.read(lambda reader: reader.change)
         left = [row["indisvalid"] for row in administer(own, NAMES)], engine.figures()["vectors"]["mode"]
-        # Its maker's turn ends by itself after a minute.
+        # The lease of the killed build expires after a minute.
         administer(own, "DELETE FROM mama_structs.leases")
         await asyncio.wrap_future(engine.index.tidy(engine._head))
 
@@ -290,7 +294,7 @@ async def test_an_index_that_a_killed_build_left_is_made_anew(own):
 
 
 async def test_index_build_waits_for_build_of_another_namespace(own):
-    """Concurrent builds on one table can deadlock, so a lease of any namespace excludes those of all others."""
+    """Concurrent builds on one table can deadlock, so a lease of any namespace excludes all others."""
     with at(own) as server:
         engine = await PostgresEngines(server).open("default", RECORD, SOME)
         administer(
@@ -310,8 +314,8 @@ async def test_index_build_waits_for_build_of_another_namespace(own):
         assert ["other"] == [row["namespace"] for row in administer(own, "SELECT namespace FROM mama_structs.leases")]
 
 
-async def test_an_index_is_made_though_somebody_looks_after_the_table(engine, own):
-    """Autovacuum has the same lock now and then: who makes an index waits for it a moment."""
+async def test_index_build_waits_briefly_for_autovacuum(engine, own):
+    """Autovacuum occasionally holds the same lock, so a build waits for it."""
     other = await PostgresEngines(engine._server).open("other", RECORD, SOME)
     async with held_up(own, "SHARE UPDATE EXCLUSIVE"):
         await fill(other)
@@ -320,8 +324,8 @@ async def test_an_index_is_made_though_somebody_looks_after_the_table(engine, ow
     assert "hnsw" == await look(other)
 
 
-async def test_an_index_goes_with_its_vectors(engine, own):
-    """It is dropped when another embedder's count, when few are left, and when its namespace is gone."""
+async def test_unused_index_is_dropped(engine, own):
+    """An index is dropped when another embedder is adopted, few vectors remain, or its namespace is deleted."""
     vectors = {f"m_{number}": own for number, own in enumerate(units(300, 1, 4))}
     await engine.write(lambda writer: writer.put_vectors(OTHER, vectors))
     assert await engine.adopt(OTHER)
@@ -341,8 +345,8 @@ async def test_an_index_goes_with_its_vectors(engine, own):
     assert [] == administer(own, NAMES)
 
 
-async def test_who_may_make_no_index_is_told_so_once(own, caplog):
-    """The namespace is searched exactly, `check` says why, and one warning is logged."""
+async def test_missing_index_privilege_is_reported_once(own, caplog):
+    """Searches are exact, `check` names the reason, and one warning is logged."""
     role = f"reader_{own[-8:]}"
     administer(
         own,
@@ -368,8 +372,8 @@ async def test_who_may_make_no_index_is_told_so_once(own, caplog):
         administer(own, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-async def test_check_asks_the_index_for_vectors_that_are_there(engine, own):
-    """It tells the share of them that the index finds; where they are too few it is made anew by `rebuild`."""
+async def test_check_measures_recall_of_index(engine, own):
+    """If the index finds too few of the stored vectors, `check` warns and `rebuild` recreates it."""
     findings = await engine.check()
     good = engine.figures()["vectors"]["recall"]
     engine.index.recall = 0.5
@@ -385,8 +389,8 @@ async def test_check_asks_the_index_for_vectors_that_are_there(engine, own):
     assert [] == engine.index.findings(engine._head)
 
 
-async def test_a_namespace_keeps_its_vectors_as_when_it_was_made(own):
-    """Halves of the bytes are told to who has chosen otherwise since, and found by an index of halves."""
+async def test_namespace_keeps_its_vector_precision(own):
+    """After a change of the setting, `check` reports the different precision, and an index of halves is used."""
     with at(own, halfvec=True) as server:
         engine = await PostgresEngines(server).open("default", RECORD, SOME)
 
@@ -416,8 +420,8 @@ async def test_a_namespace_keeps_its_vectors_as_when_it_was_made(own):
         assert "halfvec" in finding.message
 
 
-async def test_more_dimensions_than_an_index_holds_are_compared_one_by_one(own):
-    """`check` says so; what no server can keep is refused when it is opened."""
+async def test_vectors_with_too_many_dimensions_are_searched_exactly(own):
+    """`check` reports it, and dimensions that the server cannot store are rejected when opening."""
     wide = EmbedderRecord("wide", "wide", 4_001)
     with at(own) as server:
         engines = PostgresEngines(server)

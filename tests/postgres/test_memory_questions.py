@@ -1,4 +1,4 @@
-"""How often a server is asked, and whom it answers."""
+"""Number and cost of the server engine's statements, and visibility of rows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ READS = {
 }
 
 
-# What a session does beside its memories.
+# Methods of a session besides its memories.
 ANSWERS = {
     "observe": (3, lambda session: session.observe('<ref id="plan">shields first</ref>')),
     "recall": (2, lambda session: session.recall("shall we shield the planet?")),
@@ -89,7 +89,7 @@ VISITED = r'"Actual Rows": ([\d.]+),\s*"Actual Loops": ([\d.]+)'
 
 @pytest.fixture
 async def place(database, tmp_path):
-    """A directory whose memories are on a server."""
+    """A directory whose memories are stored on a server."""
     server = Server.open(database)
     opened = OpenedDirectory.open(
         tmp_path,
@@ -103,7 +103,7 @@ async def place(database, tmp_path):
 
 
 async def filled(place, count=40):
-    """Return a namespace's memories, and the ids of those that were saved there."""
+    """Fill a namespace; return its memories and the saved ids."""
     store = await place.memories()
     said = [
         {
@@ -119,8 +119,8 @@ async def filled(place, count=40):
 
 
 @pytest.mark.parametrize("name", [*SAVES, *READS])
-async def test_a_method_asks_few_whole_questions(place, monkeypatch, name):
-    """In its transaction a method sends no more statements than these, however many memories are its answer."""
+async def test_method_sends_few_statements(place, monkeypatch, name):
+    """The number of statements per transaction does not depend on the number of results."""
     most, method = {**SAVES, **READS}[name]
     store, ids = await filled(place)
     asked = heard(monkeypatch)
@@ -130,8 +130,8 @@ async def test_a_method_asks_few_whole_questions(place, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", RECORDS)
-async def test_what_hosts_keep_is_read_and_written_in_few_questions(place, monkeypatch, name):
-    """However many records are put or listed, a call sends no more statements than these."""
+async def test_record_method_sends_few_statements(place, monkeypatch, name):
+    """The number of statements does not depend on the number of records."""
     most, method = RECORDS[name]
     store, ids = await filled(place)
     await store.records.put(("a",), "text", 1, text="the shield is up")
@@ -143,8 +143,8 @@ async def test_what_hosts_keep_is_read_and_written_in_few_questions(place, monke
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_what_comes_with_every_message_asks_few_questions(database, monkeypatch, name):
-    """What a model said, and what it should know, takes no more statements than these."""
+async def test_message_method_sends_few_statements(database, monkeypatch, name):
+    """Observing a message and recalling memories need at most this number of statements."""
     most, method = ANSWERS[name]
     async with Session.open(database, embedder=SMALL, conversation="talk") as session:
         await session.memories.save_many([{"type": "insight", "content": f"shield planet 2-{at}"} for at in range(10)])
@@ -154,8 +154,8 @@ async def test_what_comes_with_every_message_asks_few_questions(database, monkey
         assert most >= len(asked), [sql[:300] for sql in asked]
 
 
-async def test_memories_that_are_saved_together_share_statements(place, monkeypatch):
-    """A hundred memories in one call take a tenth of the statements that a hundred calls take, and link as they do."""
+async def test_save_many_shares_statements(place, monkeypatch):
+    """A hundred memories in one call need a tenth of the statements of a hundred calls, and get the same links."""
     store, ids = await filled(place, count=1)
     monkeypatch.setattr(writer, "_TRANSACTION_SECONDS", 3600)
     records = [
@@ -171,14 +171,14 @@ async def test_memories_that_are_saved_together_share_statements(place, monkeypa
     asked = heard(monkeypatch)
     await store.save_many(records)
 
-    # A statement to check them all, two for each group of 1, 2, 4, 8, 16, 32, 32 and 5, and one that writes.
+    # One statement checks all, two for each group of 1, 2, 4, 8, 16, 32, 32 and 5 memories, and one writes them.
     assert len(asked) <= 1 + 2 * 8 + 1, [sql[:100] for sql in asked]
     assert {ids[0]} == {link.to_id for link in await store.links_of(ids[0])}
     assert 100 == len(await store.links_of(ids[0]))
 
 
-async def test_no_statement_reads_a_namespace_once_for_each_row(place, monkeypatch):
-    """Where the server has not counted its rows yet, what is looked up by a key is not compared with all there is."""
+async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypatch):
+    """Without statistics of the server, rows found by key are not joined with the whole namespace."""
     store, ids = await filled(place, count=120)
     ask, removed = Connection.ask, []
 
@@ -194,12 +194,12 @@ async def test_no_statement_reads_a_namespace_once_for_each_row(place, monkeypat
     await store.load_context(ids[0])
 
     assert len(removed) > 3
-    # What is left are words of memories that are compared with those asked for.
+    # Only words of memories are still compared with the requested words.
     assert max(removed) <= 100 * 120, removed
 
 
-async def test_the_words_of_a_long_text_are_looked_up_one_by_one(place, monkeypatch):
-    """Where the server has not counted its rows yet, changes and checks do not compare all words with all others."""
+async def test_words_of_long_texts_are_looked_up_by_key(place, monkeypatch):
+    """Without statistics of the server, changes and checks do not compare all words with all others."""
     store = await place.memories()
     texts = [" ".join(f"word{at}of{number}" for at in range(300)) for number in range(12)]
     ids = [memory.id for memory in await store.save_many([{"type": "insight", "content": text} for text in texts])]
@@ -225,7 +225,7 @@ async def test_the_words_of_a_long_text_are_looked_up_one_by_one(place, monkeypa
 
 
 def heard(monkeypatch):
-    """Return a list of all statements that plans send from now on."""
+    """Return a list that records all statements from now on."""
     asked = []
     for how in ("ask", "tell"):
         run = getattr(Connection, how)
@@ -237,8 +237,8 @@ def heard(monkeypatch):
     return asked
 
 
-async def test_what_is_said_many_times_is_not_read_or_counted_as_many_times(place, database, monkeypatch):
-    """Of copies the first and the last are looked at; the worth of a word is found once, also without statistics."""
+async def test_duplicates_are_not_all_read_or_counted(place, database, monkeypatch):
+    """Only the first and last duplicates are read, and the value of a word is computed once even without statistics."""
     place.settings = MemorySettings(linking="off")
     store = await place.memories()
     said = {"type": "context", "content": "nothing new on the login"}
@@ -266,8 +266,8 @@ async def test_what_is_said_many_times_is_not_read_or_counted_as_many_times(plac
     assert 800 < sum(visits) < 800 * 800
 
 
-def test_the_table_in_the_docs_is_what_is_counted():
-    """What is promised there is what the test above counts."""
+def test_table_in_docs_equals_counted_statements():
+    """The documentation states the numbers that are tested here."""
     text = Path(__file__).parents[2].joinpath("docs", "how-to", "server.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`\w+`.*?) \| (\d+) \|$", text, re.MULTILINE)
 
@@ -276,8 +276,8 @@ def test_the_table_in_the_docs_is_what_is_counted():
     }
 
 
-async def test_another_role_sees_one_namespace(place, database):
-    """Whoever does not own the tables reads and writes the rows of one namespace at a time, whatever it asks."""
+async def test_other_role_sees_one_namespace(place, database):
+    """A role that does not own the tables can only access the rows of one namespace at a time."""
     await filled(place, count=3)
     other = await place.memories("other")
     await other.save_context("what the others know")
@@ -309,8 +309,8 @@ async def test_another_role_sees_one_namespace(place, database):
         administer(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-async def test_words_that_were_found_by_other_rules_are_found_anew(place, database, monkeypatch):
-    """Whoever opens memories whose words an older version found derives them anew, once."""
+async def test_open_recomputes_words_of_older_analysis(place, database, monkeypatch):
+    """Opening memories with words of an older version recomputes them once."""
     store = await place.memories()
     monkeypatch.setattr(codec, "weighted_terms", lambda text: {text.lower(): 1.0})
     saved = await store.save_context("A lighthouse keeper.")
@@ -328,8 +328,8 @@ async def test_words_that_were_found_by_other_rules_are_found_anew(place, databa
     await other.leave("default")
 
 
-async def test_many_at_once_lose_nothing_and_see_each_other(place):
-    """Saves that wait for each other are all there, each once, and every save sees those that were done before it."""
+async def test_concurrent_saves_are_all_stored_and_visible(place):
+    """Concurrent saves are stored once each, and every save sees all earlier ones."""
     store = await place.memories()
 
     async def save(number):
@@ -349,7 +349,7 @@ async def test_many_at_once_lose_nothing_and_see_each_other(place):
     assert [] == await place.findings()
 
 
-# As many more as make a planner that believes nothing to be in memory think about reading whole tables.
+# Enough additional rows that a planner without cached pages would consider sequential scans.
 _FILLED = """
     INSERT INTO mama_structs.memories (namespace, node, id, entry, created, type, scripts, asking, ends, origin, trust,
                                        wording, length, terms, counts, topic_terms)
@@ -371,8 +371,8 @@ _FILLED = """
 """
 
 
-async def test_no_question_reads_a_whole_table(place, database, monkeypatch):
-    """Rows are found by an index in all that methods ask, but the vectors that an exact search compares."""
+async def test_statements_use_indexes_instead_of_table_scans(place, database, monkeypatch):
+    """Only the vectors of an exact search are read sequentially."""
     store, ids = await filled(place)
     administer(database, *_FILLED.split(";\n"))
     ask, read = Connection.ask, {}
@@ -393,8 +393,8 @@ async def test_no_question_reads_a_whole_table(place, database, monkeypatch):
     assert {} == {name: tables for name, tables in read.items() if tables}
 
 
-async def test_a_word_is_weighed_once_and_not_for_each_memory_that_has_it(place, monkeypatch):
-    """How many memories there are is found once for each word of a question at the most."""
+async def test_word_value_is_computed_once_per_query(place, monkeypatch):
+    """The number of memories is counted at most once for each word of a query."""
     store, _ = await filled(place)
     ask, loops = Connection.ask, []
 

@@ -1,4 +1,4 @@
-"""Memories on a server are those of a directory: the same exports, and the same searches."""
+"""Equal behaviour of the server and directory engines: the same exports and searches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Clock:
 
 
 async def done(store, clock, steps):
-    """Do all of some steps, and return the ids of what was saved; ids follow from the steps alone."""
+    """Execute *steps* and return the ids of the saved memories. Ids depend on the steps alone."""
     numbers, ids = itertools.count(), []
     drawn = SimpleNamespace(token_hex=lambda size: f"{next(numbers):0{2 * size}x}")
     with patch.object(model, "secrets", drawn):
@@ -81,7 +81,7 @@ async def done(store, clock, steps):
 
 
 def close(one, other):
-    """Tell whether two lists of hits are the same, but for the order of those closer than a millionth."""
+    """Return True if two lists of hits are equal, ignoring the order of almost equal scores."""
     if len(one) != len(other):
         return False
     scores = all(
@@ -93,8 +93,8 @@ def close(one, other):
 
 
 @pytest.mark.parametrize("reads", ["exports", "searches"])
-def test_a_server_keeps_what_a_directory_keeps(memory_server, reads):
-    """After the same calls both export the same bytes, and answer questions with the same memories and scores."""
+def test_server_matches_directory(memory_server, reads):
+    """After the same calls both export the same bytes and return the same hits with the same scores."""
 
     @given(steps=st.lists(STEPS, min_size=1, max_size=8), question=memories())
     @settings(max_examples=max(5, settings.default.max_examples // 16), suppress_health_check=list(HealthCheck))
@@ -129,7 +129,7 @@ def test_a_server_keeps_what_a_directory_keeps(memory_server, reads):
 
 
 async def with_sample(store, clock):
-    """Save the sample memories with what they supersede, implement and came to, those together that name no other."""
+    """Save the sample memories with their links and outcomes, in independent batches."""
     ids, waiting = {}, []
 
     async def save():
@@ -162,11 +162,11 @@ async def with_sample(store, clock):
         await save()
 
 
-async def test_the_sample_is_found_on_a_server_as_in_a_directory(memory_server, tmp_path, monkeypatch):
-    """The same memories for the same questions, with the same scores, and the same export."""
-    for module in ("embedded.engine", "postgres.writer"):
-        # How long a transaction takes says which memories are saved together, and so how much a word is worth.
-        monkeypatch.setattr(f"mama_structs.memory.{module}._TRANSACTION_SECONDS", 1e9)
+async def test_sample_searches_match_directory(memory_server, tmp_path, monkeypatch):
+    """The sample queries return the same memories and scores, and the exports are equal."""
+    for module in ("local.engine", "postgres.writer"):
+        # The duration of transactions would decide which memories share a batch, and so the weights of words.
+        monkeypatch.setattr(f"mama_structs.memory.engines.{module}._TRANSACTION_SECONDS", 1e9)
     if not SAMPLE.exists():
         pytest.skip("the retrieval sample is not beside the checkout")
     lines = (SAMPLE / "queries.jsonl").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""A PostgreSQL server as plain functions use it: transactions, their locks, and what a failure becomes."""
+"""Connection pool of a PostgreSQL server: transactions, locks and conversion of failures."""
 
 import contextlib
 import os
@@ -20,8 +20,8 @@ def server(database):
     server.close()
 
 
-def test_a_plan_asks_and_is_answered(server):
-    """What a plan returns is the result, and its questions are counted."""
+def test_run_returns_result_of_function(server):
+    """The result of the function is returned, and its statements are counted."""
 
     def plan(connection):
         rows = connection.ask("SELECT $1::int + 1 AS sum", 41)
@@ -30,8 +30,8 @@ def test_a_plan_asks_and_is_answered(server):
     assert (42, 1) == server.run(plan, write=False).result()
 
 
-def test_a_change_is_counted_when_it_is_committed(server):
-    """A writing plan sees the number before its own, and the next one sees one more."""
+def test_commit_counts_change_of_namespace(server):
+    """A write sees the number of the previous change, and the next one a number higher by one."""
 
     def plan(connection):
         connection.note_change()
@@ -42,8 +42,8 @@ def test_a_change_is_counted_when_it_is_committed(server):
     assert 0 == server.run(lambda connection: connection.change, write=False, namespace="other").result()
 
 
-def test_what_a_plan_wrote_is_undone_when_it_raises(server):
-    """A plan that raises leaves nothing, and its own error comes out."""
+def test_run_rolls_back_when_function_raises(server):
+    """The error of the function is raised and nothing is stored."""
 
     def plan(connection):
         connection.note_change()
@@ -56,14 +56,14 @@ def test_what_a_plan_wrote_is_undone_when_it_raises(server):
     assert [] == server.run(lambda connection: connection.ask("SELECT * FROM namespaces"), write=False).result()
 
 
-def test_a_reading_plan_cannot_write(server):
-    """The server itself refuses what a reading plan writes."""
+def test_read_transaction_rejects_writes(server):
+    """The server itself rejects writes in a read transaction."""
     with pytest.raises(StoreReadOnly):
         server.run(lambda connection: connection.tell("DELETE FROM namespaces"), write=False).result()
 
 
-def test_a_closed_server_refuses(server, database):
-    """After the last close nothing is run, and a connection outlives no transaction."""
+def test_closed_server_raises_session_closed(server, database):
+    """After the last close nothing runs, and a connection is unusable after its transaction."""
     kept = server.run(lambda connection: connection, write=False).result()
     other = Server.open(database)
     assert other is server
@@ -77,8 +77,8 @@ def test_a_closed_server_refuses(server, database):
         server.run(lambda connection: connection, write=False)
 
 
-def test_what_an_attempt_wrote_is_taken_back_where_it_raises(server):
-    """The rest of the transaction stays, and what the server refused spoils the whole of it."""
+def test_attempt_rolls_back_to_savepoint_when_block_raises(server):
+    """The rest of the transaction is kept, but an error of the server fails the whole transaction."""
 
     def plan(connection):
         put = "INSERT INTO rows VALUES ('n', $1, '')"
@@ -101,8 +101,8 @@ def test_what_an_attempt_wrote_is_taken_back_where_it_raises(server):
     assert ["a", "c"] == [row["key"] for row in found]
 
 
-def test_reads_see_one_moment(server):
-    """What is committed meanwhile is seen by the next plan; a writing plan sees what was committed before its lock."""
+def test_read_transaction_sees_one_snapshot(server):
+    """Concurrent commits are visible in the next transaction only."""
 
     def add(connection):
         connection.tell("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
@@ -116,8 +116,8 @@ def test_reads_see_one_moment(server):
     assert [(1,)] == server.run(lambda one: one.ask("SELECT count(*) FROM rows"), write=False).result()
 
 
-def test_writers_of_one_namespace_never_interleave(server):
-    """Of forty at once, from several threads, each sees all that the ones before it wrote."""
+def test_writers_of_one_namespace_do_not_interleave(server):
+    """Each of forty concurrent writes sees all earlier ones."""
 
     def add(connection):
         number = connection.ask("SELECT count(*) FROM rows")[0][0]
@@ -135,8 +135,8 @@ def test_writers_of_one_namespace_never_interleave(server):
     assert 40 == server.run(lambda connection: connection.change, write=False, namespace="n").result()
 
 
-def test_vectors_are_arrays(server):
-    """Those of pgvector come and go as such, in both precisions."""
+def test_vectors_are_converted_to_and_from_arrays(server):
+    """Both precisions of pgvector are supported."""
     given = np.array([0.25, -1.5, 3.0], np.float32)
 
     def plan(connection):
@@ -150,8 +150,8 @@ def test_vectors_are_arrays(server):
     assert 0 == found["far"]
 
 
-def test_a_pooler_that_keeps_no_statements_can_stand_between(database):
-    """Where none is to be prepared, none is kept on a connection, and nothing else is."""
+def test_connection_keeps_no_state_without_prepared_statements(database):
+    """With `prepared=False` neither statements nor settings remain on a connection, so a pooler may be used."""
     server = Server.open(database, options=ServerSettings(connections=1, prepared=False))
 
     def plan(connection):
@@ -169,8 +169,8 @@ def test_a_pooler_that_keeps_no_statements_can_stand_between(database):
     server.close()
 
 
-def test_what_is_deleted_leaves_the_tables(server):
-    """A vacuum waits for those who still see it, and says so when they do not end."""
+def test_vacuum_removes_deleted_rows(server):
+    """VACUUM waits for transactions that can still read the deleted rows, and raises if they do not end."""
 
     def count(connection):
         return connection.ask("SELECT pg_relation_size('rows') AS size")[0]["size"]
@@ -184,7 +184,7 @@ def test_what_is_deleted_leaves_the_tables(server):
     )
     assert begun.wait(30)
     server.run(lambda one: one.tell("DELETE FROM rows"), write=True).result()
-    with pytest.raises(StoreBusy, match="still sees"):
+    with pytest.raises(StoreBusy, match="can still read"):
         server.vacuum("rows", wait=0).result()
     go.set()
     looking.result()
@@ -196,8 +196,8 @@ def test_what_is_deleted_leaves_the_tables(server):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-def test_a_forked_child_is_refused(server):
-    """Connections are its parent's, which goes on with them."""
+def test_forked_child_raises_wrong_loop(server):
+    """The connections belong to the parent, which continues to use them."""
     child = os.fork()
     if not child:
         code = 1
@@ -213,7 +213,7 @@ def test_a_forked_child_is_refused(server):
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "", 3, "postgresql://a\0b", "postgresql+asyncpg://x"])
-def test_what_is_no_address_is_refused_without_being_repeated(url):
-    """An address of another kind is an error at once."""
+def test_open_rejects_invalid_url(url):
+    """A URL of another kind raises an error immediately."""
     with pytest.raises(InvalidArgument, match="postgresql://"):
         Server.open(url)

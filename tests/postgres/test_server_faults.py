@@ -1,4 +1,4 @@
-"""What goes wrong between a host and its server: every failure is typed and bounded, and nothing is half done."""
+"""Failures between a host and its server: typed errors, timeouts, no partial writes."""
 
 import contextlib
 import itertools
@@ -38,7 +38,7 @@ def opened(url, **options):
 
 
 def add(connection):
-    """A plan that writes one row, and counts a change."""
+    """Write one row and count a change."""
     connection.tell("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
     connection.note_change()
     return connection.questions
@@ -48,11 +48,11 @@ def rows_of(url):
     return administer(url, "SELECT count(*) FROM mama_structs.rows")[0][0]
 
 
-# Opening
+# Opening.
 
 
-def test_without_asyncpg_the_error_says_what_to_install(monkeypatch):
-    """Nothing else of the package needs it."""
+def test_open_names_missing_package_when_asyncpg_is_not_installed(monkeypatch):
+    """Only the PostgreSQL engine requires asyncpg."""
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
     with pytest.raises(StoreError, match=r"mama-structs\[postgres\]"):
@@ -62,14 +62,14 @@ def test_without_asyncpg_the_error_says_what_to_install(monkeypatch):
 OPENERS = """
 import os, sys
 from mama_structs import settings
-from mama_structs.storage import migrating, server, server_failures
+from mama_structs.storage.postgres import errors, pool, schema_migrations
 url, count = sys.argv[1], int(sys.argv[2])
 children = []
 for number in range(count):
     if not (child := os.fork()):
         code = 1
         try:
-            opened = server.Server.open(url, options=settings.ServerSettings(connections=1))
+            opened = pool.Server.open(url, options=settings.ServerSettings(connections=1))
             opened.run(lambda one: (one.ask("SELECT 1"), one.note_change()), write=True, namespace="n").result()
             opened.close()
             code = 0
@@ -80,8 +80,8 @@ print(sorted({os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ch
 """
 
 
-def test_many_hosts_open_a_fresh_database_at_once(empty_database):
-    """Twenty processes that start together find everything made once, and every change is counted."""
+def test_concurrent_hosts_open_empty_database(empty_database):
+    """Twenty processes that start together create the schema once, and every change is counted."""
     command = [sys.executable, "-c", OPENERS, empty_database, "20"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": SRC})
 
@@ -91,8 +91,8 @@ def test_many_hosts_open_a_fresh_database_at_once(empty_database):
     assert 20 == administer(empty_database, "SELECT change FROM mama_structs.namespaces")[0]["change"]
 
 
-def test_a_migration_that_fails_leaves_nothing(empty_database, monkeypatch):
-    """All migrations are applied or none, and the next host begins anew."""
+def test_failed_migration_leaves_nothing(empty_database, monkeypatch):
+    """Either all migrations are applied or none, and the next host starts from the beginning."""
     files = migrating.migrations()
     monkeypatch.setattr(migrating, "migrations", lambda: [*files, (9000, "9000_bad", "SELECT no_such_column")])
     with pytest.raises(StoreError, match="42703"):
@@ -105,8 +105,8 @@ def test_a_migration_that_fails_leaves_nothing(empty_database, monkeypatch):
         assert 1 == server.run(add, write=True, namespace="n").result()
 
 
-def test_a_database_of_a_newer_version_is_refused(own_database):
-    """Who does not know what is there does not touch it."""
+def test_open_rejects_database_of_newer_version(own_database):
+    """An unknown schema version is not modified."""
     administer(own_database, "INSERT INTO mama_structs.migrations (version, name) VALUES (9999, 'later')")
 
     with pytest.raises(StoreError, match=r"newer version.*pip install"):
@@ -123,21 +123,21 @@ def test_a_database_of_a_newer_version_is_refused(own_database):
         ("0.8.next", None, "pgvector 0.8.next"),
     ],
 )
-def test_a_server_without_pgvector_or_with_an_old_one_is_refused(installed, available, message):
-    """The hint says what to install or to run."""
+def test_check_vector_rejects_missing_or_old_pgvector(installed, available, message):
+    """The hint says what to install or to execute."""
     with pytest.raises(StoreError, match=message):
         migrating.check_vector(installed, available, "there")
 
 
-def test_a_pgvector_that_is_new_enough_is_taken():
-    """One that is there is used, one that is not yet in the database is added."""
+def test_check_vector_accepts_new_pgvector():
+    """An installed version is used, and an available one can be added to the database."""
     assert migrating.check_vector("0.8.4", "0.8.5", "there")
     assert migrating.check_vector("1.0", None, "there")
     assert not migrating.check_vector(None, "0.8.10", "there")
 
 
-def test_a_user_who_may_not_add_pgvector_is_told_what_to_have_done(empty_database, plain_database):
-    """Where an administrator has added it, the same user can go on."""
+def test_open_names_statement_when_user_may_not_create_extension(empty_database, plain_database):
+    """After an administrator has created the extension, the same user can open the database."""
     with pytest.raises(StoreError, match="CREATE EXTENSION vector"):
         Server.open(plain_database)
     administer(empty_database, "CREATE EXTENSION vector")
@@ -146,8 +146,8 @@ def test_a_user_who_may_not_add_pgvector_is_told_what_to_have_done(empty_databas
         assert 1 == server.run(add, write=True, namespace="n").result()
 
 
-def test_a_database_that_can_only_be_read_opens_for_reading(own_database):
-    """Reads work, writes are refused as such; one that is not brought to this version is refused at once."""
+def test_read_only_database_opens_for_reading(own_database):
+    """Reads succeed and writes raise StoreReadOnly; a database of an older version is rejected."""
     name = urlsplit(own_database).path[1:]
     administer(own_database, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     with opened(own_database) as server:
@@ -161,12 +161,12 @@ def test_a_database_that_can_only_be_read_opens_for_reading(own_database):
         Server.open(own_database)
 
 
-# Cuts
+# Broken connections.
 
 
 @pytest.mark.parametrize("is_heard", [True, False], ids=["answer lost", "question lost"])
-def test_a_connection_cut_at_any_message_of_a_save_leaves_all_or_nothing(database, proxy, is_heard):
-    """Whichever message is the last: what was acknowledged is stored once, and what failed is not stored at all."""
+def test_write_is_atomic_when_connection_breaks_at_any_message(database, proxy, is_heard):
+    """An acknowledged write is stored once, and a failed one is not stored."""
     proxy.is_heard = is_heard
     outcomes = []
     for at in itertools.count(1):
@@ -176,7 +176,7 @@ def test_a_connection_cut_at_any_message_of_a_save_leaves_all_or_nothing(databas
             proxy.at = proxy.seen + at
             error = server.run(add, write=True, namespace="n").exception()
             is_over, proxy.at = proxy.at is not None, None
-            # What is cut does no harm to what comes after.
+            # The broken connection does not affect later calls.
             found = server.run(lambda one: one.ask("SELECT * FROM rows"), write=False).result()
         assert error is None or type(error) is StoreUnreachable
         assert "may be stored" not in str(error)
@@ -184,14 +184,14 @@ def test_a_connection_cut_at_any_message_of_a_save_leaves_all_or_nothing(databas
         outcomes.append(len(found))
         if is_over:
             break
-    # Begin, ask and commit at least, and some of it failed.
+    # At least begin, query and commit were interrupted, and some of the runs failed.
     assert len(outcomes) >= 4
     assert {0, 1} == set(outcomes)
 
 
 @pytest.mark.parametrize("is_heard", [True, False], ids=["answer lost", "question lost"])
-def test_a_first_opening_that_is_cut_at_any_message_leaves_all_or_nothing(empty_database, is_heard):
-    """Every table of this version or none, and the next host goes on."""
+def test_first_opening_is_atomic_when_connection_breaks_at_any_message(empty_database, is_heard):
+    """Either all tables are created or none, and the next host can continue."""
     found = set()
     with Proxy(empty_database) as proxy:
         proxy.is_heard = is_heard
@@ -212,8 +212,8 @@ def test_a_first_opening_that_is_cut_at_any_message_leaves_all_or_nothing(empty_
     assert at > 8
 
 
-def test_a_commit_without_an_answer_is_looked_up(database, proxy):
-    """Where the server committed, the save succeeds; the plan is run once."""
+def test_commit_without_answer_is_looked_up(database, proxy):
+    """If the server has committed, the write succeeds and the function runs once."""
     runs = []
 
     def plan(connection):
@@ -227,8 +227,8 @@ def test_a_commit_without_an_answer_is_looked_up(database, proxy):
     assert 1 == administer(database, "SELECT change FROM mama_structs.namespaces")[0]["change"]
 
 
-def test_a_commit_that_cannot_be_looked_up_says_so(database, proxy):
-    """Where nothing was counted nobody can tell: the error says that it may be stored."""
+def test_commit_without_answer_raises_when_lookup_is_impossible(database, proxy):
+    """Without a counted change the outcome is unknown, and the error says that the rows may be stored."""
 
     def plan(connection):
         connection.tell("INSERT INTO rows VALUES ('n', 'k', '')")
@@ -236,12 +236,12 @@ def test_a_commit_that_cannot_be_looked_up_says_so(database, proxy):
 
     with opened(proxy.url) as server, pytest.raises(StoreUnreachable, match="may be stored, or not"):
         server.run(plan, write=True).result()
-    # The server may still be at it.
+    # The server may still be executing the commit.
     wait_until(lambda: rows_of(database) == 1)
 
 
-def test_a_commit_is_not_looked_up_for_ever(database, proxy):
-    """Where the server stays away the error comes after a time, and says that it may be stored."""
+def test_commit_lookup_times_out(database, proxy):
+    """If the server stays unreachable, the error is raised after a timeout and says that the rows may be stored."""
 
     def plan(connection):
         add(connection)
@@ -251,12 +251,12 @@ def test_a_commit_is_not_looked_up_for_ever(database, proxy):
         with pytest.raises(StoreUnreachable, match="may be stored, or not"):
             server.run(plan, write=True, namespace="n").result()
         proxy.at = None
-    # The server may still be at it.
+    # The server may still be executing the commit.
     wait_until(lambda: rows_of(database) == 1)
 
 
-def test_a_read_that_is_cut_is_made_again_once(proxy):
-    """On a new connection; one that is cut twice fails."""
+def test_interrupted_read_is_retried_once(proxy):
+    """The retry uses a new connection, and fails if it is interrupted again."""
     runs = []
 
     def plan(connection):
@@ -276,11 +276,11 @@ def test_a_read_that_is_cut_is_made_again_once(proxy):
         assert 2 == len(runs)
 
 
-# Waiting
+# Waiting.
 
 
-def test_a_server_that_hangs_is_given_up(proxy, monkeypatch):
-    """An answer that never comes is an error after a time, and the next question has a new connection."""
+def test_unresponsive_server_raises_after_timeout(proxy, monkeypatch):
+    """An answer that never arrives raises an error, and the next call uses a new connection."""
     monkeypatch.setattr(_server, "_GRACE", 0.05)
     with opened(proxy.url, statement_timeout=0.2, connect_timeout=0.3, wait=0.3) as server:
         server.run(lambda one: one.ask("SELECT 1"), write=False).result()
@@ -295,9 +295,9 @@ def test_a_server_that_hangs_is_given_up(proxy, monkeypatch):
         Server.open(proxy.url, options=ServerSettings(connect_timeout=0.2))
 
 
-def test_a_statement_that_takes_too_long_is_ended_by_the_server(database):
-    """Its transaction is undone, and its connection is of use again."""
-    # Longer than a busy machine takes between two statements: a transaction may idle no longer, either.
+def test_long_statement_is_cancelled_by_server(database):
+    """The transaction is rolled back and the connection stays usable."""
+    # Longer than a slow machine needs between two statements, because idle transactions have the same limit.
     with opened(database, statement_timeout=3) as server:
 
         def plan(connection):
@@ -310,8 +310,8 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_server(database):
     assert 1 == rows_of(database)
 
 
-def test_who_waits_for_another_writer_gives_up(database):
-    """There is one writer of a namespace; writers of others, and readers, do not wait."""
+def test_writer_raises_busy_when_other_writer_holds_namespace(database):
+    """Writers of other namespaces and readers do not wait."""
     begun, go = threading.Event(), threading.Event()
 
     def hold(connection):
@@ -328,7 +328,7 @@ def test_who_waits_for_another_writer_gives_up(database):
         ):
             other.run(add, write=True, namespace="n").result()
         assert caught.value.waited > 0
-        with pytest.raises(StoreBusy, match="what was to be stored before this was not done"):
+        with pytest.raises(StoreBusy, match="earlier writes in the queue were not finished"):
             server.run(add, write=True, namespace="n").result()
         with pytest.raises(StoreBusy):
             server.run(add, write=True, namespace="n", wait=0).result()
@@ -338,8 +338,8 @@ def test_who_waits_for_another_writer_gives_up(database):
         assert holding.result()
 
 
-def test_who_waits_to_write_leaves_the_connections_to_others(database):
-    """However many are to be stored at once: each is, and who reads meanwhile waits for none of them."""
+def test_waiting_writers_occupy_no_connections(database):
+    """All queued writes are stored, and reads do not wait for them."""
     begun, go = threading.Event(), threading.Event()
     with opened(database, connections=2) as server:
         holding = server.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace="n")
@@ -352,8 +352,8 @@ def test_who_waits_to_write_leaves_the_connections_to_others(database):
     assert 20 == rows_of(database)
 
 
-def test_who_shares_waits_only_for_who_does_not(database):
-    """Those who say so write at the same time; one who needs the namespace for itself waits for them."""
+def test_shared_writers_run_concurrently(database):
+    """Shared writers do not exclude each other, but an exclusive writer waits for them."""
     both = threading.Barrier(2, timeout=30)
     with opened(database, connections=3, wait=0.2) as server:
         shared = [
@@ -369,8 +369,8 @@ def test_who_shares_waits_only_for_who_does_not(database):
         sharing.result()
 
 
-def test_where_all_connections_are_in_use_who_waits_gives_up(database):
-    """The error tells how many there are."""
+def test_run_raises_busy_when_all_connections_are_in_use(database):
+    """The error names the number of connections."""
     begun, go = threading.Event(), threading.Event()
     with opened(database, connections=1, wait=0.1) as server:
         holding = server.run(lambda _one: (begun.set(), go.wait(30)), write=False)
@@ -382,8 +382,8 @@ def test_where_all_connections_are_in_use_who_waits_gives_up(database):
         assert 1 == server.run(add, write=True, namespace="n").result()
 
 
-def test_a_server_that_is_killed_and_started_again_is_found_again(own_postgres):
-    """While it is away every call is a typed error; then reads and writes go on with the same object."""
+def test_pool_reconnects_after_server_restart(own_postgres):
+    """While the server is down every call raises a typed error; then the same object works again."""
     with opened(own_postgres.url) as server:
         kept = [server.run(lambda one: one.ask("SELECT pg_sleep(0.05)"), write=False) for _ in range(2)]
         assert 2 == len([one.result() for one in kept])
@@ -401,17 +401,17 @@ def test_a_server_that_is_killed_and_started_again_is_found_again(own_postgres):
         own_postgres.start()
         assert 0 == server.run(lambda one: one.ask("SELECT count(*) FROM rows"), write=False).result()[0][0]
         assert 1 == server.run(add, write=True, namespace="n").result()
-        # Idle ones are found dead, too, when a transaction begins.
+        # Dead idle connections are detected when a transaction begins.
         own_postgres.stop("immediate")
         own_postgres.start()
         assert 1 == server.run(add, write=True, namespace="n").result()
 
 
-# Secrets
+# Secrets.
 
 
 def failures(database, own_port):
-    """Calls that fail in all kinds of ways, at addresses with a password."""
+    """Yield calls that fail in different ways, with a password in the URL."""
     parts = urlsplit(database)
     name = parts.path[1:]
     there = f"{parts.hostname}:{parts.port}"
@@ -429,7 +429,7 @@ def failures(database, own_port):
         f"postgres@{there}/{name}?password={SECRET}&sslmode=nonsense",
         f"postgres:{SECRET}@[::bad/{name}",
         f"postgres:{SECRET}@127.0.0.1:99999/{name}",
-        # Signs that have to be written otherwise.
+        # Characters that must be percent-encoded.
         f"postgres:{SECRET}/a@{there}/{name}",
         f"postgres:a?{SECRET}@{there}/{name}",
         f"postgres:{SECRET}#a@{there}/{name}",
@@ -452,14 +452,14 @@ def failures(database, own_port):
 
 
 def unknown_host(host, *arguments, known=socket.getaddrinfo, **keywords):
-    """What a resolver answers that knows no such name, without asking any."""
+    """Resolve names like a resolver without this host, without a network query."""
     if host == "unknown.invalid":
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     return known(host, *arguments, **keywords)
 
 
-def test_no_error_holds_a_password_a_statement_or_a_value(database, unused_tcp_port, monkeypatch):
-    """Neither its text nor that of what it comes from, as a traceback prints it; all are ours, and tell what to do."""
+def test_errors_contain_no_password_statement_or_value(database, unused_tcp_port, monkeypatch):
+    """Neither an error nor its causes contain one of these; all errors are typed, and connection errors have a hint."""
     monkeypatch.setattr(socket, "getaddrinfo", unknown_host)
     fails = list(failures(database, unused_tcp_port))
     for number, fail in enumerate(fails):

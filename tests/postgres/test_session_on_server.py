@@ -1,4 +1,4 @@
-"""A whole session on a server: memories, refs and conversations of several hosts."""
+"""Sessions on a server: memories, refs and conversations of several hosts."""
 
 import asyncio
 import contextlib
@@ -34,12 +34,12 @@ def opened(url, conversation=None, **options):
 
 
 def as_another(url):
-    """The URL as another host has it: sessions of one process share a server by its URL."""
+    """Return another URL of the same database, which does not share its connection pool."""
     return f"{url}?application_name=another"
 
 
-async def test_what_only_looks_makes_nothing_in_a_database_without_sessions(empty_database, capsys):
-    """A slip in the address would look like an empty store: it is refused, and no table is made."""
+async def test_read_only_calls_create_nothing_in_empty_database(empty_database, capsys):
+    """A wrong URL must not look like an empty store, so it is rejected and no table is created."""
     for looking in (Session.conversations, Session.namespaces):
         with pytest.raises(InvalidArgument, match="in that database was no session yet"):
             await looking(empty_database)
@@ -49,8 +49,8 @@ async def test_what_only_looks_makes_nothing_in_a_database_without_sessions(empt
     assert [] == administer(empty_database, "SELECT 1 FROM pg_namespace WHERE nspname = 'mama_structs'")
 
 
-async def test_what_one_session_stores_the_next_one_finds(database):
-    """Memories, refs and what was recalled come back, as from a directory."""
+async def test_session_finds_what_earlier_session_stored(database):
+    """Memories, refs and the log of recalled facts are stored as in a directory."""
     async with opened(database, "talk") as session:
         saved = await session.memories.save_decision("shield", "shields go first", reasoning="raids doubled")
         await session.observe('<ref id="plan">shields, then fleets</ref>')
@@ -79,8 +79,8 @@ async def session_check(url):
         return await session.check()
 
 
-async def test_a_conversation_is_open_on_one_host_at_a_time(database):
-    """Another host is refused until it is closed; one that died is waited for, and one that lost it is told."""
+async def test_conversation_is_open_on_one_host_at_a_time(database):
+    """Other hosts are rejected until it is closed or its lease has expired; a host that lost it gets an error."""
     here = await opened(database, "talk")
     await here.observe('<ref id="a">1</ref>')
     with pytest.raises(StoreBusy, match="open in another"):
@@ -105,8 +105,8 @@ async def test_a_conversation_is_open_on_one_host_at_a_time(database):
         }
 
 
-async def test_two_hosts_see_each_others_memories_at_their_next_call(database):
-    """What one has acknowledged the other one finds, and namespaces stay apart."""
+async def test_hosts_see_each_others_memories(database):
+    """Acknowledged memories are visible to other hosts at the next call, and namespaces are separate."""
     here = await opened(database)
     there = await opened(as_another(database))
     apart = await opened(as_another(database), namespace="apart")
@@ -118,8 +118,8 @@ async def test_two_hosts_see_each_others_memories_at_their_next_call(database):
 
 
 @pytest.mark.parametrize("is_heard", [True, False], ids=["answer lost", "question lost"])
-async def test_a_save_that_is_cut_at_any_message_is_stored_wholly_or_not_at_all(database, proxy, is_heard):
-    """With its links, its evidence and its vectors; what failed can be saved again, and nothing is there twice."""
+async def test_save_is_atomic_when_connection_breaks_at_any_message(database, proxy, is_heard):
+    """Links, evidence and vectors included: a failed save can be repeated, and nothing is stored twice."""
     proxy.is_heard = is_heard
     cut, outcomes = [], []
     async with opened(proxy.url, settings=BOUNDED) as session, opened(as_another(database)) as there:
@@ -162,11 +162,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-async def test_any_change_that_is_cut_at_any_message_is_made_wholly_or_not_at_all(
-    database, proxy, tmp_path, monkeypatch, what
-):
-    """Where it fails everything is as before, and made again it is made."""
-    # Many saves are one transaction only as long as it takes no longer.
+async def test_change_is_atomic_when_connection_breaks_at_any_message(database, proxy, tmp_path, monkeypatch, what):
+    """After a failure the state is unchanged, and the change can be repeated."""
+    # Saves share a transaction only within its time limit.
     monkeypatch.setattr("mama_structs.memory.engines.postgres.writer._TRANSACTION_SECONDS", 3600)
 
     async def state():
@@ -186,7 +184,7 @@ async def test_any_change_that_is_cut_at_any_message_is_made_wholly_or_not_at_al
                 await CHANGES[what](session.memories, ids)
             except StoreUnreachable as error:
                 failed.append(str(error))
-                # What is forgotten is gone though its room could not be given back.
+                # Forgotten memories are deleted, although their space could not be reclaimed.
                 is_right = before == await state() or what == "forget"
             else:
                 is_right = before != await state()
@@ -199,8 +197,8 @@ async def test_any_change_that_is_cut_at_any_message_is_made_wholly_or_not_at_al
     assert not [error for error in failed if "may be stored" in error]
 
 
-async def test_refs_whose_writing_is_cut_at_any_message_are_written_once(database, proxy):
-    """What could not be written waits, and the next flush writes it."""
+async def test_refs_are_written_once_when_connection_breaks_at_any_message(database, proxy):
+    """Refs that could not be written stay pending, and the next flush writes them."""
     cut = 0
     async with opened(proxy.url, "talk", settings=BOUNDED) as session:
         for at in range(1, 100):
@@ -222,8 +220,8 @@ async def test_refs_whose_writing_is_cut_at_any_message_are_written_once(databas
     assert at > 3
 
 
-async def test_an_opening_that_is_cancelled_at_any_message_keeps_nothing(database, proxy):
-    """Neither a claim nor a connection: another host can open the conversation once the server was told."""
+async def test_opening_cancelled_at_any_message_releases_everything(database, proxy):
+    """Neither a claim nor a connection remains, so that another host can open the conversation."""
 
     async def freed():
         for _ in range(500):
@@ -250,8 +248,8 @@ async def test_an_opening_that_is_cancelled_at_any_message_keeps_nothing(databas
     assert [] == administer(database, "SELECT name FROM mama_structs.leases")
 
 
-async def test_a_user_without_rights_beyond_its_schema_has_whole_sessions(empty_database, plain_database):
-    """Row-level security holds for it, too: namespaces stay apart, and those that are read are read."""
+async def test_user_with_rights_on_own_schema_uses_all_features(empty_database, plain_database):
+    """Row-level security applies to this user: namespaces are separate, and `reads` works."""
     administer(empty_database, "CREATE EXTENSION vector")
     async with opened(plain_database, namespace="a") as session:
         saved = await session.memories.save_insight("the reactor is cold")
@@ -268,8 +266,8 @@ async def test_a_user_without_rights_beyond_its_schema_has_whole_sessions(empty_
 
 
 @pytest.mark.parametrize("held", ["BEGIN ISOLATION LEVEL REPEATABLE READ; TABLE memories", WRITING])
-async def test_what_is_forgotten_leaves_the_tables_when_no_transaction_is_older(own_database, held):
-    """The receipt says that one is, whether it reads or may have written, and the next chance finishes it."""
+async def test_forget_reclaims_space_when_no_older_transaction_is_open(own_database, held):
+    """The receipt names an older transaction, whether it reads or may write; a later call finishes the erasure."""
     asyncpg = pytest.importorskip("asyncpg")
 
     def sizes():
@@ -290,10 +288,10 @@ async def test_what_is_forgotten_leaves_the_tables_when_no_transaction_is_older(
         assert {0} == set(sizes().values())
 
 
-async def test_forgotten_text_is_in_no_row_and_no_index_on_the_disk(own_database):
-    """Its bytes are in no item of any page, of a table, TOAST or an index: at most between items, and in the log."""
+async def test_forgotten_text_is_in_no_row_or_index_on_disk(own_database):
+    """No page item of a table, TOAST table or index contains it; only free space of pages and the log may."""
     database = own_database
-    # In large tables, for where few rows of many are deleted VACUUM goes by the rows alone unless it is told.
+    # Large tables, because for a small ratio of deleted rows VACUUM skips indexes by default.
     administer(database, *(OTHERS.format(*one) for one in OTHER_ROWS), "VACUUM")
     word = f"word{uuid.uuid4().hex[:12]}"
     long = " ".join(f"{at * at * 7919 % 100_003}" for at in range(1_200))
@@ -301,7 +299,7 @@ async def test_forgotten_text_is_in_no_row_and_no_index_on_the_disk(own_database
         await session.memories.save_context("what stays")
         saved = await session.memories.save_decision(word, f"{word} {long}", word, evidence=[f"{word} {long}"])
         more = await session.memories.save_many([{"type": "context", "content": f"{word} {at}"} for at in range(30)])
-        # As autovacuum does at any time: the planner's statistics hold words and ids, too.
+        # As autovacuum may do at any time: the planner's statistics contain words and ids, too.
         administer(database, "ANALYZE", "CHECKPOINT")
         before, planned = items_with(word, database), administer(database, STATISTICS.format(word))
         receipt = await session.memories.forget([saved.id, *(memory.id for memory in more)])
@@ -313,7 +311,7 @@ async def test_forgotten_text_is_in_no_row_and_no_index_on_the_disk(own_database
     assert not {"entry", "terms", "text", "topic_terms", "value"} & names
     assert () == receipt.pending
     assert [] == administer(database, STATISTICS.format(word))
-    # The catalog's own old rows are for the server to vacuum, as soon as nobody sees them.
+    # The server vacuums old rows of its catalog itself, as soon as no transaction sees them.
     for _ in range(60):
         administer(database, "VACUUM pg_statistic", "CHECKPOINT")
         if not items_with(word, database):
@@ -337,7 +335,7 @@ STATISTICS = (
 
 
 def files_of(database):
-    """The files of a database's tables and indexes, or skip the test."""
+    """Return the files of a database's tables and indexes, or skip the test."""
     settings = "SELECT current_setting('data_directory'), oid FROM pg_database WHERE datname = current_database()"
     ((folder, place),) = administer(database, settings)
     tables = Path(folder, "base", str(place))
@@ -347,7 +345,7 @@ def files_of(database):
 
 
 def bytes_of(path):
-    """What is in a file, nothing where the server has taken it away since it was listed, as it does with its caches."""
+    """Return the content of a file, or nothing if the server has deleted it meanwhile."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -355,19 +353,19 @@ def bytes_of(path):
 
 
 def items_with(word, database):
-    """The names of files with a text, for each time that it stands in an item, and not in what is free of a page."""
+    """Return a file name for each occurrence of a text in a page item, ignoring free space."""
     found = []
     for path in files_of(database):
         data = path.read_bytes()
         for place in (one.start() for one in re.finditer(word.encode(), data)):
-            # As PostgreSQL's bufpage.h has it: after 12 bytes of a page, where what is free begins and where it ends.
+            # As in PostgreSQL's bufpage.h: after 12 bytes of a page come the start and the end of its free space.
             lower, upper = struct.unpack_from("<HH", data, place // 8192 * 8192 + 12)
             found += [] if lower <= place % 8192 < upper else [path.name]
     return found
 
 
-async def test_nothing_shows_the_password(database):
-    """What a session says of itself names user, host and database."""
+async def test_session_does_not_show_password(database):
+    """Representations of a session contain only user, host and database."""
     url = in_database(database, database.rpartition("/")[2], user="postgres", password="open-sesame")
     async with opened(url) as session:
         shown = f"{session!r} {session.location} {session._repr_html_()} {await Session.conversations(url)!r}"
@@ -377,14 +375,14 @@ async def test_nothing_shows_the_password(database):
             await session.backup("somewhere")
 
 
-async def test_a_namespace_that_no_server_can_keep_is_refused(database):
-    """A NUL in its name, which a directory takes, is an error that says so."""
+async def test_namespace_with_nul_is_rejected(database):
+    """A directory accepts NUL in the name of a namespace, but a server cannot store it."""
     with pytest.raises(InvalidArgument, match="namespace whose name has a NUL"):
         await opened(database, namespace="a\0b")
 
 
-async def test_the_command_line_works_on_a_server(database, capsys, tmp_path, monkeypatch):
-    """Where it can: a copy is the server's own work, and no command repeats the password."""
+async def test_command_line_works_on_server(database, capsys, tmp_path, monkeypatch):
+    """Backups are refused with a hint at pg_dump, and no command shows the password."""
     url = in_database(database, database.rpartition("/")[2], user="postgres", password="open-sesame")
     async with opened(url) as session:
         await session.memories.save_insight("the reactor is cold")
@@ -404,8 +402,8 @@ async def test_the_command_line_works_on_a_server(database, capsys, tmp_path, mo
     assert "open-sesame" not in said
 
 
-async def test_a_session_outlives_a_restart_of_its_server(own_postgres):
-    """Meanwhile what is stored waits for the server; then it is written, once."""
+async def test_session_survives_server_restart(own_postgres):
+    """Rows enqueued while the server is down are written once afterwards."""
     async with opened(own_postgres.url, "talk") as session:
         await session.observe('<ref id="a">1</ref>')
         own_postgres.stop("immediate")
@@ -423,8 +421,8 @@ async def test_a_session_outlives_a_restart_of_its_server(own_postgres):
 
 
 @pytest.mark.parametrize("hangs", ["lock", "trigger", "pool"])
-async def test_what_hangs_is_given_up_and_leaves_nothing(own_database, hangs):
-    """A table that somebody locks, a trigger that sleeps, connections that are all in use: busy, and then as before."""
+async def test_call_raises_busy_when_server_hangs(own_database, hangs):
+    """Locked tables, sleeping triggers and busy connections raise StoreBusy, and nothing is stored."""
     longest = 2 if hangs == "trigger" else 60
     settings = Settings(server=ServerSettings(connections=1, wait=0.1, statement_timeout=longest))
     begun, go = threading.Event(), threading.Event()
@@ -457,8 +455,8 @@ async def test_what_hangs_is_given_up_and_leaves_nothing(own_database, hangs):
         assert (await session.check()).ok
 
 
-async def test_a_hosts_clock_may_be_an_hour_off(database):
-    """Each host has all memories, none is pruned before its time, and who has a conversation keeps it."""
+async def test_host_clock_may_be_an_hour_off(database):
+    """Each host sees all memories, none is pruned too early, and conversations stay claimed."""
     hosts = []
     for number, off in enumerate((3_600, -3_600)):
         session = await opened(f"{database}?application_name=host{number}", f"talk{number}", settings=BOUNDED)
@@ -482,14 +480,14 @@ async def test_a_hosts_clock_may_be_an_hour_off(database):
 
 
 def of_both(primary, replica):
-    """The URL of two servers, whichever of them is the primary."""
+    """Return a URL that names both servers and connects to the primary."""
     hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
     return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=primary"
 
 
 @contextlib.contextmanager
 def replicated(primary):
-    """A running replica of a server."""
+    """Run a replica of a server."""
     replica = primary.replica().start()
     try:
         yield replica
@@ -497,8 +495,8 @@ def replicated(primary):
         replica.stop("immediate")
 
 
-async def test_a_session_goes_on_where_its_replica_takes_over(own_postgres):
-    """A replica is read; once it is the primary those go on that were on it, and those whose address names both."""
+async def test_session_continues_after_failover_to_replica(own_postgres):
+    """Sessions on the replica and sessions whose URL names both servers continue after its promotion."""
     async with opened(own_postgres.url) as session:
         saved = await session.memories.save_insight("the reactor is cold")
     with replicated(own_postgres) as replica:
@@ -524,8 +522,8 @@ async def test_a_session_goes_on_where_its_replica_takes_over(own_postgres):
             assert "2" == session.refs.get("ref:a").content.text
 
 
-async def test_what_a_replica_had_is_lost_only_where_it_follows_behind(own_postgres):
-    """A synchronous one has all that was acknowledged; after one that had less, nothing is answered from before."""
+async def test_failover_to_lagging_replica_invalidates_caches(own_postgres):
+    """A synchronous replica has all acknowledged changes; after a failover to a lagging one caches are reset."""
     with replicated(own_postgres) as replica:
         here = await opened(of_both(own_postgres, replica), settings=BOUNDED)
         first = await here.memories.save_decision("auth", "use tokens", "stateless")
@@ -538,12 +536,12 @@ async def test_what_a_replica_had_is_lost_only_where_it_follows_behind(own_postg
         wait_until(lambda: not administer(own_postgres.url, "SELECT 1 FROM pg_stat_replication"))
         lost = await here.memories.save_context("nobody else has this")
         await here.memories.link(first.id, lost.id, "refines")
-        # Which is remembered here.
+        # This client caches these links.
         assert {kept.id, lost.id} == {one.memory.id for one in await here.memories.connected(first.id)}
         own_postgres.stop("immediate")
         replica.promote()
         async with opened(replica.url) as there:
-            # As many changes as were lost: none is taken for another one.
+            # The same number of changes as was lost, so that equal change numbers must not be confused.
             new = await there.memories.save_context("after it")
             await there.memories.link(first.id, new.id, "refines")
             assert {kept.id, new.id} == {one.memory.id for one in await here.memories.connected(first.id)}
@@ -551,8 +549,8 @@ async def test_what_a_replica_had_is_lost_only_where_it_follows_behind(own_postg
         await here.close()
 
 
-async def test_a_database_that_is_not_there_is_a_typed_error(database):
-    """At once, and nothing stays open."""
+async def test_unreachable_database_raises_typed_error(database):
+    """The error is raised immediately, and no connection stays open."""
     before = len(servers._slots)
     with pytest.raises(StoreUnreachable):
         await opened("postgresql://postgres@127.0.0.1:1/none")
@@ -563,8 +561,8 @@ async def test_a_database_that_is_not_there_is_a_typed_error(database):
     assert Server.open(database).close() is None
 
 
-async def test_a_fork_without_a_name_waits_for_no_server(database, monkeypatch):
-    """It is there at once; other hosts see it, and are refused it, as soon as something is stored in it."""
+async def test_unnamed_fork_does_not_wait_for_server(database, monkeypatch):
+    """The fork is usable immediately; other hosts see it and cannot open it once something is stored in it."""
     async with opened(database, "talk") as session:
         await session.observe('<ref id="plan">shields first</ref>')
         asking = []
@@ -576,7 +574,7 @@ async def test_a_fork_without_a_name_waits_for_no_server(database, monkeypatch):
 
         monkeypatch.setattr(Server, "run", noted)
         fork = session.fork()
-        # Claims are renewed at their own times.
+        # Claims are renewed periodically in a thread.
         assert set() == {*asking} - {"mama-structs leases"}
         await fork.observe('<ref id="own">mine</ref>')
         with pytest.raises(StoreBusy, match="open in another"):

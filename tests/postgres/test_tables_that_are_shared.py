@@ -1,4 +1,4 @@
-"""Whose rows a server shows to whom, and that its tables can be divided by namespaces."""
+"""Row-level security of the shared tables, and their partitioning by namespace."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from mama_structs.errors import StoreError
 from mama_structs.storage.postgres.pool import Connection, Server
 
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mama_structs' AND tablename <> 'migrations' ORDER BY 1"
-# What is about several namespaces: they are listed, or a host's claims are.
+# Statements about several namespaces: listing them, or the claims of a host.
 ACROSS = [
     r"SELECT namespace FROM memory_heads ORDER BY namespace",
     r"SELECT name FROM leases WHERE expires >= ",
@@ -21,7 +21,7 @@ ACROSS = [
     r"SELECT name FROM leases WHERE holder = ",
 ]
 LISTED = {"conversations/"}
-"""How the keys of rows of all namespaces begin."""
+"""Key prefixes of rows that are listed across all namespaces."""
 
 
 def opened(url, **options):
@@ -29,7 +29,7 @@ def opened(url, **options):
 
 
 async def used(url, namespace="default"):
-    """Use all that a session keeps, in one namespace, and return what it was."""
+    """Use all features of a session in one namespace, and return the number of its memories."""
     async with opened(url, namespace=namespace, conversation="talk") as session:
         one = await session.memories.save_decision("auth", f"use tokens in {namespace}", "stateless", evidence=["said"])
         two = await session.memories.save_decision("auth", "use sessions of 2-1", "y", supersedes=one.id)
@@ -56,8 +56,8 @@ async def used(url, namespace="default"):
         return await session.memories.count()
 
 
-async def test_another_role_sees_one_namespace_in_every_table(database):
-    """Whoever does not own the tables reads and writes one namespace at a time, whichever table it asks."""
+async def test_other_role_sees_one_namespace_in_every_table(database):
+    """A role that does not own the tables can only access one namespace at a time, in every table."""
     await used(database)
     await used(database, "other")
     role = f"reader_{Path(database).name}"
@@ -87,7 +87,7 @@ async def test_another_role_sees_one_namespace_in_every_table(database):
 
 
 async def test_role_of_the_guide_uses_only_its_namespace(own_database):
-    """After the block of the guide, executed verbatim, a role can use its namespace and sees no row of another one."""
+    """After the block of the guide was executed verbatim, a role can use its namespace and sees no other rows."""
     await used(own_database)
     administer(own_database, script=block("Give each team its own namespaces"))
     url = in_database(own_database, Path(own_database).name, user="raiders")
@@ -105,7 +105,7 @@ async def test_role_of_the_guide_uses_only_its_namespace(own_database):
 
 
 def parts_of(sql):
-    """What is in brackets and asks for something, each without what is in brackets there; in the end the rest."""
+    """Yield each bracketed subquery without its nested ones, and finally the rest."""
     while inner := re.search(r"\([^()]*\)", sql):
         part = inner[0]
         asks = re.search(r"\b(?:SELECT|INSERT|UPDATE|DELETE)\b", part)
@@ -115,8 +115,8 @@ def parts_of(sql):
     yield from re.split(r"\bUNION\b|(?=\bSELECT\b)", sql)
 
 
-async def test_every_statement_names_its_namespace(database, monkeypatch):
-    """But for what is about several, no statement of a session asks a table for rows of any namespace."""
+async def test_statements_filter_by_namespace(database, monkeypatch):
+    """Except for statements about several namespaces, every statement restricts each table to a namespace."""
     tables = "|".join(row["tablename"] for row in administer(database, TABLES))
     asked = []
 
@@ -148,7 +148,7 @@ async def test_every_statement_names_its_namespace(database, monkeypatch):
 
 
 async def test_tables_can_be_partitioned_by_the_namespace(own_database):
-    """On tables that the guide divides by a hash of the namespace sessions work as on whole ones."""
+    """Sessions work on tables that are partitioned by a hash of the namespace, as the guide describes."""
     administer(own_database, script=block("Partition or distribute the tables"))
     left = [await used(own_database, name) for name in ("raids", "trade", "auth")]
 

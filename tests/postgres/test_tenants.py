@@ -1,4 +1,4 @@
-"""Isolation of roles that have the policies of the guide, and the migration of rows that all namespaces shared."""
+"""Isolation of roles with the policies of the guide, and migration of shared rows."""
 
 import json
 import uuid
@@ -57,7 +57,7 @@ async def refs_of(url, namespace, conversation="talk"):
 
 @pytest.fixture
 def teams(own_database):
-    """The URLs of two roles with the policies of the guide, for the namespaces ``raids`` and ``trade``."""
+    """The URLs of two roles that may access only the namespaces ``raids`` and ``trade``."""
     with team(own_database, "raids") as raids, team(own_database, "trade") as trade:
         yield raids, trade
 
@@ -85,7 +85,7 @@ async def forget(url):
 
 @pytest.mark.parametrize("delete", [delete_ref, delete_conversation, expire_conversations, forget])
 async def test_role_keeps_its_texts_when_another_role_deletes(teams, own_database, delete):
-    """Deleting, expiring and forgetting of one role deletes no text of another role, equal texts included."""
+    """Deleting, expiring and forgetting by one role deletes no text of another role, even if it is equal."""
     raids, trade = teams
     await store_refs(raids, "raids", own="of the raiders", both=SHARED)
     await store_refs(trade, "trade", plan="of the traders", both=SHARED)
@@ -101,7 +101,7 @@ async def test_role_keeps_its_texts_when_another_role_deletes(teams, own_databas
 
 @pytest.mark.parametrize("rule", ["key NOT LIKE '%ref:plan%'", "aside.is_seen(rows)"])
 async def test_reclaim_deletes_nothing_when_a_policy_hides_rows(own_database, rule):
-    """A text stays if a policy on the key or the whole row may hide the changes that refer to it."""
+    """A text is kept if a policy on the key or the whole row may hide the changes that refer to it."""
     administer(own_database, script=IS_SEEN)
     with team(own_database, "raids") as url:
         await store_refs(url, "raids", plan="needed", own="deleted")
@@ -117,7 +117,7 @@ async def test_reclaim_deletes_nothing_when_a_policy_hides_rows(own_database, ru
 
 
 async def test_reclaim_deletes_nothing_when_the_parent_of_a_fork_is_missing(own_database):
-    """A fork holds texts that only rows of its parent name, so nothing is deleted while these are missing."""
+    """A fork uses texts that only rows of its parent refer to, so nothing is deleted while these are missing."""
     async with opened(own_database, "raids") as session:
         session.refs.put("plan", "inherited")
         async with session.fork("branch"):
@@ -135,7 +135,7 @@ async def test_reclaim_deletes_nothing_when_the_parent_of_a_fork_is_missing(own_
 
 @pytest.mark.parametrize("conversation", ["talk", None])
 async def test_open_raises_when_the_role_may_not_write_the_namespace(teams, conversation):
-    """The error names the namespace and the role, and says nothing of another host."""
+    """The error names the namespace and the role, and mentions no other host."""
     raids, _ = teams
     role = raids.partition("://")[2].partition("@")[0]
     with pytest.raises(StoreReadOnly) as caught:
@@ -147,7 +147,7 @@ async def test_open_raises_when_the_role_may_not_write_the_namespace(teams, conv
 
 
 async def test_role_that_may_only_select_reads_and_cannot_write(own_database):
-    """Without the right to insert a session reads its namespace, and each write raises an error with the role."""
+    """Without the right to insert, a session can read its namespace, and each write raises an error with the role."""
     with team(own_database, "raids") as url:
         role = url.partition("://")[2].partition("@")[0]
         await store_refs(url, "raids", plan="readable")
@@ -161,7 +161,7 @@ async def test_role_that_may_only_select_reads_and_cannot_write(own_database):
 
 
 async def test_rows_are_written_when_those_of_another_namespace_are_denied(own_database):
-    """A namespace that the role may not write any more holds up no rows of another session of the process."""
+    """A namespace that the role may not write any more does not block rows of another session in the process."""
     written = "SELECT key FROM mama_structs.rows WHERE namespace = 'trade' AND key LIKE '%ref:late@1'"
     hide = "CREATE POLICY later ON mama_structs.rows AS RESTRICTIVE FOR INSERT WITH CHECK (namespace <> 'raids')"
     with team(own_database, "raids'' OR namespace = ''trade") as url:
@@ -182,7 +182,7 @@ async def test_rows_are_written_when_those_of_another_namespace_are_denied(own_d
 
 
 async def test_close_succeeds_when_a_role_that_may_only_select_has_recalled(own_database):
-    """A recall stores nothing about the conversation if the role may only read."""
+    """A recall stores nothing about the conversation if the role is read-only."""
     with team(own_database, "raids") as url:
         role = url.partition("://")[2].partition("@")[0]
         async with opened(url, "raids") as session:
@@ -193,13 +193,13 @@ async def test_close_succeeds_when_a_role_that_may_only_select_has_recalled(own_
 
 
 async def test_reads_grant_of_the_guide_shows_memories_and_no_refs(own_database):
-    """With the block for *reads* a role finds memories of another namespace with their evidence, and writes none."""
+    """With the block for *reads* a role finds memories and evidence of another namespace, but cannot write there."""
     async with opened(own_database, "shared") as session:
         session.refs.put("secret", "a ref of the shared namespace")
         kept = await session.memories.save_decision("auth", "use tokens", "stateless", evidence=["ref:secret"])
     with team(own_database, "raids") as url:
         role = url.partition("://")[2].partition("@")[0]
-        # As after an update of the package: both blocks again.
+        # Run both blocks again, as after an update of the package.
         for script in (team_block(role, "raids", heading=READS), team_block(role, "raids").split("\n", 2)[2]) * 2:
             administer(own_database, script=script)
         administer(own_database, script=team_block(role, "raids", heading=READS))
@@ -215,7 +215,7 @@ async def test_reads_grant_of_the_guide_shows_memories_and_no_refs(own_database)
 
 
 async def test_assign_copies_texts_to_the_new_namespace(teams, own_database):
-    """A moved conversation and the fork that it leaves behind are both complete for the role of their namespace."""
+    """A moved conversation and the fork that remains are both complete for the role of their namespace."""
     raids, trade = teams
     await store_refs(raids, "raids", plan="moved words")
     async with opened(raids, "raids") as session, session.fork("branch") as fork:
@@ -230,7 +230,7 @@ async def test_assign_copies_texts_to_the_new_namespace(teams, own_database):
 
 
 async def test_copy_to_a_server_makes_forks_independent_of_other_namespaces(own_database, tmp_path):
-    """A directory may hold a fork whose parent an earlier version moved to another namespace."""
+    """A directory may contain a fork whose parent was moved to another namespace by an earlier version."""
     async with opened(tmp_path / "a", "raids") as session:
         session.refs.put("plan", "inherited")
         async with session.fork("branch") as fork:
@@ -256,12 +256,12 @@ async def test_copy_to_a_server_makes_forks_independent_of_other_namespaces(own_
         assert expected == await refs_of(raids, "raids", "branch")
 
 
-# Migration
+# Migration.
 
 
 @pytest.fixture
 def earlier_database(empty_database):
-    """A database as commit 561ec94 left it, and its URL."""
+    """The URL of a database as commit 561ec94 left it."""
     script = [MIGRATIONS]
     for number, name, sql in migrations():
         if number <= 4:
@@ -282,7 +282,7 @@ async def held(url):
 
 
 async def test_migration_gives_every_shared_row_a_namespace(earlier_database):
-    """Rows of an earlier version open unchanged, and none is left in the namespace without a name."""
+    """Rows of an earlier version are readable, and no row remains in the empty namespace."""
     assert EARLIER["held"] == await held(earlier_database)
     for table in administer(earlier_database, NAMESPACED):
         left = administer(
@@ -296,7 +296,7 @@ async def test_migration_gives_every_shared_row_a_namespace(earlier_database):
 
 
 async def test_migrated_namespaces_do_not_depend_on_each_other(earlier_database):
-    """Each role holds what it did, also a fork whose parent was moved to another namespace and is deleted there."""
+    """Each role keeps its rows, even a fork whose parent was moved to another namespace and deleted there."""
     expected = [one for one in EARLIER["held"] if one[0] == "raids"]
     await Session.namespaces(earlier_database)
     with team(earlier_database, "raids") as raids, team(earlier_database, "trade") as trade:
@@ -308,7 +308,7 @@ async def test_migrated_namespaces_do_not_depend_on_each_other(earlier_database)
 
 
 async def test_migration_moves_texts_of_unreadable_rows_to_a_table_of_the_owner(earlier_database):
-    """A text that only an unreadable row may name is not deleted, and no other role can read it."""
+    """A text that only an unreadable row may refer to is kept, and other roles cannot read it."""
     unknown = seal("texts/unknown", b"named by nobody who can be read")
     damage = "UPDATE mama_structs.rows SET value = 'x' WHERE key LIKE 'refs/talk/0000000002/%'"
     administer(
@@ -325,7 +325,7 @@ async def test_migration_moves_texts_of_unreadable_rows_to_a_table_of_the_owner(
 
 
 async def test_migration_keeps_the_text_of_a_row_with_a_wrong_checksum(earlier_database):
-    """The hash in a row with a wrong checksum still says which text belongs to its namespace."""
+    """The hash in a row with a wrong checksum still assigns its text to the namespace."""
     digest = "SELECT substring(convert_from(value, 'SQL_ASCII') from '[0-9a-f]{64}') AS hash FROM mama_structs.rows "
     where = "WHERE key LIKE 'refs/talk/0000000002/%'"
     named = administer(
@@ -339,7 +339,7 @@ async def test_migration_keeps_the_text_of_a_row_with_a_wrong_checksum(earlier_d
 
 
 async def test_migration_succeeds_when_the_owner_may_not_create_schemas(earlier_database):
-    """The owner of the schema and its tables needs no right on the database."""
+    """The owner of the schema and its tables needs no privilege on the database."""
     role = f"owner_{uuid.uuid4().hex[:12]}"
     tables = administer(earlier_database, "SELECT tablename AS name FROM pg_tables WHERE schemaname = 'mama_structs'")
     administer(earlier_database, f"CREATE ROLE {role} LOGIN", f"ALTER SCHEMA mama_structs OWNER TO {role}",

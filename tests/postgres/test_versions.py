@@ -1,4 +1,4 @@
-"""A database that a newer version migrates while a session is open, and settings that lose acknowledged saves."""
+"""Migration during an open session, and server settings that lose acknowledged saves."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ def opened(url, **options):
 
 
 def rows_of(url):
-    """Return all rows of memories and refs, as they are stored."""
+    """Return all stored rows of memories and refs."""
     return administer(url, f"{ROWS} ORDER BY 1, 2")
 
 
@@ -50,8 +50,8 @@ def put(connection, key="a"):
     connection.tell("INSERT INTO rows (namespace, key, value) VALUES ('n', $1, '')", key)
 
 
-async def test_every_write_of_a_session_raises_when_the_database_was_migrated(own_database):
-    """An open session of an older version writes nothing into a migrated database, and can still be read."""
+async def test_session_writes_raise_when_database_was_migrated(own_database):
+    """An open session of an older version can read a migrated database but not write to it."""
     session = await Session.open(own_database, conversation="talk", embedder=SMALL)
     known = await fill(session)
     before, count = rows_of(own_database), await session.memories.count()
@@ -66,8 +66,8 @@ async def test_every_write_of_a_session_raises_when_the_database_was_migrated(ow
     await session.close()
 
 
-def test_claim_of_a_conversation_raises_when_the_database_was_migrated(own_database):
-    """A name is neither claimed nor renewed by an older version."""
+def test_claim_raises_when_database_was_migrated(own_database):
+    """An older version neither claims nor renews a name."""
     with opened(own_database) as server:
         leases = Leases(Server.open(own_database), seconds=30)
         leases.claim("kept", "n")
@@ -84,7 +84,7 @@ def test_claim_of_a_conversation_raises_when_the_database_was_migrated(own_datab
 
 
 def test_write_raises_when_the_database_was_replaced_by_an_older_one(own_database):
-    """A backup of an older schema in the place of the database is not written."""
+    """An older backup in place of the database is not written to."""
     with opened(own_database) as server:
         newest = administer(own_database, "SELECT max(version) FROM mama_structs.migrations")[0][0]
         administer(own_database, f"DELETE FROM mama_structs.migrations WHERE version = {newest}")
@@ -95,7 +95,7 @@ def test_write_raises_when_the_database_was_replaced_by_an_older_one(own_databas
 
 
 def test_write_that_waits_for_a_migration_raises_when_it_is_committed(own_database):
-    """A writer that begins during a migration waits for its end, and then writes nothing."""
+    """A write that begins during a migration waits for it, and then writes nothing."""
 
     async def migrate(begun, go_on):
         connection = await asyncpg.connect(own_database)
@@ -123,7 +123,7 @@ def test_write_that_waits_for_a_migration_raises_when_it_is_committed(own_databa
 
 
 def test_migration_waits_for_the_transactions_of_an_older_version(own_database, monkeypatch):
-    """A migration does not begin between the check of a write transaction and its commit."""
+    """A migration cannot begin between the check of a write transaction and its commit."""
     files = migrating.migrations()
     later = [
         *files,
@@ -153,7 +153,7 @@ def test_migration_waits_for_the_transactions_of_an_older_version(own_database, 
 
 
 def test_write_gives_up_when_a_migration_takes_longer_than_it_waits(own_database):
-    """A writer waits for a migration no longer than for another writer."""
+    """A write waits for a migration no longer than for another writer."""
     held = f"BEGIN; SELECT pg_advisory_xact_lock({migrating.MIGRATION_LOCK})"
 
     async def hold(server):
@@ -172,7 +172,7 @@ def test_write_gives_up_when_a_migration_takes_longer_than_it_waits(own_database
 
 @pytest.mark.parametrize("level", ["role", "database", "address"])
 def test_write_transactions_are_durable_when_synchronous_commit_is_off(own_database, level):
-    """Whoever sets synchronous_commit=off, writes of memories, refs and claims wait for the disk."""
+    """At any level of synchronous_commit=off, writes of memories, refs and claims wait for the disk."""
     name = urlsplit(own_database).path[1:]
     url, setting = own_database, "SET synchronous_commit = off"
     if level == "address":
@@ -180,7 +180,7 @@ def test_write_transactions_are_durable_when_synchronous_commit_is_off(own_datab
     elif level == "database":
         administer(own_database, f"ALTER DATABASE {name} {setting}")
     else:
-        # Of this database alone: the role is that of all tests.
+        # For this database only, because all tests share the role.
         administer(own_database, f"ALTER ROLE postgres IN DATABASE {name} {setting}")
     with opened(url) as server:
         storage = ServerStorage(Server.open(url), namespace="n")
@@ -193,24 +193,24 @@ def test_write_transactions_are_durable_when_synchronous_commit_is_off(own_datab
         storage.close_now()
 
         assert ["on"] * 5 == [*(one.result() for one in found), of_rows]
-        # A reading transaction has the setting of the host.
+        # A read transaction uses the configured setting.
         assert "off" == server.run(lambda one: one.ask(SETTING)[0]["found"], write=False).result()
 
 
 @pytest.mark.parametrize(("given", "used"), [("local", "on"), ("remote_write", "on"), ("remote_apply", "remote_apply")])
-def test_a_stronger_synchronous_commit_is_kept(own_database, given, used):
-    """A host that waits for its replicas to apply a change goes on to do so."""
+def test_stronger_synchronous_commit_is_kept(own_database, given, used):
+    """A configuration that waits for replicas to apply a change is not weakened."""
     name = urlsplit(own_database).path[1:]
     administer(own_database, f"ALTER DATABASE {name} SET synchronous_commit = {given}")
     with opened(own_database) as server:
         assert used == server.run(lambda one: one.ask(SETTING)[0]["found"], write=True, namespace="n").result()
 
 
-async def test_acknowledged_saves_survive_an_immediate_stop_when_synchronous_commit_is_off(own_postgres):
-    """Memories, records and refs that were acknowledged are there after the server was killed."""
+async def test_acknowledged_saves_survive_server_kill_when_synchronous_commit_is_off(own_postgres):
+    """Acknowledged memories, records and refs exist after the server was killed."""
     administer(
         own_postgres.url,
-        # The server's background writer would flush commits that were not flushed when they returned.
+        # The background writer would otherwise flush commits that were not durable when they returned.
         "ALTER SYSTEM SET wal_writer_delay = '10s'",
         "ALTER ROLE postgres SET synchronous_commit = off",
         "SELECT pg_reload_conf()",
@@ -228,7 +228,7 @@ async def test_acknowledged_saves_survive_an_immediate_stop_when_synchronous_com
 
 
 async def test_check_reports_settings_of_the_server_that_lose_data(own_postgres):
-    """fsync=off and an unlogged table are errors; the others are warnings, and a durable server has none."""
+    """fsync=off and an unlogged table are errors, other settings are warnings, and a durable server has no finding."""
 
     async def found():
         async with Session.open(own_postgres.url, embedder=SMALL) as session:

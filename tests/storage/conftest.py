@@ -1,4 +1,4 @@
-"""The two kinds of stores: rows in a directory, and rows on a PostgreSQL server."""
+"""Fixtures for both kinds of stores: in a directory and on a PostgreSQL server."""
 
 import sqlite3
 from contextlib import closing
@@ -16,7 +16,7 @@ __all__ = ["database", "empty_database", "own_postgres", "postgres", "prepared",
 
 @attrs.frozen
 class InDirectory:
-    """A place for stores in a directory."""
+    """Opens a store in a directory."""
 
     directory: object
 
@@ -27,7 +27,7 @@ class InDirectory:
 
 @attrs.frozen
 class OnServer:
-    """A place for stores on a server."""
+    """Opens a store on a server."""
 
     url: str
 
@@ -38,7 +38,7 @@ class OnServer:
 
 @pytest.fixture(params=["directory", "server"])
 def place(request, tmp_path):
-    """Where a store can be opened again and again."""
+    """Return an object whose `open` opens the same store repeatedly."""
     if request.param == "directory":
         return InDirectory(tmp_path)
     return OnServer(request.getfixturevalue("database"))
@@ -46,7 +46,7 @@ def place(request, tmp_path):
 
 @pytest.fixture
 def damage(place):
-    """Have the bytes of every row be others."""
+    """Return a function that overwrites the bytes of every row."""
 
     def damage():
         if isinstance(place, OnServer):

@@ -1,4 +1,4 @@
-"""A backup is one moment of a store, whole, or nothing at all."""
+"""Backups: complete and consistent, or not created at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ asyncio.run(main())
 
 @pytest.fixture
 async def source(tmp_path):
-    """Return a session's directory, whose store is open and has most of its rows in the log."""
+    """Return a session's directory with an open store, most of whose rows are in the log."""
     storage = Storage.open(tmp_path / "a" / "journal")
     for number in range(ROWS):
         storage.enqueue([(f"k{number:04}", b"%d" % number * 1000)])
@@ -53,7 +53,7 @@ async def source(tmp_path):
 
 
 async def rows_of(directory, prefix=""):
-    """Return the keys of a store, in which nothing may be wrong."""
+    """Return the keys of a store, and assert that it has no issues."""
     storage = Storage.open(directory / "journal")
     keys = await storage.keys(prefix)
     findings = [one for one in await storage.check() if one.kind != "sqlite"]
@@ -67,16 +67,16 @@ def names_in(directory):
     return sorted(path.name for path in directory.iterdir())
 
 
-async def test_all_rows_are_in_the_copy(source, tmp_path):
-    """What is in the log only, and in no page of the database yet, is copied too."""
+async def test_backup_copies_rows_from_log(source, tmp_path):
+    """Rows that are only in the log and not yet in the database are copied, too."""
     assert (source / "journal" / "cache.db-wal").stat().st_size > 0
     await backup(source, tmp_path / "b")
 
     assert [f"k{number:04}" for number in range(ROWS)] == await rows_of(tmp_path / "b")
 
 
-async def test_a_copy_is_one_moment_while_another_process_writes(tmp_path, monkeypatch):
-    """Everything acknowledged before is there, no row without its pair, and no row before a missing one."""
+async def test_backup_is_consistent_while_another_process_writes(tmp_path, monkeypatch):
+    """The copy contains all earlier acknowledged rows, no row without its pair, and no gaps."""
     monkeypatch.setattr(module, "_PAGES", 16)
     told = []
     command = [sys.executable, "-c", WRITER, str(tmp_path / "a")]
@@ -93,13 +93,13 @@ async def test_a_copy_is_one_moment_while_another_process_writes(tmp_path, monke
     assert len(first) > 100
     assert [f"w{number:06}" for number in range(len(first))] == first
     assert [key.replace("w", "z") for key in first] == second
-    # It did not begin again, whatever was written meanwhile.
+    # Concurrent writes do not restart the copy.
     assert sorted(told) == told
     assert 1 == len({total for _, total in told})
 
 
-async def test_a_session_opens_at_the_copy(tmp_path):
-    """The copy is a session's directory with the memories, and going on in one does not change the other."""
+async def test_session_opens_at_backup(tmp_path):
+    """The copy can be opened as a session with all memories, and is independent of the original."""
     async with Session.open(tmp_path / "a", embedder=HashEmbedder()) as session:
         saved = await session.memories.save_decision("defence", "shield first", "raids doubled")
         await session.backup(tmp_path / "b")
@@ -110,8 +110,8 @@ async def test_a_session_opens_at_the_copy(tmp_path):
         assert (await copied.check()).ok
 
 
-async def test_only_its_owner_reads_a_copy(source, tmp_path):
-    """Directories are 0700 and files 0600, and nothing else is in them."""
+async def test_backup_is_private(source, tmp_path):
+    """Directories have mode 0700 and files 0600, and there are no other files."""
     await backup(source, tmp_path / "b")
     found = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in (tmp_path / "b").rglob("*")}
 
@@ -119,8 +119,8 @@ async def test_only_its_owner_reads_a_copy(source, tmp_path):
     assert 0o700 == (tmp_path / "b").stat().st_mode & 0o777
 
 
-async def test_where_a_copy_can_be(source, tmp_path):
-    """An empty directory takes a copy, and what is missing above is made."""
+async def test_backup_accepts_empty_or_missing_target(source, tmp_path):
+    """An empty directory is accepted, and missing parents are created."""
     (tmp_path / "empty").mkdir()
     for target in (tmp_path / "empty", tmp_path / "new" / "deep"):
         await backup(source, target)
@@ -130,8 +130,8 @@ async def test_where_a_copy_can_be(source, tmp_path):
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: (path / "x").mkdir(parents=True)])
-async def test_where_something_is(make, source, tmp_path):
-    """What is there is never replaced."""
+async def test_backup_rejects_existing_target(make, source, tmp_path):
+    """Existing files and directories with content are never replaced."""
     make(tmp_path / "b")
 
     with pytest.raises(InvalidArgument, match="is no empty directory"):
@@ -139,8 +139,8 @@ async def test_where_something_is(make, source, tmp_path):
     assert ["a", "b"] == names_in(tmp_path)
 
 
-async def test_what_comes_there_meanwhile(source, tmp_path):
-    """Something that appears at the target while the copy is made stays, and nothing lies beside it."""
+async def test_backup_fails_when_target_appears_meanwhile(source, tmp_path):
+    """A target created during the copy stays unchanged, and no temporary files remain."""
 
     def appear(_done, _total):
         (tmp_path / "b" / "x").mkdir(parents=True, exist_ok=True)
@@ -152,8 +152,8 @@ async def test_what_comes_there_meanwhile(source, tmp_path):
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, lambda path: path.write_text("x")])
-async def test_nothing_to_copy(make, tmp_path):
-    """What is no session's directory is refused, and nothing is made there."""
+async def test_backup_rejects_source_that_is_no_session(make, tmp_path):
+    """If the source is not a session's directory, nothing is created."""
     make(tmp_path / "a")
     before = names_in(tmp_path)
 
@@ -162,15 +162,15 @@ async def test_nothing_to_copy(make, tmp_path):
     assert before == names_in(tmp_path)
 
 
-async def test_no_copy_within_the_store(source):
-    """A copy in the database's own directory would be taken for a part of it."""
+async def test_backup_rejects_target_inside_store(source):
+    """A copy inside the database's directory would be taken for a part of it."""
     with pytest.raises(StoreError, match="session's own data"):
         await backup(source, source / "journal" / "copy")
     assert ["FORMAT", "cache.db", "cache.db-shm", "cache.db-wal"] == names_in(source / "journal")
 
 
-async def test_a_damaged_store_gives_no_copy(tmp_path):
-    """Pages that are not what was written are noticed before the copy gets its name."""
+async def test_backup_raises_store_damaged_when_source_is_damaged(tmp_path):
+    """Damaged pages are detected before the copy gets its final name."""
     storage = Storage.open(tmp_path / "a" / "journal")
     storage.enqueue([(f"k{number:04}", b"%d" % number * 1000) for number in range(ROWS)])
     await storage.close()
@@ -204,8 +204,8 @@ except StoreFull:
 
 
 @pytest.mark.parametrize("size", [0, 4096, 200_000])
-async def test_a_full_disk_leaves_nothing(size, source, tmp_path):
-    """However soon there is no room, it is said so, and nothing of the copy is left."""
+async def test_backup_leaves_nothing_when_disk_is_full(size, source, tmp_path):
+    """At any stage a full disk raises StoreFull, and nothing of the copy remains."""
     command = [sys.executable, "-c", FULL, str(source), str(tmp_path / "b"), str(size)]
     done = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, env=ENVIRONMENT, check=False
@@ -216,8 +216,8 @@ async def test_a_full_disk_leaves_nothing(size, source, tmp_path):
 
 
 @pytest.mark.parametrize("call", ["fsync", "open", "write"])
-async def test_any_failure_leaves_nothing(call, source, tmp_path, monkeypatch):
-    """Whichever call fails, there is a whole copy or none, and nothing lies beside it."""
+async def test_backup_leaves_nothing_when_any_system_call_fails(call, source, tmp_path, monkeypatch):
+    """After a failure of any call there is a complete copy or none, and no temporary files."""
     plain = getattr(os, call)
     failed = 0
     for number in range(1, 50):
@@ -247,8 +247,8 @@ async def test_any_failure_leaves_nothing(call, source, tmp_path, monkeypatch):
     assert failed
 
 
-async def test_a_cancelled_copy_leaves_nothing(source, tmp_path, monkeypatch):
-    """Whoever is cancelled while it copies waits until nothing is left of it."""
+async def test_cancelled_backup_leaves_nothing(source, tmp_path, monkeypatch):
+    """The cancelled caller waits until the partial copy is deleted."""
     monkeypatch.setattr(module, "_PAGES", 1)
     monkeypatch.setattr(module, "_TOLD_EVERY", 0.0)
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -260,7 +260,7 @@ async def test_a_cancelled_copy_leaves_nothing(source, tmp_path, monkeypatch):
         task.cancel()
 
     def patient(callback, *arguments):
-        """Go on in the copy's thread when the loop has been told."""
+        """Continue in the copy's thread after the loop has run the callback."""
         handle = tell_loop(callback, *arguments)
         if callback is cancel:
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
@@ -275,8 +275,8 @@ async def test_a_cancelled_copy_leaves_nothing(source, tmp_path, monkeypatch):
     assert ["a"] == names_in(tmp_path)
 
 
-async def test_progress_is_told_in_the_loop(source, tmp_path):
-    """The last that is told is that all pages are copied."""
+async def test_progress_is_called_in_event_loop(source, tmp_path):
+    """The last call reports that all pages were copied."""
     told = []
     loop = asyncio.get_running_loop()
 
@@ -290,8 +290,8 @@ async def test_progress_is_told_in_the_loop(source, tmp_path):
     assert told[-1][0] == told[-1][1] > ROWS / 10
 
 
-async def test_a_store_that_cannot_be_read(source, tmp_path, monkeypatch):
-    """Where another process keeps everybody out, that is said after a while."""
+async def test_backup_raises_busy_when_database_is_locked(source, tmp_path, monkeypatch):
+    """An exclusive lock of another process causes a timeout."""
     storage = Storage.open(tmp_path / "c" / "journal")
     await storage.close()
     monkeypatch.setattr(module, "_WAIT", 0.1)
@@ -306,8 +306,8 @@ async def test_a_store_that_cannot_be_read(source, tmp_path, monkeypatch):
     assert ["a", "c"] == names_in(tmp_path)
 
 
-async def test_what_a_killed_process_left_is_removed(source, tmp_path):
-    """A copy that was killed half-way is removed by the next one."""
+async def test_backup_deletes_leftovers_of_killed_backup(source, tmp_path):
+    """The next backup deletes the partial copy of a killed one."""
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""What a row is on disk."""
+"""Stored form of rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGES = st.none() | st.binary(max_size=5) | st.builds(New, st.binary(max_size=
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -41,20 +41,20 @@ class Trap:
 
 
 @given(key=KEYS, value=st.binary())
-def test_what_was_sealed_is_unsealed(key, value):
-    """A value comes back byte for byte under its own key."""
+def test_unseal_returns_sealed_value(key, value):
+    """A value is returned unchanged under its own key."""
     assert value == unseal(key, seal(key, value))
 
 
 @given(key=KEYS, other=KEYS, value=st.binary())
-def test_swapped_rows_are_noticed(key, other, value):
-    """A value found under another key than its own is damaged, never returned."""
+def test_unseal_detects_swapped_rows(key, other, value):
+    """A value stored under another key is damaged, and never returned."""
     assert (key == other) == isinstance(unseal(other, seal(key, value)), bytes)
 
 
 @given(key=KEYS, value=st.binary(max_size=200), data=st.data())
-def test_a_changed_bit_is_noticed(key, value, data):
-    """Whichever bit of a row changes, the row is damaged."""
+def test_unseal_detects_any_flipped_bit(key, value, data):
+    """A single flipped bit makes a row damaged."""
     sealed = bytearray(seal(key, value))
     bit = data.draw(st.integers(0, len(sealed) * 8 - 1))
     sealed[bit // 8] ^= 1 << bit % 8
@@ -63,8 +63,8 @@ def test_a_changed_bit_is_noticed(key, value, data):
 
 
 @given(key=KEYS, value=st.binary(max_size=200), data=st.data())
-def test_a_cut_row_is_noticed(key, value, data):
-    """A row that lost its end, or has one too many, is damaged."""
+def test_unseal_detects_truncated_or_extended_row(key, value, data):
+    """A row with missing or additional bytes at its end is damaged."""
     sealed = seal(key, value)
     cut = data.draw(st.integers(0, len(sealed) - 1))
 
@@ -73,28 +73,28 @@ def test_a_cut_row_is_noticed(key, value, data):
 
 
 @given(key=KEYS, tail=st.binary(min_size=1, max_size=3))
-def test_key_and_value_do_not_run_into_each_other(key, tail):
-    """The beginning of a value cannot be taken for the end of its key."""
+def test_checksum_separates_key_and_value(key, tail):
+    """Moving bytes from the value to the key changes the checksum."""
     longer = key + tail.hex()
 
     assert seal(longer, b"")[4:20] != seal(key, tail.hex().encode())[4:20]
 
 
 @pytest.mark.parametrize("stored", [None, "text", 1, 1.5, bytearray(30), memoryview(bytes(30))])
-def test_what_is_not_bytes_is_damaged(stored):
-    """A column that holds anything else is damaged."""
+def test_unseal_reports_other_types_as_damaged(stored):
+    """A stored value that is not bytes is damaged."""
     assert isinstance(unseal("k", stored), Damaged)
 
 
 @pytest.mark.parametrize("key", ["", "ä", "a\0b", "\ud800", b"k", 1, 1.0, None, ("a",), "k" * (LONGEST_KEY + 1)])
-def test_keys_that_could_be_mistaken_are_refused(key):
-    """Only ASCII str without NUL are keys: others can be equal to one another, or be stored in several ways."""
+def test_check_key_rejects_ambiguous_keys(key):
+    """Keys must be ASCII without NUL, because other keys may compare equal or have several stored forms."""
     with pytest.raises(InvalidArgument):
         check_key(key)
 
 
-async def test_planted_pickles_are_never_run(tmp_path):
-    """Pickles planted as key and as value run no code in any call, no file goes that a row names, and the others load."""
+async def test_pickled_rows_are_never_unpickled(tmp_path):
+    """Planted pickles run no code, files named by rows are not deleted, and other rows are readable."""
     fired, precious = tmp_path / "fired", tmp_path / "precious"
     precious.touch()
     trap = pickle.dumps(Trap(fired))
@@ -125,8 +125,8 @@ async def test_planted_pickles_are_never_run(tmp_path):
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), CHANGES), max_size=4), max_size=6), st.data())
-def test_calls_come_to_what_their_rows_come_to_one_by_one(calls, data):
-    """Folding changes of several calls into one gives what making them in order gives."""
+def test_combined_calls_equal_consecutive_writes(calls, data):
+    """Merging the changes of several calls gives the same result as applying them one by one."""
     before = data.draw(st.dictionaries(st.sampled_from("abc"), st.binary(max_size=3)))
     expected = dict(before)
     for key, change in (row for call in calls for row in call):
@@ -150,6 +150,6 @@ def test_calls_come_to_what_their_rows_come_to_one_by_one(calls, data):
     assert expected == actual
 
 
-def test_the_size_of_changes_is_what_is_written():
-    """Keys and values count, deletes by their key."""
+def test_size_of_counts_keys_and_values():
+    """A deletion counts the bytes of its key."""
     assert 3 + 2 + 4 == size_of({"a": b"12", "bc": None, "d": New(b"123")})

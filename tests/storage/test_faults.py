@@ -1,4 +1,4 @@
-"""What a store promises while things go wrong."""
+"""Behaviour of stores under faults: crashes, damage, full disks, locks and forks."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from mama_structs.storage import sqlite_store as _store
 from mama_structs.storage.sealed_rows import Damaged, New
 from mama_structs.storage.sqlite_store import Storage
 
-# Children import the package that is under test here.
+# Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONUNBUFFERED": "1"}
 
 
 async def assert_sound(storage):
-    """Nothing is to be found but that SQLite may be old."""
+    """Assert that `check` reports no issue except an old SQLite version."""
     assert [] == [finding for finding in await storage.check() if finding.kind != "sqlite"]
 
 
 def run(code, *arguments, timeout=600, **options):
-    """Run *code* in a process of its own and return what it printed."""
+    """Run *code* in a child process and return its output."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *map(str, arguments)],
         check=False,
@@ -61,14 +61,14 @@ def run(code, *arguments, timeout=600, **options):
 
 
 def fresh_seed():
-    """Return a seed, which a failing test's output shows."""
+    """Return a random seed and print it, so that a failure can be reproduced."""
     seed = random.randrange(2**32)
     sys.stdout.write(f"seed {seed}\n")
     return seed
 
 
 def fill(directory, count, size=100):
-    """Make a store with *count* rows and close it."""
+    """Create a store with *count* rows and close it."""
     storage = Storage.open(directory)
     for number in range(count):
         storage.enqueue([(f"k{number:04}", bytes([number % 256]) * size)])
@@ -102,14 +102,14 @@ def start_writer(directory, name, *, seed, count):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
-    """Whenever a process is killed, every flush that returned is there, each call whole."""
+def test_killed_process_loses_no_acknowledged_rows(tmp_path):
+    """After a kill at any time, every flushed call is stored completely."""
     seed = fresh_seed()
     chance = random.Random(seed)
     acknowledged = set()
     for turn in range(12):
         writer = start_writer(tmp_path / "journal", f"t{turn}", seed=chance.randrange(2**32), count=10_000)
-        # Half of them are killed while they open, the others in the middle of writing.
+        # Odd turns are killed while writing, even turns while opening.
         if turn % 2:
             for line in writer.stdout:
                 acknowledged.add(line.strip())
@@ -136,8 +136,8 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
     asyncio.run(look())
 
 
-def test_a_store_killed_while_it_is_made_can_be_opened(tmp_path):
-    """Whatever instant of its first opening a process dies at, the next one opens the store."""
+def test_open_succeeds_after_kill_during_creation(tmp_path):
+    """A process may be killed at any time during the first opening; the next one opens the store."""
     seed = fresh_seed()
     chance = random.Random(seed)
     code = (
@@ -163,8 +163,8 @@ def test_a_store_killed_while_it_is_made_can_be_opened(tmp_path):
         asyncio.run(look())
 
 
-def test_several_processes_lose_nothing(tmp_path):
-    """Processes that open and write one directory at once keep all rows of one another."""
+def test_concurrent_processes_lose_no_rows(tmp_path):
+    """Processes that open and write one directory concurrently keep each other's rows."""
     seed = fresh_seed()
     writers = [start_writer(tmp_path / "journal", f"w{n}", seed=seed + n, count=40) for n in range(4)]
     outputs = [writer.communicate(timeout=600)[0] for writer in writers]
@@ -180,8 +180,8 @@ def test_several_processes_lose_nothing(tmp_path):
     asyncio.run(look())
 
 
-async def test_a_damaged_row_is_reported_and_the_others_load(tmp_path):
-    """A flipped bit makes one row damaged, swapped rows two; all others are read."""
+async def test_read_reports_damaged_rows_and_returns_others(tmp_path):
+    """A flipped bit damages one row, swapped values damage two; all other rows are readable."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([(f"k{number}", b"content %d" % number) for number in range(10)])
     await storage.flush()
@@ -207,8 +207,8 @@ async def test_a_damaged_row_is_reported_and_the_others_load(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "cut to a page", "garbage", "empty", "missing", "head"])
-def test_a_damaged_file_is_told_from_an_empty_store(tmp_path, damage):
-    """A database that is cut, overwritten, emptied or gone is damage that names the file, never a fresh store."""
+def test_open_raises_store_damaged_when_database_file_is_damaged(tmp_path, damage):
+    """A truncated, overwritten, emptied or missing database raises an error, and is never taken for a new store."""
     fill(tmp_path / "journal", 300)
     file = tmp_path / "journal" / "cache.db"
     data = file.read_bytes()
@@ -249,8 +249,8 @@ except StoreDamaged as error:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
 @pytest.mark.parametrize("name", ["FORMAT", "cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal"])
-def test_a_fifo_in_a_files_place_is_damage_and_not_waited_for(tmp_path, name):
-    """Opening a store does not wait for ever for the other end of one."""
+def test_open_raises_store_damaged_when_file_is_fifo(tmp_path, name):
+    """Opening a store does not block on a FIFO."""
     fill(tmp_path / "journal", 1)
     (tmp_path / "journal" / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / "journal" / name)
@@ -259,8 +259,8 @@ def test_a_fifo_in_a_files_place_is_damage_and_not_waited_for(tmp_path, name):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_overwritten_page_never_gives_wrong_data(tmp_path, seed):
-    """Whichever page is overwritten, values are right or damaged, or the whole store says so; check finds it."""
+def test_overwritten_page_never_returns_wrong_data(tmp_path, seed):
+    """After any page was overwritten, values are correct or damaged, or opening fails; `check` reports it."""
     fill(tmp_path / "journal", 200, size=500)
     file = tmp_path / "journal" / "cache.db"
     data = bytearray(file.read_bytes())
@@ -289,15 +289,15 @@ def test_an_overwritten_page_never_gives_wrong_data(tmp_path, seed):
     asyncio.run(look())
 
 
-async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
-    """While another connection holds a transaction, writes wait and fail as busy; reads go on; later all is written."""
+async def test_write_raises_store_busy_when_lock_is_held(tmp_path):
+    """While another connection holds the lock, writes fail after `wait` and reads succeed. Nothing is lost."""
     await Storage.open(tmp_path / "journal").close()
     storage = Storage.open(tmp_path / "journal", wait=0.3)
     storage.enqueue([("a", b"1")])
     await storage.flush()
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
         stuck.execute("BEGIN IMMEDIATE")
-        started = time.monotonic()  # before it is enqueued: the writer begins to wait by itself
+        started = time.monotonic()  # before the enqueue, because the writer starts to wait on its own
         storage.enqueue([("a", b"2"), ("b", b"1")])
         with pytest.raises(StoreBusy) as caught:
             await storage.flush()
@@ -330,7 +330,7 @@ connection.execute("ROLLBACK")
 
 @contextlib.contextmanager
 def held(directory):
-    """Have another process hold the lock of writers until the block ends."""
+    """Hold the write lock in another process during the block."""
     command = [sys.executable, "-c", HOLDER, str(directory / "cache.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert b"held\n" == process.stdout.readline()
@@ -340,8 +340,8 @@ def held(directory):
         assert 0 == process.wait(600)
 
 
-async def test_a_store_opens_and_reads_while_a_stranger_holds_the_lock(tmp_path):
-    """Where nothing has to be made, opening, reading and checking wait for no writer; only writing does."""
+async def test_open_and_read_succeed_when_write_lock_is_held(tmp_path):
+    """If nothing must be repaired, opening, reading and checking do not wait for a writer."""
     fill(tmp_path / "journal", 3)
     with held(tmp_path / "journal"):
         for _ in range(2):
@@ -353,8 +353,8 @@ async def test_a_store_opens_and_reads_while_a_stranger_holds_the_lock(tmp_path)
             await storage.close()
 
 
-async def test_what_has_to_be_put_right_waits_for_the_lock(tmp_path):
-    """Settings that would lose rows are never opened with: busy while the lock is held, and put right afterwards."""
+async def test_open_waits_for_lock_when_settings_need_repair(tmp_path):
+    """With unsafe settings opening is busy while the lock is held, and repairs them afterwards."""
     fill(tmp_path / "journal", 3)
     with closing(sqlite3.connect(tmp_path / "journal" / "cache.db")) as connection, connection:
         connection.execute("UPDATE Settings SET value = 10 WHERE key = 'cull_limit'")
@@ -389,8 +389,8 @@ def rows_of(directory):
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_what_is_planted_in_the_schema_is_refused_before_anything_is_written(tmp_path, kind):
-    """A trigger would run at the first write: opening names what is not ours, says what to do, and changes nothing."""
+def test_open_rejects_foreign_schema_item_before_writing(tmp_path, kind):
+    """A trigger would run at the first write, so opening names the foreign item and changes nothing."""
     directory = tmp_path / "journal"
     fill(directory, 3)
     plant(directory, PLANTED[kind])
@@ -407,8 +407,8 @@ def test_what_is_planted_in_the_schema_is_refused_before_anything_is_written(tmp
     Storage.open(directory).close_now()
 
 
-def test_a_trigger_of_ours_that_does_something_else_is_refused(tmp_path):
-    """The name of one that belongs there makes no other one ours."""
+def test_open_rejects_modified_trigger(tmp_path):
+    """A trigger with a known name but another definition is rejected."""
     directory = tmp_path / "journal"
     fill(directory, 3)
     name = "Settings_count_insert"
@@ -424,8 +424,8 @@ def test_a_trigger_of_ours_that_does_something_else_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-async def test_what_is_planted_in_an_open_store_never_runs(tmp_path, kind):
-    """The next transaction is refused, `check` names it, and with it removed all goes on."""
+async def test_foreign_schema_item_in_open_store_never_runs(tmp_path, kind):
+    """The next transaction is rejected and `check` names the item; after its removal writes continue."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1"), ("b", b"2")])
     await storage.flush()
@@ -444,8 +444,8 @@ async def test_what_is_planted_in_an_open_store_never_runs(tmp_path, kind):
     await storage.close()
 
 
-async def test_a_missing_index_of_an_open_store_is_damage(tmp_path):
-    """Without it a row could be there twice: nothing is written, `check` says it, and the next opening makes it."""
+async def test_missing_index_in_open_store_is_damage(tmp_path):
+    """Without the index duplicate keys would be possible: nothing is written, and the next opening recreates it."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
     await storage.flush()
@@ -461,8 +461,8 @@ async def test_a_missing_index_of_an_open_store_is_damage(tmp_path):
     await again.close()
 
 
-def test_what_another_version_of_the_library_makes_is_ours(tmp_path, monkeypatch):
-    """A schema that is not the known one is compared with what the installed library makes."""
+def test_open_compares_schema_with_installed_diskcache_when_hash_is_unknown(tmp_path, monkeypatch):
+    """An unknown schema is compared with the one that the installed diskcache creates."""
     monkeypatch.setattr("mama_structs.storage.cache_factory._SCHEMA", "of another version")
     fill(tmp_path / "journal", 3)
     fill(tmp_path / "journal", 3)
@@ -473,14 +473,14 @@ def test_what_another_version_of_the_library_makes_is_ours(tmp_path, monkeypatch
     assert 1 == len(caught.value.findings)
 
 
-def test_the_known_schema_is_the_librarys():
-    """What diskcache makes now needs no comparison with a store that is made for it."""
+def test_schema_hash_matches_installed_diskcache():
+    """The stored hash equals the schema of the installed diskcache, so no comparison is necessary."""
     assert ([], []) == _opening._compare(list(_opening._made_by_library()))
     assert _opening._SCHEMA == blake2b(repr(list(_opening._made_by_library())).encode(), digest_size=16).hexdigest()
 
 
-async def test_waiters_share_one_wait_for_a_stuck_writer(tmp_path):
-    """Thirty flushes that fail wait once or twice, not one after the other."""
+async def test_concurrent_flushes_share_one_wait_for_lock(tmp_path):
+    """30 failing flushes wait at most twice, not one after the other."""
     storage = Storage.open(tmp_path / "journal", wait=0.2)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
         stuck.execute("BEGIN IMMEDIATE")
@@ -501,8 +501,8 @@ async def test_waiters_share_one_wait_for_a_stuck_writer(tmp_path):
     await storage.close()
 
 
-async def test_a_writer_that_lets_go_in_time_is_no_failure(tmp_path):
-    """A transaction elsewhere that ends within the wait only costs time."""
+async def test_flush_succeeds_when_lock_is_released_in_time(tmp_path):
+    """A transaction elsewhere that ends within `wait` only delays the flush."""
     storage = Storage.open(tmp_path / "journal", wait=30)
     stuck = sqlite3.connect(storage.directory / "cache.db", isolation_level=None, check_same_thread=False)
     stuck.execute("BEGIN IMMEDIATE")
@@ -515,8 +515,8 @@ async def test_a_writer_that_lets_go_in_time_is_no_failure(tmp_path):
     await storage.close()
 
 
-async def test_a_close_that_cannot_write_says_what_is_lost(tmp_path):
-    """Closing raises the failure with how many calls it is about; closing again, when it can be written, loses nothing."""
+async def test_close_reports_unwritten_calls_and_can_be_repeated(tmp_path):
+    """A failing close names the number of unwritten calls; closing again later loses nothing."""
     before = set(threading.enumerate())
     storage = Storage.open(tmp_path / "journal", wait=0.05)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
@@ -596,8 +596,8 @@ asyncio.run(main())
 """
 
 
-def test_a_limit_on_file_size_is_a_full_disk(tmp_path):
-    """Where no more can be written: a typed error, reads go on, and all is written when there is room again."""
+def test_file_size_limit_raises_store_full(tmp_path):
+    """At the limit writes raise StoreFull and reads succeed; when there is space again, everything is written."""
     run(FULL, tmp_path / "journal")
 
 
@@ -614,8 +614,8 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(directory)], check=True)
 
 
-async def test_a_full_disk_refuses_writes_and_goes_on_reading(small_disk):
-    """On a full disk writes and deletes fail with a typed error; with room again all is written."""
+async def test_full_disk_raises_store_full_and_allows_reads(small_disk):
+    """On a full disk writes and deletes raise StoreFull; when there is space again, everything is written."""
     storage = Storage.open(small_disk / "journal", wait=1)
     storage.enqueue([("early", b"1")])
     await storage.flush()
@@ -638,7 +638,7 @@ async def test_a_full_disk_refuses_writes_and_goes_on_reading(small_disk):
 
 @pytest.fixture
 def quick_path(tmp_path):
-    """A directory in memory where there is one: hundreds of stores are made, and none has to outlast its test."""
+    """Return a directory in memory if possible, because the test creates hundreds of stores."""
     memory = Path("/dev/shm")
     if not memory.is_dir() or not os.access(memory, os.W_OK):
         yield tmp_path
@@ -648,7 +648,7 @@ def quick_path(tmp_path):
 
 
 class Plan:
-    """Which statement fails, before or after it was done, and how many there were."""
+    """The number and time of the statement that fails, and the count of statements."""
 
     def __init__(self):
         self.at = 0
@@ -685,8 +685,8 @@ def plan(monkeypatch):
 
 
 @pytest.mark.parametrize(("after", "code"), [(False, sqlite3.SQLITE_IOERR), (True, sqlite3.SQLITE_FULL)])
-async def test_whichever_statement_fails_nothing_is_lost(quick_path, plan, after, code):
-    """The N-th statement fails, N = 1, 2, ... until a clean run: a typed error, and afterwards every row is there."""
+async def test_no_row_is_lost_when_any_statement_fails(quick_path, plan, after, code):
+    """Fail the N-th statement for N = 1, 2, ... until a run succeeds: each failure is typed and loses no row."""
     plan.after, plan.code = after, code
     for number in range(1, 2000):
         directory = quick_path / str(number)
@@ -730,8 +730,8 @@ async def test_whichever_statement_fails_nothing_is_lost(quick_path, plan, after
     assert number > 100
 
 
-async def test_a_statement_that_fails_once_in_the_queue_is_made_up_for(tmp_path, plan):
-    """Whichever statement of a drain fails, the rows stay queued, and the next flush writes them."""
+async def test_flush_retries_rows_after_failed_statement(tmp_path, plan):
+    """If a statement fails, the rows stay enqueued and the next flush writes them."""
     storage = Storage.open(tmp_path / "journal")
     for number in range(1, 40):
         rows = [(f"{number}-{row}", b"1") for row in range(3)]
@@ -755,8 +755,8 @@ async def test_a_statement_that_fails_once_in_the_queue_is_made_up_for(tmp_path,
     await storage.close()
 
 
-async def test_work_that_swallows_a_failure_is_rolled_back(tmp_path, plan):
-    """When a statement fails inside a transaction and the work goes on, nothing of it is written."""
+async def test_transact_rolls_back_when_work_swallows_failure(tmp_path, plan):
+    """If a statement fails and the function continues, nothing is written."""
     storage = Storage.open(tmp_path / "journal")
 
     def work(rows):
@@ -798,11 +798,11 @@ except StoreReadOnly:
 """
 
 
-def test_a_directory_that_cannot_be_written_is_named(tmp_path):
-    """Where this user may not write, opening says so: a new store, an existing one, and one whose file is read-only."""
+def test_open_raises_read_only_when_directory_is_not_writable(tmp_path):
+    """A new store, an existing store and a read-only database file are named in the error."""
     fill(tmp_path / "journal", 1)
     (tmp_path / "journal" / "cache.db").chmod(0o644)
-    # The other user must get here, past pytest's own private directories.
+    # The other user must be able to traverse pytest's private directories.
     above = list(tmp_path.parents)[:2]
     for directory in above:
         directory.chmod(0o711)
@@ -878,8 +878,8 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_is_refused_and_harms_nothing(tmp_path):
-    """A child gets a typed error from every call, can open a store of its own, and its exit leaves the parent's whole."""
+def test_forked_child_is_rejected_and_parent_keeps_working(tmp_path):
+    """Calls in a child raise WrongLoop, the child can open its own store, and its exit does not harm the parent."""
     assert "done\n" == run(FORK, tmp_path)
 
 
@@ -912,8 +912,8 @@ storage.close_now()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_never_collects_its_parents_connections(tmp_path):
-    """Not even at its own end: SQLite would close them, and might take the parent's files away; its own it does."""
+def test_forked_child_never_collects_parent_connections(tmp_path):
+    """SQLite might delete the parent's files if the child closed them; the child's own connections are collected."""
     assert "" == run(COLLECTED, tmp_path / "journal", "none")
     assert run(COLLECTED, tmp_path / "journal", "own too").startswith("a connection was collected\n")
 
@@ -953,16 +953,16 @@ loop.close()
 """
 
 
-def test_an_open_store_needs_no_further_descriptors(tmp_path):
-    """With no descriptor left an open store still writes; opening another one is a typed error that says so."""
+def test_open_store_needs_no_further_descriptor(tmp_path):
+    """Without free descriptors an open store still writes, and opening another one raises a clear error."""
     said = run(DESCRIPTORS, tmp_path).lower()
 
-    # SQLite's own words, where a descriptor was left for the folder and none for the database.
+    # SQLite's own message, if a descriptor was free for the directory but not for the database.
     assert "open files" in said or "unable to open" in said
 
 
-async def test_a_database_that_is_taken_away_is_damage(tmp_path):
-    """When the file is deleted under an open store, the next write says so instead of writing into nothing."""
+async def test_write_raises_when_database_file_was_deleted(tmp_path):
+    """A write after the deletion raises instead of writing to the deleted file."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
     await storage.flush()
@@ -976,8 +976,8 @@ async def test_a_database_that_is_taken_away_is_damage(tmp_path):
         await storage.close()
 
 
-async def test_no_work_is_begun_on_a_database_that_is_taken_away(tmp_path):
-    """A transaction looks before its first statement: its work may not read what nobody else can see."""
+async def test_transact_does_not_run_work_when_database_was_moved(tmp_path):
+    """The files are checked before the first statement, so that the function reads no stale data."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
     await storage.flush()
@@ -990,8 +990,8 @@ async def test_no_work_is_begun_on_a_database_that_is_taken_away(tmp_path):
     await storage.close()
 
 
-async def test_a_database_that_is_taken_away_during_a_transaction_is_damage(tmp_path):
-    """A commit into a file that is gone is no success."""
+async def test_transact_raises_when_database_was_moved_meanwhile(tmp_path):
+    """A commit to a file that was moved away raises an error."""
     storage = Storage.open(tmp_path / "journal")
 
     def work(rows):
@@ -1003,8 +1003,8 @@ async def test_a_database_that_is_taken_away_during_a_transaction_is_damage(tmp_
     await storage.close()
 
 
-def test_ctrl_c_while_opening_leaves_no_thread(tmp_path, monkeypatch):
-    """An interrupted open gives up; its thread closes what it opened and ends."""
+def test_interrupted_open_leaves_no_thread(tmp_path, monkeypatch):
+    """After Ctrl-C the thread closes the database and ends."""
 
     class Interrupted:
         def result(self):
@@ -1031,8 +1031,8 @@ def test_ctrl_c_while_opening_leaves_no_thread(tmp_path, monkeypatch):
     ("number", "kind"),
     [(errno.ENOSPC, StoreFull), (errno.EROFS, StoreReadOnly), (errno.EACCES, StoreReadOnly), (errno.EIO, StoreError)],
 )
-def test_failures_of_the_file_system_are_typed(tmp_path, monkeypatch, number, kind):
-    """What keeps the directory from being made decides the error."""
+def test_open_converts_file_system_errors(tmp_path, monkeypatch, number, kind):
+    """The errno of a failed mkdir determines the type of the error."""
 
     def fail(*args, **kwargs):
         raise OSError(number, os.strerror(number))
@@ -1044,8 +1044,8 @@ def test_failures_of_the_file_system_are_typed(tmp_path, monkeypatch, number, ki
     assert kind is type(caught.value)
 
 
-async def test_statistics_that_a_stranger_has_made_are_no_damage(tmp_path):
-    """ANALYZE adds tables of SQLite's own: an open store goes on, and it opens again."""
+async def test_analyze_tables_are_not_damage(tmp_path):
+    """ANALYZE adds tables of SQLite: an open store stays usable and can be reopened."""
     storage = Storage.open(tmp_path / "journal")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:

@@ -1,4 +1,4 @@
-"""What is forked while a store is open: workers that write, workers that never touch it, and who goes first."""
+"""Forks while a store is open, with and without children that use it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ storage.close_now()
 
 
 def run(code, *arguments):
-    """Run *code* in a process of its own and return what it printed."""
+    """Run *code* in a child process and return its output."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
     assert 0 == done.returncode, done.stderr
@@ -98,7 +98,7 @@ def begin():
     assert ended(child) == 0
 
 """
-# The function has to be there before the child begins.
+# The function must be defined before the child begins.
 PARENT_GOES = (
     PARENT_GOES.replace("parent = child_of(lambda: begin())\n", "")
     + """
@@ -113,8 +113,8 @@ print("done")
 
 
 @pytest.mark.parametrize("how", ["closes", "is killed", "stays"])
-def test_what_a_forked_worker_saved_outlives_its_parent(tmp_path, how):
-    """The worker's connection takes locks of its own: whoever goes first does not delete the log under the other."""
+def test_forked_worker_rows_survive_exit_of_parent(tmp_path, how):
+    """The worker's connection takes its own locks, so that neither process deletes the log of the other."""
     assert "done\n" == run(COMMON + PARENT_GOES, tmp_path / "journal", how)
 
     assert "{'p': 3, 'w': 80}\n" == run(CHECK, tmp_path / "journal")
@@ -147,8 +147,8 @@ print("done")
 """
 
 
-def test_a_fork_in_the_middle_of_a_transaction_lets_the_child_write(tmp_path):
-    """It waits for the transaction's end, so that the child does not inherit a lock that nobody will ever release."""
+def test_fork_waits_for_running_transaction(tmp_path):
+    """Otherwise the child would inherit a lock that is never released."""
     assert "done\n" == run(COMMON + IN_A_TRANSACTION, tmp_path / "journal")
 
     assert "{'p': 4, 'w': 5}\n" == run(CHECK, tmp_path / "journal")
@@ -195,8 +195,8 @@ storage.close_now()
 
 
 @pytest.mark.parametrize("where", ["in a look", "in its own thread"])
-def test_a_child_of_a_store_that_could_not_be_closed_is_refused_it(tmp_path, where):
-    """With a hint at spawn, its own children too; another directory is free, and the parent is not harmed."""
+def test_child_is_rejected_when_connection_was_in_use_during_fork(tmp_path, where):
+    """The error recommends spawn and applies to grandchildren; other directories and the parent are not affected."""
     said = run(COMMON + TOO_LONG, tmp_path / "journal", where).splitlines()
 
     assert 2 == len(said)
@@ -222,8 +222,8 @@ storage.close_now()
 """
 
 
-def test_workers_that_never_touch_the_store_change_nothing(tmp_path):
-    """A pool's processes hold none of its files, and the parent goes on writing, before and after they end."""
+def test_pool_workers_without_store_access_do_not_affect_parent(tmp_path):
+    """Workers of a pool hold no database file open, and the parent continues to write."""
     run(COMMON + POOL, tmp_path / "journal")
 
     assert "{'p': 5, 'q': 5, 'r': 5}\n" == run(CHECK, tmp_path / "journal")
@@ -255,8 +255,8 @@ storage.close_now()
 """
 
 
-def test_threads_that_fork_at_once_lose_nothing(tmp_path):
-    """While the parent writes; each child opens the directory for itself."""
+def test_concurrent_forks_from_threads_lose_no_rows(tmp_path):
+    """The parent writes meanwhile, and each child opens the directory itself."""
     run(COMMON + THREADS, tmp_path / "journal")
 
     assert f"{dict.fromkeys('abcdef', 3) | {'p': 30}}\n" == run(CHECK, tmp_path / "journal")
@@ -295,8 +295,8 @@ asyncio.run(count())
 """
 
 
-def test_workers_of_a_preloaded_server_lose_nothing(tmp_path):
-    """The master has opened a session, forks three workers that open theirs, and closes its own while they save."""
+def test_preloaded_server_workers_lose_no_memories(tmp_path):
+    """A parent with an open session forks workers with their own sessions, and closes its session while they save."""
     assert "62\n" == run(PRELOAD, tmp_path / "agent.mama")
 
 
@@ -309,8 +309,8 @@ storage.close_now()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell who has a file open")
-def test_a_store_that_a_fork_closed_knows_that_it_is_alone(tmp_path):
-    """Before it is opened again nobody has its files: that is not taken for another process."""
+def test_store_closed_by_fork_detects_no_other_process(tmp_path):
+    """A connection that a fork closed is not taken for another process's connection."""
     assert "[]\n" == run(COMMON + ALONE, tmp_path / "journal")
 
 
@@ -346,8 +346,8 @@ os._exit(0)
 """
 
 
-def test_ctrl_c_before_a_fork_does_not_keep_stores_from_opening(tmp_path):
-    """Python forks all the same, and who forks is counted out without ever having been counted in."""
+def test_ctrl_c_before_fork_does_not_block_opening(tmp_path):
+    """Python forks despite the interrupted hook, so the after-fork hook runs without its counterpart."""
     assert "KeyboardInterrupt\nopens\n" == run(COMMON + INTERRUPTED, tmp_path / "journal")
 
 
@@ -378,6 +378,6 @@ assert ended(child) == 0
 """
 
 
-def test_a_fork_while_the_folder_for_temporary_files_is_looked_for_lets_the_child_look(tmp_path):
-    """Python's own lock on it would be held in the child for ever, by a thread that is not there."""
+def test_fork_during_temporary_directory_lookup_does_not_block_child(tmp_path):
+    """The child would inherit Python's lock from a thread that does not exist in it."""
     run(COMMON + LOOKING_FOR_A_FOLDER, tmp_path)

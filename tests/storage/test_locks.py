@@ -1,4 +1,4 @@
-"""Locks on names, and the directories of temporary stores that live by one."""
+"""Named locks, and temporary directories whose lifetime depends on a lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mama_structs.storage.files import sweep as sweep_temporary
 from mama_structs.storage.locks import DirectoryLocks, LockFile, _offset
 from mama_structs.storage.sqlite_store import Storage
 
-# Children import the package that is under test here.
+# Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 fcntl = pytest.importorskip("fcntl", reason="there are no record locks")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no record locks")
@@ -75,7 +75,7 @@ def end(process):
 
 
 def claimed_elsewhere(directory, *names):
-    """Tell which of *names* another process can claim."""
+    """Return for each of *names* whether another process can claim it."""
     process = start(CLAIM, directory, *names)
     answers = [process.stdout.readline().strip() for _ in names]
     end(process)
@@ -84,7 +84,7 @@ def claimed_elsewhere(directory, *names):
 
 @pytest.fixture(params=["of the opening", "of the process"])
 def kind(request, monkeypatch):
-    """Both kinds of locks, where there are both."""
+    """Both kinds of locks, if the platform has both."""
     if request.param == "of the process":
         monkeypatch.setattr(locks_module, "fcntl", WithoutOwnLocks())
     elif not locks_module._HAS_OWN_LOCKS:
@@ -93,7 +93,7 @@ def kind(request, monkeypatch):
 
 
 class WithoutOwnLocks:
-    """A kernel that does not know the newer locks."""
+    """A kernel without open-file-description locks."""
 
     def __getattr__(self, name):
         return getattr(fcntl, name)
@@ -110,8 +110,8 @@ def locks(tmp_path):
     locks.close()
 
 
-def test_a_name_has_one_holder(tmp_path, kind, locks):
-    """A claimed name is busy for another holder here and for another process, until it is released."""
+def test_claimed_name_is_busy_until_released(tmp_path, kind, locks):
+    """A claimed name is busy for other holders in this process and in other processes."""
     other = DirectoryLocks(tmp_path)
     locks.claim("a")
     with pytest.raises(StoreBusy) as caught:
@@ -129,8 +129,8 @@ def test_a_name_has_one_holder(tmp_path, kind, locks):
     other.close()
 
 
-def test_a_holder_that_closes_keeps_no_other_from_its_locks(tmp_path, kind, locks):
-    """Closing one holder lets go of its own names only, though one descriptor serves all of the process."""
+def test_close_releases_only_own_names(tmp_path, kind, locks):
+    """The other holder's names stay locked, although all holders of a process share one descriptor."""
     other = DirectoryLocks(tmp_path)
     locks.claim("a")
     other.claim("b")
@@ -140,8 +140,8 @@ def test_a_holder_that_closes_keeps_no_other_from_its_locks(tmp_path, kind, lock
     assert [False, True] == claimed_elsewhere(tmp_path, "a", "b")
 
 
-def test_a_name_claimed_elsewhere_is_busy_until_that_process_dies(tmp_path, kind, locks):
-    """The kernel lets go when a process is killed: no lock outlives its holder."""
+def test_claim_succeeds_after_holding_process_was_killed(tmp_path, kind, locks):
+    """The kernel releases the locks of a killed process."""
     process = start(CLAIM, tmp_path, "a")
     assert "claimed" == process.stdout.readline().strip()
     with pytest.raises(StoreBusy):
@@ -151,8 +151,8 @@ def test_a_name_claimed_elsewhere_is_busy_until_that_process_dies(tmp_path, kind
     locks.claim("a")
 
 
-def test_a_thousand_locks_cost_one_descriptor(tmp_path, locks):
-    """Names are places in one file; holders of one process share it, by whichever path."""
+def test_lock_file_uses_one_descriptor_for_many_locks(tmp_path, locks):
+    """Names are offsets in one file, which a process opens once, even through different paths."""
     (tmp_path / "link").symlink_to(tmp_path)
     descriptors = Path("/proc/self/fd")
     if not descriptors.is_dir():
@@ -171,12 +171,12 @@ def test_a_thousand_locks_cost_one_descriptor(tmp_path, locks):
     assert before - 1 == len(list(descriptors.iterdir()))
 
 
-def test_the_lock_file_is_for_this_user_alone(tmp_path, locks):
-    """Nobody else can open it, and so nobody else can keep a name."""
+def test_lock_file_is_private(tmp_path, locks):
+    """No other user can open the file and lock a name."""
     assert 0o600 == stat.S_IMODE((tmp_path / "locks").stat().st_mode)
 
 
-def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
+def test_lock_file_that_is_a_symbolic_link_is_rejected(tmp_path):
     """A planted link does not make this process open another file."""
     (tmp_path / "target").touch()
     (tmp_path / "locks").symlink_to(tmp_path / "target")
@@ -185,27 +185,27 @@ def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
         DirectoryLocks(tmp_path)
 
 
-def test_a_missing_directory_is_an_error_of_the_store(tmp_path):
-    """Locks make no directory."""
+def test_missing_directory_raises_store_error(tmp_path):
+    """Locks do not create the directory."""
     with pytest.raises(StoreError):
         DirectoryLocks(tmp_path / "missing")
 
 
 @given(st.text(), st.text())
-def test_names_have_places_of_their_own(name, other):
-    """Different names lie at different places, all of which a lock can have."""
+def test_offset_is_valid_and_unique_for_each_name(name, other):
+    """Different names have different offsets, all in the valid range."""
     assert (name == other) == (_offset(name) == _offset(other))
     assert 0 <= _offset(name) < 2**62
 
 
-def test_any_name_can_be_claimed(locks):
+def test_claim_accepts_any_text_as_name(locks):
     """A name may be any text."""
     for name in ("", "\0", "대화", "\ud800", "x" * 10_000):
         locks.claim(name)
 
 
-def test_one_of_many_threads_gets_a_name(tmp_path):
-    """When threads race for a name, one has it."""
+def test_racing_threads_claim_name_once(tmp_path):
+    """If threads race for a name, exactly one claims it."""
     won = []
     barrier = threading.Barrier(8)
     holders = [DirectoryLocks(tmp_path) for _ in range(8)]
@@ -229,8 +229,8 @@ def test_one_of_many_threads_gets_a_name(tmp_path):
         holder.close()
 
 
-def test_a_closed_holder_is_of_no_use(tmp_path):
-    """After closing, a claim is an error and not a lock that nobody holds."""
+def test_claim_raises_after_close(tmp_path):
+    """A claim on a closed holder raises, instead of creating a lock without owner."""
     locks = DirectoryLocks(tmp_path)
     locks.close()
 
@@ -239,8 +239,8 @@ def test_a_closed_holder_is_of_no_use(tmp_path):
 
 
 @pytest.mark.skipif(not locks_module._HAS_OWN_LOCKS, reason="closing any descriptor drops the locks of a process")
-def test_a_copy_of_the_directory_drops_no_lock(tmp_path):
-    """A program may copy, read or search its session's directory: its names stay its own."""
+def test_copying_the_directory_releases_no_lock(tmp_path):
+    """A program may copy or read the files of its session's directory without losing locks."""
     (tmp_path / "session").mkdir()
     locks = DirectoryLocks(tmp_path / "session")
     locks.claim("a")
@@ -255,8 +255,8 @@ def test_a_copy_of_the_directory_drops_no_lock(tmp_path):
 
 
 @pytest.mark.skipif(not locks_module._HAS_OWN_LOCKS, reason="there is one kind of locks")
-def test_one_name_is_one_lock_of_either_kind(tmp_path, monkeypatch):
-    """Processes with and without the newer locks keep one another out, at every place that a name can have."""
+def test_both_kinds_of_locks_exclude_each_other(tmp_path, monkeypatch):
+    """Processes with and without open-file-description locks exclude each other at every offset."""
     for offset in (0, 1, 2**31, 2**32 + 5, 2**62 - 1):
         with monkeypatch.context() as patch:
             patch.setattr(locks_module, "_offset", lambda _, offset=offset: offset)
@@ -280,8 +280,8 @@ for place in {[max(0, offset - 1), offset, offset + 1]}:
         assert {f"held {offset}", f"free {offset + 1}", ""} | ({f"free {offset - 1}"} if offset else set()) == said
 
 
-def test_a_swapped_file_does_not_drop_locks(tmp_path, kind, monkeypatch):
-    """A path that turns out to be a file already open is not closed, which would drop the locks on it."""
+def test_second_descriptor_of_lock_file_is_not_closed(tmp_path, kind, monkeypatch):
+    """If a path turns out to be a file already open, closing its descriptor would release the locks on it."""
     locks = DirectoryLocks(tmp_path)
     locks.claim("a")
 
@@ -330,8 +330,8 @@ sys.stdin.readline()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_owns_no_locks(tmp_path, locks):
-    """A child holds none of its parent's names, cannot drop them, and can claim others through a holder of its own."""
+def test_forked_child_holds_no_locks(tmp_path, locks):
+    """A child does not hold its parent's locks, cannot release them, and can claim others with its own holder."""
     process = start(FORK, tmp_path)
     assert "held" == process.stdout.readline().strip()
     with pytest.raises(StoreBusy):
@@ -356,8 +356,8 @@ os.waitpid(-1, 0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_does_not_keep_what_its_dead_parent_held(tmp_path, locks):
-    """After kill -9 of the parent its names are free, however long the child lives."""
+def test_forked_child_does_not_keep_locks_of_killed_parent(tmp_path, locks):
+    """After the parent was killed its names are free, although the child is still alive."""
     process = start(ORPHAN, tmp_path)
     assert "forked" == process.stdout.readline().strip()
     process.stdin.write("\n")
@@ -389,8 +389,8 @@ print(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_closes_no_file_of_the_program(tmp_path):
-    """Where a program took the number of our descriptor for a file of its own, a child still has that file."""
+def test_forked_child_does_not_close_reused_descriptor(tmp_path):
+    """If the program reused the descriptor's number for its own file, the child keeps that file open."""
     process = start(REUSED, tmp_path, tmp_path / "own")
     assert "0" == process.stdout.readline().strip()
     end(process)
@@ -398,8 +398,8 @@ def test_a_forked_child_closes_no_file_of_the_program(tmp_path):
     assert b"theirs" == (tmp_path / "own").read_bytes()
 
 
-def test_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
-    """A temporary store is alive while its process is, whatever its age; after kill -9 a later store removes it."""
+def test_sweep_deletes_temporary_store_of_killed_process(tmp_path, monkeypatch):
+    """The store exists as long as its process, regardless of its age; a later store deletes it after a kill."""
     process = start(TEMPORARY, TMPDIR=str(tmp_path))
     directory = Path(process.stdout.readline().strip())
     os.utime(directory, (0, 0))
@@ -421,8 +421,8 @@ def test_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
     assert [] == list(tmp_path.iterdir())
 
 
-def test_opening_a_lasting_store_sweeps_too(tmp_path, monkeypatch):
-    """A host that never uses temporary stores again does not keep the remains of one."""
+def test_opening_permanent_store_sweeps_leftovers(tmp_path, monkeypatch):
+    """Leftovers are deleted even if the host never uses temporary stores again."""
     process = start(TEMPORARY, TMPDIR=str(tmp_path))
     directory = Path(process.stdout.readline().strip())
     end(process)
@@ -432,8 +432,8 @@ def test_opening_a_lasting_store_sweeps_too(tmp_path, monkeypatch):
     assert not directory.exists()
 
 
-def test_this_processes_own_stores_are_not_swept(tmp_path):
-    """A sweep in the process that owns a directory neither removes it nor drops its lock."""
+def test_sweep_keeps_own_temporary_directories(tmp_path):
+    """A sweep in the owning process neither deletes the directory nor releases its lock."""
     own = TemporaryDirectory(tmp_path)
     own.make()
     own.make()
@@ -449,8 +449,8 @@ def test_this_processes_own_stores_are_not_swept(tmp_path):
     assert [] == list(tmp_path.iterdir())
 
 
-def test_only_what_is_ours_is_swept(tmp_path):
-    """Another name, no mark, a foreign mark, a file, links: all are left alone, and links are not followed."""
+def test_sweep_ignores_foreign_directories(tmp_path):
+    """Other names, missing or foreign marks, files and links are ignored, and links are not followed."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "alive").write_bytes(b"mama-structs temporary store\n")
@@ -474,8 +474,8 @@ def test_only_what_is_ours_is_swept(tmp_path):
     assert 0 == sweep_temporary(tmp_path / "missing")
 
 
-def test_a_link_inside_is_removed_and_not_followed(tmp_path):
-    """A dead store that holds links loses the links, and what they name stays."""
+def test_sweep_deletes_links_without_following_them(tmp_path):
+    """Links inside a leftover are deleted; their targets remain."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
     dead = tmp_path / ("mama-structs-" + "f" * 16)
@@ -489,8 +489,8 @@ def test_a_link_inside_is_removed_and_not_followed(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another user's files")
-def test_another_users_directory_is_left_alone(tmp_path):
-    """Even root sweeps only what is its own."""
+def test_sweep_ignores_directories_of_other_users(tmp_path):
+    """Even root sweeps only its own directories."""
     dead = tmp_path / ("mama-structs-" + "f" * 16)
     dead.mkdir()
     (dead / "alive").write_bytes(b"mama-structs temporary store\n")
@@ -504,8 +504,8 @@ def test_another_users_directory_is_left_alone(tmp_path):
     assert 1 == sweep_temporary(tmp_path)
 
 
-def test_a_sweep_that_was_cut_short_is_taken_up(tmp_path, monkeypatch):
-    """The mark goes last, so that what a failing sweep leaves is swept by the next one."""
+def test_sweep_resumes_after_interrupted_sweep(tmp_path, monkeypatch):
+    """The mark is deleted last, so that the next sweep finishes an interrupted one."""
     dead = tmp_path / ("mama-structs-" + "f" * 16)
     (dead / "journal").mkdir(parents=True)
     (dead / "alive").write_bytes(b"mama-structs temporary store\n")
@@ -522,8 +522,8 @@ def test_a_sweep_that_was_cut_short_is_taken_up(tmp_path, monkeypatch):
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_directory_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
-    """When making fails half-way, no remains are left, and it can be tried again."""
+def test_failed_creation_of_temporary_directory_leaves_nothing(tmp_path, monkeypatch):
+    """After a failure nothing remains, and the creation can be repeated."""
     directory = TemporaryDirectory(tmp_path)
 
     def fail(*args):

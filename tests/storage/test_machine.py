@@ -1,4 +1,4 @@
-"""A store against a dict: whatever is done to it in whatever order."""
+"""Stateful test: a store behaves like a dict under any sequence of operations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ROWS = st.lists(st.tuples(KEYS, st.none() | VALUES | st.builds(New, VALUES)), ma
 
 
 class Refused(Exception):
-    """The work's own error."""
+    """The error raised by the transaction function."""
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Does the same to a store and to a dict."""
+    """Applies the same operations to a store and a dict."""
 
     def __init__(self):
         super().__init__()
@@ -70,7 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(calls=st.lists(ROWS, max_size=4))
     def save_at_once(self, calls):
-        """Several savers that flush at the same time."""
+        """Several tasks enqueue and flush concurrently."""
 
         async def save(rows):
             self.storage.enqueue(rows)
@@ -132,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.model == self.run(self.storage.read(["a", "a:1", "a:2", "b", "b\x7f", "c", "missing"]))
 
 
-# An example opens several stores, each some 20 ms: fewer of them than the profile's cheap ones.
+# Each example opens several stores of about 20 ms, so run fewer examples than the profile's default.
 StoreMachine.TestCase.settings = settings(
     max_examples=max(40, settings.default.max_examples // 20),
     stateful_step_count=25,
@@ -142,14 +142,14 @@ StoreMachine.TestCase.settings = settings(
 TestStore = StoreMachine.TestCase
 
 
-def test_a_store_on_a_server_does_the_same(database):
-    """The same holds for rows on a server."""
-    # It is open meanwhile: to connect takes longer than everything else.
+def test_server_store_behaves_like_dict(database):
+    """The same stateful test on a PostgreSQL server."""
+    # Keep one reference open, because connecting takes longer than everything else.
     kept = Server.open(database)
 
     class ServerMachine(StoreMachine):
         def prepare(self):
-            """Begin with nothing."""
+            """A server store needs no directory."""
 
         def open(self):
             return ServerStorage(Server.open(database), namespace="default")

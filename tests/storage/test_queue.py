@@ -1,4 +1,4 @@
-"""Who writes next where several want to, and what goes on while somebody waits."""
+"""Queue of writers between processes, and reads while a writer waits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ for number in range(100_000):
 """
 
 
-async def test_who_waits_is_the_next_to_write(tmp_path):
-    """Of one who writes without a pause at most the transaction that is under way comes before."""
+async def test_waiting_writer_is_next_to_write(tmp_path):
+    """At most one transaction of a process that writes continuously precedes a waiting writer."""
     storage = Storage.open(tmp_path / "journal", wait=600)
     database = storage._open()
     queue, seen = database.queue, []
@@ -62,15 +62,15 @@ async def test_who_waits_is_the_next_to_write(tmp_path):
     await storage.close()
 
 
-async def test_the_queue_is_open_while_somebody_writes(tmp_path):
-    """Who writes has left it: the place of the next one is free for those who wait, however long the transaction is."""
+async def test_queue_is_free_during_a_transaction(tmp_path):
+    """A running writer has left the queue, so that another one can become next."""
     writing, waiting = (Storage.open(tmp_path / "journal") for _ in range(2))
     begun = []
 
     def work(_rows):
         begun.append(waiting.in_thread(lambda: (waiting._open().queue(), waiting._open().leave_queue())).result())
 
-    # In one process as well, where the kernel keeps one lock for both.
+    # Within one process as well, where both stores share one kernel lock.
     await writing.transact(work)
 
     assert [(True, None)] == begun
@@ -78,8 +78,8 @@ async def test_the_queue_is_open_while_somebody_writes(tmp_path):
     await waiting.close()
 
 
-async def test_reads_pass_a_write_that_waits_for_the_lock(tmp_path):
-    """Each is answered while a stranger holds the lock and a save waits for it; the save is written afterwards."""
+async def test_reads_complete_while_write_waits_for_lock(tmp_path):
+    """Reads are answered while another connection holds the lock; the waiting write completes later."""
     storage = Storage.open(tmp_path / "journal", wait=600)
     await storage.transact(lambda rows: rows.put("a", b"1"))
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
@@ -98,8 +98,8 @@ async def test_reads_pass_a_write_that_waits_for_the_lock(tmp_path):
     await storage.close()
 
 
-async def test_reads_pass_a_write_that_waits_for_another_host(database):
-    """The same for rows on a server; what may not wait is refused at once, and rows written behind are kept."""
+async def test_server_reads_complete_while_write_waits_for_other_host(database):
+    """The same on a server: writes without wait fail immediately, and enqueued rows are kept."""
     storage = ServerStorage(Server.open(database), namespace="default")
     stranger = Server.open(f"{database}?application_name=stranger")
     await storage.transact(lambda rows: rows.put("a", b"1"))
@@ -125,8 +125,8 @@ async def test_reads_pass_a_write_that_waits_for_another_host(database):
     stranger.close()
 
 
-async def test_a_look_that_fails_while_a_write_waits_is_told_to_its_caller_alone(tmp_path):
-    """The write goes on waiting, and is done."""
+async def test_failing_read_during_waiting_write_raises_only_to_its_caller(tmp_path):
+    """The write continues to wait and completes."""
     storage = Storage.open(tmp_path / "journal", wait=600)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
@@ -138,8 +138,8 @@ async def test_a_look_that_fails_while_a_write_waits_is_told_to_its_caller_alone
     await storage.close()
 
 
-async def test_a_transaction_that_may_not_wait_is_refused_at_once(tmp_path):
-    """With *wait* 0, whatever the store itself waits; the place in the queue is free again."""
+async def test_transact_with_zero_wait_fails_immediately(tmp_path):
+    """`wait=0` overrides the wait of the store, and the place in the queue is released."""
     storage = Storage.open(tmp_path / "journal", wait=600)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
@@ -171,8 +171,8 @@ storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put("w", b""))
 """
 
 
-async def test_who_was_stopped_while_it_is_the_next_to_write_blocks_nobody_for_ever(tmp_path):
-    """The queue is a courtesy: after half of its time a save goes without, and needs only SQLite's own lock."""
+async def test_stopped_next_writer_does_not_block_others_forever(tmp_path):
+    """The queue is best effort: after half of its wait a write ignores it and needs only SQLite's lock."""
     storage = Storage.open(tmp_path / "journal", wait=2)
     command = [sys.executable, "-c", STOPPED, str(storage.directory)]
     waiter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - nothing else runs in the loop
@@ -187,13 +187,13 @@ async def test_who_was_stopped_while_it_is_the_next_to_write_blocks_nobody_for_e
     await storage.close()
 
 
-async def test_an_index_that_grew_and_was_cut_is_damage(tmp_path):
-    """It is compared with what it was at the last look, not at the opening: SQLite has mapped all of it."""
+async def test_truncated_grown_index_is_damage(tmp_path):
+    """The size is compared with the last check, not with the opening, because SQLite has mapped the whole index."""
     storage = Storage.open(tmp_path / "journal")
     index = storage.directory / "cache.db-shm"
     opened = index.stat().st_size
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as reader:
-        # While it reads the log cannot begin anew, and 17 MB of it need a second page of the index.
+        # While it reads, the log cannot restart, and 17 MB of log need a second page of the index.
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
         await storage.transact(lambda rows: [rows.put(f"{number}", b"x" * 2**20) for number in range(20)] and None)
@@ -201,7 +201,7 @@ async def test_an_index_that_grew_and_was_cut_is_damage(tmp_path):
         with index.open("r+b") as file:
             file.truncate(opened)
 
-        # The work itself never runs, where the map would end the process.
+        # The function must not run, because accessing the truncated map would crash the process.
         with pytest.raises(StoreDamaged, match="while it was open"):
             await storage.transact(lambda rows: None)
         with index.open("r+b") as file:
@@ -210,13 +210,13 @@ async def test_an_index_that_grew_and_was_cut_is_damage(tmp_path):
     await storage.close()
 
 
-# What SQLite itself looks at may be cut; the index is mapped.
+# SQLite itself detects truncated files, except the memory-mapped index.
 CHANGES = [(name, how) for name in ("cache.db", "cache.db-wal", "cache.db-shm") for how in ("deleted", "replaced")]
 
 
 @pytest.mark.parametrize(("name", "how"), [*CHANGES, ("cache.db-shm", "cut")])
-async def test_a_file_that_is_changed_under_an_open_store_is_damage(tmp_path, name, how):
-    """To writes and to reads, at the next call, whatever SQLite would have made of it."""
+async def test_changed_file_of_open_store_is_damage(tmp_path, name, how):
+    """The next write and the next read raise, whatever SQLite would do with the changed file."""
     storage = Storage.open(tmp_path / "journal")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     path = storage.directory / name
@@ -247,8 +247,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-async def test_a_close_leaves_alone_what_was_put_in_its_files_place(tmp_path):
-    """A directory was moved away under an open store, and another store's log, not yet written back, is there now."""
+async def test_close_does_not_touch_replaced_files(tmp_path):
+    """The directory was moved while a store was open, and its path now contains the log of another store."""
     storage = Storage.open(tmp_path / "journal")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     storage.directory.rename(tmp_path / "moved")
@@ -281,8 +281,8 @@ storage.close_now()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no SIGSTOP")
-def test_who_is_stopped_while_it_waits_gives_up_all_the_same(tmp_path):
-    """However often it is stopped, and whenever."""
+def test_stopped_waiter_still_times_out(tmp_path):
+    """Repeated SIGSTOP and SIGCONT do not prevent the timeout."""
     with closing(sqlite3.connect(made(tmp_path / "journal") / "cache.db", isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
         command = [sys.executable, "-c", WAITER, str(tmp_path / "journal")]
@@ -301,6 +301,6 @@ def test_who_is_stopped_while_it_waits_gives_up_all_the_same(tmp_path):
 
 
 def made(directory):
-    """Make a store, and close it."""
+    """Create a store and close it."""
     Storage.open(directory).close_now()
     return directory

@@ -1,4 +1,4 @@
-"""Whose turn it is to write: in order, without end only where it goes on, and nobody left to wait."""
+"""Write queues: order, timeouts and failure of the waiting writers."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ async def work(queues, said, number, outcome, *, name="a", wait=60):
 
 
 async def held(queues, free):
-    """Who has the first turn until it is set free."""
+    """Start a task that holds the first turn until *free* is set."""
 
     async def hold():
         async with queues.one("a", wait=60, busy=busy):
@@ -42,8 +42,8 @@ async def held(queues, free):
 
 
 @given(st.lists(st.sampled_from(sorted(OUTCOMES))))
-def test_each_has_its_turn_in_order_until_two_after_each_other_find_nobody(outcomes):
-    """Whoever fails, the next one is let in; behind two that found the store out of reach nobody tries."""
+def test_writers_take_turns_in_order_until_two_are_unreachable(outcomes):
+    """After a failure the next writer proceeds; after two unreachable errors in a row all waiting writers fail."""
 
     async def run():
         queues, said = WriteQueues(), []
@@ -60,15 +60,15 @@ def test_each_has_its_turn_in_order_until_two_after_each_other_find_nobody(outco
             assert OUTCOMES[outcome] is found[number]
             lost = {"lost": lost + 1, "done": 0}.get(outcome, lost)
         assert tried == said
-        # Nobody is left in the line.
+        # The queue is empty again.
         await work(queues, said, "after", "done")
         assert "after" == said[-1]
 
     asyncio.run(run())
 
 
-async def test_who_waits_is_refused_where_nobody_is_done_meanwhile():
-    """And the others go on: one name's line is not another's."""
+async def test_waiting_writer_raises_busy_when_no_writer_finishes():
+    """Other waiting writers and queues with other names are not affected."""
     queues, said, free = WriteQueues(), [], asyncio.Event()
     holder = await held(queues, free)
     with pytest.raises(StoreBusy, match="nobody was done"):
@@ -82,8 +82,8 @@ async def test_who_waits_is_refused_where_nobody_is_done_meanwhile():
     assert [2, 3] == said
 
 
-async def test_the_wait_of_all_is_ended_at_the_end():
-    """Nobody waits for a turn that cannot come."""
+async def test_end_fails_all_waiting_writers():
+    """No writer waits for a turn that cannot come."""
     queues, said, free = WriteQueues(), [], asyncio.Event()
     holder = await held(queues, free)
     waiting = [asyncio.create_task(work(queues, said, number, "done")) for number in range(3)]

@@ -1,4 +1,4 @@
-"""Which namespaces need which texts when rows that all namespaces shared are migrated."""
+"""Assignment of texts to namespaces when formerly shared rows are migrated."""
 
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Capture:
-    """A store that keeps the rows that are written, by key."""
+    """A store that records the written rows by key."""
 
     def __init__(self):
         self.rows = {}

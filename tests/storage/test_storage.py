@@ -1,4 +1,4 @@
-"""What a store promises while nothing goes wrong."""
+"""Regular behaviour of stores in a directory and on a server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mama_structs.storage.cache_factory import SETTINGS
 from mama_structs.storage.sealed_rows import LARGEST_VALUE, Damaged, New
 from mama_structs.storage.sqlite_store import Storage
 
-# Children import the package that is under test here.
+# Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 
 
 async def assert_sound(storage):
-    """Nothing is to be found but that SQLite may be old."""
+    """Assert that `check` reports no issue except an old SQLite version."""
     assert [] == [finding for finding in await storage.check() if finding.kind != "sqlite"]
 
 
@@ -37,7 +37,7 @@ _others = set()
 
 @pytest.fixture(autouse=True)
 def _threads_of_other_tests():
-    """Remember whose threads were there before: what another test forgot is not this one's."""
+    """Remember the threads that other tests left running."""
     _others.clear()
     _others.update(threading.enumerate())
 
@@ -67,8 +67,8 @@ async def storage(place):
     await storage.close()
 
 
-def test_children_import_what_is_tested_here(tmp_path):
-    """A child in another directory has the same package, and nothing of it beside it."""
+def test_child_process_imports_package_under_test(tmp_path):
+    """A child in another working directory imports the same package and no top-level rooms."""
     code = """
 import importlib.util, mama_structs.storage
 print(mama_structs.storage.__file__, importlib.util.find_spec("storage"), importlib.util.find_spec("structs"))
@@ -78,8 +78,8 @@ print(mama_structs.storage.__file__, importlib.util.find_spec("storage"), import
     assert f"{expected} None None\n" == run(code, cwd=tmp_path).stdout
 
 
-async def test_rows_outlive_the_store(place):
-    """What was flushed is there when the store is opened again."""
+async def test_flush_persists_rows_across_reopen(place):
+    """Flushed rows are readable after the store was closed and reopened."""
     storage = place.open()
     storage.enqueue([("k", b"1"), ("l", b"2")])
     storage.enqueue([("k", None), ("m", b"")])
@@ -106,8 +106,8 @@ async def test_rows_outlive_the_store(place):
     ],
     ids=["empty", "cr", "every byte", "nul", "surrogate", "large with cr", "10 MB"],
 )
-async def test_every_value_comes_back(storage, value):
-    """Values come back byte for byte, whatever they hold and however large."""
+async def test_read_returns_value_byte_for_byte(storage, value):
+    """Values of any content and size are returned unchanged."""
     storage.enqueue([("k", value)])
     await storage.flush()
 
@@ -115,8 +115,8 @@ async def test_every_value_comes_back(storage, value):
     assert not isinstance(storage, Storage) or not list(storage.directory.glob("*.val"))
 
 
-async def test_new_values_give_way_to_old_ones(storage):
-    """A `New` value is written where nothing is, also after a delete in the same call."""
+async def test_new_value_is_written_only_if_key_is_absent(storage):
+    """A `New` value never replaces an existing one, but is written after a delete in the same call."""
     storage.enqueue([("a", New(b"1"))])
     storage.enqueue([("a", New(b"2")), ("b", b"3"), ("c", b"4"), ("c", None), ("c", New(b"5"))])
     await storage.flush()
@@ -128,8 +128,8 @@ async def test_new_values_give_way_to_old_ones(storage):
     assert expected == await storage.read(list("abcd"))
 
 
-async def test_a_new_value_heals_a_damaged_one(storage, damage):
-    """A damaged blob does not keep the same content from being stored again."""
+async def test_new_value_replaces_damaged_value(storage, damage):
+    """A damaged value does not prevent the same content from being stored again."""
     storage.enqueue([("blob", b"content")])
     await storage.flush()
     damage()
@@ -141,8 +141,8 @@ async def test_a_new_value_heals_a_damaged_one(storage, damage):
     assert {"blob": b"content"} == await storage.read(["blob"])
 
 
-async def test_keys_are_listed_by_prefix(storage):
-    """A prefix stands for exactly the keys that begin with it, those on their way included."""
+async def test_keys_returns_exact_prefix_matches_including_pending_rows(storage):
+    """A prefix matches exactly the keys that begin with it, and enqueued changes count."""
     storage.enqueue([(key, b"") for key in ["a", "a:1", "a:2", "a;", "b", "a\x7f", "\x7f\x7f"]])
     await storage.flush()
     storage.enqueue([("a:0", b""), ("a:2", None), ("c", b"")])
@@ -155,8 +155,8 @@ async def test_keys_are_listed_by_prefix(storage):
 @pytest.mark.parametrize(
     "row", [("ä", b""), (1, b""), ("k", "text"), ("k", bytearray()), ("k", New("x")), ("k",), 5, "kv"]
 )
-async def test_a_bad_row_takes_the_whole_call_with_it(storage, row):
-    """One row that breaks a rule keeps all rows of its call from being taken."""
+async def test_enqueue_rejects_whole_call_when_one_row_is_invalid(storage, row):
+    """One invalid row prevents all rows of its call from being enqueued."""
     with pytest.raises(InvalidArgument):
         storage.enqueue([("good", b"1"), row])
 
@@ -164,14 +164,14 @@ async def test_a_bad_row_takes_the_whole_call_with_it(storage, row):
     assert {} == await storage.read(["good"])
 
 
-async def test_values_have_a_limit(storage):
-    """A value over the limit is refused with its size."""
+async def test_enqueue_rejects_value_above_size_limit(storage):
+    """The error names the size of the value."""
     with pytest.raises(InvalidArgument, match=str(LARGEST_VALUE + 1)):
         storage.enqueue([("k", bytes(LARGEST_VALUE + 1))])
 
 
-async def test_a_call_is_one_transaction(storage, monkeypatch):
-    """Rows of one call are never divided, however large; calls together are bounded in bytes."""
+async def test_enqueue_writes_each_call_in_one_transaction(storage, monkeypatch):
+    """The rows of one call are never split, while the bytes of combined calls are bounded."""
     monkeypatch.setattr("mama_structs.storage.sqlite_store._TRANSACTION_BYTES", 10)
     hold = threading.Event()
     holding = asyncio.ensure_future(storage.transact(lambda rows: hold.wait(10)))
@@ -196,7 +196,7 @@ async def test_a_call_is_one_transaction(storage, monkeypatch):
 
 
 async def test_concurrent_flushes_share_transactions(storage, monkeypatch):
-    """Sixty-four savers that flush at once cost a handful of transactions, not sixty-four."""
+    """64 concurrent flushes need at most 8 transactions."""
     transactions = []
     real = storage._write_changes
     monkeypatch.setattr(storage, "_write_changes", lambda *given: (transactions.append(1), real(*given))[1])
@@ -211,8 +211,8 @@ async def test_concurrent_flushes_share_transactions(storage, monkeypatch):
     assert len(transactions) <= 8
 
 
-async def test_a_transaction_reads_its_own_writes_and_what_was_enqueued(storage):
-    """Inside, rows can be read, listed, written and deleted; enqueued ones are there already."""
+async def test_transact_sees_own_writes_and_enqueued_rows(storage):
+    """Inside a transaction rows can be read, listed, written and deleted, and enqueued rows are visible."""
     storage.enqueue([("a", b"1"), ("b", b"2")])
 
     def work(rows):
@@ -230,8 +230,8 @@ async def test_a_transaction_reads_its_own_writes_and_what_was_enqueued(storage)
     assert {"a": b"1", "c": b"1!", "d": b"4"} == await storage.read(list("abcd"))
 
 
-async def test_a_transaction_that_raises_leaves_nothing(storage):
-    """The work's own error comes out, all that it wrote is rolled back, and the store goes on."""
+async def test_transact_rolls_back_when_work_raises(storage):
+    """The error of the function is raised, its writes are rolled back, and the store stays usable."""
     storage.enqueue([("a", b"1")])
 
     def work(rows):
@@ -245,8 +245,8 @@ async def test_a_transaction_that_raises_leaves_nothing(storage):
     assert {"a": b"1"} == await storage.read(["a", "b"])
 
 
-async def test_a_bad_argument_in_a_transaction_can_be_caught(storage):
-    """A refused key is no failure of the database."""
+async def test_transact_continues_after_caught_invalid_argument(storage):
+    """A rejected key does not fail the transaction."""
 
     def work(rows):
         with pytest.raises(InvalidArgument):
@@ -258,26 +258,26 @@ async def test_a_bad_argument_in_a_transaction_can_be_caught(storage):
     assert {"a": b"1"} == await storage.read(["a"])
 
 
-async def test_async_work_is_refused(storage):
-    """A transaction holds no await: an async function is refused and nothing is written."""
+async def test_transact_rejects_async_function(storage):
+    """An async function is rejected and nothing is written."""
 
     async def work(rows):
-        """Never run."""
+        """Never runs."""
 
     with pytest.raises(InvalidArgument):
         await storage.transact(work)
 
 
-async def test_rows_end_with_their_transaction(storage):
-    """Rows that were carried out of their transaction are of no use."""
+async def test_rows_raise_session_closed_after_transaction(storage):
+    """Rows of a finished transaction cannot be used."""
     kept = await storage.transact(lambda rows: rows)
 
     with pytest.raises(SessionClosed):
         kept.get("a")
 
 
-async def test_increments_of_many_tasks_all_count(storage):
-    """Transactions never interleave."""
+async def test_concurrent_transactions_do_not_interleave(storage):
+    """No increment of concurrent transactions is lost."""
 
     def add(rows):
         rows.put("n", b"%d" % (int(rows.get("n") or b"0") + 1))
@@ -287,8 +287,8 @@ async def test_increments_of_many_tasks_all_count(storage):
     assert {"n": b"50"} == await storage.read(["n"])
 
 
-async def test_close_writes_what_is_left_and_ends_the_thread(place):
-    """Closing flushes, can be repeated, and leaves no thread; afterwards every call says that it was closed."""
+async def test_close_writes_pending_rows_and_ends_thread(place):
+    """Closing flushes, is idempotent and leaves no thread; later calls raise SessionClosed."""
     storage = place.open()
     storage.enqueue([("k", b"1")])
     await asyncio.gather(storage.close(), storage.close())
@@ -312,8 +312,8 @@ async def test_close_writes_what_is_left_and_ends_the_thread(place):
     await again.close()
 
 
-def test_code_without_a_loop_can_close(tmp_path):
-    """When `close_now` returns, all is written and the thread has ended; closing again in either way does nothing."""
+def test_close_now_writes_pending_rows_without_event_loop(tmp_path):
+    """`close_now` returns after everything is written and the thread has ended; repeated closing has no effect."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([(f"k{number}", b"x" * 10_000) for number in range(100)])
     storage.close_now()
@@ -330,8 +330,8 @@ def test_code_without_a_loop_can_close(tmp_path):
     Storage.temporary().close_now()
 
 
-async def test_both_ways_to_close_wait_for_the_same_end(place):
-    """Where one has begun, the other returns when that one has ended."""
+async def test_close_now_waits_for_running_close(place):
+    """A second close returns when the first one has finished."""
     storage = place.open()
     hold = threading.Event()
     holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(600), rows.put("a", b"1"))))
@@ -344,8 +344,8 @@ async def test_both_ways_to_close_wait_for_the_same_end(place):
     await asyncio.gather(holding, closing_task)
 
 
-async def test_a_cancelled_close_runs_to_its_end(tmp_path):
-    """Whoever began to close may go away: the rest is written and the thread ends."""
+async def test_cancelled_close_runs_to_completion(tmp_path):
+    """After a cancelled close the pending rows are written and the thread ends."""
     storage = Storage.open(tmp_path / "journal")
     hold = threading.Event()
     holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(600), rows.put("a", b"1"))))
@@ -365,8 +365,8 @@ async def test_a_cancelled_close_runs_to_its_end(tmp_path):
         assert [("a",), ("k",)] == connection.execute("SELECT key FROM Cache ORDER BY key").fetchall()
 
 
-async def test_a_cancelled_waiter_changes_nothing(storage):
-    """Cancelled flushes and transactions run on, and those who still wait are answered."""
+async def test_cancelled_waiters_do_not_stop_their_jobs(storage):
+    """Cancelled flushes and transactions continue, and the remaining waiters are answered."""
     hold = threading.Event()
     storage.enqueue([("a", b"1")])
     tasks = [
@@ -385,8 +385,8 @@ async def test_a_cancelled_waiter_changes_nothing(storage):
     assert {"a": b"1", "b": b"2"} == await storage.read(["a", "b"])
 
 
-def test_a_loop_that_ends_first_changes_nothing(tmp_path, caplog):
-    """A job that outlives the loop of who asked for it ends in silence, and what it did is there."""
+def test_job_completes_after_event_loop_ended(tmp_path, caplog):
+    """A job that outlives the loop of its caller logs nothing, and its writes are stored."""
     storage = Storage.open(tmp_path / "journal")
     hold = threading.Event()
 
@@ -407,8 +407,8 @@ def test_a_loop_that_ends_first_changes_nothing(tmp_path, caplog):
     assert [] == caplog.records
 
 
-def test_any_loop_and_any_thread_may_use_it(tmp_path):
-    """A store belongs to no loop: one after the other, and several at once, can use it."""
+def test_store_is_usable_from_any_loop_and_thread(tmp_path):
+    """Event loops may use a store consecutively and concurrently."""
     storage = Storage.open(tmp_path / "journal")
 
     async def save(number):
@@ -428,8 +428,8 @@ def test_any_loop_and_any_thread_may_use_it(tmp_path):
     asyncio.run(finish())
 
 
-async def test_a_forgotten_store_is_named_and_its_thread_ends(tmp_path):
-    """A store that nobody closed warns with its directory; what it had taken is written."""
+async def test_unclosed_store_warns_and_its_thread_ends(tmp_path):
+    """A store that was not closed warns with its directory, and its enqueued rows are written."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([("k", b"1")])
     with pytest.warns(ResourceWarning, match="journal was not closed"):
@@ -444,8 +444,8 @@ async def test_a_forgotten_store_is_named_and_its_thread_ends(tmp_path):
     await again.close()
 
 
-def test_an_exit_without_close_writes_what_is_pending(tmp_path):
-    """The interpreter's end waits for what was enqueued, and does not hang."""
+def test_interpreter_exit_writes_pending_rows(tmp_path):
+    """The interpreter waits for enqueued rows at exit, and does not hang."""
     run(
         """
 import sys
@@ -470,8 +470,8 @@ print(temporary.directory.parent)
     asyncio.run(look())
 
 
-def test_an_exit_without_close_removes_a_temporary_store(tmp_path):
-    """What a temporary store made is gone with its process."""
+def test_interpreter_exit_deletes_temporary_store(tmp_path):
+    """A temporary store is deleted when its process exits."""
     code = """
 from mama_structs.storage.sqlite_store import Storage
 storage = Storage.temporary()
@@ -483,8 +483,8 @@ storage.enqueue([("k", b"1")])
     assert [] == list(tmp_path.iterdir())
 
 
-async def test_the_directory_is_for_this_user_alone(tmp_path):
-    """Every directory that is made has mode 0700, and the database is not readable by others."""
+async def test_open_creates_private_directories(tmp_path):
+    """Created directories have mode 0700, and other users cannot read the database."""
     storage = Storage.open(tmp_path / "a" / "b" / "journal")
     storage.enqueue([("k", b"1")])
     await storage.flush()
@@ -499,8 +499,8 @@ async def test_the_directory_is_for_this_user_alone(tmp_path):
     await storage.close()
 
 
-async def test_settings_that_would_lose_rows_are_put_right(tmp_path):
-    """Settings planted in our own file, which the library would obey, are ours again after opening."""
+async def test_open_repairs_settings_that_would_lose_rows(tmp_path):
+    """Manipulated settings, which diskcache would apply, are repaired when the store is opened."""
     directory = tmp_path / "journal"
     await Storage.open(directory).close()
     with closing(sqlite3.connect(directory / "cache.db")) as connection, connection:
@@ -528,8 +528,8 @@ async def test_settings_that_would_lose_rows_are_put_right(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["directory"], indirect=True)
-async def test_nothing_is_evicted_and_every_commit_is_synced(storage):
-    """The settings that keep rows, and keep them through a loss of power, are in force."""
+async def test_settings_disable_eviction_and_sync_every_commit(storage):
+    """The settings that make rows durable are in effect."""
     stored = {"eviction_policy": "none", "cull_limit": 0, "size_limit": 2**62, "disk_min_file_size": 2**62}
     assert stored == {name: SETTINGS[name] for name in stored}
     in_force = {"journal_mode": [("wal",)], "synchronous": [(2,)], "mmap_size": [(0,)], "temp_store": [(2,)]}
@@ -539,12 +539,12 @@ async def test_nothing_is_evicted_and_every_commit_is_synced(storage):
         return {name: connection.execute(f"PRAGMA {name}").fetchall() for name in in_force}
 
     found = await storage.transact(pragmas)
-    # A build without memory maps answers with no row.
+    # SQLite builds without memory mapping return no row.
     assert in_force == {name: rows or [(0,)] for name, rows in found.items()}
 
 
-async def test_the_cache_of_another_program_is_refused_and_left_alone(tmp_path):
-    """A directory that holds another program's cache or database is not touched."""
+async def test_open_rejects_database_of_another_program(tmp_path):
+    """A directory with another program's cache or database is not modified."""
     with closing(diskcache.Cache(str(tmp_path / "theirs"), eviction_policy="least-recently-used")) as cache:
         cache.set("k", {"any": "thing"})
     (tmp_path / "other").mkdir()
@@ -558,8 +558,8 @@ async def test_the_cache_of_another_program_is_refused_and_left_alone(tmp_path):
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("cache.db")}
 
 
-def test_a_format_of_the_future_is_refused(tmp_path):
-    """A store that a later version wrote is not opened."""
+def test_open_rejects_newer_format(tmp_path):
+    """A store written by a later version is not opened."""
     asyncio.run(Storage.open(tmp_path / "journal").close())
     (tmp_path / "journal" / "FORMAT").write_text("mama-structs journal 2\n")
 
@@ -567,8 +567,8 @@ def test_a_format_of_the_future_is_refused(tmp_path):
         Storage.open(tmp_path / "journal")
 
 
-def test_a_directory_that_the_library_would_rename_is_refused(tmp_path, monkeypatch):
-    """The library replaces variables in paths; such a directory is refused before anything is made."""
+def test_open_rejects_directory_with_variable_in_name(tmp_path, monkeypatch):
+    """Because diskcache expands variables in paths, such a directory is rejected before anything is created."""
     monkeypatch.setenv("ELSEWHERE", "elsewhere")
 
     with pytest.raises(InvalidArgument):
@@ -577,16 +577,16 @@ def test_a_directory_that_the_library_would_rename_is_refused(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), float("inf"), "1", None, True])
-def test_a_wait_without_sense_is_refused(tmp_path, wait):
-    """Seconds are a finite number of at least 0."""
+def test_open_rejects_invalid_wait(tmp_path, wait):
+    """`wait` must be a finite, non-negative number."""
     with pytest.raises(InvalidArgument):
         Storage.open(tmp_path, wait=wait)
     with pytest.raises(InvalidArgument):
         Storage.temporary(wait=wait)
 
 
-async def test_stray_files_are_found(tmp_path):
-    """A file that does not belong in the directory is a warning."""
+async def test_check_reports_unexpected_file(tmp_path):
+    """A file that does not belong in the directory is reported as a warning."""
     storage = Storage.open(tmp_path / "journal")
     (storage.directory / "stray").touch()
 
@@ -609,7 +609,7 @@ storage.close_now()
 
 @contextmanager
 def second_process(directory):
-    """Have another process open the store meanwhile."""
+    """Keep the store open in another process during the block."""
     command = [sys.executable, "-c", SECOND, str(directory)]
     environment = {**os.environ, "PYTHONPATH": SRC}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
@@ -620,8 +620,8 @@ def second_process(directory):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is not known whether others have it open")
-async def test_an_old_sqlite_is_a_warning_where_a_second_process_was_seen(tmp_path, monkeypatch):
-    """One process is safe with any SQLite; two are not, also when the second has gone; a sound SQLite is not named."""
+async def test_check_reports_old_sqlite_when_second_process_was_seen(tmp_path, monkeypatch):
+    """An old SQLite is safe for one process, but reported once a second one was seen; a fixed version never is."""
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 2))
     storage = Storage.open(tmp_path / "journal")
     again = Storage.open(tmp_path / "journal")
@@ -643,8 +643,8 @@ async def test_an_old_sqlite_is_a_warning_where_a_second_process_was_seen(tmp_pa
 
 
 @pytest.mark.parametrize("place", ["directory"], indirect=True)
-async def test_an_old_sqlite_is_a_warning_where_the_system_does_not_tell(storage, monkeypatch):
-    """Where it cannot be known whether another process has the store open, one may have."""
+async def test_check_reports_old_sqlite_when_other_processes_are_undetectable(storage, monkeypatch):
+    """If other processes cannot be detected, one may have the store open."""
     monkeypatch.setattr("mama_structs.storage.locks._HAS_OWN_LOCKS", False)
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 2))
 
@@ -652,8 +652,8 @@ async def test_an_old_sqlite_is_a_warning_where_the_system_does_not_tell(storage
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of what is open")  # noqa: PTH112 - of no path
-async def test_looking_for_others_drops_no_lock_and_leaves_nothing_open(tmp_path):
-    """A process loses its locks on a file when it closes any descriptor of it: none of SQLite's is lost by a check."""
+async def test_check_keeps_sqlite_locks_and_leaks_no_descriptor(tmp_path):
+    """Closing any descriptor of a file would release SQLite's locks on it, so a check must not do that."""
     storage = Storage.open(tmp_path / "journal")
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as own:
         own.execute("BEGIN IMMEDIATE")
@@ -668,8 +668,8 @@ async def test_looking_for_others_drops_no_lock_and_leaves_nothing_open(tmp_path
     assert not [link for link in links if str(tmp_path) in str(link.resolve())]
 
 
-async def test_a_temporary_store_is_made_when_first_written_to(tmp_path, monkeypatch):
-    """Reading makes nothing; the first write makes a private directory, and closing removes it."""
+async def test_temporary_store_is_created_by_first_write(tmp_path, monkeypatch):
+    """Reading creates nothing, the first write creates a private directory, and closing deletes it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     storage = Storage.temporary()
     assert {} == await storage.read(["k"])
@@ -690,8 +690,8 @@ async def test_a_temporary_store_is_made_when_first_written_to(tmp_path, monkeyp
     assert [] == threads()
 
 
-async def test_an_unused_temporary_store_leaves_no_trace(tmp_path, monkeypatch):
-    """Closed or forgotten, a temporary store that was never written to made nothing."""
+async def test_unused_temporary_store_creates_nothing(tmp_path, monkeypatch):
+    """A temporary store that was never written to leaves no files, whether closed or not."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     await Storage.temporary().close()
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""A directory that a newer version upgrades while a session of this version has it open."""
+"""Upgrade of a directory by a newer version while a session of this version has it open."""
 
 import asyncio
 import json
@@ -20,26 +20,26 @@ NEWER = "written by a newer version"
 
 
 def raise_in_place(journal):
-    """Write another mark into the file."""
+    """Overwrite the mark inside the file."""
     with (journal / "FORMAT").open("r+b") as file:
         file.write(NEXT)
 
 
 def raise_by_rename(journal):
-    """Put another file in the place of the mark."""
+    """Replace the mark file by another file."""
     (journal / "new").write_bytes(NEXT)
     (journal / "new").replace(journal / "FORMAT")
 
 
 def rows_of(journal):
-    """Return all rows, as they are stored."""
+    """Return all rows in stored form."""
     with closing(sqlite3.connect(journal / "cache.db")) as connection:
         return connection.execute("SELECT key, mode, value FROM Cache ORDER BY key").fetchall()
 
 
 @pytest.mark.parametrize("upgrade", [raise_in_place, raise_by_rename])
-async def test_every_write_of_a_session_raises_when_the_format_was_raised(tmp_path, upgrade):
-    """An open session of an older version writes nothing into an upgraded directory, and can still be read."""
+async def test_session_writes_raise_when_format_was_raised(tmp_path, upgrade):
+    """An open session of an older version can read an upgraded directory but not write to it."""
     journal = tmp_path / "journal"
     session = await Session.open(tmp_path, conversation="talk", embedder=SMALL)
     known = await fill(session)
@@ -55,7 +55,7 @@ async def test_every_write_of_a_session_raises_when_the_format_was_raised(tmp_pa
     await session.close()
 
 
-async def test_transact_raises_when_the_format_was_raised_while_it_waited(tmp_path):
+async def test_transact_raises_when_format_was_raised_during_wait(tmp_path):
     """A write that waits for the upgrade of another process sees its format, and changes nothing."""
     storage = Storage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
@@ -73,7 +73,7 @@ async def test_transact_raises_when_the_format_was_raised_while_it_waited(tmp_pa
     await storage.close()
 
 
-async def test_an_upgrade_waits_for_the_transaction_of_an_older_version(tmp_path):
+async def test_upgrade_waits_for_transaction_of_older_version(tmp_path):
     """The format cannot be raised between the check of a write transaction and its commit."""
     storage = Storage.open(tmp_path / "journal")
     begun, go_on = threading.Event(), threading.Event()
@@ -100,7 +100,7 @@ async def test_an_upgrade_waits_for_the_transaction_of_an_older_version(tmp_path
     await storage.close()
 
 
-async def test_pending_rows_are_written_when_the_format_is_known_again(tmp_path):
+async def test_pending_rows_are_written_when_format_is_supported_again(tmp_path):
     """Rows that could not be written stay pending, and `check` reports them."""
     storage = Storage.open(tmp_path / "journal")
     raise_in_place(storage.directory)
@@ -116,8 +116,8 @@ async def test_pending_rows_are_written_when_the_format_is_known_again(tmp_path)
     await storage.close()
 
 
-async def test_write_raises_when_the_format_of_its_namespace_was_raised(tmp_path):
-    """Memories and records of one namespace are not written over a newer format; other namespaces are written."""
+async def test_write_raises_when_format_of_namespace_was_raised(tmp_path):
+    """Memories and records of a namespace with a newer format are not written; other namespaces are."""
     head = "memories/default/head"
     async with (
         Session.open(tmp_path, embedder=SMALL) as session,
@@ -138,8 +138,8 @@ async def test_write_raises_when_the_format_of_its_namespace_was_raised(tmp_path
         await other.memories.save_insight("three")
 
 
-async def test_check_reports_settings_of_the_database_that_lose_data(tmp_path):
-    """A journal mode or synchronous that loses acknowledged rows is an error of `check`."""
+async def test_check_reports_unsafe_database_settings(tmp_path):
+    """A journal mode or synchronous setting that loses acknowledged rows is reported as an error."""
     storage = Storage.open(tmp_path / "journal")
     storage.in_thread(lambda: storage._opened.connection.execute("PRAGMA synchronous = 1")).result()
     with closing(sqlite3.connect(storage.directory / "cache.db")) as connection, connection:

@@ -1,4 +1,4 @@
-"""Those who wait for the disk are woken together."""
+"""Batched wake-ups of event loops, and complete replacement of rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from mama_structs.storage.sqlite_store import Storage, outcome
 
 
-async def test_all_who_wait_are_woken_by_one_call(monkeypatch):
-    """When many jobs end before the loop runs again, it is called once; a cancelled waiter is passed over."""
+async def test_outcome_wakes_all_waiters_with_one_call(monkeypatch):
+    """Jobs that finish before the loop runs again cause one wake-up, and cancelled waiters are skipped."""
     loop, calls = asyncio.get_running_loop(), []
     own = loop.call_soon_threadsafe
     monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (calls.append(1), own(*args))[1])
@@ -36,8 +36,8 @@ def done(result):
     return job
 
 
-def test_a_loop_that_was_closed_with_waiters_is_let_go():
-    """A job that ends after its loop was closed is no error, and holds the loop no longer."""
+def test_closed_loop_with_waiters_is_garbage_collected():
+    """A job that finishes after its loop was closed raises nothing and keeps no reference to the loop."""
     loop = asyncio.new_event_loop()
     jobs = [Future(), Future()]
     tasks = [loop.create_task(outcome(job)) for job in jobs]
@@ -55,8 +55,8 @@ def test_a_loop_that_was_closed_with_waiters_is_let_go():
     assert gone() is None
 
 
-async def test_a_row_takes_the_place_of_any_other(tmp_path):
-    """What is put replaces a row of ours, and one of another program, with all that was said of it."""
+async def test_put_replaces_all_columns_of_existing_row(tmp_path):
+    """A new value replaces a row of this package or another program, including all metadata columns."""
     storage = Storage.open(tmp_path)
     await storage.transact(lambda rows: (rows.put("a", b"1"), rows.put("b", b"2")))
     await storage.close()

@@ -1,4 +1,4 @@
-"""What is known of a write-ahead log that was damaged, deleted or replaced after a crash."""
+"""Detection of a write-ahead log that was damaged, deleted or replaced after a crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRAME = 24 + 4096
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is not known who has a file open")
 
-# Writes row after row, and copies some of the log, begins it anew or rolls back now and then; tells what is on the disk.
+# Writes rows, checkpoints, restarts the log or rolls back at random, and prints the number of each durable row.
 WRITER = """
 import itertools, random, sqlite3, sys
 from pathlib import Path
@@ -61,7 +61,7 @@ for number in itertools.count(first):
 
 
 def crash(directory, seed, *, first=1, rows=20):
-    """Kill a process that writes rows, and return the number of the last one that it was told is saved."""
+    """Kill a process that writes rows, and return the number of its last durable row."""
     command = [sys.executable, "-c", WRITER, str(directory), str(seed), str(first)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as writer:
         for _ in itertools.islice(writer.stdout, rows):
@@ -72,7 +72,13 @@ def crash(directory, seed, *, first=1, rows=20):
 
 
 def look(directory, saved):
-    """Open a store, and return whether a saved row is gone, the findings about that, and whether all else is sound."""
+    """
+    Open a store, and return whether a saved row is lost and which issues `check` reports.
+
+    Returns:
+        True if a row is lost, the issues of kind "lost", and True if there are no other issues.
+
+    """
 
     async def inspect():
         storage = Storage.open(directory)
@@ -114,15 +120,19 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill(directory):
-    """Have a process save forty rows, all in the log, and kill itself."""
+    """
+    Run a process that saves forty rows, all in the log, and kills itself.
+
+    Return the path of the log.
+    """
     assert -9 == subprocess.run([sys.executable, "-c", KILLED, directory], check=False, env=ENVIRONMENT).returncode
     return directory / "cache.db-wal"
 
 
 @linux
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_log_that_was_damaged_after_a_crash_is_named(tmp_path, caplog, damage):
-    """What SQLite takes for the end of its log is known not to be: a warning at opening, and a finding of `check`."""
+def test_damaged_log_is_reported_after_crash(tmp_path, caplog, damage):
+    """SQLite ignores the damage silently; the loss is logged at opening and reported by `check`."""
     log = kill(tmp_path / "journal")
     changed = DAMAGE[damage](log.read_bytes())
     if changed is None:
@@ -140,8 +150,8 @@ def test_a_log_that_was_damaged_after_a_crash_is_named(tmp_path, caplog, damage)
 
 @linux
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_a_backup_after_a_crash_tells_what_its_original_lost(tmp_path, caplog, is_damaged):
-    """It may be the first to open the database after a crash, and then nobody else can tell any more."""
+def test_backup_reports_rows_lost_by_its_original(tmp_path, caplog, is_damaged):
+    """A backup may be the first to open the database after a crash, and later the loss is undetectable."""
     log = kill(tmp_path / "a.mama" / "journal")
     if is_damaged:
         log.write_bytes(b"")
@@ -152,8 +162,8 @@ def test_a_backup_after_a_crash_tells_what_its_original_lost(tmp_path, caplog, i
 
 
 @linux
-def test_an_older_log_that_was_put_back_is_named(tmp_path):
-    """A copy of the log that was made before is no log of this database any more."""
+def test_older_log_put_back_is_reported(tmp_path):
+    """An older copy of the log does not belong to the current database."""
     log = kill(tmp_path / "journal")
     older = log.read_bytes()
     assert (False, [], True) == look(tmp_path / "journal", 40)
@@ -168,13 +178,13 @@ def test_an_older_log_that_was_put_back_is_named(tmp_path):
 
 
 @linux
-def test_a_crash_alone_is_never_taken_for_damage(tmp_path):
-    """However many processes are killed, whatever was copied and begun anew before: all is there, and nothing is said."""
+def test_crash_without_damage_is_not_reported(tmp_path):
+    """After several kills, checkpoints and restarts of the log all rows exist, and nothing is reported."""
     seed = random.randrange(2**32)
     sys.stdout.write(f"seed {seed}\n")
     chance = random.Random(seed)
     saved = 0
-    # Each run has a seed of its own, so that many runs look at many crashes.
+    # Each run has its own seed, so that many runs cover many crashes.
     for _ in range(6):
         rows = chance.choice([1, 5, 30])
         saved = crash(tmp_path / "journal", chance.randrange(2**32), first=saved + 1, rows=rows)
@@ -183,8 +193,8 @@ def test_a_crash_alone_is_never_taken_for_damage(tmp_path):
 
 
 @linux
-def test_no_row_is_lost_in_silence(tmp_path):
-    """Whatever is done to the log after whatever crash: all saved rows are there, or an error or finding says it."""
+def test_lost_rows_are_always_reported(tmp_path):
+    """After any damage to the log, all rows exist or an error or finding reports the loss."""
     seed = random.randrange(2**32)
     sys.stdout.write(f"seed {seed}\n")
     chance = random.Random(seed)
@@ -215,8 +225,8 @@ storage.close_now()
 
 @linux
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_of_processes_that_open_at_once_after_a_crash_one_tells(tmp_path, is_damaged):
-    """One looks while the others wait, whoever comes first: it says what is lost, and nothing where nothing is."""
+def test_concurrent_openers_report_loss_once_after_crash(tmp_path, is_damaged):
+    """One process inspects the crash while the others wait; it reports a loss only if there is one."""
     log = kill(tmp_path / "journal")
     if is_damaged:
         log.write_bytes(b"")
@@ -236,8 +246,8 @@ def test_of_processes_that_open_at_once_after_a_crash_one_tells(tmp_path, is_dam
 
 
 @linux
-def test_a_log_that_others_write_is_not_judged(tmp_path):
-    """While another process has the database open, its index belongs to what is going on, not to a crash."""
+def test_log_in_use_by_other_process_is_not_inspected(tmp_path):
+    """While another process has the database open, its index does not show the state after a crash."""
     kill(tmp_path / "journal")
     storage = Storage.open(tmp_path / "journal")
     storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put("k00041", b""))).result()
@@ -270,13 +280,13 @@ AT = Position((2**32 - 1, 7), 250, 100)
         (None, 150),
     ],
 )
-def test_how_much_is_gone_follows_from_two_positions(after, lost):
-    """The same log must be as long; one that was begun anew later is sound; any other has not what the index promised."""
+def test_count_lost_compares_two_positions(after, lost):
+    """The same log must not be shorter, a restarted log is intact, and any other log has lost the committed frames."""
     assert lost == count_lost(AT, after, alone=True)
 
 
-def test_what_is_not_certain_is_no_loss():
-    """Nothing to lose, all of it in the database, or others that may have gone on: only a shorter log is certain."""
+def test_count_lost_returns_zero_when_loss_is_uncertain():
+    """Only a shorter log proves a loss if nothing was pending or other processes may have written."""
     all_copied = Position((5, 7), 250, 250)
 
     assert 0 == count_lost(all_copied, None, alone=True)
@@ -289,8 +299,8 @@ def test_what_is_not_certain_is_no_loss():
 
 
 @linux
-def test_an_index_is_read_only_if_it_was_completed(tmp_path):
-    """One of its two headers has to be whole; anything else says nothing."""
+def test_read_position_requires_one_valid_header(tmp_path):
+    """An index without a valid copy of the header gives no position."""
     index = (kill(tmp_path / "journal").parent / "cache.db-shm").read_bytes()
     position = read_position(index)
     size = (tmp_path / "journal" / "cache.db-wal").stat().st_size

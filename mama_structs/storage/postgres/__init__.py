@@ -1,1 +1,1 @@
-"""Rows, leases and migrations on a PostgreSQL server."""
+"""Row storage on a PostgreSQL server: connection pool, write queues, leases and schema migrations."""

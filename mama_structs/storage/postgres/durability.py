@@ -1,4 +1,4 @@
-"""Settings of a PostgreSQL server by which a crash loses acknowledged data."""
+"""Check of PostgreSQL settings that risk the loss of acknowledged data in a crash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from mama_structs.storage.postgres.pool import SCHEMA, Connection
 from mama_structs.storage.sqlite_errors import Finding
 
-# Asked in a reading transaction, so synchronous_commit is that of the user, the database or the server.
+# Queried in a read transaction, which does not override the synchronous_commit of the user, database or server.
 _SETTINGS: Final = """
 SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit,
@@ -18,7 +18,11 @@ _KIND: Final = "server"
 
 
 def check_durability(connection: Connection) -> list[Finding]:
-    """Return a finding for each setting that may lose acknowledged data; call it in a reading transaction."""
+    """
+    Return an issue for each setting that may lose acknowledged data.
+
+    Requires a read transaction.
+    """
     (found,) = connection.ask(_SETTINGS)
     findings = []
     if found["fsync"] == "off":

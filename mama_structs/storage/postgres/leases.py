@@ -1,10 +1,12 @@
 """
-Who has which name, such as a conversation's, on a server that many hosts share.
+Leases: time-limited, exclusive claims of names on a server shared by many hosts.
 
-A lease is a row that its holder renews; it ends by the server's clock when the holder is dead or cut off. No lock of a
-connection would do: a pooler that lends connections for single transactions lets it go, or keeps it for somebody else.
-A holder that was cut off for too long may find that another one has taken over: `Leases.lost_of` tells inside the
-transaction that writes, so that nothing is written under a lease that is lost.
+The names are, for example, those that identify conversations.
+
+A lease is a row that its holder renews. It expires by the server's clock if the holder dies or is disconnected.
+Connection-level locks would not work: a transaction pooler releases them early, or keeps them for another client.
+After a long disconnection another host may have taken over a lease. `Leases.lost_of` checks that inside the transaction
+that writes, so that nothing is written under a lost lease.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ UPDATE leases SET expires = clock_timestamp() + make_interval(secs => $2)
 _RELEASE: Final = "DELETE FROM leases WHERE namespace = $1 AND name = $2 AND holder = $3"
 _RELEASE_ALL: Final = "DELETE FROM leases WHERE holder = $1"
 _CLAIMED: Final = "SELECT name FROM leases WHERE expires >= clock_timestamp()"
-# Locked, so that nobody takes it over before what is written beside it is committed.
+# Lock the lease rows, so that no host takes them over before this transaction commits.
 _KEEP: Final = "SELECT name FROM leases WHERE holder = $1 AND name = ANY($2) FOR SHARE"
 
 _log: Final = logging.getLogger("mama_structs")
@@ -41,24 +43,24 @@ _log: Final = logging.getLogger("mama_structs")
 
 class Leases:
     """
-    The names that this process has on a server, given up at `close` with the server.
+    The leases that this process holds on a server. `close` releases them and the server.
 
     Args:
-        server: Where they are.
-        seconds: Lifetime of a lease that is not renewed. Leases are renewed three times as often.
+        server: The server that stores the leases.
+        seconds: Lifetime of a lease that is not renewed. Leases are renewed every third of it.
 
     """
 
     def __init__(self, server: Server, *, seconds: float) -> None:
         self.lost: set[str] = set()
         self._server = server
-        # The namespace of each name that was claimed here; few, so none is removed.
+        # Namespace of each name that was ever claimed here. Entries are never removed, because there are few.
         self._spaces: dict[str, str] = {}
         self._seconds = seconds
         self._holder = uuid.uuid4()
         self._guard = threading.Lock()
         self._held: dict[str, Future[object] | None] = {}
-        # A token for each confirmed claim. A renewal must not report a claim as lost that is made meanwhile.
+        # A token for each confirmed claim. A renewal must not report a claim as lost that was made during the renewal.
         self._claims: dict[str, object] = {}
         self._unclaimed: set[str] = set()
         self._over = threading.Event()
@@ -66,16 +68,16 @@ class Leases:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether nothing could be claimed where they are when it was opened."""
+        """True if the server was read-only when it was opened, so that nothing can be claimed."""
         return self._server.is_read_only
 
     def claim(self, name: str, namespace: str) -> None:
         """
-        Claim a name of a namespace until `release`, `close` or the end of the process. Blocks.
+        Claim a name in a namespace until `release`, `close` or the end of the process. Blocks.
 
         Raises:
             StoreBusy: Another session has claimed it.
-            StoreReadOnly: The policies of the server do not let this role write in the namespace.
+            StoreReadOnly: The server's row-level security does not allow this role to write in the namespace.
 
         """
         with self._guard:
@@ -93,14 +95,14 @@ class Leases:
                 try:
                     is_mine = self._claim(name)
                 except StoreUnreachable:
-                    # An answer that was lost: to claim it again comes to the same.
+                    # The answer was lost. Claiming is idempotent, so retry.
                     is_mine = self._claim(name)
                 if not is_mine:
                     raise self._busy()
                 with self._guard:
                     self._claims[name] = object()
             except StoreReadOnly as error:
-                # A server or role that can only read needs no lease, because every write fails.
+                # A read-only server or role needs no lease, because every write fails.
                 if error.namespace is not None and not self.is_read_only:
                     raise
         except BaseException:
@@ -110,7 +112,11 @@ class Leases:
         self._begin_renewing()
 
     def claim_later(self, name: str, namespace: str) -> None:
-        """Claim a name that no other session knows, with its first write or the next renewal."""
+        """
+        Claim a name later, with its first write or the next renewal.
+
+        Only for names that no other session knows yet.
+        """
         with self._guard:
             self._spaces[name] = namespace
             self._held[name] = None
@@ -119,7 +125,7 @@ class Leases:
         self._begin_renewing()
 
     def release(self, name: str) -> Future[object] | None:
-        """Let go of a name, and return what is done when others can have it; nothing happens where it is not held."""
+        """Release a name. Return a future of the release, or None if the name is not held."""
         with self._guard:
             if name not in self._held or self._held[name] is not None:
                 return None
@@ -134,12 +140,16 @@ class Leases:
         return going
 
     def claimed(self) -> frozenset[str]:
-        """Return the names that anybody has, this process included. Blocks."""
+        """Return all names with an unexpired lease of any holder, this process included. Blocks."""
         rows = self._server.run(lambda one: one.ask(_CLAIMED), write=False, settings=ACROSS).result()
         return frozenset(row["name"] for row in rows)
 
     def lost_of(self, connection: Connection, names: Collection[str]) -> frozenset[str]:
-        """Return which of some names somebody else took; those that are held are held until the transaction ends."""
+        """
+        Return the names that another holder took over.
+
+        The others are locked until the transaction ends.
+        """
         with self._guard:
             mine = self._held.keys() & set(names)
             claims = {name: claim for name, claim in self._claims.items() if name in mine}
@@ -149,12 +159,16 @@ class Leases:
         return frozenset(mine - kept)
 
     def written(self, names: Collection[str]) -> None:
-        """Note that something is stored under names: whoever finds a lease of these gone has lost it."""
+        """
+        Record that rows were stored under names.
+
+        From now on a missing lease of these names counts as lost.
+        """
         with self._guard:
             self._unclaimed.difference_update(names)
 
     def close(self) -> None:
-        """Let go of all names, and of the server. Blocks."""
+        """Release all names and the server. Blocks."""
         if self._over.is_set():
             return
         self._over.set()
@@ -173,7 +187,7 @@ class Leases:
             self._server.close()
 
     def renew(self) -> None:
-        """Renew all leases; those that somebody else took meanwhile are lost. Blocks."""
+        """Renew all leases. Record those as lost that another holder took over. Blocks."""
         with self._guard:
             claims = dict(self._claims)
         if claims:
@@ -202,7 +216,11 @@ class Leases:
         return bool(connection.tell(_CLAIM, self._spaces[name], name, self._holder, self._seconds))
 
     def _lose(self, claims: Mapping[str, object], kept: Collection[str]) -> None:
-        """Record the claims that are not in *kept*, except those that were released or made again meanwhile."""
+        """
+        Record the claims that are not in *kept* as lost.
+
+        Claims that were released or renewed by `claim` meanwhile are ignored.
+        """
         with self._guard:
             gone = {name for name, claim in claims.items() if name not in kept and self._claims.get(name) is claim}
             new = gone - self.lost

@@ -1,15 +1,17 @@
 """
-A PostgreSQL server that several sessions, loops and threads of a process share: transactions for plain functions.
+Connection pool for a PostgreSQL server, shared by all sessions of a process.
 
-The connections live in an event loop of the server's own, in a thread beside. What is to be done there is a plain
-function, a *plan*, which runs in a worker thread on a `Connection`, in one transaction: a reading plan sees one
-moment's state; a writing one holds its namespace's lock, so that there is one writer of a namespace at a time, and sees
-what that one and all before it wrote. Nothing of a session is kept on a connection, so that a pooler may stand between.
+Any event loop and thread may use it.
 
-Everything ends: waiting for a connection, a lock, an answer. A connection that was cut is thrown away; a plan that only
-reads is then run once more. A commit that got no answer is looked up by the token that it wrote.
+The connections live in a dedicated event loop in its own thread. Callers submit a synchronous function, which runs in a
+worker thread on a `Connection` inside one transaction. A read transaction sees one snapshot. A write transaction holds
+an advisory lock on its namespace, so that each namespace has one writer at a time, and sees all earlier commits.
+Connections carry no session state, so a transaction pooler such as PgBouncer may be in between.
 
-Errors name the server by `server_failures.located`, and never hold a statement, a value or a password.
+Every wait has a timeout: for a connection, a lock or an answer. Broken connections are discarded, and a read
+transaction is then retried once. If a commit gets no answer, its outcome is looked up by the token that it wrote.
+
+Errors name the server by the redacted URL of `errors.located` and never contain a statement, a value or a password.
 """
 
 from __future__ import annotations
@@ -48,23 +50,24 @@ from mama_structs.storage.postgres.write_queue import WriteQueues
 
 T = TypeVar("T")
 
-# By how much longer than the server itself its client waits for an answer, in seconds.
+# Seconds that the client waits longer than the server's own timeout, so that the server reports its timeout first.
 _GRACE: Final = 2.0
 _PAUSE: Final = 0.05
-# What a transaction is about stands in settings of its own: nothing is ever written into a statement.
-# A lock of the transaction, and not a row's, which who shares it would have to write; and the queue for it is in order.
+# Transaction parameters are passed as settings, so that no value is ever formatted into a statement.
+# An advisory lock instead of a row lock, because a shared row lock writes to the row.
+# Its waiters are served in order.
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(current_setting('app.namespace'), 17))"
 _LOCK_SHARED: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_setting('app.namespace'), 17))"
-# A role or database may be set to commit before the server has written the change to its disk. A host that waits for
-# its replicas to apply a change, which is more than "on", keeps that.
+# A role or database may be configured to acknowledge commits before they reach the disk, so force "on".
+# Keep "remote_apply", which is stricter: it also waits until the replicas have applied the change.
 _DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'
 """
-# The answer of the last statement counts its rows: none as long as nobody has migrated the database.
+# The status of the last statement reports its row count: 0 unless the database was migrated to another version.
 _MIGRATED: Final = "SELECT FROM mama_structs.migrations HAVING max(version) IS DISTINCT FROM {version}"
 _NOT_MIGRATED: Final = "SELECT 0"
 _VERSION: Final = "SELECT coalesce(max(version), 0) FROM mama_structs.migrations"
-# The last changes of a namespace are kept, and the token by which a commit without an answer can be found.
+# Only the last 4096 changes of a namespace are stored, each with the token that identifies a commit without an answer.
 _COUNT_AND_COMMIT: Final = """
 INSERT INTO namespaces AS known (namespace, change) VALUES (current_setting('app.namespace'), 1)
     ON CONFLICT (namespace) DO UPDATE SET change = known.change + 1;
@@ -86,19 +89,19 @@ SELECT 1 FROM (
     UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
 ) AS held WHERE age(oldest) > age($1::text::xid8::xid) LIMIT 1
 """
-# By itself VACUUM leaves indexes as they are where few pages have deleted rows, and statistics hold keys and terms.
+# By default VACUUM skips indexes of pages with few deleted rows, and statistics contain keys and terms.
 _VACUUM: Final = "VACUUM (ANALYZE, INDEX_CLEANUP ON)"
 _FIND: Final = "SELECT 1 FROM changes WHERE namespace = $1 AND token = $2"
 _SETTING: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|max_parallel_workers_per_gather")
 ACROSS: Final = {"app.across": "on"}
-"""The settings of a transaction that is about several namespaces, as far as its user may see them."""
+"""Settings of a transaction that spans all namespaces that its role may see."""
 SCHEMA: Final = "mama_structs"
-"""The schema that holds everything of ours, beside whatever else a database has."""
+"""The database schema that contains all tables of this package."""
 
 
 @attrs.frozen(kw_only=True)
 class _How:
-    """In what kind of transaction a plan runs."""
+    """Options of one transaction."""
 
     write: bool
     namespace: str | None
@@ -110,9 +113,10 @@ class _How:
 
 class Connection:
     """
-    A server inside one transaction, as a plan in a worker thread uses it: `$1`, `$2`, … stand for arguments.
+    A connection inside one transaction, used from a worker thread.
 
-    After a failure every further question raises the same error, and nothing is stored.
+    SQL arguments are `$1`, `$2` and so on. After a failure every further statement raises the same error, and nothing
+    is stored.
     """
 
     def __init__(self, server: Server, held: Any, how: _How) -> None:
@@ -123,44 +127,44 @@ class Connection:
         self.has_told: bool = False
         self._server = server
         self._held = held
-        # A read that is denied lacks a grant, which has nothing to do with the namespace.
+        # Only writes: a denied read is a missing grant, unrelated to the namespace.
         self._written = (how.namespace or how.settings.get("app.namespace")) if how.write else None
         self._over = False
         self._change: int | None = None
 
     def ask(self, sql: str, *arguments: Any) -> list[Any]:
-        """Return the rows that a statement gives, by name and place; with one that writes, call `note_change`."""
+        """Return the rows of a query, by name or index. If it writes, call `note_change` as well."""
         rows: list[Any] = self._wait(lambda timeout: self._held.fetch(sql, *arguments, timeout=timeout))
         return rows
 
     def tell(self, sql: str, *arguments: Any) -> int:
-        """Run a statement, and return how many rows it touched."""
+        """Execute a statement and return the number of affected rows."""
         self.has_told = True
         status: str = self._wait(lambda timeout: self._held.execute(sql, *arguments, timeout=timeout))
         count = status.rpartition(" ")[2]
         return int(count) if count.isdecimal() else 0
 
     def tell_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of *rows*, sent together."""
+        """Execute a statement for each of *rows* in one batch."""
         if rows:
             self.has_told = True
             self._wait(lambda timeout: self._held.executemany(sql, rows, timeout=timeout))
 
     @property
     def change(self) -> int:
-        """The number of the namespace's last change; asked for once."""
+        """Number of the namespace's last change. Queried once per transaction."""
         if self._change is None:
             found = self.ask("SELECT change FROM namespaces WHERE namespace = $1", self.namespace)
             self._change = found[0]["change"] if found else 0
         return self._change
 
     def note_change(self) -> None:
-        """Have the commit count one change of the namespace: its number will be `change` + 1."""
+        """Make the commit count one change of the namespace, with the number `change` + 1."""
         self.changed = True
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Take back what is written inside where that raises, and leave the rest of the transaction."""
+        """Run the block in a savepoint, and roll back to it if the block raises."""
         self.tell("SAVEPOINT attempt")
         try:
             yield
@@ -173,7 +177,7 @@ class Connection:
                 self.tell("RELEASE SAVEPOINT attempt")
 
     def end(self) -> None:
-        """Refuse any further use, outside of its transaction."""
+        """Reject any further use, because the transaction has ended."""
         self._over = True
 
     def _wait(self, question: Callable[[float], Coroutine[Any, Any, T]]) -> T:
@@ -190,7 +194,7 @@ class Connection:
 
 
 class Server:
-    """A server, shared by all who open the same URL with `open`; undone by `close`."""
+    """Connection pool of a server, shared by all callers of `open` with the same URL."""
 
     def __init__(self, url: str, options: ServerSettings) -> None:
         self.url: str = check_url(url)
@@ -204,7 +208,7 @@ class Server:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._queues = WriteQueues()
         self._asking = 0
-        # What goes on beside, with its connection where it has one.
+        # Running tasks of `apart`, with their own connection once it is open.
         self._beside: dict[asyncio.Task[Any] | None, Any] = {}
         self._workers = ThreadPoolExecutor(options.connections, thread_name_prefix="mama-structs plan")
         self._loop = asyncio.new_event_loop()
@@ -216,13 +220,13 @@ class Server:
     @classmethod
     def open(cls, url: str, *, options: ServerSettings | None = None) -> Server:
         """
-        Connect, bring the database to this version, and return the server; blocks.
+        Connect, migrate the database to this version, and return the server. Blocks.
 
-        Who opens it first in a process decides on the options.
+        The options of the first call in a process apply to all later calls with the same URL.
 
         Raises:
-            InvalidArgument: *url* is no address of a PostgreSQL server.
-            StoreError: It cannot be reached or used, or has no pgvector, or one that is too old.
+            InvalidArgument: *url* is not the URL of a PostgreSQL server.
+            StoreError: The server is unreachable or unusable, or pgvector is missing or too old.
 
         """
 
@@ -235,7 +239,11 @@ class Server:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether it could only be read when it was opened; a replica may have been made the primary since."""
+        """
+        True if the server was read-only when it was opened.
+
+        A replica may have become the primary since.
+        """
         return bool(self._database.is_read_only)
 
     def run(
@@ -249,73 +257,79 @@ class Server:
         wait: float | None = None,
     ) -> Future[T]:
         """
-        Run a plan in one transaction, and return its result when all that it wrote is durable.
+        Run a function in one transaction and return its result after a durable commit.
 
         Args:
-            work: The plan, which is not async; one that only reads may be run twice.
+            work: A synchronous function. If it only reads, it may be run twice.
             write: Whether it may write.
-            namespace: What a writing plan locks, and what row-level security goes by; None locks nothing.
-            exclusive: False lets others write there at the same time that say so, too, and count no change.
-            settings: Settings for this transaction, of extensions or of plans, such as ``{"hnsw.ef_search": "100"}``.
-            wait: Seconds to wait for a connection and for other writers, as the options say by default.
+            namespace: The namespace that a write locks and that row-level security checks. None locks nothing.
+            exclusive: If False, take a shared lock: other shared writers run concurrently, and no change is counted.
+            settings: Settings of this transaction, of extensions or the planner, such as ``{"hnsw.ef_search": "100"}``.
+            wait: Maximum seconds to wait for a connection and for other writers; capped by the options.
 
         Raises:
-            StoreBusy: No connection was free, or another writer was not done; nothing was stored.
-            StoreReadOnly: The server can only be read.
-            StoreUnreachable: It gave no answer; nothing was stored, unless the message says that it may have been.
-            StoreError: Any other failure; nothing was stored.
+            StoreBusy: No connection was free, or another writer did not finish in time. Nothing was stored.
+            StoreReadOnly: The server is read-only.
+            StoreUnreachable: The server did not answer. Unless the message says otherwise, nothing was stored.
+            StoreError: Any other failure. Nothing was stored.
 
         """
         self._check_here()
         given = dict(settings or {})
         if not all(map(_SETTING.fullmatch, given)):
-            raise InvalidArgument("a setting must be one of an extension, such as hnsw.ef_search, or of plans")
+            raise InvalidArgument("a setting must belong to an extension, such as hnsw.ef_search, or to the planner")
         if namespace is not None and "\0" in namespace:
             raise InvalidArgument("a server cannot keep a namespace whose name has a NUL", hint="take another name")
         patience = self.options.wait if wait is None else min(wait, self.options.wait)
         how = _How(write=write, namespace=namespace, exclusive=exclusive, settings=given, wait=patience)
         done: Future[T] = Future()
-        # From here on nobody can cancel it; who waits for it may go away.
+        # Mark the future as running, so that a caller that stops waiting cannot cancel it.
         done.set_running_or_notify_cancel()
         self._loop.call_soon_threadsafe(self._start, work, how, done)
         return done
 
     @property
     def vector_schema(self) -> str:
-        """The schema of pgvector's types, quoted."""
+        """The schema of pgvector's types, as a quoted identifier."""
         return str(self._database.vector_schema)
 
     def apart(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> Future[T]:
         """
-        Run a coroutine on a connection of its own, outside of any transaction: what the server works at for long.
+        Run a coroutine on a dedicated connection outside of any transaction.
 
-        Who closes the server leaves it to the server.
+        Closing the server stops waiting for the work, but does not cancel it on the server.
         """
         self._check_here()
         return asyncio.run_coroutine_threadsafe(self._apart(work), self._loop)
 
     def vacuum(self, *tables: str, wait: float) -> Future[None]:
         """
-        Have the server remove what was deleted from some tables and their statistics, for as long as *wait* seconds.
+        Run VACUUM on tables within *wait* seconds.
+
+        It removes deleted data from the tables and their statistics.
 
         Raises:
-            StoreBusy: Some transaction may still see it.
-            StoreReadOnly: The user does not own the tables.
+            StoreBusy: A running transaction may still read the deleted rows.
+            StoreReadOnly: The role does not own the tables.
             StoreError: The server cannot do it.
 
         """
         self._check_here()
         if not all(map(str.isidentifier, tables)):
-            raise InvalidArgument("a table's name is not one of ours")
+            raise InvalidArgument("the name of a table to vacuum must be an identifier")
         return asyncio.run_coroutine_threadsafe(self._vacuumed(tables, wait), self._loop)
 
     def close(self) -> None:
-        """Use it no more; who is the last one closes its connections, when what runs is done. Blocks."""
+        """
+        Release this reference.
+
+        The last one closes the connections after running work has finished. Blocks.
+        """
         if not self._is_closed and servers.leave(self.url) is self:
             self.close_now()
 
     def close_now(self) -> None:
-        """Close the connections, whoever uses them; blocks until what runs is done."""
+        """Close the connections regardless of other users. Blocks until running work has finished."""
         self._is_closed = True
         if os.getpid() != self._pid or not self._thread.is_alive():
             return
@@ -330,7 +344,11 @@ class Server:
     def answered(
         self, question: Callable[[float], Coroutine[Any, Any, T]], *, namespace: str | None = None
     ) -> tuple[T | None, MamaStructsError | None]:
-        """Ask in the server's loop and wait, in another thread; return the answer or the error, without a cause."""
+        """
+        Run a coroutine in the server's loop and block until it ends.
+
+        Return its answer, or a typed error without a cause.
+        """
         started = time.monotonic()
 
         async def answer() -> T:
@@ -341,17 +359,17 @@ class Server:
             return asked.result(self._longest), None
         except concurrent.futures.CancelledError:
             return None, SessionClosed(f"the connection to {self.location} was closed")
-        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+        except Exception as error:  # noqa: BLE001 - converted to a typed error
             return None, self._error(error, started, namespace)
 
     @property
     def _patience(self) -> float:
-        """How many seconds an answer is waited for."""
+        """Seconds to wait for an answer of the server."""
         return self.options.statement_timeout + _GRACE
 
     @property
     def _longest(self) -> float:
-        """How many seconds a thread waits for the loop, which gives up before."""
+        """Seconds that a thread waits for the loop; longer than all timeouts inside the loop."""
         return self._patience + self.options.connect_timeout + self.options.wait + _GRACE
 
     def _error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
@@ -370,7 +388,7 @@ class Server:
         if self._is_closed:
             raise SessionClosed(f"the connection to {self.location} was closed")
 
-    # What follows runs in the loop's thread, but for `_begin`.
+    # The methods below run in the loop's thread, except `_begin`.
 
     def _begin(self) -> None:
         self._thread.start()
@@ -378,7 +396,7 @@ class Server:
         started = time.monotonic()
         try:
             asyncio.run_coroutine_threadsafe(self._opened(), self._loop).result()
-        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+        except Exception as error:  # noqa: BLE001 - converted to a typed error
             failure = self._error(error, started)
         except BaseException:
             self.close_now()
@@ -413,7 +431,7 @@ class Server:
         )
 
     async def _teach(self, connection: Any) -> None:
-        """Have a new connection take and give the types of pgvector as arrays."""
+        """Register codecs on a new connection that convert pgvector's types from and to arrays."""
         schema = await connection.fetchval("SELECT (parse_ident($1))[1]", self._database.vector_schema)
         for name, kind in (("vector", ">f4"), ("halfvec", ">f2")):
             await connection.set_type_codec(
@@ -448,7 +466,7 @@ class Server:
 
     def _kept_waiting(self, waited: float) -> StoreBusy:
         return StoreBusy(
-            f"{self.location}: what was to be stored before this was not done for {waited:.1f} s",
+            f"{self.location}: earlier writes in the queue were not finished for {waited:.1f} s",
             waited=waited,
             hint="nothing was stored; try again",
         )
@@ -471,7 +489,7 @@ class Server:
                 may_again = not how.write
             finally:
                 connection.end()
-                # One that gives no answer would not give one to a farewell either.
+                # Do not wait for a clean shutdown of a connection that does not answer.
                 await self._released(held, is_cut=is_cut)
             if is_second or not may_again or not isinstance(failure, StoreUnreachable):
                 raise failure
@@ -479,9 +497,9 @@ class Server:
             await self._pool.expire_connections()
 
     async def _acquired(self, wait: float) -> Any:
-        """Return a connection; waits for one that is free."""
+        """Acquire a connection from the pool, and wait for a free one."""
         started = time.monotonic()
-        # To connect is no waiting for others.
+        # The time to connect is not time spent waiting for other users.
         is_exhausted = self._is_exhausted
         patience = max(wait, _PAUSE) if is_exhausted else max(wait, self.options.connect_timeout)
         failure: MamaStructsError
@@ -497,13 +515,17 @@ class Server:
                 )
             else:
                 failure = self._error(error, started)
-        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+        except Exception as error:  # noqa: BLE001 - converted to a typed error
             failure = self._error(error, started)
         raise failure
 
     @property
     def _is_exhausted(self) -> bool:
-        """Whether all connections that there may be are in use; one that was cut is, until its plan ends."""
+        """
+        True if every connection is in use.
+
+        A broken one counts as in use until its transaction ends.
+        """
         most = self.options.connections
         return self._asking > most or bool(self._pool.get_size() >= most and not self._pool.get_idle_size())
 
@@ -515,20 +537,20 @@ class Server:
         try:
             names = [f"{SCHEMA}.{table}" for table in tables]
             if not await held.fetchval(_OWNED, names, timeout=self._patience):
-                # The server would say so in a warning, and do nothing.
+                # The server would only log a warning and do nothing.
                 raise StoreReadOnly(f"the tables of {self.location} can only be vacuumed by their owner")
             now = await held.fetchval("SELECT pg_current_xact_id()::text", timeout=self._patience)
-            # Removed is only what no transaction can see any more.
+            # VACUUM only removes rows that no transaction can see any more.
             while await held.fetchval(_SEEN, now, timeout=self._patience):
                 if time.monotonic() >= until:
                     raise StoreBusy(
-                        f"a transaction on {self.location} still sees what was deleted",
+                        f"a transaction on {self.location} can still read the deleted rows",
                         waited=time.monotonic() - started,
                         hint="look for a long transaction in pg_stat_activity",
                     )
                 await asyncio.sleep(_PAUSE)
             await held.execute(f"{_VACUUM} {', '.join(names)}", timeout=max(until - time.monotonic(), self._patience))
-        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+        except Exception as error:  # noqa: BLE001 - converted to a typed error
             failure = self._error(error, started)
         else:
             return
@@ -543,7 +565,7 @@ class Server:
         try:
             held = self._beside[task] = await self._asyncpg.connect(**self._connecting)
             return await work(held)
-        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+        except Exception as error:  # noqa: BLE001 - converted to a typed error
             failure = self._error(error, started)
         finally:
             held = self._beside.pop(task)
@@ -553,14 +575,14 @@ class Server:
 
     async def _released(self, held: Any, *, is_cut: bool = False) -> None:
         with contextlib.suppress(Exception):
-            # Whatever is still in a transaction is of no use to the next one.
+            # Never return a connection with an open transaction to the pool.
             if is_cut or held.is_in_transaction():
                 held.terminate()
         with contextlib.suppress(Exception):
             await self._pool.release(held)
 
     async def _in_transaction(self, connection: Connection, work: Callable[[Connection], T], how: _How) -> T:
-        held = connection._held  # noqa: SLF001 - it is this module's
+        held = connection._held  # noqa: SLF001 - defined in this module
         failure = await self._begun(held, how)
         if failure is not None:
             raise _NotBegun(failure)
@@ -572,25 +594,29 @@ class Server:
             raise
         is_counted = how.namespace is not None and how.exclusive and connection.changed
         failure = await self._sent(held, _COUNT_AND_COMMIT if is_counted else "COMMIT", how.namespace)
-        # Where nothing was written it is all the same what became of the commit.
+        # If nothing was written, the outcome of the commit does not matter.
         if failure is None or not (connection.changed or connection.has_told):
             return result
         if isinstance(failure, StoreUnreachable):
-            # It may be the only one that there may be, and another one is needed to look.
+            # Release this connection first: it may be the last free one, and the lookup needs another.
             await self._released(held, is_cut=True)
             if await self._is_stored(how if is_counted else None):
                 return result
         raise failure
 
     async def _begun(self, held: Any, how: _How) -> MamaStructsError | None:
-        """Begin a transaction, and return how that failed. None writes to a database of another version."""
+        """
+        Begin a transaction, and return the error if that fails.
+
+        Writes require the current schema version.
+        """
         started = time.monotonic()
         try:
             status = await held.execute(self._beginning(how), timeout=self._patience)
             if how.write and status != _NOT_MIGRATED:
                 version = await held.fetchval(_VERSION, timeout=self._patience)
                 self._migrating.check_same_version(version, self._database.version, self.location)
-        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+        except Exception as error:  # noqa: BLE001 - converted to a typed error
             return self._error(error, started)
         return None
 
@@ -599,24 +625,24 @@ class Server:
         started = time.monotonic()
         try:
             await held.execute(sql, timeout=self._patience)
-        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+        except Exception as error:  # noqa: BLE001 - converted to a typed error
             return self._error(error, started, namespace)
         return None
 
     def _beginning(self, how: _How) -> str:
-        """Return the statements that begin a transaction: in one message, as each takes a round trip else."""
+        """Return the statements that begin a transaction, as one message to save round trips."""
         milliseconds = int(self.options.statement_timeout * 1000)
         kind = "READ COMMITTED" if how.write else "REPEATABLE READ, READ ONLY"
         settings = {"app.namespace": how.namespace or "", "app.token": str(how.token), **how.settings}
         lines = [
             f"BEGIN ISOLATION LEVEL {kind}",
-            # A statement of many parts is compiled for longer than it runs.
+            # JIT-compiling a complex statement takes longer than running it.
             "SET LOCAL jit = off",
             f"SET LOCAL search_path = {self._database.path}",
             f"SET LOCAL statement_timeout = {milliseconds}",
-            # 0 would be without end.
+            # 0 would disable the timeout.
             f"SET LOCAL lock_timeout = {max(1, int(how.wait * 1000))}",
-            # A host that vanishes holds its locks no longer than this; one that only is slow is given a while more.
+            # Releases the locks of a vanished host after this time, and tolerates a slow one until then.
             f"SET LOCAL idle_in_transaction_session_timeout = {int(self._patience * 1000)}",
             *(f"SELECT set_config({_quoted(name)}, {_quoted(value)}, true)" for name, value in settings.items()),
         ]
@@ -624,37 +650,41 @@ class Server:
             lines += [_DURABLE, f"SELECT pg_advisory_xact_lock_shared({self._migrating.MIGRATION_LOCK})"]
             if how.namespace is not None:
                 lines.append(_LOCK if how.exclusive else _LOCK_SHARED)
-            # After the lock, which no migration gets before the transaction ends.
+            # Checked after the lock is held, because migrations wait for that lock.
             lines.append(_MIGRATED.format(version=self._database.version))
         return ";".join(lines)
 
     async def _is_stored(self, how: _How | None) -> bool:
-        """Tell whether a commit that got no answer was carried out; raises where that cannot be known."""
+        """
+        Return True if a commit without an answer was stored.
+
+        Raise if that cannot be determined.
+        """
         until = time.monotonic() + self.options.wait
         while how is not None and time.monotonic() < until:
             with contextlib.suppress(StoreError):
                 held = await self._acquired(self.options.wait)
                 try:
-                    # The lock is free when the transaction that was cut has ended, one way or the other.
+                    # The lock becomes free when the interrupted transaction has committed or rolled back.
                     failure = await self._sent(held, self._beginning(attrs.evolve(how, wait=self.options.wait)))
                     if isinstance(failure, StoreReadOnly):
                         break
                     if failure is None:
                         return bool(await held.fetch(_FIND, how.namespace, how.token, timeout=self._patience))
-                except Exception:  # noqa: BLE001, S110 - it is looked for again
+                except Exception:  # noqa: BLE001, S110 - the lookup is retried
                     pass
                 finally:
                     await self._released(held)
             await asyncio.sleep(_PAUSE)
         raise StoreUnreachable(
-            f"{self.location} gave no answer to the commit: what was to be stored may be stored, or not",
-            hint="look whether it is there before it is stored again",
+            f"{self.location} gave no answer to the commit: the changes may be stored, or not",
+            hint="check whether the changes are stored before you repeat them",
         )
 
     async def _end(self) -> None:
-        """Close every connection when what runs is done, or cut them."""
+        """Close all connections after running work has finished, or terminate them at the timeout."""
         for task, held in [*self._beside.items()]:
-            # To cancel it would have the server end its work, too.
+            # Cancelling would also cancel the work on the server, so only cut the connection.
             if held is not None:
                 held.terminate()
             elif task is not None:
@@ -672,7 +702,7 @@ class Server:
 
 
 class _NotBegun(Exception):
-    """A transaction could not begin: nothing of its plan was run."""
+    """The transaction could not begin, so its function did not run."""
 
     def __init__(self, failure: MamaStructsError) -> None:
         super().__init__()
@@ -680,14 +710,14 @@ class _NotBegun(Exception):
 
 
 servers: Final[Registry[str, Server]] = Registry()
-"""The servers that this process has open."""
+"""The servers that this process has open, by URL."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=servers.forget)
 
 
 def check_url(url: object) -> str:
-    """Return the address of a PostgreSQL server, or raise `InvalidArgument`, which does not repeat it."""
-    # No error may hold what cannot be encoded, either.
+    """Return the URL of a PostgreSQL server, or raise `InvalidArgument` without quoting it."""
+    # Lone surrogates cannot be encoded, so no error message could contain the URL.
     is_ours = isinstance(url, str) and url.startswith(("postgresql://", "postgres://")) and "\0" not in url
     if not isinstance(url, str) or not is_ours or url.encode(errors="ignore").decode() != url:
         raise InvalidArgument(
@@ -698,11 +728,11 @@ def check_url(url: object) -> str:
 
 def has_session(url: str) -> bool:
     """
-    Tell whether any session was opened in a database before; makes nothing there. Blocks.
+    Return True if a session was ever opened in a database. Creates nothing. Blocks.
 
     Raises:
-        InvalidArgument: *url* is no address of a PostgreSQL server.
-        StoreError: It cannot be reached or used.
+        InvalidArgument: *url* is not the URL of a PostgreSQL server.
+        StoreError: The server is unreachable or unusable.
 
     """
     address = check_url(url)
@@ -720,16 +750,16 @@ def has_session(url: str) -> bool:
     with ThreadPoolExecutor(1) as beside:
         try:
             return beside.submit(lambda: asyncio.run(look())).result()
-        except Exception as error:  # noqa: BLE001 - any kind is made one of ours
+        except Exception as error:  # noqa: BLE001 - converted to a typed error
             waited = time.monotonic() - started
             failure: MamaStructsError = failures.server_error(error, failures.located(address), waited=waited)
     raise failure
 
 
 def _needed() -> tuple[Any, Any, Any]:
-    """Return the modules that need asyncpg, which only the extra `postgres` installs."""
+    """Return the modules that require asyncpg, which is installed by the extra `postgres`."""
     try:
-        import asyncpg  # noqa: PLC0415 - see above
+        import asyncpg  # noqa: PLC0415 - optional dependency
 
         from mama_structs.storage.postgres import errors as server_failures
         from mama_structs.storage.postgres import schema_migrations as migrating  # noqa: PLC0415 - see above
@@ -741,16 +771,16 @@ def _needed() -> tuple[Any, Any, Any]:
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
-    """Spare the round trip that would undo what is set on a connection: everything here ends with its transaction."""
+    """Skip the pool's reset query. All settings are local to a transaction."""
 
 
 def _quoted(text: str) -> str:
-    """Return *text* as an expression of SQL that no text can leave."""
+    """Return *text* as an SQL expression that is safe against injection."""
     return f"convert_from(decode('{text.encode().hex()}', 'hex'), 'UTF8')"
 
 
 def _done(work: Callable[[Connection], T], connection: Connection) -> T:
-    """Return what a plan does, or raise the failure that it may have swallowed."""
+    """Run a transaction function. Raise the connection's failure even if it was swallowed."""
     result = done_at_once(work, connection)
     if connection.failure is not None:
         raise connection.failure
@@ -758,7 +788,7 @@ def _done(work: Callable[[Connection], T], connection: Connection) -> T:
 
 
 def _encoder(kind: str) -> Callable[[NDArray[Any]], bytes]:
-    """Return what writes an array as pgvector's binary form: its length, nothing, and numbers in network order."""
+    """Return an encoder to pgvector's format: length, two zero bytes, big-endian numbers."""
     return lambda array: len(array).to_bytes(2, "big") + b"\0\0" + np.asarray(array).astype(kind).tobytes()
 
 

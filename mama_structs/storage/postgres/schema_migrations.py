@@ -1,7 +1,9 @@
 """
-Bringing a server's database to this version: numbered files of SQL, each applied once, all of them in one transaction.
+Schema migrations of a server's database: numbered SQL files, each applied once.
 
-They are applied under a lock of the server, so that many hosts may start at once, and all or none.
+All pending files are applied in one transaction.
+
+An advisory lock serializes them, so that many hosts may start concurrently. Either all files are applied or none.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from mama_structs.storage.postgres.shared_rows import assign_shared_rows
 
 OLDEST_SERVER: Final = 15
 OLDEST_VECTOR: Final = (0, 8, 4)
-# Any number that no other program is likely to lock: "mama" in ASCII.
+# An arbitrary number that other programs are unlikely to use: "mama" in ASCII.
 MIGRATION_LOCK: Final = 0x6D616D61
-"""The advisory lock that a migration holds alone, and each write transaction shares: neither runs during the other."""
+"""The advisory lock that a migration holds exclusively and write transactions share, so that they never overlap."""
 
-# Timeout of each statement: a migration may rewrite large tables.
+# Timeout of each statement in seconds: a migration may rewrite large tables.
 _LONGEST: Final = 600.0
-# Work that SQL cannot do, because rows have checksums: it runs before the file of that number.
+# Row checksums cannot be computed in SQL, so these functions run before the file of that number.
 _BEFORE: Final = {5: assign_shared_rows}
 
 _LOOK: Final = """
@@ -51,35 +53,39 @@ CREATE TABLE IF NOT EXISTS mama_structs.migrations (
 
 @attrs.frozen
 class Prepared:
-    """Properties of a server's database, its schema version, and the role that is connected to it."""
+    """Schema version and properties of a database, and the connected role."""
 
-    is_read_only: bool  # The server is a replica, or the role has no right to insert.
+    is_read_only: bool  # True if the server is a replica or the role may not insert.
     vector_schema: str
     version: int
     role: str = ""
 
     @property
     def path(self) -> str:
-        """The search path, quoted."""
+        """The search path, with quoted identifiers."""
         return ", ".join(dict.fromkeys((SCHEMA, self.vector_schema)))
 
 
 def migrations() -> list[tuple[int, str, str]]:
-    """Return number, name and SQL of every migration, in order."""
+    """Return number, name and SQL of every migration, in ascending order."""
     found = resources.files(__package__).joinpath("migrations")
     files = sorted((file.name, file.read_text("utf-8")) for file in found.iterdir() if file.name.endswith(".sql"))
     return [(int(name[:4]), name.removesuffix(".sql"), sql) for name, sql in files]
 
 
 def check_vector(installed: str | None, available: str | None, where: str) -> bool:
-    """Tell whether the extension is there, False where it can be made; one that is missing or too old is refused."""
+    """
+    Return True if pgvector is installed, False if it is available.
+
+    Raise if it is missing or too old.
+    """
     wanted = ".".join(map(str, OLDEST_VECTOR))
     version = installed or available
     if version is None:
         hint = f"install pgvector {wanted} or newer on the server, then: CREATE EXTENSION vector"
         raise StoreError(f"{where} has no pgvector", hint=hint)
     if _numbers(version) < OLDEST_VECTOR:
-        # Before 0.8.2 an index could be read beyond its end, before 0.8.4 inserts damaged it or failed.
+        # Earlier versions are unsafe: out-of-bounds index reads before 0.8.2, damaging inserts before 0.8.4.
         newer = available is not None and _numbers(available) >= OLDEST_VECTOR
         hint = "ALTER EXTENSION vector UPDATE" if newer else f"install pgvector {wanted} or newer on the server"
         raise StoreError(f"{where} has pgvector {version:.20}, and {wanted} is the oldest that is safe", hint=hint)
@@ -91,7 +97,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
-    """Bring the database of a connection to this version, and return what it is; waits for other hosts that do so."""
+    """
+    Migrate the database to this version and return its state.
+
+    Wait for other hosts that are migrating.
+    """
     files = migrations()
     newest = files[-1][0]
     found = await connection.fetchrow(_LOOK)
@@ -108,7 +118,7 @@ async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
                 hint="open a session on the primary once: it brings the database to this version",
             )
     elif version < newest:
-        # None where there are no tables yet.
+        # `is_owner` is None if the tables do not exist yet.
         if found["is_owner"] is False:
             raise StoreReadOnly(
                 f"{where} is of an older version ({version}) than this package ({newest}), "
@@ -118,13 +128,13 @@ async def prepare(connection: Any, where: str, *, wait: float) -> Prepared:
         await _migrate(connection, files, where, wait=wait, has_vector=has_vector)
     if not has_vector:
         found = await connection.fetchrow(_LOOK)
-    # None where the tables were made by this call.
+    # `can_insert` is None if this call has created the tables.
     is_read_only = found["is_read_only"] or found["can_insert"] is False
     return Prepared(is_read_only, found["vector_schema"], newest, found["role"])
 
 
 def check_version(version: int, known: int, where: str) -> None:
-    """Raise `StoreError` if the schema version of a database is newer than the one that this package knows."""
+    """Raise `StoreError` if the database has a newer schema version than this package."""
     if version > known:
         raise StoreError(
             f"{where} was written by a newer version of this package (its version is {version}, ours {known})",
@@ -133,7 +143,7 @@ def check_version(version: int, known: int, where: str) -> None:
 
 
 def check_same_version(version: int, known: int, where: str) -> None:
-    """Raise `StoreError` if the schema version of a database is not the one that a session was opened with."""
+    """Raise `StoreError` if the schema version has changed since the session was opened."""
     check_version(version, known, where)
     if version < known:
         raise StoreError(
@@ -143,7 +153,7 @@ def check_same_version(version: int, known: int, where: str) -> None:
 
 
 async def _has_made_vector(connection: Any) -> bool:
-    """Make the extension where no other host did meanwhile, and tell whether this user may."""
+    """Create the extension unless it exists. Return False if the user lacks the privilege."""
     try:
         await connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
     except asyncpg.InsufficientPrivilegeError:
@@ -160,14 +170,14 @@ async def _migrate(
     connection: Any, files: list[tuple[int, str, str]], where: str, *, wait: float, has_vector: bool
 ) -> None:
     async with connection.transaction(isolation="read_committed", readonly=False):
-        # Of the transaction and not of the connection, which a pooler may share with others.
+        # A transaction-level lock, because a pooler may share the connection with other clients.
         lock = f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"
         await connection.execute(f"SET LOCAL lock_timeout = {int(wait * 1000)}; {lock}")
         if not has_vector and not await _has_made_vector(connection):
             hint = "have an administrator of the server run in this database: CREATE EXTENSION vector"
             raise StoreError(f"{where} has no pgvector in this database, and its user may not add it", hint=hint)
         found = await connection.fetchrow(_LOOK)
-        # An owner of the tables may lack the right to create schemas, which the server checks even if it exists.
+        # An owner of the tables may lack the privilege to create schemas, which is checked even if the schema exists.
         if not found["is_begun"]:
             await connection.execute(_BEGUN)
         prepared = Prepared(is_read_only=False, vector_schema=found["vector_schema"], version=files[-1][0])

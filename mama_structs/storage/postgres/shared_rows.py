@@ -1,14 +1,14 @@
 """
-Migration of rows that earlier versions stored on a server in the namespace ``""``, which all namespaces shared.
+Migration of the rows of the namespace ``""``, which all namespaces once shared.
 
-These are texts of refs (``texts/<hash>``), rows of conversations whose keys contain a hash in place of the namespace,
-and the mark ``deleted``. Each text is copied to every namespace in which a conversation holds it. A fork whose parent
-is in another namespace gets the changes that it inherits, so that no namespace depends on another one afterwards.
+These are texts of refs (``texts/<hash>``), rows of conversations whose keys contain a hash instead of the namespace,
+and the mark ``deleted``. Each text is copied to every namespace with a conversation that refers to it. A fork whose
+parent is in another namespace gets copies of the inherited changes, so that namespaces become independent.
 
-Texts that no conversation holds are deleted if every row could be read. Otherwise an unreadable row may refer to them,
-and they are moved to the table `unassigned_rows`, which only its owner can read.
+If every row is readable, texts without a conversation are deleted. Otherwise an unreadable row may refer to them, so
+they are moved to the table `unassigned_rows`, which only its owner can read.
 
-The format of rows is that of the versions before this migration, and is repeated here so that it never changes.
+The row format of the versions before this migration is duplicated here, so that it never changes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INSERT INTO rows (namespace, key, value) VALUES ($1, $2, $3)
 ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value
 """
 _DELETE: Final = "DELETE FROM rows WHERE namespace = '' AND key = ANY($1::text[])"
-# Without a policy no role but the owner sees rows of a table with row-level security.
+# With row-level security and no policy, only the owner of the table sees its rows.
 _UNASSIGN: Final = """
 CREATE TABLE IF NOT EXISTS unassigned_rows (LIKE rows);
 ALTER TABLE unassigned_rows ENABLE ROW LEVEL SECURITY, ALTER COLUMN value SET STATISTICS 0;
@@ -58,20 +58,24 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.frozen
 class _RowChange:
-    """A row of changes. *digest* is the hash of the text to which it refers, None where it has none."""
+    """
+    A row of a conversation's change log.
+
+    *digest* is the hash of the text that it refers to, or None.
+    """
 
     number: int
     handle: str
     rest: str  # The key after the conversation's part.
     stored: bytes
-    value: bytes | None  # None where the row is unreadable.
+    value: bytes | None  # None if the row is unreadable.
     digest: str | None
     is_deletion: bool
 
 
 @attrs.define
 class _Conversation:
-    """A conversation; *record* is its start row, None where that is missing or unreadable."""
+    """A conversation. *record* is its start row, or None if that is missing or unreadable."""
 
     part: str
     namespace: str | None = None
@@ -80,7 +84,7 @@ class _Conversation:
 
     @property
     def parent(self) -> str | None:
-        """The part of the keys of the conversation of which this is a fork."""
+        """The key part of the parent conversation if this is a fork, else None."""
         record = self.record
         if record is None or record.get("parent") is None:
             return None
@@ -88,13 +92,17 @@ class _Conversation:
 
     @property
     def parent_at(self) -> int:
-        """The number of the last change that it inherits."""
+        """The number of the last change that is inherited from the parent."""
         return 0 if self.record is None else int(self.record["parent_at"])
 
 
-async def assign_shared_rows(connection: Any, *, timeout: float) -> None:  # noqa: ASYNC109 - of each statement
-    """Move every row of the namespace ``""`` to the namespaces that need it, in the transaction of *connection*."""
-    # Sessions of an earlier version must not add rows meanwhile.
+async def assign_shared_rows(connection: Any, *, timeout: float) -> None:  # noqa: ASYNC109 - per statement
+    """
+    Move all rows of the namespace ``""`` to the namespaces that need them.
+
+    Runs in the transaction of *connection*.
+    """
+    # Sessions of an earlier version must not insert rows during the migration.
     await connection.execute("LOCK TABLE rows IN EXCLUSIVE MODE", timeout=timeout)
     starts = await connection.fetch(_STORED, *range_of(_STARTS), timeout=timeout)
     changes = await connection.fetch(_STORED, *range_of(_CHANGES), timeout=timeout)
@@ -118,7 +126,7 @@ async def assign_shared_rows(connection: Any, *, timeout: float) -> None:  # noq
 
 
 def _part(namespace: str, name: str) -> str:
-    """Return the part of keys that names a conversation."""
+    """Return the part of a row's key that identifies a conversation."""
     if namespace == _DEFAULT:
         return _bounded(quote(name, safe=""), "%%", name)
     whole = f"{quote(namespace, safe='')}%.{quote(name, safe='')}"
@@ -130,14 +138,14 @@ def _bounded(part: str, mark: str, hashed: str) -> str:
 
 
 def _read(starts: Iterable[Any], changes: Iterable[Any]) -> tuple[dict[str, _Conversation], bool]:
-    """Return all conversations by their part of keys, and whether every row is readable and has a namespace."""
+    """Return all conversations by key part, and True if all rows are readable and assigned."""
     known: dict[str, _Conversation] = {}
     all_readable = True
     for row in starts:
         part = row["key"].removeprefix(_STARTS)
         one = known.setdefault(part, _Conversation(part))
         one.record = _start(unseal(row["key"], row["value"]))
-        # Keys that contain a hash do not say the namespace, so earlier versions stored such rows without one.
+        # Keys with a hash do not contain the namespace, so earlier versions stored these rows without one.
         one.namespace = row["namespace"] or (one.record and one.record.get("namespace", _DEFAULT)) or None
         all_readable &= one.record is not None and one.namespace is not None
     for row in changes:
@@ -153,7 +161,7 @@ def _read(starts: Iterable[Any], changes: Iterable[Any]) -> tuple[dict[str, _Con
 
 
 def _start(value: object) -> dict[str, Any] | None:
-    """Return a decoded start row, None where it is unreadable."""
+    """Return a decoded start row, or None if it is unreadable."""
     record = _decoded(value)
     is_known = record is not None and record.get("op") == "start" and type(record.get("parent_at")) is int
     return record if is_known else None
@@ -165,7 +173,7 @@ def _change(found: re.Match[str], key: str, stored: bytes) -> _RowChange:
     is_deletion = record is not None and record.get("op") == "delete"
     digest = None if record is None else record.get("hash")
     if not is_deletion and not isinstance(digest, str):
-        # The checksum is wrong, but the hash may be right: then its text is not lost.
+        # The checksum is wrong, but the hash may be intact. Extract it, so that its text is not lost.
         record, hidden = None, _DIGEST.search(stored)
         digest = hidden[1].decode() if hidden else None
     return _RowChange(
@@ -189,8 +197,8 @@ def _decoded(value: object) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-async def _move(connection: Any, one: _Conversation, timeout: float) -> None:  # noqa: ASYNC109 - of each statement
-    """Move the rows of a conversation that have no namespace to the one that its start row names."""
+async def _move(connection: Any, one: _Conversation, timeout: float) -> None:  # noqa: ASYNC109 - per statement
+    """Move the rows of a conversation without namespace to the namespace in its start row."""
     if not one.part.startswith("%."):
         return
     ranges = [range_of(f"{prefix}{one.part}/") for prefix in (_CHANGES, "told/")]
@@ -200,7 +208,7 @@ async def _move(connection: Any, one: _Conversation, timeout: float) -> None:  #
 
 
 def _detached(known: Mapping[str, _Conversation], one: _Conversation) -> Iterator[tuple[str, bytes]]:
-    """Yield the rows that make a fork independent of its parent if that is in another namespace."""
+    """Yield the rows that make a fork independent of a parent in another namespace."""
     parent = known.get(one.parent or "")
     if parent is None or one.record is None or parent.namespace in {one.namespace, None}:
         return
@@ -215,7 +223,7 @@ def _detached(known: Mapping[str, _Conversation], one: _Conversation) -> Iterato
         current, parent = parent, known.get(parent.parent or "")
     for change in inherited:
         key = f"{_CHANGES}{one.part}/{change.rest}"
-        # An unreadable row stays unreadable under its new key, and so still marks the gap.
+        # Unreadable rows are copied unchanged: they stay unreadable under the new key and so still mark the gap.
         yield key, change.stored if change.value is None else seal(key, change.value)
     record = {name: value for name, value in one.record.items() if name != "parent_namespace"}
     key = f"{_STARTS}{one.part}"
@@ -223,7 +231,7 @@ def _detached(known: Mapping[str, _Conversation], one: _Conversation) -> Iterato
 
 
 def _needed(known: Mapping[str, _Conversation]) -> dict[str, set[str]]:
-    """Return the hashes of the texts that the conversations of each namespace hold."""
+    """Return the hashes of the texts that the conversations of each namespace refer to."""
     deleted = {
         (one.part, change.handle): change.number
         for one in known.values()
@@ -253,7 +261,7 @@ def _needed(known: Mapping[str, _Conversation]) -> dict[str, set[str]]:
 
 
 def _batches(digests: Iterable[str]) -> Iterator[Sequence[str]]:
-    """Yield the keys of texts, a bounded number at a time."""
+    """Yield the keys of texts in batches."""
     keys = [f"{_TEXTS}{digest}" for digest in sorted(digests)]
     for start in range(0, len(keys), _BATCH):
         yield keys[start : start + _BATCH]

@@ -1,7 +1,7 @@
 """
-Rows on a PostgreSQL server: the counterpart of `Storage`, for any number of hosts.
+Storage of rows on a PostgreSQL server, for any number of hosts.
 
-Rows are sealed as in a directory, but each belongs to one namespace, so that policies of the database apply to it.
+Rows carry the same checksums as in a directory. Each row belongs to one namespace, so that row-level security applies.
 Background writes of several hosts run concurrently: they write different keys or equal values. `transact` locks the
 namespaces that it names.
 """
@@ -43,17 +43,18 @@ ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value
 """
 _DELETE: Final = "DELETE FROM rows WHERE namespace = $1 AND key = ANY($2::text[])"
 _SPACES: Final = "SELECT DISTINCT namespace FROM rows ORDER BY namespace"
-# The lock that `Server` takes for its one namespace.
+# The advisory lock that the pool takes for the single namespace of a transaction.
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 17))"
-# Tell memory engines that this change touched no memory: without it they drop their caches.
+# Informs memory engines that this change affected no memory. Without it they would drop their caches.
 _TOUCH_NOTHING: Final = """
 WITH pruned AS (DELETE FROM touched WHERE namespace = $1 AND change < (
     SELECT change - 4096 FROM namespaces WHERE namespace = $1))
 INSERT INTO touched (namespace, change, nodes, more) SELECT namespace, change + 1, '{}', false FROM namespaces
 WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
 """
-# Policies that depend on no other column of a row show all rows of a namespace or none. The server stores no dependency
-# for a reference to the whole row, which is column 0 of a variable in the stored expression.
+# If all policies depend only on the column `namespace`, they show all rows of a namespace or none.
+# PostgreSQL records no dependency for a whole-row reference.
+# In the stored expression it is a variable with column number 0.
 _IS_COMPLETE: Final = """
 SELECT NOT row_security_active('rows') OR NOT EXISTS (
     SELECT FROM pg_policy WHERE polrelid = 'rows'::regclass AND (polqual::text LIKE '%:varattno 0 %' OR EXISTS (
@@ -70,7 +71,7 @@ _BETWEEN: Final = "key >= $1 AND key < $2"
 
 
 class ServerSnapshot(Snapshot):
-    """The rows of one namespace on a server at one moment; those of all visible namespaces if it is None."""
+    """Snapshot of the rows of a namespace on a server; None means all visible namespaces."""
 
     def __init__(self, connection: Connection, namespace: str | None) -> None:
         self.connection: Connection = connection
@@ -86,7 +87,7 @@ class ServerSnapshot(Snapshot):
         return bool(self.connection.ask(_IS_COMPLETE)[0]["is_complete"])
 
     def spaces(self) -> tuple[str, ...]:
-        """Return the visible namespaces that have rows, sorted."""
+        """Return the visible namespaces that contain rows, sorted."""
         return tuple(row["namespace"] for row in self.connection.ask(_SPACES))
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
@@ -116,7 +117,7 @@ class ServerSnapshot(Snapshot):
     def _below(self, sql: str, prefix: str, *, after: str = "", limit: int | str = "") -> list[Any]:
         """Return the rows whose keys begin with *prefix*."""
         first, last = _between(prefix)
-        # No key contains \x01, so this is the least key after *after*.
+        # Keys cannot contain \x01, so this is the smallest key greater than *after*.
         given, rule = [max(first, f"{after}\x01") if after else first, last], _BETWEEN
         if self.namespace is not None:
             given.append(self.namespace)
@@ -167,7 +168,7 @@ class ServerRows(ServerSnapshot, Rows):
             yield
 
     def _put(self, values: dict[str, bytes]) -> None:
-        # Concurrent writers of equal keys lock them in the same order.
+        # Sort the keys, so that concurrent writers lock equal keys in the same order and cannot deadlock.
         keys = sorted(values)
         self.connection.tell(_PUT, self._own_namespace, keys, [seal(key, values[key]) for key in keys])
         self.connection.note_change()
@@ -180,13 +181,13 @@ class ServerRows(ServerSnapshot, Rows):
 
 class ServerStorage(RowStorage):
     """
-    A store on a server.
+    A store on a PostgreSQL server.
 
     Args:
-        server: Closed with the store.
-        namespace: The namespace of calls that name none. By default each call must name one.
-        part_of: Maps a key to the name that must be claimed to write it, or None.
-        leases: Claims of these names. Rows under a lost name are rejected.
+        server: The connection pool. Closed with the store.
+        namespace: Default namespace of calls. Without it each call must name one.
+        part_of: Maps a key to the lease name that must be claimed to write it, or None.
+        leases: Claims of these names. Rows under a lost lease are rejected.
         wait: Seconds to wait for other writers.
 
     """
@@ -208,7 +209,7 @@ class ServerStorage(RowStorage):
         super().__init__(server.location, name="rows", wait=wait)
 
     def space(self, namespace: str | None) -> str:
-        """See `RowStorage`: each namespace is stored separately."""
+        """See `RowStorage`. Each namespace is stored separately."""
         found = self._namespace if namespace is None else namespace
         if not found:
             raise InvalidArgument("rows on a server belong to a namespace", hint="name the namespace of the rows")
@@ -224,7 +225,11 @@ class ServerStorage(RowStorage):
         return await self.look(lambda rows: cast("ServerSnapshot", rows).spaces())
 
     async def flush(self) -> None:
-        """See `RowStorage`; raises once where rows were dropped, as another host has taken over whose they are."""
+        """
+        See `RowStorage`.
+
+        Raise once if rows were dropped because another host took over their lease.
+        """
         await super().flush()
         dropped, self._dropped = self._dropped, None
         if dropped is not None:
@@ -242,7 +247,7 @@ class ServerStorage(RowStorage):
         return reading.result()
 
     async def scrub(self, *, wait: float | None = None) -> bool:
-        """Have the server give back the room of deleted rows; what old transactions still see stays until later."""
+        """Make the server reclaim deleted rows. Return False if old transactions still see them."""
         self._check_open()
         try:
             await outcome(self._server.vacuum("rows", wait=self._wait if wait is None else min(wait, self._wait)))
@@ -258,7 +263,7 @@ class ServerStorage(RowStorage):
         return {name for key in changes if (name := self._part_of(key)) is not None}
 
     def _in_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
-        # In one order, so that two transactions on the same namespaces cannot deadlock.
+        # Lock in sorted order, so that two transactions on the same namespaces cannot deadlock.
         first, *others = sorted({*spaces})
 
         def plan(rows: ServerRows) -> T:
@@ -272,14 +277,18 @@ class ServerStorage(RowStorage):
         return self._run(plan, first, exclusive=True, settings=ACROSS if others else {}, wait=wait)
 
     def _write_changes(self, changes: dict[str, Change], space: str) -> None:
-        # Idempotent: after a lost connection the changes are written again, whether they were stored or not.
+        # Idempotent, because the changes are written again if the connection was lost before the answer.
         if not self._run(lambda rows: self._applied(rows, changes), space, exclusive=False):
             self._dropped = _taken_over(self.location)
         elif self._leases is not None:
             self._leases.written(self._names(changes))
 
     def _applied(self, rows: ServerRows, changes: dict[str, Change]) -> bool:
-        """Apply the changes that are not under a lost name, and return True if these are all."""
+        """
+        Apply all changes except those under a lost lease.
+
+        Return True if there were none of these.
+        """
         names = self._names(changes)
         lost = self._leases.lost_of(rows.connection, names) if self._leases is not None and names else frozenset()
         rows.apply({key: change for key, change in changes.items() if self._part_of(key) not in lost})
@@ -294,7 +303,7 @@ class ServerStorage(RowStorage):
         settings: Mapping[str, str] | None = None,
         wait: float | None = None,
     ) -> T:
-        """Run *work* in a transaction on a namespace. Reads run until it begins."""
+        """Run *work* in a transaction on a namespace. Queued reads are executed until it begins."""
         begun: list[bool] = []
 
         def begin() -> None:
@@ -314,7 +323,7 @@ class ServerStorage(RowStorage):
             settings=settings,
             wait=self._wait if wait is None else min(wait, self._wait),
         )
-        # It may never begin.
+        # A transaction that fails to begin never calls its function.
         running.add_done_callback(lambda _: begin())
         while (look := self._looks.get()) is not _stop:
             look()
@@ -343,16 +352,16 @@ def _taken_over(where: str) -> StoreBusy:
 
 
 def _stop() -> None:
-    """Stand in the queue of looks for the beginning of a transaction."""
+    """Sentinel in the queue of reads: the transaction has begun."""
 
 
 def _damaged(rows: Snapshot, after: str) -> tuple[list[Finding], str | None]:
-    """Return what is wrong with a page of rows, and after which key the next one begins, None for the last."""
+    """Return the issues in one page of rows, and the key to continue after, or None."""
     page = rows.items("", after=after, limit=_PAGE)
     found = [Finding("error", "damaged", row.reason, key) for key, row in page if isinstance(row, Damaged)]
     return found, page[-1][0] if len(page) == _PAGE else None
 
 
 def _between(prefix: str) -> tuple[str, str]:
-    """Return between which keys those are that begin with *prefix*."""
+    """Return the range of keys with *prefix*: first key (included), last key (excluded)."""
     return range_of(prefix) if prefix else ("", "\x80")

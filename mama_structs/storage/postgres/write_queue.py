@@ -1,4 +1,4 @@
-"""Whose turn it is to write, of those in one process: else each would hold a connection while it waits for others."""
+"""Queues of writers within one process, so that waiting writers do not occupy connections."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ import attrs
 from mama_structs.errors import MamaStructsError, StoreBusy, StoreUnreachable
 
 _LOST: Final = 2
-_BEFORE: Final = "the server could not be reached for what was to be stored before this; nothing of this was stored"
-_HINT: Final = "look whether the server runs and can be reached"
+_BEFORE: Final = "the server was unreachable for earlier writes in the queue; nothing of this was stored"
+_HINT: Final = "check that the server is running and reachable"
 
 
 @attrs.define(eq=False)
 class _Queue:
-    """Who waits, in order, behind one that is at work; how many were done, and how many found nobody to do it since."""
+    """
+    Waiting writers in FIFO order.
+
+    *done* counts finished writers, *lost* the last ones that found the server unreachable.
+    """
 
     waiting: deque[asyncio.Future[None]] = attrs.field(factory=deque)
     done: int = 0
@@ -27,7 +31,7 @@ class _Queue:
 
 
 class WriteQueues:
-    """Queues of an event loop, each under a name."""
+    """The write queues of one event loop, by name."""
 
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
@@ -35,13 +39,13 @@ class WriteQueues:
     @contextlib.asynccontextmanager
     async def one(self, name: str, *, wait: float, busy: Callable[[], StoreBusy]) -> AsyncIterator[None]:
         """
-        Wait for a turn, however many are before it, as long as in *wait* seconds one of them succeeds.
+        Wait for a turn in a queue. The timeout restarts whenever an earlier writer finishes.
 
-        Where two after each other find the store out of reach, all behind them would each wait to find the same.
+        After two consecutive unreachable errors all waiting writers fail, because each would time out in turn.
 
         Raises:
-            StoreBusy: Nobody was done for so long, by *busy*.
-            StoreUnreachable: Two before it have found the store so.
+            StoreBusy: No earlier writer finished within *wait* seconds. The error is created by *busy*.
+            StoreUnreachable: Two earlier writers found the server unreachable.
 
         """
         if (queue := self._queues.get(name)) is None:
@@ -69,7 +73,7 @@ class WriteQueues:
                 del self._queues[name]
 
     def end(self, failure: Callable[[], MamaStructsError]) -> None:
-        """End the wait of all."""
+        """Fail all waiting writers."""
         for queue in self._queues.values():
             _end(queue, failure)
 

@@ -1,1 +1,1 @@
-"""The engine that keeps memories on a PostgreSQL server, which many hosts share."""
+"""Memory engine on a PostgreSQL server, which many hosts may share."""

@@ -1,4 +1,4 @@
-"""What a host keeps of a namespace between plans, each time with the change that it is of."""
+"""State of a namespace that a client caches between transactions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from mama_structs.memory.engines.postgres.queries import HnswIndex
 from mama_structs.memory.types.codec import RecentChanges
 from mama_structs.memory.types.engine import Vectors
 
-# A transaction is not behind another one by so many changes.
+# Concurrent transactions are never this many changes behind, so a larger gap means that a backup was restored.
 _PUT_BACK: Final = 1_000
-# More changes than a namespace ever has.
+# Larger than the number of changes of any namespace.
 _HISTORY: Final = 2**48
 
 
 @attrs.frozen(eq=False)
 class KeptSample:
-    """What `Reader.sample` gave at a change, when there were *live* memories, all below *next_node*."""
+    """
+    Cached result of `Reader.sample` at one change.
+
+    At that change there were *live* memories, whose nodes are below *next_node*.
+    """
 
     change: int
     live: int
@@ -30,24 +34,24 @@ class KeptSample:
 
 
 class HostKnowledge:
-    """Which nodes the last changes touched, whoever made them, and the last sample; used from any thread."""
+    """Nodes touched by the recent changes of all hosts, and the last sample. Thread-safe."""
 
     def __init__(self, *, half: bool) -> None:
         self.half: bool = half
-        """How a namespace is to keep vectors that is not there yet."""
+        """True if a namespace without memories is to store its vectors in half precision."""
         self.graph: HnswIndex | None = None
-        """The index by which searches go."""
+        """The index that searches use, None for exact search."""
         self._guard = threading.Lock()
         self._touched = RecentChanges()
         self.sample: KeptSample | None = None
-        # What is added to the numbers of changes, so that none stands for two.
+        # Offset of change numbers. It grows when the history is replaced, so that no number is reused.
         self.past: int = 0
         self._change = 0
         self._mark: str | None = None
 
     @property
     def known(self) -> tuple[int, str | None]:
-        """The last change that is known, and its mark: no other one with its number has it."""
+        """The last known change and its token, which is unique across replaced histories."""
         with self._guard:
             return self._change, self._mark
 
@@ -55,20 +59,22 @@ class HostKnowledge:
         self, change: int, touched: Sequence[tuple[int, Sequence[int]]], mark: str | None, *, is_other: bool
     ) -> bool:
         """
-        Take up what a transaction saw of changes after the last one, up to *change*, and tell whether it is not behind.
+        Record the changes up to *change* that a transaction saw.
 
-        *is_other* says that the last one is not there, or is another one.
+        Return False if its snapshot is older.
+        *is_other* means that the last known change is missing on the server, or has another token.
         """
         with self._guard:
             is_behind = change < self._change
-            # A replica that had not everything took over, or a backup was put in the server's place.
+            # A replica that was behind became the primary, or a backup was restored.
             if is_other and (not is_behind or (not touched and self._change - change > _PUT_BACK)):
                 self._touched.reset(change)
                 self._change, self._mark, self.sample = change, mark, None
                 self.past += _HISTORY
                 return True
             if is_behind:
-                # An older moment than another plan's, or such a server; the next plan tells.
+                # The snapshot is older than another transaction's, or the server lost changes.
+                # Keep the state until the next transaction.
                 return False
             new = sorted(one for one in touched if self._change < one[0] <= change)
             if len(new) < change - self._change:
@@ -80,12 +86,12 @@ class HostKnowledge:
             return True
 
     def touched_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes that were touched after a change, None where that is not known any more."""
+        """Return the nodes touched after a change, or None if that is no longer known."""
         with self._guard:
             return self._touched.since(change - self.past)
 
     def keep(self, sample: KeptSample) -> None:
-        """Keep the newest sample."""
+        """Cache a sample, unless a newer one is cached."""
         with self._guard:
             if self.sample is None or self.sample.change <= sample.change:
                 self.sample = sample

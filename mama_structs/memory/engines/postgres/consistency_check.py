@@ -1,4 +1,4 @@
-"""Whether what is derived on a server follows from what is stored there."""
+"""Comparison and repair of derived data on a server against the stored memories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mama_structs.memory.types.model import Memory, digests_in
 from mama_structs.storage.sqlite_errors import Finding
 
 _PAGE: Final = 100
-# OFFSET 0: each term is looked up. Before the server has counted its rows, it would compare all with all.
+# OFFSET 0 forces a lookup by key for each term. Without statistics the planner would compare all rows with all others.
 _MEMORIES: Final = """
     SELECT m.node, m.terms, m.counts,
         (SELECT count(*) FROM unnest(m.terms, m.counts) AS u(term, count), LATERAL (SELECT FROM terms t
@@ -47,7 +47,7 @@ _ORPHANS: Final = """
 
 
 class ServerInspection:
-    """A look at all memories of a namespace, some at a time."""
+    """Incremental check or repair of all memories of a namespace, one page per call."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -55,7 +55,11 @@ class ServerInspection:
         self._after = -1
 
     def step(self, reader: Reader) -> bool:
-        """Look at the next memories, and tell whether there may be more; in the end at links and texts."""
+        """
+        Check the next page of memories, or the links and texts after the last page.
+
+        Return False when done.
+        """
         looking = cast("PostgresReader", reader)
         rows = self._page(looking)
         for row in rows:
@@ -67,7 +71,11 @@ class ServerInspection:
         return False
 
     def mend(self, writer: Writer) -> bool:
-        """Derive the next memories' columns and terms anew, and tell whether there may be more."""
+        """
+        Recompute the derived columns and terms of the next page of memories.
+
+        Return False when done.
+        """
         mending = cast("PostgresWriter", writer)
         rows = self._page(mending)
         for row in rows:

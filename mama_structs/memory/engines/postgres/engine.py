@@ -1,4 +1,8 @@
-"""The engine of one namespace on a PostgreSQL server: each plan in a transaction of its own."""
+"""
+Memory engine for one namespace on a PostgreSQL server.
+
+Each plan runs in its own transaction.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,12 @@ from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 
-# Where the texts of memories are, and of the refs that go with them.
+# Tables with texts of memories, or of the refs that belong to them.
 _TABLES: Final = ("memories", "pieces", "terms", "mentions", "links", "texts", "text_uses", "notes", "rows")
 
 
 class PostgresEngine:
-    """The memories of one namespace; opened by `open`."""
+    """The memories of one namespace. Opened with `open`."""
 
     def __init__(self, server: Server, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> None:
         self.namespace: str = namespace
@@ -39,25 +43,25 @@ class PostgresEngine:
         self._head = NamespaceHead(half=server.options.halfvec)
         self.index: NamespaceIndex = NamespaceIndex(server, namespace, embedder, settings)
         self._closed = False
-        # What goes on though who began it was cancelled.
+        # Running operations whose caller was cancelled.
         self._left: set[Future[Any]] = set()
         self._has_traces = False
 
     @property
     def embedder(self) -> EmbedderRecord:
-        """Which embedder's vectors count."""
+        """The embedder whose vectors are used for searches."""
         return self._embedder
 
     async def open(self) -> None:
-        """Look whether the namespace's vectors are of its embedder, and its words found by the rules of now."""
+        """Check the embedder of the namespace, and recompute the terms if they follow older rules."""
         await self.read(lambda reader: reader.change)
-        # A later version's rules are left alone.
+        # Terms of a later version's rules are left unchanged.
         if self._head.analysis < ANALYSIS:
             await self.rebuild()
         self.index.look_after(self._head)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
-        """Run *plan* on the present state."""
+        """Run *plan* on a snapshot of the current state."""
 
         def work(connection: Connection) -> tuple[T, NamespaceHead]:
             reader = PostgresReader(connection, self.namespace, self._embedder, self._host, self._server.location)
@@ -66,7 +70,7 @@ class PostgresEngine:
         return await self._run(work, write=False)
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """Run *plan* in a write transaction, and return when all of it is durable."""
+        """Run *plan* in a write transaction, and return when all its writes are durable."""
 
         def work(connection: Connection) -> tuple[T, NamespaceHead]:
             writer = PostgresWriter(connection, self.namespace, self._embedder, self._host, self._server.location)
@@ -80,7 +84,7 @@ class PostgresEngine:
         return result
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
-        """Compare what is derived with what is stored; nothing is changed."""
+        """Compare the derived data with the stored memories. Changes nothing."""
         inspection = ServerInspection()
         total = await self.read(lambda reader: reader.count())
         while await self.read(inspection.step):
@@ -94,7 +98,11 @@ class PostgresEngine:
         return inspection.findings + self.index.findings(self._head)
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
-        """Derive every column and term anew, and return a line for each damaged row, which stays as it is."""
+        """
+        Recompute all derived columns and terms.
+
+        Return a line for each damaged row, which is left unchanged.
+        """
         inspection = ServerInspection()
         total = await self.read(lambda reader: reader.count())
         while await self.write(inspection.mend):
@@ -107,10 +115,14 @@ class PostgresEngine:
         return [finding.message for finding in inspection.findings]
 
     async def settled(self) -> None:
-        """Return at once: words are found as soon as a memory is."""
+        """Return immediately, because words are indexed when a memory is saved."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
-        """Note that maintenance has begun and return as of when it judges ages, or None where it is not due."""
+        """
+        Record the start of maintenance.
+
+        Return the reference time for ages, or None if it is not due.
+        """
         self._check_open()
         if not self._head.next_node or 0 <= now_ms - self._head.maintained_at < every_ms:
             return None
@@ -129,7 +141,11 @@ class PostgresEngine:
         return as_of
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
-        """Let an embedder's vectors count, and drop all others, unless memories lack them."""
+        """
+        Switch to another embedder and delete all other vectors.
+
+        Return False if memories lack its vectors.
+        """
         self._check_open()
 
         def work(connection: Connection) -> bool:
@@ -148,19 +164,23 @@ class PostgresEngine:
         return is_done
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
-        """Have the server remove what plans were to leave no trace of, and return what still holds some of it."""
+        """
+        Make the server reclaim deleted rows.
+
+        Return a description of each place that still contains erased data.
+        """
         self._check_open()
         if self._has_traces:
             try:
                 await self._result(self._server.vacuum(*_TABLES, wait=wait))
             except StoreError as error:
-                # Whoever has the rights does it later, and so does the server itself.
+                # A role with sufficient rights or autovacuum reclaims them later.
                 return (f"tables of the server, until it vacuums them: {error}",)
             self._has_traces = False
         return ()
 
     def figures(self) -> dict[str, Any]:
-        """Return figures about what is kept, as they were at the last call."""
+        """Return statistics about the stored data, as of the last call."""
         head = self._head
         return {
             "memories": head.live,
@@ -176,13 +196,13 @@ class PostgresEngine:
         }
 
     async def close(self) -> None:
-        """Refuse what comes from now on; again is no error."""
+        """Reject further calls. Idempotent."""
         self._closed = True
 
     async def _run(self, work: Callable[[Connection], tuple[T, NamespaceHead]], *, write: bool) -> T:
         self._check_open()
         if self._left:
-            # What came before is seen, also where nobody waits for it any more.
+            # Wait for earlier operations, so that their writes are visible even if their caller was cancelled.
             await asyncio.gather(*map(asyncio.wrap_future, [*self._left]), return_exceptions=True)
         settings = NamespaceIndex.settings(self._host.graph)
         running = self._server.run(work, write=write, namespace=self.namespace, settings=settings)
@@ -194,7 +214,7 @@ class PostgresEngine:
         try:
             return await asyncio.shield(asyncio.wrap_future(done))
         except asyncio.CancelledError:
-            # Whoever is cancelled leaves it to its end.
+            # The operation continues although its caller was cancelled.
             self._left.add(done)
             done.add_done_callback(self._left.discard)
             raise
@@ -205,27 +225,27 @@ class PostgresEngine:
 
 
 class PostgresEngines:
-    """Opens each namespace once."""
+    """The open engines of a server, one per namespace, shared by their users."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._open: Registry[str, PostgresEngine] = Registry()
 
     async def namespaces(self) -> list[str]:
-        """Return whose memories there are."""
+        """Return the namespaces that contain memories."""
         sql = "SELECT namespace FROM memory_heads ORDER BY namespace"
         found = self._server.run(lambda connection: connection.ask(sql), write=False, settings=ACROSS)
         return [row["namespace"] for row in await asyncio.wrap_future(found)]
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
-        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+        """Return the embedder of a namespace's vectors, or None if the namespace is empty."""
         sql = "SELECT embedder FROM memory_heads WHERE namespace = $1"
         found = self._server.run(lambda connection: connection.ask(sql, namespace), write=False, namespace=namespace)
         rows = await asyncio.wrap_future(found)
         return read_embedder(rows[0]["embedder"]) if rows else None
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> PostgresEngine:
-        """Open a namespace, or share it; undone by `leave`."""
+        """Open the engine of a namespace, or share an open one. `leave` releases it."""
         engine = self._open.join(namespace, lambda: PostgresEngine(self._server, namespace, embedder, settings))
         try:
             check_dimensions(embedder)
@@ -243,7 +263,7 @@ class PostgresEngines:
         return engine
 
     async def leave(self, namespace: str) -> None:
-        """End one user's use of a namespace; the last one closes it."""
+        """Release an engine. The last user closes it."""
         last = self._open.leave(namespace)
         if last is not None:
             await last.close()

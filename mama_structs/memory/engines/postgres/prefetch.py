@@ -1,6 +1,6 @@
-"""What a plan says ahead that it will ask of a server, so that all of it goes in one statement."""
+"""Recording of the queries that a plan announces, to fetch them in one statement."""
 
-# ruff: noqa: D102 - the protocols have the docstrings
+# ruff: noqa: D102 - documented in the protocols
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mama_structs.memory.types.text_analysis import terms_of
 
 
 class _Questions(Protocol):
-    """Knows what is to be sent for a question."""
+    """Creates the query objects for searches."""
 
     def nearest_question(self, vector: Vectors, limit: int, where: Filter | None) -> Nearest: ...
 
@@ -36,7 +36,7 @@ class _Questions(Protocol):
 
 @attrs.define(eq=False)
 class AskedAhead:
-    """Notes what a plan says that it will ask, in the place of a `Reader`."""
+    """Recorder of the queries that a plan announces, in place of a `Reader`."""
 
     _reader: _Questions
     questions: list[NodeQuestion] = attrs.field(factory=list, init=False)
@@ -124,10 +124,14 @@ class AskedAhead:
 
 
 def is_followed(direction: Direction, types: Collection[LinkType] | None) -> bool:
-    """Tell whether only what supersedes something is asked for, which may be known where its other links are not."""
+    """
+    Return True if only incoming evolution links are requested.
+
+    They are cached separately from other links.
+    """
     return direction == "in" and types is not None and set(types) <= {LinkType.EVOLUTION}
 
 
 def listed_nodes(nodes: Sequence[int] | Nodes) -> list[int]:
-    """Return nodes as a list."""
+    """Return nodes as a list of integers."""
     return nodes.tolist() if isinstance(nodes, np.ndarray) else [*map(int, nodes)]

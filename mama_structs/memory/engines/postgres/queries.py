@@ -1,6 +1,10 @@
-"""What a plan asks a server: questions that are put together into one statement, and told apart in its answer."""
+"""
+Building blocks of SQL statements.
 
-# ruff: noqa: S608 - what is put into a statement is written here; what others said is given beside it
+Several queries are combined into one statement. Tags in its rows assign them to the queries.
+"""
+
+# ruff: noqa: S608 - statements are built from constants; values are passed as arguments
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from mama_structs.memory.types.model import ORIGINS, LinkType, milliseconds
 
 EVOLUTION: Final = NUMBERS[LinkType.EVOLUTION]
 
-# The tags of what is no answer to a question: those are numbered from 1 on.
+# Tags of rows that do not answer a query. Queries are numbered from 1.
 HEAD: Final = 0
 ROW: Final = -1
 ENTRY: Final = -2
@@ -35,77 +39,77 @@ FREQUENCY: Final = -9
 SAMPLE: Final = -10
 KEPT: Final = -11
 LINKS: Final = -12
-# Memories whose JSON is no longer come with the other columns; what is longer is asked for when it is read.
+# Entries of at most this many bytes are fetched with the other columns; longer ones are fetched on demand.
 _SHORT_ENTRY: Final = 2_000
-# A vector is in one of two columns, by how many bytes the namespace keeps of each number.
+# A vector is in the column `vector` or `half`, depending on the namespace's precision.
 VECTOR: Final = "coalesce(p.vector, p.half::vector)"
-# Of more memories that a filter lets through an index finds the nearest sooner than comparing them all does.
+# If at most this many memories pass a filter, comparing all of them is faster than the index.
 _FEW: Final = 4_096
-# More than so many vectors are not asked of an index.
+# Maximum number of vectors to request from an index. Larger searches are exact.
 _MOST: Final = 1_000
-# Where memories have several vectors, so many are looked at for one memory.
+# Candidates per requested memory if memories have several chunks.
 _SEVERAL: Final = 4
-# An index is always asked for so many.
+# Minimum number of candidates to request from an index.
 _LOOKED_AT: Final = 100
-# An element of an index of pgvector holds so many equal vectors: HNSW_HEAPTIDS in its sources.
+# Maximum number of equal vectors in one element of a pgvector index: HNSW_HEAPTIDS in its source code.
 _EQUAL: Final = 10
-# A term's place and its count are sent as one number.
+# A term's position and its count are sent as one number: position * COUNT_BASE + count.
 COUNT_BASE: Final = 256
-# A walk along links looks ahead at no more, counted each time it comes by.
+# Maximum number of nodes that a walk along links visits, counting repeated visits.
 _MOST_AROUND: Final = 5_000
 _ESCAPED: Final = re.compile(r"\\([0\\])")
 
 
 def stored(text: str) -> str:
-    """Return a text as a column can hold it, which knows no NUL."""
+    """Return a text escaped for a text column, which cannot contain NUL."""
     return text.replace("\\", "\\\\").replace("\0", "\\0") if "\0" in text or "\\" in text else text
 
 
 def read(text: str) -> str:
-    """Return the text of which `stored` made a column's."""
+    """Return the original of a text escaped by `stored`."""
     return _ESCAPED.sub(lambda found: "\0" if found[1] == "0" else "\\", text) if "\\" in text else text
 
 
 def written(embedder: EmbedderRecord) -> str:
-    """Return an embedder as a column holds it."""
+    """Return an embedder as JSON for a text column."""
     return msgspec.json.encode(embedder).decode()
 
 
 def key_of(embedder: EmbedderRecord) -> str:
-    """Return what stands for an embedder beside its vectors."""
+    """Return the key of an embedder in the table of vectors."""
     return blake2b(written(embedder).encode(), digest_size=8).hexdigest()
 
 
 def index_prefix(namespace: str) -> str:
-    """Return how the names of a namespace's indexes of vectors begin."""
+    """Return the prefix of the names of a namespace's vector indexes."""
     return f"hnsw_{sha256(namespace.encode()).hexdigest()[:24]}"
 
 
 def index_name(namespace: str, embedder: str) -> str:
-    """Return the name of the index of a namespace's vectors by one embedder, of which the key is given."""
+    """Return the name of a namespace's vector index for the key of an embedder."""
     return f"{index_prefix(namespace)}_{embedder}"
 
 
 def halves(vectors: Vectors) -> Vectors:
-    """Return vectors as they are after they were kept as half as many bytes."""
+    """Return vectors rounded to half precision, as they are read from the database."""
     return vectors.astype(np.float16).astype(np.float32)
 
 
 @attrs.frozen(eq=False)
 class SentVector:
-    """A vector as an argument; an array would be taken for a list of numbers."""
+    """A vector as a query argument. asyncpg would encode an array as a list of numbers."""
 
     array: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.array)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:  # noqa: FBT001 - NumPy's own
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:  # noqa: FBT001 - NumPy's signature
         return self.array.astype(dtype or np.float32, copy=bool(copy))
 
 
 class Statement:
-    """One statement with its arguments, and the parts that it is made of; ``$1`` is the namespace."""
+    """Builder of one SQL statement with its arguments. ``$1`` is the namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.arguments: list[Any] = [namespace]
@@ -113,17 +117,17 @@ class Statement:
         self._parts: list[str] = []
 
     def given(self, value: Any, kind: str) -> str:
-        """Return what stands for an argument of a type."""
+        """Add an argument and return its placeholder with a type cast."""
         self.arguments.append(value)
         return f"${len(self.arguments)}::{kind}"
 
     def table(self, name: str, sql: str, *, once: bool = False) -> str:
-        """Let a part's rows have a name for other parts, and return it; *once* has them found once in any plan."""
+        """Add a common table expression and return its name. With *once* it is materialized."""
         self._tables.append(f"{name} AS {'MATERIALIZED ' if once else ''}({sql})")
         return name
 
     def part(self, tag: int, rest: str, **columns: str) -> None:
-        """Add rows to the answer: *columns* of what follows FROM in *rest*."""
+        """Add rows with a tag to the answer: *columns* are expressions, *rest* begins with FROM."""
         kinds = {
             "node": "bigint",
             "score": "float8",
@@ -136,13 +140,13 @@ class Statement:
         self._parts.append(f"SELECT {tag}::int AS tag, {selected} {rest}")
 
     def unnested(self, name: str, rows: Sequence[Sequence[Any]], **kinds: str) -> str:
-        """Let rows that are given be a table, whose columns have these types, and return its name."""
+        """Add a table of given rows, with the types of its columns, and return its name."""
         columns = zip(zip(*rows, strict=True), kinds.values(), strict=True)
         given = ", ".join(self.given([*column], f"{kind}[]") for column, kind in columns)
         return self.table(name, f"SELECT * FROM unnest({given}) AS t({', '.join(kinds)})")
 
     def insert(self, into: str, rows: Sequence[Sequence[Any]], *, key: Sequence[str] = (), **kinds: str) -> None:
-        """Insert rows, if there are any, in the place of those with the same *key* where one is given."""
+        """Insert rows, if there are any. With *key*, replace existing rows with the same key."""
         if not rows:
             return
         new, columns = self.unnested(f"new_{into}", rows, **kinds), ", ".join(kinds)
@@ -157,7 +161,7 @@ class Statement:
 
     @property
     def modifying(self) -> str:
-        """The whole statement, where all of its tables write and give nothing."""
+        """The whole statement if all of its tables only write and return no rows."""
         return f"WITH {', '.join(self._tables)} SELECT 1 WHERE $1::text IS NOT NULL"
 
     @property
@@ -169,16 +173,20 @@ class Statement:
 
 def each(nodes: str, table: str, rule: str = "") -> str:
     """
-    Return what follows FROM: the rows of a table for each of the nodes in another one, which is *f*.
+    Return a FROM clause that joins nodes (alias *f*) with their rows in *table*.
 
-    Each is looked up by its key: a planner that thinks nothing is in memory reads a whole namespace instead.
+    Each node is looked up by its key. Without statistics the planner would scan the whole namespace instead.
     """
     rows = f"SELECT * FROM {table} WHERE namespace = $1 AND node = f.node{rule} OFFSET 0"
     return f"{nodes} f, LATERAL ({rows}) {table[0]}"
 
 
 def passing(statement: Statement, where: Filter | None, memory: str = "m") -> str:
-    """Return what lets those rows of memories pass that a filter does, beginning with AND, or nothing."""
+    """
+    Return the SQL conditions of a filter on memories, each beginning with AND.
+
+    The result is empty if there are none.
+    """
     if where is None:
         return ""
     given, rules = statement.given, []
@@ -206,9 +214,9 @@ def passing(statement: Statement, where: Filter | None, memory: str = "m") -> st
 
 def narrowed(statement: Statement, where: Filter | None, node: str) -> tuple[str, str]:
     """
-    Return what is joined to rows with a node each, and what lets those pass that a filter does.
+    Return the join and the conditions that apply a filter to rows with a node.
 
-    That they are still valid is asked of the few that end, and not of all.
+    Validity is checked against the few memories that expire, not against all.
     """
     if where is None:
         return "", ""
@@ -221,27 +229,27 @@ def narrowed(statement: Statement, where: Filter | None, node: str) -> tuple[str
 
 
 def _ended(statement: Statement, moment: datetime) -> str:
-    """Return what holds for memories *e* that are not valid any more: the index of those that end finds them."""
+    """Return the condition for expired memories *e*, which a partial index supports."""
     return f"e.ends < {NEVER} AND e.ends <= {statement.given(milliseconds(moment), 'bigint')}"
 
 
 class NodeQuestion(Protocol):
-    """Something that is asked of all memories, and answered by nodes, each with a number by which they are sorted."""
+    """A query over all memories of a namespace. Its results are nodes with a score to sort by."""
 
     def rows(self, statement: Statement, name: str) -> str:
-        """Return the SELECT of nodes and scores; further tables' names begin with *name*."""
+        """Return the SELECT of nodes and scores. Names of auxiliary tables begin with *name*."""
 
 
 @attrs.frozen
 class Window:
-    """Memories in order of creation."""
+    """Query for memories in order of creation."""
 
     where: Filter | None
     newest_first: bool
     limit: int | None
 
     def rows(self, statement: Statement, _name: str) -> str:
-        """Return the SELECT of nodes and times."""
+        """Return the SELECT of nodes and creation times."""
         order = "DESC" if self.newest_first else "ASC"
         limit = "" if self.limit is None else f" LIMIT {statement.given(max(self.limit, 0), 'bigint')}"
         return (
@@ -252,7 +260,7 @@ class Window:
 
 @attrs.frozen
 class Count:
-    """How many memories pass a filter."""
+    """Query for the number of memories that pass a filter."""
 
     where: Filter
 
@@ -266,12 +274,12 @@ class Count:
 
 @attrs.frozen
 class Alike:
-    """The first and the last memories of some wordings."""
+    """Query for duplicates: the first and last memories with each of some wording hashes."""
 
     wordings: tuple[int, ...]
 
     def rows(self, statement: Statement, _name: str) -> str:
-        """Return the SELECT of the nodes; what their wordings are, their rows say."""
+        """Return the SELECT of nodes. Their rows contain the wording hashes."""
         wanted = statement.given(sorted(set(self.wordings) - {0}), "bigint[]")
         some = f"(SELECT node FROM memories WHERE namespace = $1 AND wording = said ORDER BY node {{}} LIMIT {ALIKE})"
         return (
@@ -282,19 +290,23 @@ class Alike:
 
 @attrs.frozen
 class Named:
-    """Memories of some ids."""
+    """Query for memories by id."""
 
     ids: tuple[str, ...]
 
     def rows(self, statement: Statement, _name: str) -> str:
-        """Return the SELECT of the nodes."""
+        """Return the SELECT of nodes."""
         wanted = statement.given([stored(one) for one in self.ids], "text[]")
         return f"SELECT m.node, 0::float8 AS score FROM memories m WHERE m.namespace = $1 AND m.id = ANY({wanted})"
 
 
 @attrs.frozen
 class HnswIndex:
-    """An HNSW index, by what it holds: a column's vectors, as numbers of a kind; *several* of some memories."""
+    """
+    An HNSW index: its column, vector type and dimensions.
+
+    *several*: some memories have several vectors.
+    """
 
     column: str
     kind: str
@@ -302,13 +314,17 @@ class HnswIndex:
     several: bool
 
     def near(self, vector: str) -> str:
-        """Return what rows of ``pieces p`` are sorted by, so that the index gives them in this order."""
+        """Return the ORDER BY expression over ``pieces p`` that makes PostgreSQL use this index."""
         return f"p.{self.column}::{self.kind}({self.dimensions}) <#> {vector}::{self.kind}"
 
 
 @attrs.frozen
 class Nearest:
-    """The memories nearest to a vector, by their best piece: found with an index where there is one."""
+    """
+    Query for the memories with the chunks nearest to a vector.
+
+    Uses an index if there is one.
+    """
 
     vector: bytes
     limit: int
@@ -318,7 +334,7 @@ class Nearest:
 
     @property
     def array(self) -> Vectors:
-        """The vector."""
+        """The vector as an array."""
         return np.frombuffer(self.vector, np.float32)
 
     def rows(self, statement: Statement, name: str) -> str:
@@ -349,8 +365,8 @@ class Nearest:
                 f"SELECT p.node, -({VECTOR} <#> {vector})::float8 AS score FROM {pieces} AND {is_many} "
                 f"ORDER BY {self.graph.near(vector)} LIMIT {looked_at}",
             )
-            # Where the index meets too little of a filter all is compared, and where it meets very many equal vectors:
-            # they are neighbours of none but each other, and hide others.
+            # Search exactly if the index finds too few memories that pass the filter, or many equal vectors.
+            # Equal vectors are linked only to each other in the index, and hide other results.
             is_enough = (
                 f"(SELECT count(DISTINCT node) FROM {near}) >= {limit} "
                 f"AND NOT EXISTS (SELECT FROM {near} GROUP BY score HAVING count(*) > {_EQUAL})"
@@ -365,10 +381,10 @@ class Nearest:
 @attrs.frozen
 class Words:
     """
-    The memories that match words best.
+    Full-text query for the memories that match words best.
 
-    *more* says in how many memories that no server has yet each of the words is, *live* how many these are, and
-    *length* how long they are together.
+    The server does not have pending memories yet. *more* is the number of them that contain each term, *live* is their
+    number and *length* their total length.
     """
 
     terms: tuple[tuple[str, float], ...]
@@ -379,9 +395,9 @@ class Words:
     length: int
 
     def rows(self, statement: Statement, name: str) -> str:
-        """Return the SELECT of nodes and BM25 scores, which are exact to some 15 digits."""
+        """Return the SELECT of nodes and BM25 scores, accurate to about 15 digits."""
         given = statement.given
-        # A list has to have a type even where it is empty.
+        # An empty list needs an explicit type.
         wanted = (
             f"SELECT * FROM unnest({given([term for term, _ in self.terms], 'text[]')}, "
             f"{given([weight for _, weight in self.terms], 'float8[]')}, {given(list(self.more), 'bigint[]')}) "
@@ -401,7 +417,7 @@ class Words:
             f"(SELECT (SELECT sum(one) FROM unnest(types) one)::float8 + {given(self.live, 'bigint')} AS live, "
             f"length::float8 + {given(self.length, 'bigint')} AS length "
             "FROM memory_heads WHERE namespace = $1) h",
-            # A table without statistics is planned as one of few rows: they were counted for each row that has a word.
+            # Without statistics the planner expects few rows, and would count the terms again for each matching row.
             once=True,
         )
         joined, rules = narrowed(statement, self.where, "f.node")
@@ -415,13 +431,13 @@ class Words:
 
 @attrs.frozen
 class After:
-    """Memories in order of saving."""
+    """Query for memories in order of saving, after a node."""
 
     node: int
     limit: int | None
 
     def rows(self, statement: Statement, _name: str) -> str:
-        """Return the SELECT of the nodes."""
+        """Return the SELECT of nodes."""
         limit = "" if self.limit is None else f" LIMIT {statement.given(max(self.limit, 0), 'bigint')}"
         after = statement.given(self.node, "bigint")
         return (
@@ -431,37 +447,37 @@ class After:
 
 
 Along = tuple[Direction, frozenset[LinkType] | None]
-"""Which links a walk follows: the direction, and the types, None for all."""
+"""The links that a walk follows: direction and types, None for all types."""
 ENDS: Final[Mapping[Direction, tuple[str, ...]]] = {
     "out": ("source",),
     "in": ("target",),
     "both": ("source", "target"),
 }
-"""The ends of links that memories are, by direction."""
+"""The columns of links that contain the start node, by direction."""
 
 
 @attrs.frozen(kw_only=True)
 class Wanted:
-    """What is wanted of the nodes that questions find, and of some besides."""
+    """Data to fetch for the nodes that queries find and for additional nodes."""
 
     nodes: Sequence[int] = ()
     rows: bool = False
     entries: bool = False
     pieces: bool = False
     links: bool = False
-    told: Collection[str] = ()  # The links of which they are one of these ends, with all that is known of those.
-    followed: bool = False  # What supersedes them, and what supersedes that, to its end.
-    around: int | None = 0  # So many links away from them, None for all, as far as that is not very much.
+    told: Collection[str] = ()  # Link ends (source, target): fetch the complete links that have a node at such an end.
+    followed: bool = False  # The versions that supersede them, transitively.
+    around: int | None = 0  # Distance in links to walk from the nodes, None for no limit. Capped by `_MOST_AROUND`.
     along: Along = ("both", None)
-    link_ids: Sequence[str] = ()  # Links by their ids.
-    digests: Sequence[str] = ()  # Which of these texts are kept.
-    beside: bool = False  # What was created just before and after each, and its rows as well.
-    topics: bool = False  # In how many memories each word of their topics is.
-    counts: Sequence[str] = ()  # How much these terms count in them.
+    link_ids: Sequence[str] = ()  # Complete links by id.
+    digests: Sequence[str] = ()  # Hashes of texts to check for existence.
+    beside: bool = False  # The memories created just before and just after each.
+    topics: bool = False  # Document frequencies of the words of their topics.
+    counts: Sequence[str] = ()  # Terms whose counts in these nodes are fetched.
 
 
 def add_found(statement: Statement, found: Sequence[str], wanted: Wanted, embedder: str) -> None:
-    """Add all that is wanted of the nodes in tables."""
+    """Add the *wanted* data of the nodes in some tables to a statement."""
     nodes = statement.given(list(wanted.nodes), "bigint[]")
     own = " UNION ".join([f"SELECT node FROM {one}" for one in found] + [f"SELECT unnest({nodes}) AS node"])
     all_nodes = statement.table("found", own)
@@ -516,7 +532,11 @@ def add_found(statement: Statement, found: Sequence[str], wanted: Wanted, embedd
 
 
 def _add_walk(statement: Statement, wanted: Wanted) -> str:
-    """Let what links lead to, and how far it is, be a table, and return its name."""
+    """
+    Add a table of the nodes within reach of a walk along links, with their distance.
+
+    Return its name.
+    """
     direction, types = wanted.along
     rule = ""
     if types is not None:
@@ -526,8 +546,8 @@ def _add_walk(statement: Statement, wanted: Wanted) -> str:
         f"SELECT {others[end]} AS node FROM links WHERE namespace = $1 AND {end} = w.node{rule}"
         for end in ENDS[direction]
     )
-    # A step at a time: what is read of it ends the walk, so that no more is walked where everything is linked. One that
-    # goes to the end counts no steps, and so comes by no node twice.
+    # The recursion is evaluated lazily, so the LIMIT below ends it early in densely linked data.
+    # An unlimited walk does not count steps, so that UNION removes nodes it has visited before.
     depth = 1 if wanted.around is None else statement.given(wanted.around, "int")
     statement.table(
         "walked",
@@ -565,8 +585,8 @@ def _add_rows(statement: Statement, table: str, *, depth: str = "NULL") -> None:
 
 
 def _add_links(statement: Statement, wanted: Wanted, table: str) -> None:
-    """Add the links that are wanted of the nodes in a table, and some by their ids."""
-    # What leads on from where a walk ends is not looked at.
+    """Add the *wanted* links of the nodes in a table, and links by id."""
+    # The links of the outermost nodes of a walk are not needed.
     near = f"SELECT node FROM {table}" + (f" WHERE depth < {wanted.around:d}" if wanted.around else "")
     rules = [f"l.{end} = ANY(ARRAY({near}))" for end in ENDS["both"]] if wanted.links else []
     if wanted.followed:
@@ -581,12 +601,13 @@ def _add_links(statement: Statement, wanted: Wanted, table: str) -> None:
 
 
 def _add_links_by(statement: Statement, rules: Iterable[str], *, told: bool = False) -> None:
-    """Add the links for which one of some rules holds."""
+    """Add the links that match any of several conditions."""
     columns = "l.id, l.source, l.target, l.type, l.creator, l.created, l.confidence" + ", l.entry" * told
-    # Not with OR or with a join, for which no index would be used.
+    # Use UNION, because PostgreSQL would not use the indexes for OR or a join.
     some = " UNION ".join(f"SELECT {columns} FROM links l WHERE l.namespace = $1 AND {rule}" for rule in rules)
     if not told:
-        # A row for each takes its reader longer than all else: so the columns come in one row, one after the other.
+        # Decoding one row per link dominates the time of a query.
+        # So all links are sent as one row of concatenated columns.
         numbers = ("l.source", "l.target", "l.type::bigint", "l.creator::bigint", "l.created")
         statement.part(
             LINKS,
@@ -608,9 +629,11 @@ def _add_links_by(statement: Statement, rules: Iterable[str], *, told: bool = Fa
 
 def add_head(statement: Statement, since: int, index: str) -> None:
     """
-    Add what is known of the namespace, what changes after *since* touched, and the marks of the last one and it.
+    Add the state of a namespace, and the nodes touched after the change *since*.
 
-    *index* is the name of its index: 0 stands for one that was begun, and perhaps is still made.
+    The state contains the tokens of *since* and of the last change.
+
+    *index* is the name of its vector index. The state of an index is 0 while it is incomplete.
     """
     mark = "(SELECT c.token::text FROM changes c WHERE c.namespace = $1 AND c.change = {})"
     usable = "(SELECT i.indisvalid::int FROM pg_index i WHERE i.indexrelid = to_regclass({}))"
@@ -631,7 +654,7 @@ def add_head(statement: Statement, since: int, index: str) -> None:
 
 
 def add_frequencies(statement: Statement, terms: Iterable[str]) -> None:
-    """Add in how many memories each of some terms is."""
+    """Add the document frequencies of some terms."""
     _add_frequencies(statement, f"SELECT unnest({statement.given(list(terms), 'text[]')})")
 
 
@@ -647,9 +670,9 @@ def _add_frequencies(statement: Statement, terms: str) -> None:
 
 def add_sample(statement: Statement, embedder: str, known: Sequence[int]) -> None:
     """
-    Add what `Reader.sample` gives, less what is *known* of a change.
+    Add the data for `Reader.sample`, except the part *known* from an earlier change.
 
-    It is the number of the change, how many memories there were, below which node, and which of them were taken.
+    *known* contains the number of that change, the count of memories, the next node and the sampling step at that time.
     """
     given, (change, live, next_node, step) = statement.given, known
     since, steps = given(change, "bigint"), given(step, "bigint")
@@ -660,7 +683,7 @@ def add_sample(statement: Statement, embedder: str, known: Sequence[int]) -> Non
         f"WHERE t.namespace = $1 AND t.change > {since} AND NOT t.more) AS grows "
         "FROM memory_heads h LEFT JOIN namespaces n ON n.namespace = h.namespace, "
         "LATERAL (SELECT sum(one)::bigint AS live FROM unnest(h.types) one) l, "
-        # As `sampled` says: as many of 512 to 1,023 as there are bits above ten.
+        # Same rule as `sampled`: the step is a power of two, so that 512 to 1,023 memories are taken.
         "LATERAL (SELECT 1::bigint << greatest(length(ltrim(l.live::bit(40)::text, '0')) - 10, 0) AS step) s "
         "WHERE h.namespace = $1",
     )

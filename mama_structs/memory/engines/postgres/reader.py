@@ -1,6 +1,6 @@
-"""What a plan reads of a server: answers of few statements, kept as long as the plan runs."""
+"""Reader of one namespace in one transaction, which caches all answers."""
 
-# ruff: noqa: D102, S608 - the protocols have the docstrings, and what is put into a statement is written here
+# ruff: noqa: D102, S608 - documented in the protocols; statements are built from constants
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ from mama_structs.storage.postgres.pool import Connection
 
 T = TypeVar("T")
 
-# Of more nodes that a question finds only those are read that a plan asks about.
+# Above this number of results, rows are fetched only for nodes that the plan asks about.
 _LOOKED_AT: Final = 1_000
-# What "did you mean" looks at: so many ids.
+# Number of ids to compare for "did you mean" suggestions.
 _CANDIDATES: Final = 1_000
 _LONGEST_ID: Final = 200
 _NO_NODES: Final = np.empty(0, np.int64)
@@ -75,7 +75,7 @@ _read_link: Final = msgspec.json.Decoder(Link).decode
 
 @attrs.frozen
 class NamespaceHead:
-    """What is known of a namespace as a whole."""
+    """State of a namespace as a whole."""
 
     change: int = 0
     next_node: int = 0
@@ -85,14 +85,14 @@ class NamespaceHead:
     maintained_at: int = 0
     analysis: int = ANALYSIS
     half: bool = False
-    # None where there is no index of the vectors, False where one is not whole.
+    # None if there is no vector index, False if it is incomplete.
     index: bool | None = None
     types: tuple[int, ...] = (0,) * len(MemoryType)
     embedder: EmbedderRecord | None = None
 
     @classmethod
     def of(cls, row: Any, unless_made: NamespaceHead) -> NamespaceHead:
-        """Return what a row of a statement's answer says."""
+        """Return the state in a result row, or *unless_made* if the namespace is empty."""
         change, next_node, length, links, pieces, maintained_at, analysis, half, index, *types = row["numbers"]
         text = row["texts"][0]
         if text is None:
@@ -113,12 +113,16 @@ class NamespaceHead:
 
     @property
     def live(self) -> int:
-        """How many memories there are."""
+        """Number of memories."""
         return sum(self.types)
 
 
 class Row(NamedTuple):
-    """What is known of a memory without its text, in the order of `Facts`; its length is in tenths of a term."""
+    """
+    Columns of a memory without its text, in the order of `Facts`.
+
+    The length is in tenths of a term.
+    """
 
     memory_id: str
     topic: str | None
@@ -134,7 +138,7 @@ class Row(NamedTuple):
 
 
 class LinkRow(NamedTuple):
-    """A link as a `LinkTable` has it."""
+    """A link with the columns of `LinkTable`."""
 
     source: int
     target: int
@@ -158,49 +162,49 @@ class PostgresReader(Reader):
         self._host = host
         self._location = location
         self._head: NamespaceHead | None = None
-        # What the host knew when the head was asked for, and the marks that came with it.
+        # The last change that the client had cached when the head was queried, and the change tokens in the answer.
         self._knew: tuple[int, str | None] = 0, None
         self._marks: tuple[str | None, str | None] = None, None
         self._is_up_to_date = True
-        # What questions found; of memories that the server does not have yet nothing.
+        # Answers of queries. They exclude memories that were not sent to the server yet.
         self._answers: dict[NodeQuestion, list[tuple[Any, float]]] = {}
         self._rows: dict[int, Row] = {}
         self._node_of: dict[str, int | None] = {}
         self._entries: dict[int, bytes] = {}
         self._memories: dict[int, Memory] = {}
         self._pieces: dict[int, Vectors] = {}
-        # By term: how much it counts in those nodes that were asked about.
+        # Counts of terms in the queried nodes, by term.
         self._counts: dict[str, dict[int, int]] = {}
         self._frequencies: dict[str, int] = {}
         self._links: dict[str, LinkRow] = {}
         self._ends: dict[str, defaultdict[int, set[str]]] = {end: defaultdict(set) for end in ENDS["both"]}
-        # All that is known of links, as JSON until somebody reads it.
+        # Complete links by id, as JSON until they are used. None if there is no such link.
         self._told_links: dict[str, Link | bytes | None] = {}
-        # Nodes all of whose links are known, those whose links are known with all of that, by the end that they are,
-        # and those of which it is known what supersedes them, or how far links were walked from them.
+        # Cache coverage: nodes with all links, nodes with complete links by end, the distance walked from a
+        # node, and nodes with all successors.
         self._linked: set[int] = set()
         self._told: dict[str, set[int]] = {"source": set(), "target": set()}
         self._walked: dict[tuple[Along, int], float] = {}
         self._followed: set[int] = set()
-        # Before and after each, and when these were created.
+        # Previous and next node by creation time, and their creation times.
         self._neighbours: dict[int, tuple[int, int, int, int]] = {}
         self._topics: dict[str, int] = {}
         self._kept: dict[str, bool] = {}
         self._sample: KeptSample | None = None
-        # Of memories that are written, but not sent yet: what they are, and how much their terms count.
+        # Memories that were written but not sent yet, and the counts of their terms.
         self._unsent: dict[int, Memory] = {}
         self._unsent_terms: dict[int, dict[str, int]] = {}
-        # Links that are deleted, but perhaps not on the server yet.
+        # Deleted links that may still exist on the server.
         self._dropped: set[str] = set()
-        # False where a plan has done more than to add memories.
+        # False once the plan has changed more than new memories.
         self._only_added = True
 
     @property
     def head(self) -> NamespaceHead:
-        """What is known of the namespace, as the server has it."""
+        """The state of the namespace on the server."""
         if self._head is None:
             self._ask([])
-        assert self._head is not None  # noqa: S101 - every first question brings it
+        assert self._head is not None  # noqa: S101 - set by every first query
         return self._head
 
     @property
@@ -213,7 +217,7 @@ class PostgresReader(Reader):
 
     def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
         ahead = AskedAhead(self)
-        ask(ahead)  # type: ignore[arg-type]  # it takes the place of one
+        ask(ahead)  # type: ignore[arg-type]  # a stand-in for a reader
         far = _far(around)
         wanted = Wanted(
             nodes=[
@@ -316,7 +320,7 @@ class PostgresReader(Reader):
     def sample(self) -> Vectors:
         if self._sample is None:
             self._ask([], sample=True)
-        assert self._sample is not None  # noqa: S101 - it was asked for
+        assert self._sample is not None  # noqa: S101 - set by the query
         known, live = self._sample, self.count()
         if known.live == live:
             return known.vectors
@@ -352,7 +356,7 @@ class PostgresReader(Reader):
         if not known or not len(nodes):
             return scores
         self._count({term for _, term in known}, listed)
-        # As the embedded engine adds them up, in single precision: what is worth most first, equal ones by their words.
+        # Sum in the order and single precision of the local engine, so that scores are equal: by value, then by term.
         norms = self._lengths(nodes) + np.float32(SPARE / UNIT)
         norms *= np.float32(K1 / UNIT / (SPARE / UNIT + self._length / max(self.count(), 1)))
         for worth, term in sorted(known):
@@ -410,7 +414,7 @@ class PostgresReader(Reader):
         return [self._link(link_id) for link_id in link_ids]
 
     def _ids_of(self, nodes: Iterable[int], ends: Iterable[str]) -> set[str]:
-        """Return the ids of those known links of which some nodes are one of some ends."""
+        """Return the ids of cached links whose given ends include some nodes."""
         return {link_id for end in ends for node in nodes for link_id in self._ends[end].get(node, ())}
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
@@ -437,7 +441,7 @@ class PostgresReader(Reader):
         return {questions.read(row["word"]): row["often"] for row in self.rows_from(sql)}
 
     def touched_since(self, change: int) -> frozenset[int] | None:
-        self.head  # noqa: B018 - it brings what was touched
+        self.head  # noqa: B018 - fetches the touched nodes
         return self._host.touched_since(change) if self._is_up_to_date else None
 
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
@@ -469,7 +473,7 @@ class PostgresReader(Reader):
         return {name: names[name] for name in sorted(names)}
 
     def note_names(self, prefix: str = "") -> list[str]:
-        # Between two names, of which the key's index knows; that they begin so is not one of its questions.
+        # Use a range, because the primary key does not support a prefix condition.
         sql, first = "SELECT name FROM notes WHERE namespace = $1 AND name >= $2", questions.stored(prefix)
         bounds = [first]
         if first and first.isascii():
@@ -489,7 +493,7 @@ class PostgresReader(Reader):
             return []
         wanted = nfc(text[:_LONGEST_ID])
         head, *tail = wanted.rsplit("_", 2)
-        pieces = [piece for piece in (*tail, head[: len(head) // 2]) if len(piece) > 2]  # noqa: PLR2004 - tells something
+        pieces = [piece for piece in (*tail, head[: len(head) // 2]) if len(piece) > 2]  # noqa: PLR2004 - distinctive
         sql = (
             "SELECT id FROM memories WHERE namespace = $1 ORDER BY "
             "(SELECT count(*) FROM unnest($2::text[]) AS piece WHERE position(piece IN id) > 0) DESC, node DESC "
@@ -505,26 +509,26 @@ class PostgresReader(Reader):
         )
         return [questions.read(row["id"]) for row in self.rows_from(sql, key_of(embedder))]
 
-    # Asking
+    # Queries.
 
     def _keep_sample(self, sample: KeptSample) -> None:
         self._host.keep(sample)
 
     def _send(self) -> None:
-        """Let the server have what was written."""
+        """Send pending writes to the server. A reader has none."""
 
     def load(self, nodes: Sequence[int]) -> None:
-        """Read all of some memories that is looked at when they are checked."""
+        """Fetch all data of some memories that the consistency check needs."""
         self._load(nodes, Wanted(rows=True, entries=True, pieces=True))
 
     def rows_from(self, sql: str, *arguments: Any) -> list[Any]:
-        """Return the rows of a statement of its own."""
+        """Return the rows of a separate statement."""
         self._send()
-        self.head  # noqa: B018 - it refuses another embedder
+        self.head  # noqa: B018 - checks the embedder
         return self._connection.ask(sql, self._namespace, *arguments)
 
     def row(self, node: int) -> Row:
-        """Return what the server has of a memory without its text."""
+        """Return the stored columns of a memory without its text."""
         return self._rows_of([node])[0]
 
     def _answer(
@@ -545,7 +549,7 @@ class PostgresReader(Reader):
         terms: Sequence[str] = (),
         sample: bool = False,
     ) -> None:
-        """Ask some questions, and what is wanted of the nodes that they find, in one statement."""
+        """Run queries and fetch the *wanted* data of the nodes that they find, in one statement."""
         statement, is_first = Statement(self._namespace), self._head is None
         if is_first:
             self._knew = self._host.known
@@ -586,7 +590,7 @@ class PostgresReader(Reader):
             questions.add_found(statement, found, wanted, self._key)
 
     def _take_answers(self, rows: Iterable[Any], new: Sequence[NodeQuestion]) -> set[int]:
-        """Keep the answers to questions, and return the nodes that they found."""
+        """Cache the answers of queries, and return the nodes that they found."""
         answers: list[list[tuple[Any, float]]] = [[] for _ in new]
         for row in rows:
             if row["tag"] > 0:
@@ -671,7 +675,7 @@ class PostgresReader(Reader):
                 self._meet_link(questions.read(link_id), link)
 
     def _meet_link(self, link_id: str, link: LinkRow) -> None:
-        # What a plan wrote itself is newer.
+        # The plan's own writes are newer.
         if link_id not in self._links and link_id not in self._dropped:
             self._know_link(link_id, link)
 
@@ -697,7 +701,7 @@ class PostgresReader(Reader):
             self._pieces[node] = np.stack([vector for _, vector in pieces])
 
     def _count(self, terms: Collection[str], nodes: Sequence[int]) -> None:
-        """Find out how much some terms count in some nodes."""
+        """Fetch the counts of some terms in some nodes, unless they are cached."""
         missing = {
             node
             for term in terms
@@ -722,7 +726,7 @@ class PostgresReader(Reader):
         return [self._rows[node] for node in wanted]
 
     def _memory(self, node: int) -> Memory:
-        """Return a memory whose JSON is at hand."""
+        """Return a memory whose JSON was fetched before."""
         if node not in self._memories:
             data = self._entries.get(node)
             if data is None:
@@ -747,7 +751,7 @@ class PostgresReader(Reader):
         )
 
     def _link(self, link_id: str) -> Link | None:
-        """Return a link of which all was read, None where there is no such link."""
+        """Return a complete link that was fetched before, or None if it does not exist."""
         told = self._told_links[link_id]
         if isinstance(told, bytes):
             try:
@@ -774,7 +778,7 @@ class PostgresReader(Reader):
 
     @property
     def _length(self) -> int:
-        """How long all texts are together, in tenths of a term."""
+        """Total length of all texts, in tenths of a term."""
         return self.head.length + sum(self._rows[node].length for node in self._unsent)
 
     def _lengths(self, nodes: Nodes) -> Scores:
@@ -784,15 +788,19 @@ class PostgresReader(Reader):
         return self._frequencies[term] + sum(term in terms for terms in self._unsent_terms.values())
 
     def _passing(self, where: Filter | None) -> list[int]:
-        """Return what a filter lets through of that which the server does not have yet."""
+        """Return the memories not sent to the server yet that pass a filter."""
         return [node for node, memory in self._unsent.items() if where is None or where.passes(memory)]
 
     def nearest_question(self, vector: Vectors, limit: int, where: Filter | None) -> Nearest:
-        """Return the question that `nearest` asks."""
+        """Return the query object for `nearest`."""
         return Nearest(np.ascontiguousarray(vector, np.float32).tobytes(), limit, where, self._key, self._host.graph)
 
     def share_found(self, vectors: Vectors, graph: questions.HnswIndex, itself: float) -> float:
-        """Return which share of some stored vectors, each asked of an index, has one so near among the first ten."""
+        """
+        Return the ratio of *vectors* that the index finds when searching for them.
+
+        Found means that one of the top ten has a cosine of at least *itself*.
+        """
         sql = (
             "SELECT avg(CASE WHEN n.best >= $3::float8 THEN 1.0 ELSE 0.0 END)::float8 AS share "
             f"FROM unnest($2::vector[]) AS v(vector), LATERAL (SELECT max(-({questions.VECTOR} <#> v.vector)) AS best "
@@ -803,7 +811,7 @@ class PostgresReader(Reader):
         return found
 
     def words_question(self, all_terms: Mapping[str, float], limit: int, where: Filter | None) -> Words:
-        """Return the question that `words` asks."""
+        """Return the query object for `words`."""
         terms = {term: weight for term, weight in all_terms.items() if weight > 0}
         more = tuple(sum(term in has for has in self._unsent_terms.values()) for term in terms)
         length = sum(self._rows[node].length for node in self._unsent)
@@ -822,7 +830,11 @@ class PostgresReader(Reader):
             self._ends["target"][link.target].discard(link_id)
 
     def _sampled(self, rows: Iterable[Any], kept: KeptSample | None) -> KeptSample:
-        """Return the sample that an answer tells of, which begins with the one that was *kept* where that only grew."""
+        """
+        Return the sample from an answer.
+
+        If the sample only grew, extend the cached sample *kept*.
+        """
         none = np.zeros((0, self._embedder.dimensions), np.float32)
         grows, numbers, found = False, (0, 0, 0, 1), []
         for row in rows:
@@ -843,7 +855,7 @@ def _far(around: int | None) -> float:
 
 
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
-    """Return the best, equal ones newest first."""
+    """Return the best matches. Equal scores are sorted newest first."""
     order = np.lexsort((-nodes, -scores))[:limit]
     return Matches(nodes[order], scores[order])
 
@@ -854,10 +866,10 @@ def _notes_in(rows: Iterable[Any]) -> dict[str, str]:
 
 
 def counted(terms: Mapping[str, float]) -> dict[str, int]:
-    """Return how much terms count, in tenths."""
+    """Return the counts of terms in tenths, from their weights."""
     return {term: min(max(round(weight / UNIT), 1), MOST_PARTS) for term, weight in terms.items()}
 
 
 def length_of(terms: Mapping[str, float]) -> int:
-    """Return how long a text of such terms is, in tenths of a term."""
+    """Return the length of a text with these terms, in tenths of a term."""
     return min(sum(max(round(weight / UNIT), 1) for weight in terms.values()), round(LONGEST / UNIT))

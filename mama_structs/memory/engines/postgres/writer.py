@@ -1,6 +1,10 @@
-"""What a plan writes to a server: gathered, and sent in few statements when somebody has to see it."""
+"""
+Writer to one namespace in one transaction, which buffers changes.
 
-# ruff: noqa: D102, S608 - the protocols have the docstrings, and what is put into a statement is written here
+The changes are sent in few statements.
+"""
+
+# ruff: noqa: D102, S608 - documented in the protocols; statements are built from constants
 
 from __future__ import annotations
 
@@ -31,9 +35,9 @@ from mama_structs.memory.types.model import CREATORS, Link, Memory, MemoryType, 
 from mama_structs.memory.types.text_analysis import ANALYSIS
 from mama_structs.storage.postgres.pool import Connection
 
-# Others wait no longer than this for a plan that could go on in another transaction.
+# A plan that can continue in another transaction is asked to do so after this time, because other writers wait.
 _TRANSACTION_SECONDS: Final = 0.1
-# Of so many changes it is known what they touched.
+# Number of recent changes for which the touched nodes are stored.
 _KEPT_CHANGES: Final = 4096
 _SEPARATOR: Final = "\x1f"
 _TYPES: Final = len(MemoryType)
@@ -47,7 +51,7 @@ _KEEP_NOTES: Final = (
 
 @attrs.define(eq=False)
 class _Outgoing:
-    """What the server does not have yet, by what it replaces there."""
+    """Buffered rows to insert or replace, by key."""
 
     memories: dict[int, tuple[Memory, Row, Mapping[str, int]]] = attrs.field(factory=dict)
     pieces: dict[tuple[str, int], Vectors] = attrs.field(factory=dict)
@@ -55,7 +59,7 @@ class _Outgoing:
     links: dict[str, tuple[Link, LinkRow]] = attrs.field(factory=dict)
     texts: dict[str, str] = attrs.field(factory=dict)
     uses: set[tuple[str, int]] = attrs.field(factory=set)
-    # Nodes whose words are new, or other ones.
+    # Nodes with new or changed words.
     worded: set[int] = attrs.field(factory=set)
 
     def __bool__(self) -> bool:
@@ -64,7 +68,7 @@ class _Outgoing:
 
 @attrs.define(eq=False)
 class _Outdated:
-    """What has to be gone before other rows can take its place."""
+    """Keys of rows to delete before other rows replace them."""
 
     pieces: set[tuple[str, int]] = attrs.field(factory=set)
     words: set[int] = attrs.field(factory=set)
@@ -77,7 +81,7 @@ class _Outdated:
 
 
 class PostgresWriter(PostgresReader, Writer):
-    """A `Writer` of one namespace inside one transaction, which holds the namespace's row."""
+    """A `Writer` of one namespace inside one transaction, which holds the namespace's lock."""
 
     def __init__(
         self, connection: Connection, namespace: str, embedder: EmbedderRecord, host: HostKnowledge, location: str
@@ -90,11 +94,11 @@ class PostgresWriter(PostgresReader, Writer):
         self._touched: set[int] = set()
         self._is_changed = False
         self._has_sent = False
-        # Whether the server would answer otherwise if it had what was written.
+        # True if a query would miss buffered changes, so that they must be sent before it.
         self._is_ahead = False
-        # How many links more or fewer there are, beside those that are sent.
+        # Links to add to the stored number of links, besides the new links in the buffer.
         self._fewer_links = 0
-        # Digests that nobody may name any more.
+        # Hashes of texts that may have lost their last reference.
         self._unnamed: set[str] = set()
 
     @property
@@ -200,7 +204,7 @@ class PostgresWriter(PostgresReader, Writer):
         return len(found)
 
     def leave_no_trace(self) -> None:
-        """Have the tables of memories vacuumed with the next `Engine.erase`."""
+        """Request that the next `Engine.erase` vacuums the tables of memories."""
         self.leaves_no_trace = True
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
@@ -211,7 +215,7 @@ class PostgresWriter(PostgresReader, Writer):
             self._connection.tell(_FORGET_NOTES, self._namespace, gone)
         if kept:
             self._connection.tell(_KEEP_NOTES, self._namespace, [*kept], [*kept.values()])
-        # So that it can be looked up where the commit gets no answer.
+        # Count a change, so that a commit without an answer can be looked up.
         self._connection.note_change()
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
@@ -225,7 +229,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._send()
 
     def derive(self, node: int, memory: Memory) -> None:
-        """Derive anew what follows from a memory that is there."""
+        """Recompute the columns and terms of an existing memory."""
         self._only_added = False
         self._replace(node, memory, memory)
         self._old.words.add(node)
@@ -233,12 +237,12 @@ class PostgresWriter(PostgresReader, Writer):
         self._out.mentions |= {(mention, node) for mention in names_of(memory)}
 
     def analysed(self) -> None:
-        """Note that all terms are found by the rules of now."""
+        """Record that all terms follow the current rules of text analysis."""
         self._head = attrs.evolve(self.head, analysis=ANALYSIS)
         self._touch(*self._rows)
 
     def adopt(self, embedder: EmbedderRecord) -> None:
-        """Let an embedder's vectors count, and drop all others."""
+        """Make an embedder the current one, and delete the vectors of all others."""
         self._connection.tell(
             "DELETE FROM pieces WHERE namespace = $1 AND embedder <> $2", self._namespace, key_of(embedder)
         )
@@ -252,8 +256,8 @@ class PostgresWriter(PostgresReader, Writer):
         self._connection.note_change()
 
     def finish(self) -> None:
-        """Send all that is left, and have the commit count a change where there was one."""
-        self.head  # noqa: B018 - it refuses another embedder
+        """Send the remaining changes, and make the commit count a change if there were any."""
+        self.head  # noqa: B018 - checks the embedder
         self._send(is_last=True)
         if self._is_changed:
             self._connection.note_change()
@@ -287,7 +291,7 @@ class PostgresWriter(PostgresReader, Writer):
         )
 
     def _add(self, node: int, memory: Memory, row: Row, terms: Mapping[str, int]) -> None:
-        """Know a new memory."""
+        """Register a new memory."""
         self._head = attrs.evolve(self.head, next_node=node + 1)
         self._out.memories[node] = (memory, row, terms)
         self._out.worded.add(node)
@@ -299,7 +303,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._neighbours.clear()
 
     def _replace(self, node: int, before: Memory, memory: Memory) -> None:
-        """Know another version of a memory."""
+        """Register a new version of a memory."""
         old, new = indexed_terms(before), indexed_terms(memory)
         (known,) = self._rows_of([node])
         row, counts = row_of(memory, length_of(new)), counted(new)
@@ -319,7 +323,7 @@ class PostgresWriter(PostgresReader, Writer):
                 self._out.worded.add(node)
         self._out.mentions |= named - mentions if node not in self._unsent else named
         self._rows[node], self._memories[node] = row, memory
-        # What only says more, such as an outcome, is found as it was.
+        # An addition that no query sees, such as an outcome, keeps the cached answers valid.
         if node in self._unsent or (row, new, named) != (known, old, mentions):
             self._is_ahead |= node not in self._unsent
             self._forget_answers()
@@ -364,13 +368,13 @@ class PostgresWriter(PostgresReader, Writer):
         self._old.links.add(link_id)
 
     def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
-        """Keep the texts that a memory's evidence names now, and drop those that nobody names any more."""
+        """Store the texts that a memory's evidence refers to, and release all others of it."""
         named, kept = digests_in(before), digests_in(after)
         for digest in kept:
             if digest in contents:
                 self._out.texts[digest] = contents[digest]
                 self._kept[digest] = True
-            # One that it named before may be lost: everything else can still be changed.
+            # Tolerate that a text referenced before is missing, so that the memory can still be changed.
             elif digest not in named and digest not in self._out.texts and not self.known_contents([digest]):
                 raise KeyError(digest)
             if digest not in named:
@@ -379,20 +383,20 @@ class PostgresWriter(PostgresReader, Writer):
         for digest in named:
             if digest not in kept:
                 self._unnamed.add(digest)
-                # Whether it is kept any longer, the server says.
+                # Only the server knows if other memories refer to the text.
                 self._kept.pop(digest, None)
                 self._is_ahead = True
                 self._out.uses.discard((digest, node))
                 self._old.uses.add((digest, node))
 
     def _rounded(self, vectors: Vectors) -> Vectors:
-        """Return vectors as they will be read again."""
+        """Return vectors with the precision of the stored ones."""
         return halves(vectors) if self.head.half else np.asarray(vectors, np.float32)
 
-    # Sending
+    # Sending.
 
     def _keep_sample(self, sample: KeptSample) -> None:
-        # What was sent may still be undone.
+        # The transaction may still be rolled back, so do not cache a sample that includes its changes.
         if not self._has_sent:
             super()._keep_sample(sample)
 
@@ -410,9 +414,13 @@ class PostgresWriter(PostgresReader, Writer):
         self._is_ahead = False
 
     def _send_old(self, statement: Statement) -> None:
-        """Add what is to be gone, none of which is put again: the parts of a statement do not see each other."""
+        """
+        Add the deletions.
+
+        No deleted row may be inserted, because the parts of a statement do not see each other.
+        """
         old, pieces = self._old, self._out.pieces
-        # Those that take the place of others are put there.
+        # Replaced chunks are overwritten by the insert, so only surplus chunks are deleted.
         gone = {
             "pieces": (
                 "embedder = o.a AND t.node = o.b AND t.place >= o.c",
@@ -432,7 +440,8 @@ class PostgresWriter(PostgresReader, Writer):
             nodes = statement.given([*old.words], "bigint[]")
             statement.table(
                 "drop_terms",
-                # Each term is looked up, and those that stay are a table: to compare all with all takes minutes.
+                # Look up each term by key, and put the remaining terms into a table.
+                # Comparing all terms with all others takes minutes.
                 "DELETE FROM terms WHERE namespace = $1 AND ctid = ANY(ARRAY("
                 "SELECT t.ctid FROM memories m, unnest(m.terms) AS o(term), LATERAL (SELECT ctid FROM terms "
                 "WHERE namespace = $1 AND term = o.term AND node = m.node OFFSET 0) t "
@@ -558,7 +567,7 @@ class PostgresWriter(PostgresReader, Writer):
         }
         given = {name: statement.given(*value) for name, value in values.items()}
         if with_links:
-            # A link that takes the place of another one is none more.
+            # A link that replaces an existing one does not change the number of links.
             known = "SELECT FROM links l WHERE l.namespace = $1 AND l.id = n.id"
             given["links"] += f" + (SELECT count(*) FROM new_links n WHERE NOT EXISTS ({known}))"
         changed = ", ".join(f"{name} = excluded.{name}" for name in given if name not in {"links", "half"})
@@ -603,7 +612,7 @@ _MEMORY: Final = {
     "counts": "text",
     "topic_terms": "text",
 }
-# Lists in a row come as one text each: an array of arrays would have to be a table of equal rows.
+# Each list is sent as one delimited text, because PostgreSQL requires nested arrays to have equal lengths.
 _LISTED: Final = {
     "terms": "string_to_array(terms, chr(31))",
     "counts": "string_to_array(counts, chr(31))::smallint[]",
@@ -626,7 +635,7 @@ _DROP_TEXTS: Final = """
 
 
 def row_of(memory: Memory, length: int) -> Row:
-    """Return what is known of a memory without its text."""
+    """Return the columns of a memory without its text."""
     told = told_by(memory)
     return Row(
         memory.id,
