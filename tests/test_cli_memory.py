@@ -285,7 +285,7 @@ def test_wrong_usage(wrong, message, capsys):
 INTERRUPTED = """
 import os, signal, sys
 from mama_structs.cli.main import main
-from mama_structs.memory import transfer
+from mama_structs.memory.upkeep import jsonl_transfer as transfer
 
 transfer._CHUNK = 2
 take = transfer._Import._take

@@ -108,7 +108,7 @@ def test_force(old, tmp_path):
 
 INTERRUPTED = """
     import sys
-    from mama_structs.cli import table
+    from mama_structs.cli import command_table as table
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 
     def slow(self, texts, **_):

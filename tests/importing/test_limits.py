@@ -57,7 +57,7 @@ def test_read_pickle_raises_value_error_when_a_pickle_is_hostile():
     outcomes = run_script(
         r"""
         import json, pickle, resource
-        from mama_structs.importers import pickled
+        from mama_structs.importers.mem0 import safe_pickle as pickled
         from mama_structs.importers.mem0.safe_pickle import plain, read_pickle
 
         # A crash that allocates all memory must not take the machine with it.

@@ -325,8 +325,8 @@ async def test_a_process_that_knew_it_writes_no_view_with_it(tmp_path):
 
 async def test_others_save_between_the_slices_of_a_large_forgetting(tmp_path, monkeypatch):
     """Many memories go in many transactions; what somebody saves meanwhile does not wait for all of them."""
-    for module in ("embedded.engine", "postgres.writer"):
-        monkeypatch.setattr(f"mama_structs.memory.{module}._TRANSACTION_SECONDS", 0)
+    for module in ("local.engine", "postgres.writer"):
+        monkeypatch.setattr(f"mama_structs.memory.engines.{module}._TRANSACTION_SECONDS", 0)
     async with filled(tmp_path, count=30) as (_, store, _secret):
         told, between = [], []
 

@@ -12,7 +12,11 @@ from hypothesis import settings
 
 import mama_structs
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])]),
+    "OMP_NUM_THREADS": "1",
+}
 ROUNDS = 20 if settings.default.max_examples > 1000 else 1
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -17,7 +17,7 @@ from hypothesis import settings
 
 import mama_structs
 
-SRC = str(Path(mama_structs.__file__).parents[1])
+SRC = os.pathsep.join([str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
@@ -132,7 +132,7 @@ def test_ctrl_c_ends_it_with_the_table_so_far(tmp_path):
 
 INTERRUPTED = """
 import os, signal, sys
-from mama_structs.testing import crash
+from crash import runner as crash
 
 started, pids = crash._Round._started, []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import mama_structs
 from mama_structs import Session
 from mama_structs.errors import StoreDamaged
 
-SOURCE = str(Path(mama_structs.__file__).parents[1])
+SOURCE = os.pathsep.join([str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[1])])
 WAL = "cache.db-wal"
 
 pytestmark = pytest.mark.once
@@ -108,7 +109,7 @@ def test_only_synced_content_and_names_survive(tmp_path, library):
 SAVING = """
 import asyncio, sys
 from mama_structs import Session
-from mama_structs.storage import opening
+from mama_structs.storage import cache_factory as opening
 from crash.oracle import EMBEDDERS
 
 opening.SETTINGS["sqlite_synchronous"] = {synchronous}
