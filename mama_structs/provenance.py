@@ -43,7 +43,7 @@ def mark_of(trust: Origin) -> str | None:
 
 
 def trusts_in(answer: object) -> Iterator[Origin]:
-    """Yield the values of the fields ``trust`` and ``…_trust`` in a tool's answer."""
+    """Yield the values of the fields ``trust`` and ``…_trust`` in a tool's answer that need a mark."""
     waiting = [answer]
     while waiting:
         one = waiting.pop()
@@ -90,7 +90,7 @@ class Provenance:
         )
 
 
-# A tuple in a tool call, which is empty if its arguments contain no texts of handles.
+# An empty tuple means that a tool call is active whose arguments contain no texts of handles.
 _inserted: Final[contextvars.ContextVar[tuple[Provenance, ...] | None]] = contextvars.ContextVar(
     "mama_structs_inserted_texts", default=None
 )
