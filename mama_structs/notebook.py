@@ -21,6 +21,7 @@ class ProgressBar:
 
     Raises:
         ImportError: tqdm is not installed.
+
     """
 
     def __init__(self, what: str = "", *, unit: str = "memories") -> None:

@@ -24,6 +24,7 @@ class Conflict:
     Args:
         memories: Both memories, the newer one first.
         reason: Explanation of the conflict, None if it has none.
+
     """
 
     memories: tuple[mama_structs.Memory, mama_structs.Memory]
@@ -41,6 +42,7 @@ class Recall:
             checkpoint's id as its path.
         checkpoint: Latest state of the work, if the message continues it; else None.
         conflicts: The conflicts that the text reports.
+
     """
 
     text: str = ""

@@ -31,6 +31,7 @@ class Budget:
             total: Number of available items.
             shown: Renders the text of the given number of items.
             each: Approximate size of one item.
+
         """
         # Start from an estimate and double it, so that a text far over the budget is never rendered.
         least, tried = 0, min(total, self.limit // each)

@@ -214,6 +214,7 @@ async def called(
         taken: Converts the result.
         is_async: True if *call* returns an awaitable.
         in_thread: Runs a function in a thread.
+
     """
 
     def run() -> Any:
@@ -333,6 +334,7 @@ def no_session(what: str, *, hint: str) -> NoSession:
     Args:
         what: The tool and its purpose.
         hint: How to bind the tool to a session.
+
     """
     count = len(_candidates())
     state = f"{count} sessions are open and none was entered here" if count else "no session is open"

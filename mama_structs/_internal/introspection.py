@@ -131,6 +131,7 @@ def awaited(function: Any, *, what: str = "a tool") -> Callable[..., Awaitable[A
 
     Raises:
         InvalidArgument: *function* is a generator function, a class or not callable. *what* names the expected role.
+
     """
     if is_async_callable(function):
         return cast("Callable[..., Awaitable[Any]]", function)

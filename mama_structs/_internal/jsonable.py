@@ -62,6 +62,7 @@ def to_jsonable(value: object) -> Any:
     Raises:
         MamaStructsError: The value has no JSON form, contains itself, has keys that become the same text,
             or is nested more than 100 levels deep.
+
     """
     return _Walk().write(value)
 
@@ -86,8 +87,8 @@ class _Walk:
     """
     One recursive conversion.
 
-    `path` contains the keys of the current part, `above` the ids of its containers. With `replaces`, parts without a JSON
-    form are replaced by a placeholder.
+    `path` contains the keys of the current part, `above` the ids of its containers. With `replaces`, parts without a
+    JSON form are replaced by a placeholder.
     """
 
     replaces: bool = False

@@ -72,6 +72,7 @@ def quoted(text: str, *, most: int | None = None) -> str:
     Args:
         text: Any text.
         most: Maximum number of characters without the quotation marks; a longer text ends with an ellipsis.
+
     """
     return f'"{plainly(text) if most is None else cut(text, most)}"'
 

@@ -33,6 +33,7 @@ def load() -> None:
 
     Raises:
         ImportError: It is not installed.
+
     """
     try:
         importlib.import_module("opentelemetry.trace")
@@ -66,6 +67,7 @@ def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[
 
     Yields:
         A dict for further attributes of the span.
+
     """
     trace = sys.modules.get("opentelemetry.trace")
     found: dict[str, str | int] = {}
