@@ -101,7 +101,7 @@ _HOLDING: Final = ("memory", "metadata")
 def _place_of(holder: object, name: str) -> str:
     """Return the path to an attribute of a nested object, or an empty text."""
     for step in _HOLDING:
-        # A partly initialized object, such as one that is being copied, has no fields yet.
+        # A partly initialized object, such as a copy in progress, has no fields yet.
         with contextlib.suppress(AttributeError):
             inner = object.__getattribute__(holder, step)
             if hasattr(type(inner), name):

@@ -21,7 +21,7 @@ from mama_structs.errors import MamaStructsError
 
 _SCOPE: Final = "mama_structs"
 _TOOL: Final = "execute_tool"
-# Seconds. The buckets from 10 ms are those of the conventions; most operations of this package are shorter.
+# Seconds. The conventions define the buckets from 10 ms; most operations of this package are shorter.
 _BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip

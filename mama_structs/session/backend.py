@@ -265,7 +265,7 @@ class Home:
         return await to_its_end(self._deleted(keys, before=before))
 
     async def _deleted(self, keys: Sequence[ConversationKey], *, before: datetime | None = None) -> int:
-        """Delete conversations and return their number. With *before*, skip those that are open or were used since."""
+        """Delete conversations and return their number. With *before*, skip open and recently used ones."""
         count = 0
         for key in keys:
             try:

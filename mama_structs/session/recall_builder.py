@@ -234,7 +234,7 @@ class Grounds:
         return memory is not None and memory_id not in self.superseded_by and _outcome(memory) is not Outcome.FAILED
 
     def conflicts(self, hits: Iterable[Hit]) -> Iterator[Conflict]:
-        """Yield pairs of contradictory current memories, deduplicated: those with links first, then those of *hits*."""
+        """Yield pairs of contradictory current memories, deduplicated: linked pairs first, then pairs of *hits*."""
         seen: set[frozenset[str]] = set()
         for link in self.against:
             pair = frozenset((link.from_id, link.to_id))

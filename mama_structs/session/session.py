@@ -416,7 +416,7 @@ class Session:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Names of callable tools that models do not see: those of v1.0, unless the settings show them."""
+        """Names of callable tools that models do not see: the v1.0 tools, unless the settings show them."""
         return tuple(name for name in SUCCESSORS if name not in self.tools) if self.settings.tools.memory else ()
 
     @property
@@ -1121,7 +1121,7 @@ def _sources(
         raise InvalidArgument(f"resolver must be a Resolver, got {shown(resolver)}")
     if every:
         raise InvalidArgument(
-            "resolver= has its own sources, beside which structs= and sources= would never be asked",
+            "resolver= has its own sources, so structs= and sources= must not be given with it",
             hint="Resolver([StructsSource(URL), ...]) for all sessions, or leave resolver out",
         )
     return resolver.sources

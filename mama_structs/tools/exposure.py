@@ -269,7 +269,7 @@ class Wording(NamedTuple):
 
 
 def own_words(text: str) -> Wording:
-    """Extract the user's own words from a message; from a long one, those of its beginning and end."""
+    """Extract the user's own words from a message; of a long one, only its beginning and end."""
     whole = len(text) <= _HEAD + _TAIL
     plain = unicodedata.normalize("NFC", _bounded(text))
     plain = _FENCED.sub(f"\n{GAP}\n", plain) if _FENCE in plain or "~~~" in plain else plain

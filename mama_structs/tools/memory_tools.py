@@ -68,7 +68,7 @@ Result = Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
 class LinkTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link that a model asks for, from what it saves to a memory that there is; *to_id* is an earlier name."""
+    """A link that a model requests, from the new memory to an existing one. *to_id* is an alias of *id*."""
 
     id: Id | None = None
     relationship: Annotated[str, Meta(min_length=1, max_length=MAX_RELATIONSHIP)] = "related to"
@@ -142,7 +142,7 @@ _LOW: Final = 0.3
 _ROOM: Final = 8000
 _LEAST: Final = 120
 _MOST: Final = 400
-# Characters of a text that is one of several, such as a piece of evidence.
+# Maximum characters of a text in a list, such as a piece of evidence.
 _BESIDE: Final = 400
 # Maximum number of items in an answer.
 _LINKS: Final = 20
@@ -166,12 +166,12 @@ _TELLING: Final = frozenset(LinkType) - {LinkType.TEMPORAL}
 _T = TypeVar("_T")
 
 
-# Required fields of an answer are in the first class; optional fields are included if they are not empty (see
+# Required fields of an answer are in its base class; optional fields are included if they are not empty (see
 # `_answer`).
 
 
 class Cut(TypedDict):
-    """A text that an answer shows the beginning of."""
+    """A truncated text in an answer."""
 
     field: str
     characters: int
@@ -195,7 +195,7 @@ class LinkLine(TypedDict, total=False):
 
 
 class OneMemory(TypedDict):
-    """What every answer says of a memory; its time is left out where that is the time of the one before."""
+    """Fields of a memory in every answer. The time is omitted if it equals that of the previous entry."""
 
     id: str
     content: str
@@ -229,7 +229,7 @@ class RecentMemory(BriefMemory, total=False):
 
 
 class FoundMemory(RecentMemory, total=False):
-    """A memory that a search found."""
+    """A memory in the results of a search."""
 
     reasoning: str
 
@@ -255,7 +255,7 @@ class Version(OneMemory, total=False):
 
 
 class OutcomeTold(TypedDict):
-    """One outcome of a decision."""
+    """Required fields of an outcome in the history of a decision."""
 
     outcome: str
     at: str
@@ -268,7 +268,7 @@ class OutcomeLine(OutcomeTold, total=False):
 
 
 class EvidenceTold(TypedDict):
-    """What a decision rests on."""
+    """Required fields of a piece of evidence."""
 
     source: str
 
@@ -280,13 +280,13 @@ class EvidenceLine(EvidenceTold, total=False):
 
 
 class Noted(TypedDict, total=False):
-    """What an answer may say beside its subject."""
+    """An optional note in an answer."""
 
     note: str
 
 
 class SavedMemory(TypedDict):
-    """What was saved."""
+    """Required fields of an answer about a saved memory."""
 
     id: str
 
@@ -339,7 +339,7 @@ class Whole(OneMemory, total=False):
 
 
 class AboutOne(TypedDict):
-    """The memory that was asked for."""
+    """Required fields of the answer of load/context."""
 
     memory: Whole
 
@@ -359,7 +359,7 @@ class WithContext(AboutOne, Noted, total=False):
 
 
 class FoundByContext(TypedDict):
-    """The memories that were found, the best first."""
+    """Required fields of the answer of search/by_context; the best memory is first."""
 
     found: list[Answering]
 
@@ -369,7 +369,7 @@ class ByContext(FoundByContext, Noted):
 
 
 class FoundRecent(TypedDict):
-    """The newest memories."""
+    """Required fields of the answer of search/recent."""
 
     found: list[RecentMemory]
 
@@ -379,7 +379,7 @@ class Recent(FoundRecent, Noted):
 
 
 class OnTopic(TypedDict):
-    """The versions on a topic, newest first."""
+    """Required fields of the answer of search/by_topic; the newest version is first."""
 
     topic: str
     versions: list[Version]
@@ -395,7 +395,7 @@ class ByTopic(OnTopic, Noted, total=False):
 
 
 class EvolvedDecision(TypedDict):
-    """A decision with its outcome."""
+    """Required fields of the answer of evolve/outcome."""
 
     decision: str
     outcome: str
@@ -410,7 +410,7 @@ class Evolved(EvolvedDecision, Noted, total=False):
 
 
 class ForgottenCounts(TypedDict):
-    """How many memories were forgotten, by type."""
+    """Numbers of erased memories by type."""
 
     forgotten: dict[str, int]
 
@@ -426,7 +426,7 @@ class Forgot(ForgottenCounts, Noted, total=False):
 
 
 class CorrectedMemory(TypedDict):
-    """The text of a memory after a correction."""
+    """Required fields of the answer of evolve/correct."""
 
     id: str
     content: str
@@ -637,9 +637,7 @@ def _read_only(memories: MemoryStore, memory: Memory) -> str | None:
 
 
 async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
-    """
-    Return successors and links of memories by id. Best effort: empty on an error, since the call itself succeeded.
-    """
+    """Return successors and links of memories by id. Best effort: empty if they cannot be read."""
     try:
         return await memories._beside(ids)  # noqa: SLF001 - internal API for these answers
     except MamaStructsError:
