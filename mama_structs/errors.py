@@ -137,7 +137,7 @@ class MamaStructsError(Exception):
 
 @functools.cache
 def _data_of(kind: type[MamaStructsError]) -> dict[str, Any]:
-    """Return the annotated attributes of an error class with their defaults, or `...` if required."""
+    """Return the attributes of an error class with defaults, or `...` if required."""
     ours = [one for one in reversed(kind.__mro__) if one.__module__ == __name__]
     names = [name for one in ours for name in one.__annotations__ if name != "type"]
     return {name: getattr(kind, name, ...) for name in names}
@@ -179,7 +179,11 @@ class EntityNotFound(StructsError, LookupError):
 
 
 class RateLimited(StructsError):
-    """The node rejects requests for now. *retry_after* is in seconds, None if the node does not send it."""
+    """
+    The node rejects requests for now.
+
+    *retry_after* is in seconds, None if the node does not send it.
+    """
 
     type = "rate_limited"
     retry_after: float | None = None
@@ -252,7 +256,11 @@ class UnknownTool(MamaStructsError, LookupError):
 
 
 class DescriptorError(MamaStructsError):
-    """A ``ref:`` or ``fd:`` cannot be read, created or written. *handle* is the requested handle, if any."""
+    """
+    A ``ref:`` or ``fd:`` cannot be read, created or written.
+
+    *handle* is the requested handle, if any.
+    """
 
     type = "descriptor_error"
     handle: str | None = None
@@ -278,7 +286,11 @@ class InvalidHandle(DescriptorError, InvalidArgument):
 
 
 class InvalidRange(DescriptorError, InvalidArgument):
-    """The content or file has no such line or character. *valid* is the first and last that exist."""
+    """
+    The content or file has no such line or character.
+
+    *valid* is the first and last that exist.
+    """
 
     type = "invalid_range"
     valid: tuple[int, int]
@@ -308,7 +320,11 @@ class InvalidParameter(DescriptorError, InvalidArgument):
 
 
 class HandleDamaged(DescriptorError):
-    """The content of this handle on disk differs from the stored content. Other handles are intact."""
+    """
+    The content of this handle on disk differs from the stored content.
+
+    Other handles are intact.
+    """
 
     type = "damaged"
 
@@ -420,7 +436,11 @@ class MemoryReadOnly(MemoryStoreError, PermissionError):
 
 
 class EmbedderMismatch(MemoryStoreError):
-    """The stored vectors are by another embedder. *stored* and *given* are (name, fingerprint)."""
+    """
+    The stored vectors are by another embedder.
+
+    *stored* and *given* are (name, fingerprint).
+    """
 
     type = "embedder_mismatch"
     stored: tuple[str, str]
@@ -434,13 +454,17 @@ class EmbeddingFailed(MemoryStoreError):
 
 
 class RerankingFailed(MemoryStoreError):
-    """The reranker cannot work: its package or file is missing, or it returns no score for some text."""
+    """The reranker cannot work: a package or file is missing, or a text has no score."""
 
     type = "reranking_failed"
 
 
 class VersionConflict(MemoryStoreError, RuntimeError):
-    """A record has another version than the write expected. *version* is its current one, 0 if missing."""
+    """
+    A record has another version than the write expected.
+
+    *version* is its current one, 0 if missing.
+    """
 
     type = "version_conflict"
     labels: tuple[str, ...]
@@ -473,7 +497,11 @@ class StoreBusy(StoreError, TimeoutError):
 
 
 class StoreDiffers(StoreError):
-    """The target of a copy contains other data in a *namespace*. *ids* are some ids or names of that data."""
+    """
+    The target of a copy contains other data in a *namespace*.
+
+    *ids* are some ids or names of that data.
+    """
 
     type = "store_differs"
     namespace: str
@@ -507,7 +535,11 @@ class StoreReadOnly(StoreError, PermissionError):
 
 
 class StoreUnreachable(StoreError, ConnectionError):
-    """The server of a session is down or did not answer in time. The message says if a save may be stored."""
+    """
+    The server of a session is down or did not answer in time.
+
+    The message says if a save may be stored.
+    """
 
     type = "store_unreachable"
 

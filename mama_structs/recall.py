@@ -1,4 +1,4 @@
-"""Result types of `Session.recall`: the memories that an agent needs before it answers a message."""
+"""Result types of `Session.recall`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record types: JSON values that a host stores under labels and a key, see `Session.records`."""
+"""Records: JSON values that a host stores under labels and a key (`Session.records`)."""
 
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.types.record import HostRecord, NewRecord, RecordHit

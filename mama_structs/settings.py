@@ -142,7 +142,7 @@ def _callable(name: str, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class AnswerSettings:
     """
-    Limits for the length of tool answers to a model, and for the list of handles in the system prompt.
+    Limits for the length of tool answers, and of the list of handles in the prompt.
 
     Args:
         max_chars: Maximum number of characters of an answer; 1,000 or more.
@@ -180,7 +180,11 @@ class AnswerSettings:
 
 
 def _counted(count: Callable[[str], int], text: str) -> int:
-    """Count the tokens of a text. Lone surrogates, which many tokenizers reject, are replaced first."""
+    """
+    Count the tokens of a text.
+
+    Lone surrogates, which many tokenizers reject, are replaced first.
+    """
     try:
         return count(text)
     except (UnicodeError, TypeError):
@@ -195,7 +199,9 @@ def answers_budget(descriptors: DescriptorSettings, answers: AnswerSettings) -> 
 @attrs.frozen(kw_only=True)
 class LinkingPolicy:
     """
-    Rules for the links that a save creates automatically. Presets: `default`, `strict` and `off`.
+    Rules for the links that a save creates automatically.
+
+    Presets: `default`, `strict` and `off`.
 
     Args:
         threshold: Minimum probability, 0 to 1, that two memories are about the same subject.
@@ -223,12 +229,12 @@ class LinkingPolicy:
 
     @classmethod
     def default(cls) -> LinkingPolicy:
-        """Return the default policy: at most 8 links per save, semantic ones from a probability of 0.75."""
+        """Return the default: at most 8 links per save, semantic ones from probability 0.75."""
         return cls()
 
     @classmethod
     def strict(cls) -> LinkingPolicy:
-        """Return a policy with fewer, more certain links: probability 0.85, 15 minutes within one topic."""
+        """Return a stricter policy: probability 0.85, 15 minutes within one topic."""
         return cls(threshold=0.85, temporal_window=15 * 60.0, temporal_same_topic=True, topic_window=7 * 24 * 3600.0)
 
     @classmethod
@@ -347,7 +353,7 @@ class ToolSettings:
 
 
 def with_its_tools(settings: Settings) -> Settings:
-    """Disable descriptors if the tool profile lacks `read_fd`: models could not read the rest of a result."""
+    """Disable descriptors if the tool profile lacks `read_fd`, which reads them."""
     profile = settings.tools.profile
     if profile == "all" or (isinstance(profile, tuple) and "read_fd" in profile):
         return settings
@@ -357,7 +363,9 @@ def with_its_tools(settings: Settings) -> Settings:
 @attrs.frozen(kw_only=True)
 class TelemetrySettings:
     """
-    Settings for OpenTelemetry. By default, spans and metrics are recorded if the host has loaded it.
+    Settings for OpenTelemetry.
+
+    By default, spans and metrics are recorded if the host has loaded it.
 
     Args:
         enabled: Whether to load OpenTelemetry (extra ``otel``), for hosts that configure it by environment variables.
@@ -373,7 +381,9 @@ class TelemetrySettings:
 @attrs.frozen(kw_only=True)
 class ServerSettings:
     """
-    Settings for a PostgreSQL server. The first session of a URL sets them for the whole process.
+    Settings for a PostgreSQL server.
+
+    The first session of a URL sets them for the whole process.
 
     Args:
         connections: Maximum number of connections, and so of concurrent calls.

@@ -1,5 +1,5 @@
 """
-Synchronous API for code without an event loop: scripts, Flask, Celery, ``graph.invoke``.
+Synchronous API for code without an event loop, such as scripts, Flask and Celery.
 
 All objects live in one thread with its own event loop. Each method blocks until its work is done. Methods may be called
 in any thread without a running event loop; in a thread with one, use `mama_structs.Session`.

@@ -1,4 +1,4 @@
-"""Exceptions and results that belong to the host's framework and pass through a tool call unchanged."""
+"""Exceptions and results of the host's framework that pass through tool calls unchanged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_framework_result(value: object) -> bool:
 
 
 def available_types(module: str, *names: str) -> tuple[type, ...]:
-    """Return the named classes of a module; classes that the installed version lacks are skipped."""
+    """Return the named classes of a module, skipping classes that are not installed."""
     try:
         found = importlib.import_module(module)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Event loop affinity, threads for blocking work, call progress, and the current session of a context."""
+"""Event loop affinity, threads for blocking work, call progress, and current sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ G = TypeVar("G")
 
 
 class LoopBound:
-    """Binds an object to the loop, thread and process of its first use; others raise `WrongLoop`."""
+    """Binds an object to the loop, thread and process of its first use."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -59,7 +59,11 @@ class LoopBound:
             raise WrongLoop(f"the {self._what} belongs to another event loop", hint="open another one in this loop")
 
     def check_thread(self) -> None:
-        """Raise `WrongLoop` in a thread or process other than the bound one. Needs no running loop."""
+        """
+        Raise `WrongLoop` in a thread or process other than the bound one.
+
+        Needs no running loop.
+        """
         self._check_process()
         if self._thread is not None and self._thread != threading.get_ident():
             raise WrongLoop(f"the {self._what} belongs to another thread", hint="call it in its loop's thread")
@@ -76,7 +80,7 @@ class LoopBound:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await *work* to completion, even if the caller is cancelled; then raise the cancellation."""
+    """Await *work* to completion; a cancellation of the caller is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -248,14 +252,14 @@ class CallProgress:
         self._is_finished = False
 
     def enter(self) -> CallProgress:
-        """Return this object for the model's call, or a new one for calls that the tool makes itself."""
+        """Return this object for the model's call, or a new one for a nested call by the tool."""
         if self._is_entered:
             return CallProgress()
         self._is_entered = True
         return self
 
     def start(self, function: object) -> None:
-        """Record that a function is about to run, unless it is a decorator of this package that records it itself."""
+        """Record that a function is about to run, unless it is a wrapper that records it itself."""
         function = getattr(function, "__func__", function)
         if getattr(function, "records_start", None) is not function:
             self._is_started = True
@@ -300,7 +304,11 @@ def enter_session(session: Bindable) -> None:
 
 
 def leave_session(session: Bindable) -> None:
-    """Undo the last `enter_session` of *session*. Does nothing in another context, such as a later notebook cell."""
+    """
+    Undo the last `enter_session` of *session*.
+
+    Does nothing in another context, such as a later notebook cell.
+    """
     entered = _entered.get()
     for place in reversed(range(len(entered))):
         if entered[place] is session:
@@ -319,7 +327,7 @@ def using_session(session: Bindable) -> Iterator[None]:
 
 
 def find_session() -> Bindable | None:
-    """Return the session for an unbound decorator: the last one entered, or else the only open one."""
+    """Return the session that was entered last, or else the only open one."""
     for session in reversed(_entered.get()):
         if session.is_open:
             return session

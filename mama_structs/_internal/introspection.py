@@ -14,7 +14,11 @@ from mama_structs.errors import InvalidArgument, shown
 
 
 def is_async_callable(function: object) -> bool:
-    """Return True if calling *function* returns an awaitable. Accepts methods, partials and callable objects."""
+    """
+    Return True if calling *function* returns an awaitable.
+
+    Accepts methods, partials and callable objects.
+    """
     return inspect.iscoroutinefunction(function) or (
         callable(function) and inspect.iscoroutinefunction(type(function).__call__)
     )
@@ -27,7 +31,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that a call runs: *function* itself, or an object's bound ``__call__``."""
+    """Return the function that runs: *function* itself, or an object's bound ``__call__``."""
     return function if hasattr(function, "__name__") or isinstance(function, functools.partial) else _call_of(function)
 
 
@@ -61,7 +65,7 @@ class AddedParameters:
 
 
 def added_parameters(function: Any) -> AddedParameters | None:
-    """Return the parameters that a decorator of this package currently adds, or None without one."""
+    """Return the parameters that a decorator of this package adds, or None without one."""
     function = _without_partials(function)
     added = getattr(function, "added_parameters", None) or getattr(type(function).__call__, "added_parameters", None)
     return None if added is None else added()
@@ -124,7 +128,7 @@ def bound_by_partials(function: Any) -> frozenset[str]:
 
 def awaited(function: Any, *, what: str = "a tool") -> Callable[..., Awaitable[Any]]:
     """
-    Return an async version of *function*: itself if it is async, else a wrapper that runs it in a new thread.
+    Return *function* if it is async, or an async wrapper that runs it in a new thread.
 
     The thread sees the caller's context variables. A cancelled caller waits for the thread's end.
     If the function returns an awaitable, as ``lambda: fetch(1)`` does, it is awaited.

@@ -1,4 +1,4 @@
-"""Conversion of Python values to plain data: recursively as JSON, one level only, or as a private copy."""
+"""Conversion of values to plain data: recursively as JSON, one level only, or as a copy."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ MAX_JSON_PIECES_DEPTH: Final = 8
 
 @functools.singledispatch
 def written(value: object) -> Any:
-    """Return the plain form of a registered type, or the value itself if its type is not registered."""
+    """Return the plain form of a registered type, or the value itself for other types."""
     return value
 
 
 def to_jsonable(value: object) -> Any:
     """
-    Return *value* as data that `json.loads` could return: dicts with str keys, lists, str, numbers, bool and None.
+    Return *value* as JSON data: dicts with str keys, lists, str, numbers, bool and None.
 
     Plain JSON data is returned equal, in new containers.
     attrs, dataclass, pydantic and msgspec objects become objects without their private fields, enums their values,
@@ -69,7 +69,7 @@ def to_jsonable(value: object) -> Any:
 
 def to_answer(value: object) -> Any:
     """
-    Return the result of a finished tool call as JSON data like `to_jsonable`, without raising.
+    Return the result of a finished tool call like `to_jsonable`, but never raise.
 
     Each part without a JSON form is replaced by a placeholder text. It names the type, shows no content, and says that
     the tool has run, so that a model does not call it again.
@@ -78,7 +78,7 @@ def to_answer(value: object) -> Any:
 
 
 def is_written_as_text(kind: type) -> bool:
-    """Return True if objects of the class are written as their text, which its ``parse`` reads."""
+    """Return True if objects of the class are written as text that its ``parse`` reads."""
     return callable(getattr(kind, "parse", None)) and any("__str__" in vars(one) for one in kind.__mro__[:-1])
 
 
@@ -224,7 +224,11 @@ def _plain_scalar(value: str | float) -> str | int | float | None:
 
 
 def _in_order(items: list[Any]) -> list[Any]:
-    """Sort the items of a set, so that equal sets have equal output. Mixed types are sorted by JSON text."""
+    """
+    Sort the items of a set, so that equal sets have equal output.
+
+    Mixed types are sorted by JSON text.
+    """
     try:
         return sorted(items)
     except TypeError:
@@ -232,7 +236,7 @@ def _in_order(items: list[Any]) -> list[Any]:
 
 
 def _public_fields(value: Any) -> list[tuple[str, Any]] | None:
-    """Return the public fields of an object with their output names, or None for other objects."""
+    """Return the public fields of an object by output name, or None for other objects."""
     kind = type(value)
     if not hasattr(kind, "__struct_fields__"):
         names = _field_names(kind)
@@ -253,7 +257,7 @@ def _field_names(kind: type) -> list[str] | None:
 
 
 def unstructure(value: object) -> Any:
-    """Convert one level: attrs, dataclass and pydantic objects become dicts; others are returned unchanged."""
+    """Convert attrs, dataclass and pydantic objects to dicts, one level deep."""
     plain = written(value)
     if plain is not value or isinstance(value, type):
         return plain
@@ -278,7 +282,7 @@ def as_mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def as_payload(result: object) -> Mapping[str, Any] | None:
-    """Return a tool's result as a mapping: a mapping unchanged, a model as plain data; else None."""
+    """Return a mapping unchanged and a model as plain data, or None for other results."""
     if isinstance(result, Mapping):
         return result
     if as_mapping(result) is None:
@@ -291,7 +295,7 @@ def as_payload(result: object) -> Mapping[str, Any] | None:
 
 
 def plain_of(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | None:
-    """Return one level of the plain form: a text, a mapping or an array (sets sorted); else None."""
+    """Return one level of a value as text, mapping or array (sets sorted); else None."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -316,7 +320,7 @@ def _order(member: object) -> str:
 
 
 def own_copy(answer: object) -> dict[str, Any]:
-    """Return a source's answer as a dict with private containers, or raise `MalformedResponse`."""
+    """Return a deep copy of a source's answer as a dict, or raise `MalformedResponse`."""
     mapping = as_mapping(answer)
     if mapping is None:
         raise MalformedResponse(f"the source answered {type(answer).__name__} instead of a mapping")
@@ -393,6 +397,10 @@ def _is_long(value: object) -> bool:
 
 
 def json_size(value: object) -> int:
-    """Return the size of *value* in bytes, as compact JSON in UTF-8. Values without JSON form count as their text."""
+    """
+    Return the size of *value* in bytes, as compact JSON in UTF-8.
+
+    Values without JSON form count as their text.
+    """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     return len(text.encode("utf-8", "surrogatepass"))

@@ -18,7 +18,7 @@ def attach(
     package: str, names: Names, *, moved: Names | None = None
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """
-    Return ``__all__``, ``__getattr__`` and ``__dir__`` for a package with lazily loaded names.
+    Return ``__all__``, ``__getattr__`` and ``__dir__`` for a lazily loading package.
 
     Names in *moved* load too, with a deprecation warning.
     """
@@ -51,7 +51,11 @@ _awaited: Final[dict[str, list[Callable[[], object]]]] = {}
 
 
 def when_loaded(module: str, then: Callable[[], object]) -> None:
-    """Call *then* once *module* is loaded, without loading it. The module must call `announce`."""
+    """
+    Call *then* once *module* is loaded, without loading it.
+
+    The module must call `announce`.
+    """
     if module in sys.modules:
         then()
     else:

@@ -52,7 +52,11 @@ class Lru(Generic[K, V]):
         return None if found is None else found[0]
 
     def put(self, key: K, value: V, *, cost: int = 0, ttl: float | None = None) -> None:
-        """Store *value* under *key*, replacing an old value. It expires after *ttl* seconds; None means never."""
+        """
+        Store *value* under *key*, replacing an old value.
+
+        It expires after *ttl* seconds; None means never.
+        """
         self.drop(key)
         if self.entries == 0 or (ttl is not None and ttl <= 0) or (self.max_cost is not None and cost > self.max_cost):
             return

@@ -40,7 +40,7 @@ _COLLECTIONS: Final = (list, tuple, set, frozenset)
 
 @attrs.frozen
 class Load:
-    """The size of an input: the characters and bytes of its texts, and the items of its containers."""
+    """Size of an input: characters and bytes of its texts, and items of its containers."""
 
     chars: int = 0
     items: int = 0
@@ -108,7 +108,11 @@ async def run_inline_or_in_thread(load: Load, function: Callable[P, T], *args: P
 
 
 def check_inline(name: str, load: Load, *, hint: str) -> None:
-    """Raise `InvalidArgument` if an input is too large for a synchronous method; *hint* names the async one."""
+    """
+    Raise `InvalidArgument` if an input is too large for a synchronous method.
+
+    *hint* names the async one.
+    """
     for unit, size, limit in (("characters", load.chars, SYNC_CHARS), ("items", load.items, SYNC_ITEMS)):
         if size > limit:
             raise InvalidArgument(

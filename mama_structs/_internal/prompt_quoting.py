@@ -1,5 +1,5 @@
 """
-Quoting of untrusted text for prompts, so that it can neither end its quotation nor imitate instructions.
+Quoting of untrusted text, so that it cannot end its quotation or imitate instructions.
 
 Quoted text is only for reading: characters that could end the quotation or start markup are replaced by similar ones.
 The original text is available from the memory itself.
@@ -45,7 +45,7 @@ _SUSPECT: Final = re.compile(f"[{_OPEN}&`~:\uff1a\\[\uff3b{''.join(map(chr, _QUO
 
 
 def plainly(text: str) -> str:
-    """Return a text on one line, without hidden characters, tags, turn markers, fences or handles."""
+    """Return a text on one line without hidden characters, tags, fences or handles."""
     if not (text.isascii() and text.isprintable()):
         text = unicodedata.normalize("NFC", _HIDDEN.sub("", _COLOURS.sub("", text)))
     text = " ".join(text.split())
@@ -57,7 +57,7 @@ def plainly(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return `plainly(text)`, cut to at most *most* characters and then ended with an ellipsis."""
+    """Return `plainly(text)`, truncated to *most* characters including an ellipsis."""
     # Read only a bounded part: the cost must not depend on the length of the text.
     plain = plainly(text[: _LOOKED_AT * most])
     if len(plain) > most or (len(text) > _LOOKED_AT * most and len(plain) == most):

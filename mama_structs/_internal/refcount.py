@@ -28,7 +28,7 @@ class Registry(Generic[K, V]):
 
     def join(self, key: K, make: Callable[[], V]) -> V:
         """
-        Return the value of *key* and count a user; create the value with *make* if it is missing.
+        Return the value of *key*, created with *make* if it is missing, and count a user.
 
         Other users of the key wait while *make* runs. Each `join` needs one `leave`.
         """
@@ -45,7 +45,11 @@ class Registry(Generic[K, V]):
             raise
 
     def leave(self, key: K) -> V | None:
-        """Remove a user of *key*. Return the value if it was the last user, who must then close it."""
+        """
+        Remove a user of *key*.
+
+        Return the value if it was the last user, who must then close it.
+        """
         with self._guard:
             slot = self._slots[key]
             slot.users -= 1

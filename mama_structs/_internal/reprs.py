@@ -112,7 +112,7 @@ def _place_of(holder: object, name: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Escape unprintable characters, which a terminal would interpret; the text may be untrusted."""
+    """Escape unprintable characters of untrusted text, which a terminal would interpret."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
@@ -127,7 +127,11 @@ def short(text: str, most: int) -> str:
 
 
 def line(name: str, seen: Seen, *, opening: str = "<", closing: str = ">") -> str:
-    """Return one line of at most `WIDTH` columns. The texts get the columns that the facts leave."""
+    """
+    Return one line of at most `WIDTH` columns.
+
+    The texts get the columns that the facts leave.
+    """
     texts = [seen.text] if seen.other is None else [seen.text, seen.other[1]]
     between = "" if seen.other is None else f" {short(seen.other[0], _WORD)} "
     facts = [short(fact, _WORD) for fact in seen.facts if fact]
@@ -261,7 +265,11 @@ def more(count: int) -> str:
 
 
 def table(rows: Sequence[Sequence[object]], *, count: int | None = None, head: Sequence[str] = ()) -> str:
-    """Return an HTML table whose first column has row labels. *count* is the total number of rows."""
+    """
+    Return an HTML table whose first column has row labels.
+
+    *count* is the total number of rows.
+    """
     top = "".join(f'<th style="text-align:left;padding:.15em .8em .15em 0">{escaped(name)}</th>' for name in head)
     cells = ["".join(_cell(str(cell), at, len(row)) for at, cell in enumerate(row)) for row in rows[:ENTRIES]]
     body = "".join(f"<tr>{row}</tr>" for row in [top, *cells] if row)
@@ -270,7 +278,7 @@ def table(rows: Sequence[Sequence[object]], *, count: int | None = None, head: S
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
-    """Return a text table: the first *words* columns are left-aligned, the others right-aligned."""
+    """Return a text table with *words* left-aligned columns; others are right-aligned."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(
@@ -329,7 +337,11 @@ def _above(terms: Mapping[str, float]) -> float:
 
 
 def _bars(terms: Mapping[str, float], whole: float) -> str:
-    """Return a stacked bar of the terms of a score. Negative terms are drawn as frames over the end."""
+    """
+    Return a stacked bar of the terms of a score.
+
+    Negative terms are drawn as frames over the end.
+    """
     told = {name: term for name, term in terms.items() if abs(term) >= _SMALLEST}
     if not told:
         return ""

@@ -1,4 +1,4 @@
-"""Synchronous proxies of async objects: a thread with an event loop, and classes that run calls in it."""
+"""Synchronous proxies of async objects, which run in a thread with an event loop."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class LoopThread:
             raise SessionClosed("the interpreter ends, and every session was closed")
 
     def keep(self, inner: object) -> None:
-        """Register an async context manager to be closed at interpreter exit, if it is still referenced."""
+        """Close an async context manager at interpreter exit, if it is still referenced."""
         if hasattr(inner, "__aexit__"):
             self._closable.add(inner)
 
@@ -131,7 +131,11 @@ def _is_in_cell() -> bool:
 
 
 def _at_end(call: Callable[[], None]) -> None:
-    """Register a function to run when the main thread ends; `atexit` runs after all threads have stopped."""
+    """
+    Register a function to run when the main thread ends.
+
+    `atexit` runs after all threads have stopped.
+    """
     # as concurrent.futures does
     register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
     # Registration fails if the interpreter is already shutting down.
@@ -206,7 +210,7 @@ def _bare_in(keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_beside(facade: Any, work: Callable[[], Any]) -> Any:
-    """Run *work*, such as an adapter's call, in the loop of a proxy's object, and return its result."""
+    """Run an adapter's *work* in the loop of a proxy's object, and return its result."""
     return facade._thread.run(work)  # noqa: SLF001 - the attribute is of this module's class
 
 

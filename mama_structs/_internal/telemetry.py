@@ -101,5 +101,5 @@ def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[
 
 
 def raised(error: BaseException) -> str:
-    """Return the traceback and type of an error for a log, without its text, which may contain content."""
+    """Return the traceback and type of an error, without its text, which may be content."""
     return "".join(["\n", *traceback.format_tb(error.__traceback__), type(error).__qualname__])

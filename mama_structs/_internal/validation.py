@@ -1,5 +1,7 @@
 """
-Validation of arguments. Each function returns the value or raises `InvalidArgument` with argument, rule and value.
+Validation of arguments.
+
+Each function returns the value or raises `InvalidArgument` with argument, rule and value.
 
 `setting` and `field` turn them into attrs validators: ``attrs.field(validator=setting(whole, least=1))``.
 """
@@ -28,12 +30,20 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def is_address(location: object) -> TypeGuard[str]:
-    """Return True if a session's location is a URL rather than a directory. `check_url` checks the URL."""
+    """
+    Return True if a session's location is a URL rather than a directory.
+
+    `check_url` checks the URL.
+    """
     return isinstance(location, str) and _ADDRESS.match(location) is not None
 
 
 def whole(name: str, value: object, least: int = 0, most: int | None = None, *, mark: str = "") -> int:
-    """Return an integer within bounds. *mark*, such as a comma, precedes the bounds in the message."""
+    """
+    Return an integer within bounds.
+
+    *mark*, such as a comma, precedes the bounds in the message.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         bounds = f"{mark or ' of'} {least} or more" if most is None else f"{mark} from {least} to {most}"
         raise refused(name, f"must be a whole number{bounds}", value)
@@ -41,7 +51,7 @@ def whole(name: str, value: object, least: int = 0, most: int | None = None, *, 
 
 
 def index(value: object) -> object:
-    """Return an integer-like value, such as a NumPy integer, as int for `whole`; others unchanged."""
+    """Return an integer-like value, such as a NumPy integer, as int; others unchanged."""
     try:
         return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
     except TypeError:
@@ -88,7 +98,11 @@ def choice(name: str, value: object, known: Iterable[T]) -> T:
 
 
 def text(name: str, value: object, *, most: int | None = None, empty: bool = False) -> str:
-    """Return a text without lone surrogates, of at most *most* characters. *empty* allows blank text."""
+    """
+    Return a text without lone surrogates, of at most *most* characters.
+
+    *empty* allows blank text.
+    """
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} must be a text, got {type(value).__name__}")
     if not empty and not value.strip():
@@ -113,7 +127,11 @@ def encodable(name: str, value: str, *, whose: str = "") -> bytes:
 def items(
     name: str, value: object, *, of: str = "texts", most: int | None = None, what: str = "items"
 ) -> tuple[Any, ...]:
-    """Return the items of an iterable. Reject a single text, bytes or mapping, which is likely a mistake."""
+    """
+    Return the items of an iterable.
+
+    Reject a single text, bytes or mapping, which is likely a mistake.
+    """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidArgument(f"{name} must be a list of {of}, got {type(value).__name__}")
     found = tuple(value)
@@ -168,7 +186,7 @@ def field(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..
 
 
 def setting(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..., None]:
-    """Return an attrs validator that raises `InvalidSetting` with the names of class and field."""
+    """Return an attrs validator that raises `InvalidSetting` with class and field name."""
 
     def validate(instance: object, attribute: Any, value: object) -> None:
         name = f"{type(instance).__name__}.{attribute.name}"

@@ -1,5 +1,5 @@
 """
-Storage backend of sessions: a directory or server that all sessions of the process share, or a temporary store.
+Storage backend of sessions: a shared directory or server, or a temporary store.
 
 A directory contains ``journal/``, the store; ``locks``, which allow only one process to open a conversation;
 and ``views/``, data derived from the memories in the store, which can be deleted at any time.
@@ -75,7 +75,11 @@ Key = tuple[str, int, int] | str
 
 
 def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
-    """Return the memory engines of a directory store. The only place that selects the implementation."""
+    """
+    Return the memory engines of a directory store.
+
+    The only place that selects the implementation.
+    """
     return EmbeddedEngines(storage, views=views)
 
 
@@ -129,7 +133,11 @@ class Home:
 
     @classmethod
     async def at(cls, place: Path | str | None, *, options: ServerSettings | None = None) -> Home:
-        """Open or share the backend of a directory or server URL; None for a temporary one. Undone by `close`."""
+        """
+        Open or share the backend of a directory or server URL.
+
+        None for a temporary one. Undone by `close`.
+        """
         if place is None:
             storage = Storage.temporary()
             return cls(storage, embedded_engines(storage, views=None))
@@ -205,7 +213,11 @@ class Home:
         return conversation
 
     def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
-        """Return a conversation with a copy of all content of *origin*. A *name* of None is a fresh one."""
+        """
+        Return a conversation with a copy of all content of *origin*.
+
+        A *name* of None is a fresh one.
+        """
         key = attrs.evolve(origin.key, name=uuid.uuid4().hex if name is None else check_conversation(name))
         if key in self._open:
             raise _known(key.name)
@@ -265,7 +277,11 @@ class Home:
         return await to_its_end(self._deleted(keys, before=before))
 
     async def _deleted(self, keys: Sequence[ConversationKey], *, before: datetime | None = None) -> int:
-        """Delete conversations and return their number. With *before*, skip open and recently used ones."""
+        """
+        Delete conversations and return their number.
+
+        With *before*, skip open and recently used ones.
+        """
         count = 0
         for key in keys:
             try:
@@ -292,7 +308,7 @@ class Home:
         return count
 
     async def erase_texts(self, erasure: Erasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
-        """Delete the refs and descriptors that an erasure covers; return their number and the blockers."""
+        """Delete the refs and descriptors of an erasure; return their number and the blockers."""
         count = 0
         held: dict[str, None] = {}
         keys = [key for key in self._open if key.namespace == namespace]
@@ -312,7 +328,11 @@ class Home:
         return count, (*held,)
 
     async def _erased(self, key: ConversationKey, erasure: Erasure, *, dry_run: bool) -> int:
-        """Erase from one conversation, and return the number of entries. Raise `StoreBusy` if others have it open."""
+        """
+        Erase from one conversation, and return the number of entries.
+
+        Raise `StoreBusy` if others have it open.
+        """
         known = self._open.get(key)
         with contextlib.ExitStack() as claims:
             if known is not None and known.refs.is_here and not known.is_forsaken:
@@ -353,7 +373,11 @@ class Home:
                 )
 
     async def leave(self, conversation: Conversation) -> None:
-        """Remove one session. After the last one, the conversation stays locked until all data is on disk."""
+        """
+        Remove one session.
+
+        After the last one, the conversation stays locked until all data is on disk.
+        """
         conversation.loops.remove(asyncio.get_running_loop())
         if conversation.loops:
             await self.storage.flush()
@@ -541,7 +565,7 @@ def _join_server(url: str, options: ServerSettings | None) -> Home:
 
 
 def _keeping(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, Change]], None]:
-    """Return a function that stores the rows of the recall log, if the conversation is persistent."""
+    """Return a function that stores the recall log of a persistent conversation."""
     return lambda rows: None if log is None else log.tell(rows, refs.now())
 
 

@@ -1,5 +1,5 @@
 """
-Build the `Recall` for a message: find relevant memories, select the new facts, and render the text (DESIGN 6a).
+Builds the `Recall` for a message (DESIGN 6a): finds memories and renders new facts.
 
 Finding takes one search and one more read of the store; the other functions are pure.
 Memory texts are untrusted: each is quoted on one line (`prompt_quoting`), between tags that quoted text cannot contain.
@@ -141,7 +141,7 @@ def _exposure() -> Exposure:
 
 
 def is_recalled(text: str, told: Told) -> bool:
-    """Return True if a text only repeats recalled text, which must not be extracted as new memories."""
+    """Return True if a text only repeats recalled text, which must not be saved again."""
     rest = without_recalled(text)
     return (rest != text and not rest.strip()) or told.said(_words(rest))
 
@@ -160,7 +160,11 @@ def _bounded(text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class Grounds:
-    """Data of the store that is related to the hits, read at one change number. All keys are memory ids."""
+    """
+    Data of the store that is related to the hits, read at one change number.
+
+    All keys are memory ids.
+    """
 
     memories: Mapping[str, Memory]
     """The hits and the related memories that may be recalled with them."""
@@ -178,7 +182,7 @@ class Grounds:
 
     @classmethod
     def of(cls, reader: Reader, hits: Sequence[Hit], *, where: Filter, resuming: bool) -> Grounds:
-        """Read the memories related to *hits* that pass *where*; with *resuming*, the last checkpoint, too."""
+        """Read the memories related to *hits* that pass *where*, and the last checkpoint."""
         found = [hit.memory for hit in hits]
         newest = reader.window(attrs.evolve(where, types=_CHECKPOINTS), limit=1) if resuming else ()
         checkpoint = next(iter(reader.get(newest)), None)
@@ -234,7 +238,7 @@ class Grounds:
         return memory is not None and memory_id not in self.superseded_by and _outcome(memory) is not Outcome.FAILED
 
     def conflicts(self, hits: Iterable[Hit]) -> Iterator[Conflict]:
-        """Yield pairs of contradictory current memories, deduplicated: linked pairs first, then pairs of *hits*."""
+        """Yield contradictory pairs of current memories: linked pairs first, then *hits*."""
         seen: set[frozenset[str]] = set()
         for link in self.against:
             pair = frozenset((link.from_id, link.to_id))
@@ -249,7 +253,7 @@ class Grounds:
 
 
 def _pairs(reader: Reader, nodes: Iterable[int]) -> list[tuple[int, int, int]]:
-    """Return source, target and type of the links of nodes, except automatic associations (similarity only)."""
+    """Return source, target and type of the links of nodes, except automatic associations."""
     table = reader.links(np.array(sorted(nodes), np.int64), "both", _LINKS)
     chosen = only(table, (table.types != _ASSOCIATION) | (table.creators != SYSTEM))
     return list(zip(chosen.sources.tolist(), chosen.targets.tolist(), chosen.types.tolist(), strict=True))
@@ -283,7 +287,11 @@ def _outcome(memory: Memory) -> Outcome | None:
 
 @attrs.frozen(kw_only=True)
 class _Line:
-    """A line that may be recalled. `form` renders it with texts of at most the given number of characters."""
+    """
+    A line that may be recalled.
+
+    `form` renders it with texts of at most the given number of characters.
+    """
 
     section: int
     about: str
@@ -303,7 +311,7 @@ class _Line:
 
 
 def written(grounds: Grounds, hits: Sequence[Hit], told: Told, room: int) -> Recall:
-    """Render the facts that are new to a conversation and fit into *room* characters, and record them."""
+    """Render and record the new facts that fit into *room* characters."""
     sections: list[list[str]] = [[] for _ in _TITLES]
     left = room + 1 - len(_FRAME.format(""))
     chosen: dict[str, tuple[_Line, str]] = {}
@@ -357,7 +365,11 @@ def _beside(hit: Hit, memory: Memory) -> Hit:
 
 
 def _of(grounds: Grounds, hit: Hit, told: Told) -> Iterator[_Line]:
-    """Yield the lines of a memory: that it is current, or that it failed and why. Skip other replaced memories."""
+    """
+    Yield the lines of a memory: that it is current, or that it failed and why.
+
+    Skip other replaced memories.
+    """
     memory = hit.memory
     replaced = grounds.superseded_by.get(memory.id)
     if _outcome(memory) in _NOT_WELL:
@@ -426,7 +438,7 @@ def _said(grounds: Grounds, memory: Memory, notes: Sequence[str], most: int) -> 
 
 
 def _id(memory_id: str) -> str:
-    """Return an id in brackets, or nothing if it contains text that could be read as an instruction."""
+    """Return an id in brackets, or nothing if it could be read as an instruction."""
     return f"[{memory_id}]" if plainly(memory_id) == memory_id and not _BLANK_OR_BRACKET.search(memory_id) else ""
 
 

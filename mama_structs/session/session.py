@@ -84,7 +84,11 @@ class OffersTools(Protocol):
     """A source with ready-made tools."""
 
     def tools(self, resolver: Resolver, options: ReferenceOptions = ..., /) -> Iterable[Callable[..., Awaitable[Any]]]:
-        """Return read-only tools that resolve entities with *resolver*. *options* are the host's, if set."""
+        """
+        Return read-only tools that resolve entities with *resolver*.
+
+        *options* are the host's, if set.
+        """
 
 
 @attrs.define(eq=False)
@@ -204,7 +208,9 @@ class Session:
         exposure: mama_structs.Exposure | None = None,
     ) -> Opening:
         """
-        Open a session: ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
+        Open a session.
+
+        Use ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
 
         Args:
             location: The session's directory, created if missing (mode 0700), or the URL of a PostgreSQL server
@@ -318,7 +324,7 @@ class Session:
     @staticmethod
     async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
         """
-        Return the conversations of a directory or server, last used first, without opening a session.
+        Return the conversations of a store, last used first, without opening a session.
 
         Args:
             location: A session's directory, or its server's URL.
@@ -345,7 +351,7 @@ class Session:
     @staticmethod
     async def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
         """
-        Return the sorted names of the namespaces that have memories or conversations in a store.
+        Return the sorted namespaces of a store that have memories or conversations.
 
         Args:
             location: A session's directory, or its server's URL.
@@ -416,7 +422,7 @@ class Session:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Names of callable tools that models do not see: the v1.0 tools, unless the settings show them."""
+        """Names of callable tools that models do not see: by default the v1.0 tools."""
         return tuple(name for name in SUCCESSORS if name not in self.tools) if self.settings.tools.memory else ()
 
     @property
@@ -458,7 +464,7 @@ class Session:
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
         """
-        Return the names of the tools that a model should use for a message, the most relevant first.
+        Return the names of the tools for a user's message, the most relevant first.
 
         For providers that restrict the choice without changing the tool list, as ``allowed_tools`` does: prompt caches
         and runs depend on that list. It does not change the results of `tools` and `exposed`.
@@ -553,7 +559,11 @@ class Session:
         return self.refs.budget if max_chars is not None and self.settings.descriptors.enabled else None
 
     def _told(self, tool: Tool, result: Any, budget: Budget | None, *, refs: mama_structs.RefStore, keeps: bool) -> Any:
-        """Return a tool's result as data within the budget. May run in a thread, with a draft of the refs."""
+        """
+        Return a tool's result as data within the budget.
+
+        May run in a thread, with a draft of the refs.
+        """
         from mama_structs._internal.control_flow import is_framework_result  # noqa: PLC0415
         from mama_structs._internal.jsonable import to_answer  # noqa: PLC0415
         from mama_structs.refs.store.decorator import within_budget  # noqa: PLC0415
@@ -593,7 +603,7 @@ class Session:
 
     def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:
         """
-        Return a tool's arguments as `call` would pass them, to show them to a person who approves the call.
+        Return a tool's arguments as `call` would pass them, for approval by a person.
 
         Args:
             tool_name: As for `call`.
@@ -614,14 +624,18 @@ class Session:
         return self._deprecated[name] if name in self.hidden else self.tools[name]
 
     def _is_own(self, tool: Tool) -> bool:
-        """Return True for the memory and ref tools of this session. A fork creates its own; a host may replace them."""
+        """
+        Return True for the memory and ref tools of this session.
+
+        A fork creates its own; a host may replace them.
+        """
         return self._own.get(tool.name) is tool
 
     # Memories
 
     async def recall(self, message: object, *, max_chars: int = 2_000, again: bool = False) -> Recall:
         """
-        Return the memories that a model needs before it answers a message; empty if none is relevant.
+        Return the memories that are relevant to a message; empty if there are none.
 
         The text contains the last state of the work (if the message continues it), current memories on the topic,
         failures with their reasons, and contradictory memories. A conversation and its forks get each fact once, until
@@ -657,7 +671,7 @@ class Session:
 
     async def remember(self, messages: object, *, extract: Callable[..., Any], origin: Origin | None = None) -> Learned:
         """
-        Extract memories from a conversation with a model of the host, validate the proposals, and save the valid ones.
+        Extract memories from a conversation with a model of the host, and save the valid ones.
 
         *extract* is called as ``extract(prompt, schema)``, once per about 24,000 characters of messages: it passes the
         prompt to a model, with the JSON schema if the provider supports one, and returns the answer, as text or data.
@@ -698,7 +712,7 @@ class Session:
         return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)
 
     def _author_of(self, text: str, speaker: Origin) -> Origin:
-        """Return the least trusted author of a message by *speaker*, which may show the text of handles."""
+        """Return the least trusted author of a message, which may show the text of handles."""
         from mama_structs.session.wiring import author_of  # noqa: PLC0415 - lazy import
 
         return author_of(text, speaker, self.refs)
@@ -735,7 +749,7 @@ class Session:
         return ingested
 
     def stream(self) -> SessionStream:
-        """Return a stream for an answer that arrives in parts: ``feed(chunk)``, then ``await close()``."""
+        """Return a stream for an answer in chunks: ``feed(chunk)``, then ``await close()``."""
         self._check_here()
         return SessionStream(self.refs.stream(), self._streamed)
 
@@ -745,7 +759,9 @@ class Session:
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
-        Return a result as a model should read it, truncated if it is long. The full result is stored on disk.
+        Return a result as a model should read it, truncated if it is long.
+
+        The full result is stored on disk.
 
         A large result is processed in a thread.
 
@@ -784,7 +800,7 @@ class Session:
 
     def fork(self, conversation: str | None = None) -> Session:
         """
-        Return a session with a copy of all refs and descriptors, which shares memories, tools and resolver.
+        Return a session with copied refs and descriptors, and shared memories and resolver.
 
         Later refs and descriptors are not shared, and closing one session leaves the other one open.
         The fork has the tools that were added to this session; ready-made tools work on the fork's own refs.
@@ -827,7 +843,9 @@ class Session:
         self, path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
     ) -> Path:
         """
-        Copy the session's whole directory as a consistent snapshot. Other processes may keep writing.
+        Copy the session's whole directory as a consistent snapshot.
+
+        Other processes may keep writing.
 
         Args:
             path: A directory that is missing or empty; a session can be opened in the copy.
@@ -885,7 +903,11 @@ class Session:
         await self.memories.warm_up()
 
     def stats(self) -> dict[str, Any]:
-        """Return statistics of memories (as of the last call), refs and references. The repr is a table."""
+        """
+        Return statistics of memories (as of the last call), refs and references.
+
+        The repr is a table.
+        """
         self._check_here()
         return Figures(
             memories=self.memories.figures(),
@@ -983,7 +1005,9 @@ class SessionStream:
 
     async def close(self) -> mama_structs.Ingested:
         """
-        Store the refs, which are on disk when this returns. Idempotent: a second call returns the same result.
+        Store the refs, which are on disk when this returns.
+
+        Idempotent: a second call returns the same result.
 
         Raises:
             StoreError: The disk is not writable; the refs can be used, and the next `Session.flush` tries again.
@@ -1097,7 +1121,7 @@ def _structs_source(structs: object) -> EntitySource:
 def _offered(
     source: OffersTools, resolver: Resolver, options: ReferenceOptions | None
 ) -> Iterable[Callable[..., Awaitable[Any]]]:
-    """Return the tools of a source, passing the host's *options* only if its method accepts them."""
+    """Return the tools of a source. *options* are passed only if its method accepts them."""
     if options is None:
         return source.tools(resolver)
     try:
@@ -1110,7 +1134,7 @@ def _offered(
 def _sources(
     structs: object, sources: Iterable[EntitySource], *, resolver: object, references: object
 ) -> tuple[EntitySource, ...]:
-    """Return the sources to use, or raise `InvalidArgument` for an invalid combination of arguments."""
+    """Return the sources to use, or raise `InvalidArgument` for an invalid combination."""
     if references is not None and not isinstance(references, ReferenceOptions):
         raise InvalidArgument(f"references must be ReferenceOptions, got {shown(references)}")
     own = check_sources(sources)

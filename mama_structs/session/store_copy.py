@@ -1,5 +1,5 @@
 """
-Copy a whole store to another one: memories by their engines, conversations by their rows.
+Copies a store to another one: memories by engine, conversations by row.
 
 Missing data is added in the source's order, and then all data is compared.
 Existing data is never replaced or deleted, so an interrupted copy can be continued, and repeated or concurrent copies
@@ -61,7 +61,11 @@ async def copy(source: Path | str, target: Path | str, *, namespace: str | None,
 
 
 async def copy_home(source: Home, target: Home, *, namespace: str | None, progress: Progress | None) -> Copied:
-    """Copy the content of one backend to another. *source* must not be written to during the copy."""
+    """
+    Copy the content of one backend to another.
+
+    *source* must not be written to during the copy.
+    """
     known = await source.namespaces()
     if namespace is not None and namespace not in known:
         raise UnknownNamespace(namespace, hint=hint_at(namespace, known))
@@ -175,7 +179,7 @@ async def _memories(
 
 
 def _refuse_others(there: CarriedRows, wanted: CarriedRows) -> None:
-    """Reject a target with conversation rows that the source lacks, or that differ from the source."""
+    """Reject a target with conversation rows that are missing or different in the source."""
     for key, row in there.rows.items():
         if not key.startswith(LAX) and wanted.rows.get(key) != row:
             refuse(there.spaces[key], "has other conversations, or other things in them, than the source", [key])
@@ -184,7 +188,11 @@ def _refuse_others(there: CarriedRows, wanted: CarriedRows) -> None:
 async def _put_texts(
     source: RowStorage, target: RowStorage, rows: CarriedRows, steps: _Steps
 ) -> Mapping[tuple[str, str], str]:
-    """Copy the texts of conversations. Return a message for each unreadable text, by namespace and key."""
+    """
+    Copy the texts of conversations.
+
+    Return a message for each unreadable text, by namespace and key.
+    """
     lost: dict[tuple[str, str], str] = {}
     for name, keys in _pages(rows.texts):
         # awaited in the same iteration
@@ -203,7 +211,7 @@ def _put_new(rows: Rows, texts: Sequence[tuple[str, bytes]]) -> None:
 
 
 def _pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, list[str]]]:
-    """Yield a namespace and some of its keys, with a bounded number of keys and bytes per page."""
+    """Yield a namespace and some of its keys, bounded in number and bytes per page."""
     page: list[str] = []
     size, namespace = 0, ""
     for (name, key), length in sizes.items():

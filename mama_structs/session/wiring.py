@@ -1,4 +1,4 @@
-"""Connections between references, memory and refs: mentions, evidence, and memories as a reference source."""
+"""Connections between references, memory and refs: mentions, evidence, memory source."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def chain_ids() -> tuple[IdScheme, ...]:
 
 
 def erasing(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]]) -> EraseTexts:
-    """Return a function that deletes the refs and descriptors that contain the text of erased memories."""
+    """Return a function that deletes refs and descriptors with texts of erased memories."""
 
     def erase_texts(doomed: Doomed, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
         def is_read(source: str) -> bool:
@@ -126,7 +126,7 @@ def _as_entity(memory: Memory) -> dict[str, Any]:
 def recall_from(
     memories: MemoryStore,
 ) -> Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]:
-    """Return a function that finds the newest decisions about entities, as an id and one line each."""
+    """Return a function that finds the newest decisions about entities."""
 
     async def recall(ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         found = {one: await memories.about(one, limit=_RECALLED, types=[MemoryType.DECISION]) for one in ids}
@@ -153,7 +153,7 @@ def _one_line(memory: Memory) -> str:
 
 def reference_share(resolver: Resolver) -> Callable[[Mapping[str, Any]], OwnShare | None]:
     """
-    Return a function that finds the references section of an answer, which is truncated by its own rules.
+    Return a function that finds an answer's references, which are truncated separately.
 
     The function returns None if the answer has no references.
     """
@@ -166,7 +166,7 @@ def reference_share(resolver: Resolver) -> Callable[[Mapping[str, Any]], OwnShar
 
 
 def contents_of(refs: RefStore) -> FindContent:
-    """Return a function that resolves a handle in evidence to its versioned handle, text and provenance."""
+    """Return a function that resolves a handle in evidence to handle, text and provenance."""
     # A text that begins like a handle must be a valid one: as plain text it is meaningless in another conversation.
 
     def find(evidence: str) -> tuple[str, str, Provenance] | None:
@@ -187,7 +187,7 @@ def author_of(text: str, speaker: Origin, refs: RefStore) -> Origin:
 
 
 def _trusts_shown(text: str, refs: RefStore) -> Iterator[Origin]:
-    """Yield the trust of each handle whose text a message shows, in the format of `RefStore.wrap` and the ref tools."""
+    """Yield the trust of each handle whose text a message shows."""
     for found in _SHOWN_HANDLE.finditer(text):
         handle = found["tag"] or found["json"]
         try:

@@ -1,1 +1,1 @@
-"""Tools for models: schemas from type hints, argument validation, built-in tools, and exposure."""
+"""Tools for models: schemas, argument validation, built-in tools, and exposure."""

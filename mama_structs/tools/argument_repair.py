@@ -40,7 +40,7 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 
 def told(value: object) -> str:
-    """Return a value as it may be shown to a model: as in an error, with JSON's spelling of constants."""
+    """Describe a value for a model: as in an error, with JSON's spelling of constants."""
     return _WORDS[value] if value is None or isinstance(value, bool) else shown(value)
 
 
@@ -72,7 +72,11 @@ def _is_finite(value: object) -> bool:
 
 
 def mended(value: Any, kind: Any, notes: list[str]) -> Any:
-    """Return a value repaired for a type, or unchanged if it is ambiguous. Suggested names go to *notes*."""
+    """
+    Return a value repaired for a type, or unchanged if it is ambiguous.
+
+    Suggested names go to *notes*.
+    """
     if fits(value, kind):
         return value
     kind = _bare(kind)
@@ -162,7 +166,7 @@ def _as_list(value: Any, kind: Any, notes: list[str]) -> Any:
 
 
 def _listed(text: str) -> Any:
-    """Return the JSON list or object in a text, the text itself for one item, or None if ambiguous."""
+    """Return the JSON value in a text, the text itself for one item, or None if ambiguous."""
     found = _from_json(text)
     if found is not None:
         return found
@@ -237,7 +241,11 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dict (an `object_pairs_hook`). Raise ValueError for a repeated name."""
+    """
+    Return a JSON object as a dict (an `object_pairs_hook`).
+
+    Raise ValueError for a repeated name.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         # It is ambiguous which value is meant.

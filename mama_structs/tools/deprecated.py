@@ -1,4 +1,4 @@
-"""The seven tools of v1.0, with their parameters and results, on the current memory store; removed in 2.0."""
+"""The seven deprecated tools of v1.0, on the current memory store; removed in 2.0."""
 
 # Docstrings and names are for models, so `place` is not documented. The camelCase parameters and the information sign
 # are from v1.0.
@@ -191,7 +191,7 @@ def _answer(name: str, error: MamaStructsError, _arguments: Mapping[str, Any]) -
 
 @attrs.frozen(kw_only=True)
 class Recency:
-    """Preference for newer decisions: a share of *weight*, which falls to *decay* after *scale* days."""
+    """Preference for newer decisions: a share of *weight*, decaying over *scale* days."""
 
     weight: float = 0.3
     scale: float = 7.0

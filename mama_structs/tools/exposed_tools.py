@@ -42,7 +42,9 @@ class Exposed:
 
 class ToolView:
     """
-    The tools of a session that a model sees, chosen for each message. Includes tools that are added later.
+    The tools of a session that a model sees, chosen for each message.
+
+    Includes tools that are added later.
 
     Args:
         tools: All tools.
@@ -89,7 +91,7 @@ class ToolView:
         return exposed
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
-        """Return the names of the tools for a message without changing the list; see `Session.allowed_for`."""
+        """Return the tool names for a message without storing the choice."""
         context = self.exposure.detect(message)
         names = self._chosen(self._tools.names, context)
         self._log(context, names, "allowed")
@@ -129,7 +131,7 @@ class ToolView:
         return lambda: self._subscribers.pop(key, None) and None
 
     def __repr__(self) -> str:
-        """Return the version, the number of visible tools and the mode, without initializing the state."""
+        """Return version, number of visible tools and mode, without initializing the state."""
         known = len(self._tools)
         version, offered = (1, known) if self._current is None else (self._current.version, len(self._current.names))
         return f"<ToolView version {version}: {offered} of {known} tools, {self.mode}>"

@@ -1,5 +1,5 @@
 """
-Selection of the memory tools that a model sees: a pure function of the words of a message.
+Selection of the memory tools that a model sees, from the words of a message.
 
 Cues, context rules, request patterns, learned weights and thresholds are data files in ``data/``. They are read before
 the first message, not on import.
@@ -150,7 +150,11 @@ def _data(name: str) -> list[str]:
 
 
 def _patterns(name: str) -> Iterator[tuple[list[str], str]]:
-    """Yield the header and pattern of each record in a file. ``{NAME}`` is replaced by an earlier part."""
+    """
+    Yield the header and pattern of each record in a file.
+
+    ``{NAME}`` is replaced by an earlier part.
+    """
     parts: dict[str, str] = {}
     lines = _data(name)
     heads = [number for number, line in enumerate(lines) if not line.startswith(" ")]
@@ -262,7 +266,7 @@ _APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"
 
 
 class Wording(NamedTuple):
-    """The user's own words (NFC, lower case, one sentence per line), and whether they are complete."""
+    """The user's words (NFC, lower case, one sentence a line), and if they are complete."""
 
     words: str
     whole: bool
@@ -300,7 +304,7 @@ def _bounded(text: str) -> str:
 
 
 def pieces(words: str) -> set[str]:
-    """Return the features of a text: character n-grams, words, word pairs, and beginnings and ends of sentences."""
+    """Return the features of a text: character n-grams, words, word pairs, sentence ends."""
     found: set[str] = set()
     for sentence in words.split("\n")[:_SENTENCES]:
         line = f" {sentence} "
@@ -441,7 +445,7 @@ class Exposure:
 
     def select(self, names: Iterable[str], context: Context) -> tuple[str, ...]:
         """
-        Return the names of the visible tools: the priority of *context* first, then the others in order.
+        Return the names of the visible tools; the priority of *context* comes first.
 
         Args:
             names: Names of any tools; only memory tools are hidden.
@@ -560,7 +564,7 @@ def _likeness(words: str, context: Context) -> dict[str | None, float]:
 
 
 def _read_again(sign: _Sign, signs: list[_Sign]) -> _Sign:
-    """Weaken a match if another kind matches the same words better, as in "did we decide on it?"."""
+    """Weaken a match if another kind matches better, as in "did we decide on it?"."""
     for other in signs:
         overlaps = other.start < sign.end and sign.start < other.end
         if not overlaps or other.kind == sign.kind or OTHER in (sign.kind, other.kind):

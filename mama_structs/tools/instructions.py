@@ -29,6 +29,6 @@ _BLOCK: Final = "<memory_instructions>\nMemories outlive this conversation.\n{}\
 
 
 def memory_instructions(names: Collection[str], *, recalled: str) -> str:
-    """Return the memory instructions for the tools in *names*, with *recalled* last; empty if none applies."""
+    """Return the memory instructions for some tools, with the sentence *recalled* last."""
     parts = [text for needed, text in _PARTS if all(name in names for name in needed)]
     return _BLOCK.format("\n".join(f"- {part}" for part in (*parts, recalled))) if parts else ""

@@ -68,7 +68,11 @@ Result = Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
 class LinkTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link that a model requests, from the new memory to an existing one. *to_id* is an alias of *id*."""
+    """
+    A link that a model requests, from the new memory to an existing one.
+
+    *to_id* is an alias of *id*.
+    """
 
     id: Id | None = None
     relationship: Annotated[str, Meta(min_length=1, max_length=MAX_RELATIONSHIP)] = "related to"
@@ -103,7 +107,7 @@ _UNSAID: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's arguments as keyword arguments of the `MemoryStore` method with the same name."""
+    """Return a model's arguments as keyword arguments of a `MemoryStore` method."""
     given = {name: value for name, value in arguments.items() if name != "memories"}
     if "links" in given:
         given["links"] = [_link_asked(place, link) for place, link in enumerate(given["links"])]
@@ -195,7 +199,11 @@ class LinkLine(TypedDict, total=False):
 
 
 class OneMemory(TypedDict):
-    """Fields of a memory in every answer. The time is omitted if it equals that of the previous entry."""
+    """
+    Fields of a memory in every answer.
+
+    The time is omitted if it equals that of the previous entry.
+    """
 
     id: str
     content: str
@@ -455,7 +463,7 @@ def _short(text: str | None, most: int = _LINE) -> str | None:
 
 @attrs.define
 class Cutter:
-    """Truncates the long texts of one answer, and stores each under a handle, listed in `more`."""
+    """Truncates the long texts of an answer, and stores each under a handle in `more`."""
 
     refs: RefStore
     # Source of the texts as models see it, and their provenance.
@@ -485,7 +493,7 @@ class Cutter:
         return None if text is None else self.cut(field, text, most=most)
 
     def cut_items(self, field: str, items: Sequence[str], *, most: int = 30) -> list[str]:
-        """Return short lists unchanged, otherwise the first items and a note with the handle of all."""
+        """Return a short list unchanged, or the first items and a note with the handle of all."""
         if len(items) <= most and sum(map(len, items)) <= _WHOLE:
             return list(items)
         shown = [line(item) for item in items[:most]]
@@ -526,7 +534,7 @@ class Cutter:
 
 
 def make_room(refs: RefStore) -> None:
-    """Delete descriptors with texts of memories until half of the quotas is free; they can be loaded again."""
+    """Delete descriptors with memory texts, which can be reloaded, to free half of a quota."""
     for known in refs.descriptors():
         usage = refs.usage
         if 2 * usage.handles < usage.max_handles and 2 * usage.bytes < usage.max_bytes:
@@ -569,7 +577,7 @@ def _outcome_of(memory: Memory) -> tuple[str | None, str | None]:
 
 
 def _told(kind: type[_T], memory: Memory, memories: MemoryStore, *, most: int = _LINE, **more: object) -> _T:
-    """Return the entry of a memory in an answer, with texts of at most *most* characters and *more* fields."""
+    """Return the entry of a memory in an answer, with truncated texts and *more* fields."""
     decision = memory.metadata if isinstance(memory.metadata, DecisionMetadata) else None
     outcome, reason = _outcome_of(memory)
     known = {
@@ -598,7 +606,7 @@ def _named(memory: Memory, memories: MemoryStore) -> dict[str, object]:
 
 
 def _shown_trust(memory: Memory | None) -> Origin | None:
-    """Return the trust of a memory if an answer must show it: that of a tool or an outside source."""
+    """Return the trust of a memory if it is a tool's or an outside source's, else None."""
     return None if memory is None else marked_trust(least_trusted([memory.origin, memory.trust]))
 
 
@@ -619,7 +627,7 @@ def _link(link: Link, memory_id: str, *, reason: str | None = None, trust: Origi
 
 
 def _answer(kind: type[_T], known: Mapping[str, object]) -> _T:
-    """Return an answer of one type: its required fields, and its optional fields that are not empty."""
+    """Return an answer of one type: required fields, and optional fields with a value."""
     fields: Any = kind
     wanted, needed = fields.__annotations__, fields.__required_keys__
     said = {name: value for name, value in known.items() if name in needed or (name in wanted and _tells(value))}
@@ -637,7 +645,11 @@ def _read_only(memories: MemoryStore, memory: Memory) -> str | None:
 
 
 async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
-    """Return successors and links of memories by id. Best effort: empty if they cannot be read."""
+    """
+    Return successors and links of memories by id.
+
+    Best effort: empty if they cannot be read.
+    """
     try:
         return await memories._beside(ids)  # noqa: SLF001 - internal API for these answers
     except MamaStructsError:
@@ -863,13 +875,13 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
 
 
 def _around(around: Sequence[Reached], chain: Chain) -> list[Reached]:
-    """Omit memories that the answer already contains: versions, and reasons, which are part of the outcomes."""
+    """Omit versions and outcome reasons, which the answer already contains."""
     versions = {memory.id for memory in chain.memories}
     return [one for one in around if one.memory.id not in versions and not is_reason(one.memory)]
 
 
 def _is_told(link: Link) -> bool:
-    """Return True for a link that a user or model made and that no other field of the answer shows."""
+    """Return True for an explicit link that no other field of the answer shows."""
     word, reason = link.metadata.original_relationship, link.metadata.reason
     return link.created_by != "system" and (word not in (SUPERSEDES, OUTCOME_OF) or reason is not None)
 
@@ -905,7 +917,7 @@ def _whole(found: Surroundings, cutter: Cutter, memories: MemoryStore, *, today:
 
 
 def _near(versions: Sequence[Memory], memory: Memory) -> Sequence[Memory]:
-    """Return the neighbouring versions of a memory, so that a model can walk through a long chain."""
+    """Return the neighbouring versions of a memory in a long chain."""
     place = next((place for place, one in enumerate(versions) if one.id == memory.id), 0)
     first = max(0, min(place - _NEAR_VERSIONS // 4, len(versions) - _NEAR_VERSIONS))
     return versions[first : first + _NEAR_VERSIONS]
@@ -927,7 +939,11 @@ def _outcome_lines(history: Sequence[OutcomeChange], cutter: Cutter) -> list[Out
 
 
 def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter, begins: Mapping[str, Memory]) -> list[LinkLine]:
-    """Return the first links of a memory; the others get a handle. *begins* maps ids to source memories."""
+    """
+    Return the first links of a memory; the others get a handle.
+
+    *begins* maps ids to source memories.
+    """
     shown = []
     cutters = [_limited(cutter, begins.get(link.from_id)) for link in links]
     for place, link in enumerate(links[:_LINKS]):
@@ -946,7 +962,11 @@ def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter, begins: M
 
 
 def _limited(cutter: Cutter, memory: Memory | None) -> Cutter:
-    """Return a cutter for texts of another memory in the same answer. They share `Cutter.more`."""
+    """
+    Return a cutter for texts of another memory in the same answer.
+
+    They share `Cutter.more`.
+    """
     # The source memory of a link may not have been read.
     other = Provenance.by(UNKNOWN_ORIGIN) if memory is None else Provenance(memory.origin, memory.trust)
     return attrs.evolve(cutter, provenance=cutter.provenance.limited_by(other))
@@ -1114,7 +1134,7 @@ async def recent(
 
 
 async def _found(kind: type[_T], memories: MemoryStore, found: Sequence[Memory]) -> list[_T]:
-    """Return the entries of found memories with their current successors, which takes one read."""
+    """Return the entries of found memories with their current successors, in one read."""
     beside = await _beside(memories, *(memory.id for memory in found)) if found else {}
     most = _share(len(found))
     shown = []
@@ -1219,7 +1239,7 @@ _OTHERWISE: Final = "say in words what was decided instead"
 async def _successor(
     memories: MemoryStore, decision_id: str, decision: str, reasoning: str, *, confidence: float
 ) -> Memory:
-    """Save a new successor of a decision, or link an existing memory of the same type as successor."""
+    """Save a new successor of a decision, or link an existing memory as its successor."""
     if not is_id(named := decision.strip()):
         return await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
     new, old = await memories.get(named), await memories.get(decision_id)

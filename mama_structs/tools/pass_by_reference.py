@@ -83,7 +83,7 @@ def passed(asked: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -
 
 @attrs.define
 class _Putting:
-    """Replaces the handles in one call: by their texts, or with *is_named* by the handles themselves."""
+    """Replaces the handles of one call by their texts, or with *is_named* by handles."""
 
     _tool: Tool
     _find: Callable[[str], Entry]
@@ -161,7 +161,7 @@ class _Putting:
 
 
 def _handle_in(value: Any) -> str | None:
-    """Return the handle of ``{"$ref": "ref:x"}``, or None for other values, such as a JSON Schema's ``$ref``."""
+    """Return the handle of ``{"$ref": "ref:x"}``, or None, as for a JSON Schema's ``$ref``."""
     handle = value.get(_REF) if isinstance(value, Mapping) and len(value) == 1 else None
     return handle if isinstance(handle, str) and handle.startswith(_HANDLES) else None
 

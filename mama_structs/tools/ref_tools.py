@@ -222,7 +222,11 @@ _TOOLS: Final = (
 
 
 def ref_tools(store: RefStore) -> list[Tool]:
-    """Return the tools for one store, or none if refs are disabled. All stores share the schemas."""
+    """
+    Return the tools for one store, or none if refs are disabled.
+
+    All stores share the schemas.
+    """
     if not store.settings.enabled:
         return []
     answer = functools.partial(_answer, rendering=store.rendering)

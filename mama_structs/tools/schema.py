@@ -1,4 +1,4 @@
-"""JSON Schemas (2020-12) from type hints and docstrings, and validation of a model's arguments."""
+"""JSON Schemas (2020-12) of functions, and validation of a model's arguments."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _MAX_FIELDS = 12
 def schemas_of(
     hints: Mapping[str, Any], descriptions: Mapping[str, str]
 ) -> tuple[dict[str, JSONSchema], dict[str, JSONSchema]]:
-    """Return the schemas of a function's parameters, and the definitions of their recursive types."""
+    """Return the schemas of parameters, and the definitions of their recursive types."""
     # Descriptions of ``msgspec.Meta`` take precedence over the docstring.
     try:
         schemas, components = _from_msgspec(hints.values())
@@ -92,7 +92,7 @@ def describe(kind: Any) -> JSONSchema:
 
 
 def expected(schema: JSONSchema) -> str:
-    """Describe in words what a schema accepts: ``an integer from 0 to 2``, ``'a', 'b' or null``."""
+    """Describe a schema in words: ``an integer from 0 to 2``, ``'a', 'b' or null``."""
     *others, last = dict.fromkeys(_in_words(schema))
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -128,7 +128,7 @@ def _unfit(hints: Mapping[str, Any]) -> InvalidArgument:
 
 
 def _refuse_text_objects(hints: Mapping[str, Any]) -> None:
-    """Reject classes that are written as text: msgspec would require their fields from a model."""
+    """Reject classes that are written as text, whose fields msgspec would require."""
     for name, hint in hints.items():
         for kind in _text_objects(hint):
             raise InvalidArgument(
@@ -157,7 +157,7 @@ def _text_objects(kind: Any) -> Iterator[type]:
 def _tidied(
     schemas: Iterable[JSONSchema], components: Mapping[str, JSONSchema], *, writing: bool = False
 ) -> tuple[list[JSONSchema], dict[str, JSONSchema]]:
-    """Return the accurate schemas with inlined components, and the definitions of recursive types."""
+    """Return corrected schemas with inlined components, and the recursive definitions."""
     apart = recursive(components)
     # OpenAPI's discriminator refers to components. Sets may be read from arrays with repeated items, but are written
     # without.
@@ -191,7 +191,7 @@ def _tidied(
 
 
 def _choices(node: JSONSchema) -> list[Any]:
-    """Return the values of a union of bool and enums, to be merged into one enum; otherwise none."""
+    """Return the values of a union of bool and enums, or nothing for other schemas."""
     bare = [one for one in node.get("anyOf", ()) if one != {"type": "boolean"}]
     if len(bare) + 1 != len(node.get("anyOf", ())) or not all(one.keys() == {"enum"} for one in bare):
         return []
@@ -259,7 +259,7 @@ _ELSEWHERE = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 def widened(schema: Mapping[str, Any] | None) -> JSONSchema | None:
-    """Return the schema of a tool's answers, which may be truncated, or None if it cannot be derived."""
+    """Return the schema of possibly truncated answers, or None if it cannot be derived."""
     if schema is None or schema.get("type") != "object" or not schema.keys().isdisjoint((*_SEVERAL, *_ELSEWHERE)):
         return None
     made = {key: value for key, value in _loosened(schema).items() if key not in _CLOSING}
@@ -288,7 +288,11 @@ def _or_own(schema: Any) -> Any:
 
 
 def _loosened(node: Any) -> Any:
-    """Return a schema that also accepts a truncated value. Elements of arrays keep their schema."""
+    """
+    Return a schema that also accepts a truncated value.
+
+    Elements of arrays keep their schema.
+    """
     if not isinstance(node, Mapping):
         return node
     made = {key: value for key, value in node.items() if key not in _BROKEN and not _is_of_containers(key, value)}
@@ -380,14 +384,14 @@ _UNRESOLVED = (NameError, AttributeError, SyntaxError, TypeError)
 
 @attrs.frozen
 class Parameter:
-    """A parameter that a model may set: its type for `msgspec.convert`, and the same as JSON Schema."""
+    """A parameter that a model may set: its type for `msgspec.convert` and its schema."""
 
     type: Any
     schema: dict[str, Any]
     required: bool
 
     def usage(self, name: str) -> str:
-        """Return its description and whether it is optional; empty if the error already says enough."""
+        """Return a hint with its description, empty if the error already says enough."""
         said = self.schema.get("description")
         if not isinstance(said, str) or not said:
             return "" if self.required else f"{name} is optional"
@@ -467,7 +471,7 @@ class Signature:
         return schema
 
     def output_schema(self) -> dict[str, Any] | None:
-        """Return the JSON Schema of the result in the form of `to_jsonable`, or None if it is not an object."""
+        """Return the JSON Schema of the result, or None if it is not an object."""
         schema = describe(self.returns)
         takes_references = "include_references" in self.parameters
         if schema == {} and takes_references:
@@ -482,7 +486,11 @@ class Signature:
         return schema
 
     def check(self, arguments: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
-        """Validate a model's arguments, and return them converted. Unambiguous mistakes are repaired."""
+        """
+        Validate a model's arguments, and return them converted.
+
+        Unambiguous mistakes are repaired.
+        """
         if not isinstance(arguments, Mapping):
             raise InvalidArgument(f"{tool}: the arguments must be an object, got {told(arguments)}", hint=self._names())
         given = self.named(arguments)
@@ -530,7 +538,11 @@ class Signature:
         return f"{told(name)} is no argument of this tool{f', did you mean {near}?' if near else ''}"
 
     def named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Correct argument names that can only mean one parameter. Host parameters keep their names."""
+        """
+        Correct argument names that can only mean one parameter.
+
+        Host parameters keep their names.
+        """
         if self.others is not None:
             return arguments
         theirs = {name: value for name, value in arguments.items() if name in HOST_PARAMETERS | self.bound}
@@ -570,7 +582,7 @@ def _hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) -> Any:
 
 
 def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
-    """Evaluate a postponed annotation in the innermost function's module, then in the outer ones."""
+    """Evaluate a postponed annotation in the module of the innermost function, then others."""
     if annotation is inspect.Signature.empty:
         return Any
     # Evaluate one annotation at a time: unresolvable names in the return type are common and harmless.
@@ -619,7 +631,7 @@ _GIVEN: Final = re.compile(r"(?s)(unknown field |enum value )[`'](.*?)[`'](?= - 
 
 
 def _detail(fault: Exception) -> str:
-    """Return the error inside a nested value, or an empty text if the expected type explains it."""
+    """Return the error inside a value, or an empty text if the expected type explains it."""
     if isinstance(fault, RecursionError):
         return ": it is nested too deeply"
     text = _GIVEN.sub(lambda found: found[1] + told(found[2]), str(fault)).replace("`", "")
@@ -636,7 +648,7 @@ _ENTRY = re.compile(r"\*{0,2}(?P<names>\w+(?:, *\w+)*)(?: *\([^)]*\))? *: *(?P<t
 
 
 def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into its text without ``Args:``, and the parameter descriptions."""
+    """Split a Google-style docstring into its text and the parameter descriptions."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     start = next((number for number, line in enumerate(lines) if _HEADER.fullmatch(line)), None)
     if start is None:
@@ -647,7 +659,11 @@ def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
 
 
 def _entries(lines: list[str]) -> dict[str, str]:
-    """Parse ``name: text`` entries. A line with deeper indentation continues the previous entry."""
+    """
+    Parse ``name: text`` entries.
+
+    A line with deeper indentation continues the previous entry.
+    """
     texts: dict[str, list[str]] = {}
     current: list[str] = []
     block = inspect.cleandoc("\n".join(["", *lines])).splitlines()

@@ -1,4 +1,4 @@
-"""Tools: functions with schemas and annotations for models, and the collection of a session's tools."""
+"""Tools: functions with schemas for models, and the collection of a session's tools."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class ErrorText(str):
 @attrs.frozen(kw_only=True)
 class ToolAnnotations:
     """
-    Behaviour of a tool, for hosts that ask before running it. The defaults are the least safe, as in MCP.
+    Behaviour of a tool, for hosts that ask before running it.
+
+    The defaults are the least safe, as in MCP.
 
     Args:
         read_only: The tool changes nothing.
@@ -127,7 +129,7 @@ class Tool:
         annotations: ToolAnnotations | None = None,
     ) -> Tool:
         """
-        Create a tool from a function, bound method, `functools.partial` or object with a ``__call__``.
+        Create a tool from a function, bound method, `functools.partial` or callable object.
 
         A function that is not async runs in a new thread, where the session's own objects cannot be used.
 
@@ -219,7 +221,7 @@ class Tool:
 def bound(
     template: Tool, *, on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None, **values: object
 ) -> Tool:
-    """Return a copy of a template tool with other bound values in its partial, and shared schemas."""
+    """Return a copy of a template tool with other bound values, and shared schemas."""
     assert isinstance(template.function, functools.partial)  # noqa: S101 - templates are created from partials
     own = {name: values[name] for name in template.function.keywords}
     made = copy.copy(template)

@@ -1,4 +1,4 @@
-"""Names of the built-in tools, successors of the v1.0 tools, and the wire names for providers."""
+"""Names of the built-in tools, successors of the v1.0 tools, and wire names."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class WireNames:
         raise UnknownTool(wire, hint=hint_at(wire, self.told))
 
     def said(self, text: str) -> str:
-        """Replace tool names by wire names in a text of this package (never in the text of a memory)."""
+        """Replace tool names by wire names in a text of this package, not of a memory."""
         # Names without a slash are equal to their wire names, or could be ordinary words.
         own = [name for name in self.by_tool if "/" in name]
         if not own:
