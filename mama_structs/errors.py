@@ -96,7 +96,7 @@ def shown(value: object, *, most: int = 64) -> str:
             if isinstance(value, (list, tuple, set, frozenset, dict, bytes))
             else f"a {kind}"
         )
-    # an int of 5,000 digits has no repr, and a caller's object may raise any exception
+    # An int of 5,000 digits has no repr, and a caller's object may raise any exception.
     except Exception:  # noqa: BLE001
         return f"a {kind}"
 

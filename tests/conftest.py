@@ -99,7 +99,7 @@ def pytest_sessionfinish(session, exitstatus):
     give_back(lambda _path: True)
     before = session.config.stash.get(TREE, None)
     if before is not None and (left := sorted(files_of_the_tree() - before)):
-        # summary of the run
+        # Summary of the run.
         print(f"\nERROR: tests left files in the checkout: {', '.join(map(str, left[:9]))}")  # noqa: T201
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -429,7 +429,7 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
     for some in (hits[:1], hits):
         calls = []
         plan = functools.partial(Grounds.of, hits=some, where=Filter(), resuming=False)
-        # awaited in the same iteration
+        # Awaited in the same iteration.
         await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023
         counts.append(len(calls))
 

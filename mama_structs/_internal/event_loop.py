@@ -233,7 +233,7 @@ async def called(
 class Bindable(Protocol):
     """The interface of a session that decorators use without importing the session."""
 
-    # The resolver, the reference options of tools that use the session's, and the store of refs and descriptors.
+    # The session's resolver, its default options for references, and its store of refs and descriptors.
     resolver: Any
     references: Any
     refs: Any

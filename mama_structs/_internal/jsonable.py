@@ -27,7 +27,7 @@ MAX_DEPTH: Final = 100
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 
 SCALARS: Final = frozenset({int, float, bool, type(None), str, bytes})
-"""Exact types without members."""
+"""Exact types of scalar values."""
 
 _BY_MSGSPEC: Final = (bytes, bytearray, memoryview, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
 # Sequences in Python that are not JSON arrays. Iterating a text yields texts, without end.

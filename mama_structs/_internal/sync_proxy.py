@@ -136,7 +136,7 @@ def _at_end(call: Callable[[], None]) -> None:
 
     `atexit` runs after all threads have stopped.
     """
-    # as concurrent.futures does
+    # Private, but concurrent.futures uses it in the same way.
     register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
     # Registration fails if the interpreter is already shutting down.
     with contextlib.suppress(RuntimeError):
@@ -201,7 +201,6 @@ class Facade:
 
 def bare(value: Any) -> Any:
     """Return the async object of a proxy; other values are returned unchanged."""
-    # the attribute is of this module's class
     return value._inner if isinstance(value, Facade) else value  # noqa: SLF001
 
 
@@ -211,7 +210,7 @@ def _bare_in(keywords: dict[str, Any]) -> dict[str, Any]:
 
 def run_beside(facade: Any, work: Callable[[], Any]) -> Any:
     """Run an adapter's *work* in the loop of a proxy's object, and return its result."""
-    return facade._thread.run(work)  # noqa: SLF001 - the attribute is of this module's class
+    return facade._thread.run(work)  # noqa: SLF001 - an attribute of this module's class
 
 
 def _shown(value: Any, thread: LoopThread) -> Any:
@@ -219,7 +218,7 @@ def _shown(value: Any, thread: LoopThread) -> Any:
     if facade is None:
         return value
     made: Facade = object.__new__(facade)
-    made._inner, made._thread = value, thread  # noqa: SLF001 - the attribute is of this module's class
+    made._inner, made._thread = value, thread  # noqa: SLF001 - an attribute of this module's class
     thread.keep(value)
     return made
 

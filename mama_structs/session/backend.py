@@ -308,7 +308,7 @@ class Home:
         return count
 
     async def erase_texts(self, erasure: Erasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
-        """Delete the refs and descriptors of an erasure; return their number and the blockers."""
+        """Delete the refs and descriptors of an erasure; return their number and obstacles."""
         count = 0
         held: dict[str, None] = {}
         keys = [key for key in self._open if key.namespace == namespace]

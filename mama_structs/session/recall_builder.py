@@ -113,13 +113,11 @@ async def recall(
     text = await run_inline_or_in_thread(measure(message), _question, message)
     hits: list[Hit] = []
     if text.strip():
-        # internal API for this function
         hits, _ = await memories._worth_showing(text, limit=_LIMIT, bounds=BOUNDS)  # noqa: SLF001
         # Compiling the cues takes a quarter of a second, once per process.
         resuming = resuming or (await in_own_thread(functools.partial(_kind_of, text, exposure))) == "resuming"
     if not hits and not resuming:
         return Recall()
-    # internal API for this function
     plan = functools.partial(Grounds.of, hits=hits, where=memories._holding(), resuming=resuming)  # noqa: SLF001
     grounds = await memories._each(plan)  # noqa: SLF001 - internal API for this function
     return written(attrs.evolve(Grounds.joined(grounds), own=memories.namespace), hits, told, room)

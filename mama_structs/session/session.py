@@ -964,7 +964,7 @@ class Session:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def _check_here(self) -> None:
-        """Check methods that need no running loop: the session must be open, and this its thread."""
+        """Raise unless the session is open and used in its thread. Needs no running loop."""
         if self._closed:
             raise SessionClosed("the session is closed", hint="work inside its with block, or open another one")
         self._common.loop.check_thread()

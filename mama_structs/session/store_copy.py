@@ -195,7 +195,7 @@ async def _put_texts(
     """
     lost: dict[tuple[str, str], str] = {}
     for name, keys in _pages(rows.texts):
-        # awaited in the same iteration
+        # Awaited in the same iteration.
         found = await source.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
         lost |= {(name, key): f"{key}: {row.reason}" for key, row in found.items() if isinstance(row, Damaged)}
         texts = [(key, row) for key, row in found.items() if isinstance(row, bytes)]
@@ -271,7 +271,7 @@ async def _compare(
     load = Load(items=len(there.rows) + len(wanted.rows))
     await run_inline_or_in_thread(load, compare)
     for name, keys in _pages(there.texts):
-        # awaited in the same iteration
+        # Awaited in the same iteration.
         found = await target.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
         for key, row in found.items():
             if isinstance(row, Damaged):

@@ -80,7 +80,7 @@ MEMORY_IDS: Final = IdScheme(
 
 def chain_ids() -> tuple[IdScheme, ...]:
     """Return the scheme of the chain's ids, for sessions without a source for them."""
-    # most sessions without a chain do not need it
+    # Most sessions without a chain do not need it.
     from mama_structs.structs.scheme import STRUCTS_SCHEME  # noqa: PLC0415
 
     return (STRUCTS_SCHEME,)

@@ -115,7 +115,7 @@ class OldTools:
         asked = 2 * limit
         while True:
             newest = await self.memories.recent(limit=asked, types=[MemoryType.DECISION])
-            # internal API that all tools use
+            # Internal API that all tools use.
             beside = await self.memories._beside(memory.id for memory in newest)  # noqa: SLF001
             # A memory may be deleted between the two reads.
             found = [one for one in newest if one.id in beside and beside[one.id].superseded_by is None]

@@ -148,7 +148,7 @@ class ToolView:
         for subscriber in tuple(self._subscribers.values()) if changed else ():
             try:
                 subscriber(exposed)
-            # a failing subscriber must not break the turn or other subscribers
+            # A failing subscriber must not break the turn or other subscribers.
             except Exception as error:  # noqa: BLE001
                 _log.error("a subscriber failed at version %d of the tools: %s", exposed.version, raised(error))
             if self._current is not exposed:

@@ -115,7 +115,7 @@ class Cue:
 def _check_pattern(_rule: object, field: Any, value: object) -> None:
     try:
         if value is not None:
-            # a host's value may be of any type; a wrong one raises below
+            # A host's value may be of any type; a wrong one raises below.
             re.compile(value)  # type: ignore[call-overload]
     except (re.error, TypeError) as error:
         raise InvalidArgument(f"{field.name} must be a regular expression, got {shown(value)}: {error}") from error

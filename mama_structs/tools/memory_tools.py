@@ -1091,7 +1091,7 @@ async def by_context(
         limit: At most
 
     """
-    # internal API for these tools
+    # Internal API for these tools.
     best, more = await memories._worth_showing(query, types=types, limit=limit)  # noqa: SLF001
     shown = await _found(FoundMemory, memories, [hit.memory for hit in best])
     found: list[Answering] = [
