@@ -49,7 +49,7 @@ async def player(session, **options):
     return await session.call("structs_query_player", {"player_id": "1-11", **options})
 
 
-async def test_one_call_with_references_replaces_five_calls(session, node):
+async def test_call_with_references_replaces_five_calls(session, node):
     result = await player(session, include_references=True)
 
     entity = result["Player"]

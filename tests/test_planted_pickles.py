@@ -218,7 +218,7 @@ def test_trap_creates_file_when_unpickled(tmp_path):
     assert (tmp_path / "fired").exists()
 
 
-async def test_all_kinds_of_rows_are_planted(place):
+async def test_planted_rows_cover_every_kind(place):
     async with Session.open(place, embedder=SMALL) as session:
         keys = await session._common.home.storage.keys()
 

@@ -65,7 +65,7 @@ def typed_imports():
     return {alias.asname: node.module for node in guarded.body for alias in node.names if alias.asname == alias.name}
 
 
-def test_all_is_sorted_and_equal_for_loader_and_type_checkers():
+def test_dunder_all_is_sorted_and_equal_for_loader_and_type_checkers():
     assert sorted(mama_structs.__all__) == mama_structs.__all__
     assert SOURCES == typed_imports()
     assert mama_structs.__all__ == sorted(SOURCES)

@@ -29,7 +29,7 @@ def test_hostile_memory_stays_in_its_quotation(text):
 @example("&&lt;lt;/recalled>", None)
 @example("\x1b\x1b[0m[31m", None)
 @example("e\u200b\u0301 <\u0338b \u1fef\u1fef\u1fef", None)
-def test_any_text_stays_in_its_quotation(text, most):
+def test_quoted_keeps_any_text_in_its_quotation(text, most):
     """One line, of at most the given number of characters."""
     shown = quoted(text, most=most)
 

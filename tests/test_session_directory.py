@@ -170,7 +170,7 @@ def test_conversation_of_ended_loop_can_be_reopened(place):
     left[0]._closed = True
 
 
-def test_two_running_loops_cannot_share_a_conversation(place):
+def test_conversation_cannot_be_shared_by_two_running_loops(place):
     """Even in one thread, because objects belong to one loop."""
 
     async def opened():

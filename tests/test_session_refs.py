@@ -102,7 +102,7 @@ async def test_fresh_conversation_is_empty(place):
 
 
 @pytest.mark.parametrize("name", ["../../x", "ein Gespräch / 지난주", "a" * 200, "%2F", "."])
-async def test_any_text_is_a_valid_conversation_name(place, name):
+async def test_conversation_name_may_be_any_text(place, name):
     """Names are not used as file names."""
     async with Session.open(place, conversation=name) as session:
         await session.observe('<ref id="a">1</ref>')
@@ -245,7 +245,7 @@ async def test_deleted_text_is_removed_unless_a_fork_uses_it(place):
 # Several sessions
 
 
-async def test_two_sessions_share_one_conversation(place):
+async def test_conversation_is_shared_by_two_sessions(place):
     """Closing one leaves the other one open."""
     first, second = await asyncio.gather(
         Session.open(place, conversation="c")._open(), Session.open(place / ".." / place.name, conversation="c")._open()
@@ -266,7 +266,7 @@ async def test_conversation_is_opened_with_equal_settings_only(place):
             await Session.open(place, conversation="c", settings=typed(page_size=7))
 
 
-async def test_another_process_cannot_open_an_open_conversation(place):
+async def test_conversation_cannot_be_opened_by_another_process(place):
     """It raises immediately, and can open it after the close. Other conversations are free."""
     code = """
         import asyncio, sys

@@ -48,7 +48,7 @@ def test_reference_defaults_match_design():
     ],
     ids=lambda value: value if value in FIELDS else type(value).__name__,
 )
-def test_invalid_reference_setting_is_named(name, value):
+def test_invalid_reference_setting_error_has_its_name(name, value):
     """The error names class, setting and value."""
     with pytest.raises(InvalidSetting) as caught:
         ReferenceSettings(**{name: value})
@@ -208,7 +208,7 @@ def test_environment_can_set_every_setting(settings, form):
         *(("root", value) for value in (None, 3, "a\0b", b"x")),
     ],
 )
-def test_invalid_descriptor_setting_is_named(name, value):
+def test_invalid_descriptor_setting_error_has_its_name(name, value):
     """For example, a page size of 0 caused an endless loop in an earlier system."""
     with pytest.raises(InvalidSetting) as caught:
         DescriptorSettings(**{name: value})

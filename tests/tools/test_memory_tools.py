@@ -497,7 +497,7 @@ async def test_recent_names_current_successor_of_chain(call, jwt):
     }
 
 
-async def test_all_tools_name_same_current_successor(call, session):
+async def test_memory_tools_name_same_current_successor(call, session):
     """Along a chain and at a fork, ``superseded_by`` is equal in every answer."""
     ids = [(await call("save/decision", topic="auth", decision="Version 0", reasoning="r"))["id"]]
     for number in range(1, 4):
