@@ -75,7 +75,7 @@ _NAMES = {
     "tools.exposure": "Context Exposure",
     "tools.tool": "Tool ToolSet",
 }
-# Names that stood here before, for which nobody needs a door: they load from where they are, with a warning.
+# Deprecated top-level names. They load from their current module, with a warning.
 _MOVED = {
     "memory.embedding.protocol": "Calibration",
     "memory.types.model": "MemoryType",
@@ -88,5 +88,5 @@ _MOVED = {
     "tools.tool": "ToolAnnotations",
 }
 
-if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
+if not TYPE_CHECKING:  # A type checker that sees __getattr__ would accept every misspelt name.
     __all__, __getattr__, __dir__ = attach(__name__, _NAMES, moved=_MOVED)

@@ -1,4 +1,4 @@
-"""``python -m mama_structs`` is ``mama-structs``."""
+"""Run the ``mama-structs`` command line as ``python -m mama_structs``."""
 
 import sys
 

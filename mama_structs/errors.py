@@ -1,10 +1,10 @@
 """
-Every error that this package raises on purpose.
+All errors that this package raises deliberately.
 
 .. code-block:: text
 
     MamaStructsError                         error             .hint: what to do about it
-    ├─ InvalidArgument (ValueError)          invalid_argument  a value at the door breaks a rule
+    ├─ InvalidArgument (ValueError)          invalid_argument  an argument breaks a rule
     │  ├─ InvalidSetting                     invalid_setting   .name: the setting or environment variable
     │  └─ UnknownNamespace (LookupError)     unknown_namespace .namespace
     ├─ StructsError                          source_error      the Structs chain, or another source of entities
@@ -16,44 +16,44 @@ Every error that this package raises on purpose.
     │  └─ StructsUnreachable (ConnectionError)  unreachable
     ├─ QueryTimeout (TimeoutError)           timeout           .seconds
     ├─ UnknownTool (LookupError)             unknown_tool      .tool
-    ├─ DescriptorError                       descriptor_error  .handle: the ref: or fd: that it is about, or None
+    ├─ DescriptorError                       descriptor_error  .handle: the ref: or fd: handle, or None
     │  ├─ HandleNotFound (LookupError)       not_found         .nearest .deleted_at
     │  ├─ InvalidHandle (InvalidArgument)    invalid_id
     │  ├─ InvalidRange (InvalidArgument)     invalid_range     .valid: the first and the last line or character
     │  │  └─ InvalidPage                     invalid_page      .valid: the first and the last page
     │  ├─ InvalidParameter (InvalidArgument)  invalid_parameter .parameter
-    │  ├─ HandleDamaged                      damaged           its content on disk is not what was stored
-    │  ├─ QuotaExceeded                      quota_exceeded    .quota: which .used .limit
+    │  ├─ HandleDamaged                      damaged           the content on disk fails its checksum
+    │  ├─ QuotaExceeded                      quota_exceeded    .quota: name of the setting .used .limit
     │  ├─ SearchTimeout (TimeoutError)       search_timeout    .seconds
-    │  └─ ExportError                        export_error      .path: as it was asked for
+    │  └─ ExportError                        export_error      .path: the requested path
     │     ├─ ExportExists (FileExistsError)  file_exists
     │     ├─ ExportMissing (FileNotFoundError)  file_not_found
-    │     ├─ PathDenied (PermissionError)    path_denied       outside the root, or no regular file
-    │     ├─ ExportDenied (PermissionError)  permission_denied  the operating system refuses
+    │     ├─ PathDenied (PermissionError)    path_denied       outside the root, or not a regular file
+    │     ├─ ExportDenied (PermissionError)  permission_denied  the operating system denies access
     │     └─ DiskFull (OSError)              disk_full
     ├─ MemoryStoreError                      memory_error      memories, links and their vectors
     │  ├─ MemoryNotFound (LookupError)       not_found         .memory_id .nearest
     │  ├─ LinkNotFound (LookupError)         not_found         .link_id
-    │  ├─ MemoryReadOnly (PermissionError)   memory_read_only  .id .namespace: whose it is
+    │  ├─ MemoryReadOnly (PermissionError)   memory_read_only  .id .namespace: the owner
     │  ├─ EmbedderMismatch                   embedder_mismatch .stored .given: name and fingerprint
-    │  ├─ EmbeddingFailed                    embedding_failed  the embedder raised, or gave no usable vectors
-    │  ├─ RerankingFailed                    reranking_failed  the reranker cannot work, or gave no score for each text
-    │  ├─ VersionConflict (RuntimeError)     version_conflict  .labels .key .version: which it is at, 0 for none
-    │  └─ MigrationError                     migration_failed  .path: the old file; nothing of it was changed
+    │  ├─ EmbeddingFailed                    embedding_failed  the embedder raised, or returned no usable vectors
+    │  ├─ RerankingFailed                    reranking_failed  the reranker cannot work, or returned too few scores
+    │  ├─ VersionConflict (RuntimeError)     version_conflict  .labels .key .version: current version, 0 if missing
+    │  └─ MigrationError                     migration_failed  .path: the old file, which is unchanged
     ├─ StoreError                            store_error       a session's directory, or its server
     │  ├─ StoreBusy (TimeoutError)           busy              .waited: seconds
-    │  ├─ StoreDiffers                       store_differs     .namespace .ids: of what is not the same in a copy
+    │  ├─ StoreDiffers                       store_differs     .namespace .ids: items that differ from the copy
     │  ├─ StoreFull (OSError)                store_full
     │  ├─ StoreDamaged                       store_damaged     .file .findings
-    │  ├─ StoreReadOnly (PermissionError)    read_only         .namespace .role: where a server denies a role to write
-    │  └─ StoreUnreachable (ConnectionError)  store_unreachable  a server that is gone, or gave no answer in time
-    ├─ NoSession (RuntimeError)              no_session        a bare decorator found no session to use
+    │  ├─ StoreReadOnly (PermissionError)    read_only         .namespace .role: if a server denies a role to write
+    │  └─ StoreUnreachable (ConnectionError)  store_unreachable  the server is down, or did not answer in time
+    ├─ NoSession (RuntimeError)              no_session        an unbound decorator found no session to use
     ├─ SessionClosed (RuntimeError)          closed            used after it was closed
     └─ WrongLoop (RuntimeError)              wrong_loop        used from another event loop, thread or process
 
 The middle column is the error's ``type``: a word for programs, such as a tool's answer to a model or a statistic.
-Data sits in attributes and ``str()`` is for people.
-No text holds a secret, or what could be the text of a memory: see `shown`.
+Attributes contain data; ``str()`` is for people.
+Messages contain no secrets and no text that could be the content of a memory: see `shown`.
 """
 
 from __future__ import annotations
@@ -67,20 +67,21 @@ from typing import Any, ClassVar, Final, TypeVar
 
 Error = TypeVar("Error", bound="MamaStructsError")
 
-# A password may stand in what has "://" in it.
+# Text that contains "://" may be a URL with a password.
 _A_NAME: Final = re.compile(r"(?!.*://)[\w.,:/@+*-]*")
 _SAYS_ITSELF: Final = (numbers.Number, enum.Enum, type, dt.date, dt.time, dt.timedelta, type(None))
 
 
 def shown(value: object, *, most: int = 64) -> str:
     """
-    Return what an error may say of a value: a number, or a text that can be a name, else only what it is.
+    Return a description of a value that is safe in an error message.
 
-    Whatever was given in place of something else may be the text of a memory, a model's answer or a secret.
+    Numbers and short texts that look like names are shown; all other values are described by type and length, because
+    they may be the text of a memory, a model's answer or a secret.
 
     Args:
-        value: It is anybody's.
-        most: Characters that a name has at the most.
+        value: Any value.
+        most: Maximum number of characters of a name.
 
     """
     kind = type(value).__name__
@@ -95,18 +96,19 @@ def shown(value: object, *, most: int = 64) -> str:
             if isinstance(value, (list, tuple, set, frozenset, dict, bytes))
             else f"a {kind}"
         )
-    except Exception:  # noqa: BLE001 - an int of 5,000 digits has no repr, and a caller's object may raise anything
+    # An int of 5,000 digits has no repr, and a caller's object may raise any exception.
+    except Exception:  # noqa: BLE001
         return f"a {kind}"
 
 
 class MamaStructsError(Exception):
     """
-    The root of every error that this package raises on purpose.
+    Root of all errors that this package raises deliberately.
 
-    Each class has a *type*: a word in snake_case that says what went wrong, for programs.
+    Each class has a *type*: a word in snake_case that names the error for programs.
 
     Args:
-        message: What went wrong, naming the argument, the value and the rule.
+        message: The problem, with the argument, the value and the rule.
         hint: What to do about it.
 
     """
@@ -125,7 +127,7 @@ class MamaStructsError(Exception):
             setattr(self, name, data.get(name, default))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default would call the class with `args` alone, which lack the keywords and hold the finished message.
+        # The default calls the class with `args` only: without the keywords, and with the finished message.
         return _remade, (type(self), self.args), self.__dict__.copy()
 
     def __str__(self) -> str:
@@ -135,7 +137,7 @@ class MamaStructsError(Exception):
 
 @functools.cache
 def _data_of(kind: type[MamaStructsError]) -> dict[str, Any]:
-    """Return the attributes that our classes annotate, with their defaults; `...` where there is none."""
+    """Return the attributes of an error class with defaults, or `...` if required."""
     ours = [one for one in reversed(kind.__mro__) if one.__module__ == __name__]
     names = [name for one in ours for name in one.__annotations__ if name != "type"]
     return {name: getattr(kind, name, ...) for name in names}
@@ -148,26 +150,26 @@ def _remade(kind: type[Error], args: tuple[Any, ...]) -> Error:
 
 
 class InvalidArgument(MamaStructsError, ValueError):
-    """An argument breaks a rule; nothing was done."""
+    """An argument breaks a rule. Nothing was changed."""
 
     type = "invalid_argument"
 
 
 class InvalidSetting(InvalidArgument):
-    """A setting, or the environment variable that gives it, breaks a rule."""
+    """A setting, or the environment variable that sets it, breaks a rule."""
 
     type = "invalid_setting"
     name: str
 
 
 class StructsError(MamaStructsError):
-    """A source of entities (the Structs chain first of all) did not answer as asked."""
+    """A source of entities, such as the Structs chain, returned an error or no valid answer."""
 
     type = "source_error"
 
 
 class EntityNotFound(StructsError, LookupError):
-    """The source says that no entity has this id."""
+    """The source has no entity with this id."""
 
     type = "not_found"
     entity_id: object
@@ -177,7 +179,11 @@ class EntityNotFound(StructsError, LookupError):
 
 
 class RateLimited(StructsError):
-    """The node refuses more requests for now; *retry_after* is in seconds where the node says it."""
+    """
+    The node rejects requests for now.
+
+    *retry_after* is in seconds, None if the node does not send it.
+    """
 
     type = "rate_limited"
     retry_after: float | None = None
@@ -185,9 +191,9 @@ class RateLimited(StructsError):
 
 class StructsAPIError(StructsError):
     """
-    The node answered with an error.
+    The node returned an error.
 
-    *status* is of HTTP, *code* the gRPC code of the body and *message* the node's own words, None where it has none.
+    *status* is the HTTP status, *code* the gRPC code of the body, and *message* the node's message; None if missing.
     """
 
     type = "api_error"
@@ -197,7 +203,7 @@ class StructsAPIError(StructsError):
 
 
 class MalformedResponse(StructsError, ValueError):
-    """The answer is not what the interface promises; *path* (JSON path) says where."""
+    """The answer does not match the expected format. *path* is the JSON path of the mismatch."""
 
     type = "malformed"
     path: str
@@ -207,7 +213,7 @@ class MalformedResponse(StructsError, ValueError):
 
 
 class ResponseTooLarge(StructsError):
-    """The answer's body, decompressed, is over *limit* bytes."""
+    """The decompressed body of an answer exceeds *limit* bytes."""
 
     type = "too_large"
     limit: int
@@ -217,20 +223,20 @@ class ResponseTooLarge(StructsError):
 
 
 class StructsUnreachable(StructsError, ConnectionError):
-    """No connection to the node, or none that lasted until the answer was there."""
+    """No connection to the node, or the connection broke before the answer was complete."""
 
     type = "unreachable"
 
 
 class QueryTimeout(MamaStructsError, TimeoutError):
-    """A query had no answer within *seconds*."""
+    """A query got no answer within *seconds*."""
 
     type = "timeout"
     seconds: float
 
 
 class UnknownNamespace(InvalidArgument, LookupError):
-    """A store has nothing of this namespace."""
+    """The store contains no such namespace."""
 
     type = "unknown_namespace"
     namespace: str
@@ -250,7 +256,11 @@ class UnknownTool(MamaStructsError, LookupError):
 
 
 class DescriptorError(MamaStructsError):
-    """A ``ref:`` or ``fd:`` cannot be read, made or written as asked; *handle* is as it was given, if there is one."""
+    """
+    A ``ref:`` or ``fd:`` cannot be read, created or written.
+
+    *handle* is the requested handle, if any.
+    """
 
     type = "descriptor_error"
     handle: str | None = None
@@ -258,9 +268,10 @@ class DescriptorError(MamaStructsError):
 
 class HandleNotFound(DescriptorError, LookupError):
     """
-    Nothing has this handle, or what had it was deleted.
+    No content has this handle, or it was deleted.
 
-    *nearest* exist and look most like it; *deleted_at* is when it was deleted (UTC), None if it never was.
+    *nearest* are similar existing handles. *deleted_at* is the time of the deletion (UTC), None if it was never
+    deleted.
     """
 
     type = "not_found"
@@ -269,13 +280,17 @@ class HandleNotFound(DescriptorError, LookupError):
 
 
 class InvalidHandle(DescriptorError, InvalidArgument):
-    """No handle: neither ``fd:<n>`` nor ``ref:<id>`` nor ``ref:<id>@<version>``."""
+    """Not a handle: neither ``fd:<n>`` nor ``ref:<id>`` nor ``ref:<id>@<version>``."""
 
     type = "invalid_id"
 
 
 class InvalidRange(DescriptorError, InvalidArgument):
-    """The content or file has no such line or character; *valid* holds the first and the last that exist."""
+    """
+    The content or file has no such line or character.
+
+    *valid* is the first and last that exist.
+    """
 
     type = "invalid_range"
     valid: tuple[int, int]
@@ -287,16 +302,16 @@ class InvalidRange(DescriptorError, InvalidArgument):
 
 
 class InvalidPage(InvalidRange):
-    """The content has no such page; *valid* holds the first and the last."""
+    """The content has no such page. *valid* is the first and the last page."""
 
     type = "invalid_page"
 
 
 class InvalidParameter(DescriptorError, InvalidArgument):
     """
-    A parameter of a read, search or export breaks its rule; nothing was done.
+    A parameter of a read, search or export breaks its rule. Nothing was changed.
 
-    *candidates* are the lines of a text that may be meant, with their numbers: of the content, so not in the message.
+    *candidates* are possible lines of the text, with their numbers. The message omits them, since they are content.
     """
 
     type = "invalid_parameter"
@@ -305,16 +320,20 @@ class InvalidParameter(DescriptorError, InvalidArgument):
 
 
 class HandleDamaged(DescriptorError):
-    """What is on disk for this handle is not what was stored; the others are whole."""
+    """
+    The content of this handle on disk differs from the stored content.
+
+    Other handles are intact.
+    """
 
     type = "damaged"
 
 
 class QuotaExceeded(DescriptorError):
     """
-    Storing this would pass a quota; nothing was stored.
+    Storing this would exceed a quota. Nothing was stored.
 
-    *quota* is the setting's name, such as ``max_bytes``, *limit* its value, and *used* how much of it is in use.
+    *quota* is the setting's name, such as ``max_bytes``, *limit* its value, and *used* the amount in use.
     """
 
     type = "quota_exceeded"
@@ -331,7 +350,7 @@ class SearchTimeout(DescriptorError, TimeoutError):
 
 
 class ExportError(DescriptorError):
-    """A file was not written, and is as it was; *path* is as it was asked for."""
+    """A file was not written and is unchanged. *path* is the requested path."""
 
     type = "export_error"
     path: str
@@ -344,37 +363,37 @@ class ExportExists(ExportError, FileExistsError):
 
 
 class ExportMissing(ExportError, FileNotFoundError):
-    """The file does not exist and *create* is False, or the directory that it should be in does not."""
+    """The file is missing and *create* is False, or its directory is missing."""
 
     type = "file_not_found"
 
 
 class PathDenied(ExportError, PermissionError):
-    """The path leads out of the root, to what is no regular file, or to what no model may write."""
+    """The path leaves the root, is not a regular file, or is not writable for models."""
 
     type = "path_denied"
 
 
 class ExportDenied(ExportError, PermissionError):
-    """The operating system does not allow it."""
+    """The operating system denies the export."""
 
     type = "permission_denied"
 
 
 class DiskFull(ExportError, OSError):
-    """There is no room for the file."""
+    """The disk has no space for the file."""
 
     type = "disk_full"
 
 
 class MemoryStoreError(MamaStructsError):
-    """Something about memories, links or their vectors went wrong."""
+    """Root of the errors about memories, links and their vectors."""
 
     type = "memory_error"
 
 
 class MemoryNotFound(MemoryStoreError, LookupError):
-    """There is no memory with this id; *nearest* exist and look most like it."""
+    """No memory has this id. *nearest* are similar existing ids."""
 
     type = "not_found"
     memory_id: object
@@ -388,7 +407,7 @@ class MemoryNotFound(MemoryStoreError, LookupError):
 
 
 class LinkNotFound(MemoryStoreError, LookupError):
-    """There is no link with this id."""
+    """No link has this id."""
 
     type = "not_found"
     link_id: object
@@ -398,7 +417,7 @@ class LinkNotFound(MemoryStoreError, LookupError):
 
 
 class MemoryReadOnly(MemoryStoreError, PermissionError):
-    """The memory or link of this *id* is of a *namespace* that the session only reads: nothing of it is changed."""
+    """The memory or link *id* belongs to a *namespace* that the session may only read."""
 
     type = "memory_read_only"
     id: str
@@ -406,7 +425,7 @@ class MemoryReadOnly(MemoryStoreError, PermissionError):
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - what it is
+        id: str,  # noqa: A002 - the name of the public attribute
         *,
         namespace: str,
         what: str = "memory",
@@ -417,7 +436,11 @@ class MemoryReadOnly(MemoryStoreError, PermissionError):
 
 
 class EmbedderMismatch(MemoryStoreError):
-    """The memories' vectors are by another embedder; *stored* and *given* are name and fingerprint of the two."""
+    """
+    The stored vectors are by another embedder.
+
+    *stored* and *given* are (name, fingerprint).
+    """
 
     type = "embedder_mismatch"
     stored: tuple[str, str]
@@ -431,13 +454,17 @@ class EmbeddingFailed(MemoryStoreError):
 
 
 class RerankingFailed(MemoryStoreError):
-    """The reranker can never work as it is: its package or file is missing, or it gives no number for each text."""
+    """The reranker cannot work: a package or file is missing, or a text has no score."""
 
     type = "reranking_failed"
 
 
 class VersionConflict(MemoryStoreError, RuntimeError):
-    """A record is at another version than a write was meant for; *version* is 0 where it is not there."""
+    """
+    A record has another version than the write expected.
+
+    *version* is its current one, 0 if missing.
+    """
 
     type = "version_conflict"
     labels: tuple[str, ...]
@@ -447,9 +474,9 @@ class VersionConflict(MemoryStoreError, RuntimeError):
 
 class MigrationError(MemoryStoreError):
     """
-    Memories of an earlier version cannot be taken over, or a take-over not be undone.
+    Memories of an earlier version cannot be imported, or the import cannot be undone.
 
-    *path* is the old file, which was not changed.
+    *path* is the old file, which is unchanged.
     """
 
     type = "migration_failed"
@@ -457,20 +484,24 @@ class MigrationError(MemoryStoreError):
 
 
 class StoreError(MamaStructsError):
-    """A session's directory, or its server, cannot be used."""
+    """A session's directory or server cannot be used."""
 
     type = "store_error"
 
 
 class StoreBusy(StoreError, TimeoutError):
-    """Another process or session has the lock, and kept it for *waited* seconds."""
+    """Another process or session held the lock for *waited* seconds."""
 
     type = "busy"
     waited: float
 
 
 class StoreDiffers(StoreError):
-    """What a copy was to become holds something else in a *namespace*; *ids* has some ids or names of that."""
+    """
+    The target of a copy contains other data in a *namespace*.
+
+    *ids* are some ids or names of that data.
+    """
 
     type = "store_differs"
     namespace: str
@@ -478,13 +509,13 @@ class StoreDiffers(StoreError):
 
 
 class StoreFull(StoreError, OSError):
-    """There is no room on the disk; what was stored before can still be read."""
+    """The disk is full. Stored data can still be read."""
 
     type = "store_full"
 
 
 class StoreDamaged(StoreError):
-    """A *file* of the store is not what was written; *findings* has one line for each thing found."""
+    """A *file* of the store is damaged. *findings* has one line for each problem."""
 
     type = "store_damaged"
     file: str
@@ -495,7 +526,7 @@ class StoreReadOnly(StoreError, PermissionError):
     """
     A session's directory or server cannot be written.
 
-    Where the database denies a write to a role, *namespace* and *role* name them; otherwise they are None.
+    If the database denies a role to write, *namespace* and *role* name them; otherwise they are None.
     """
 
     type = "read_only"
@@ -504,13 +535,17 @@ class StoreReadOnly(StoreError, PermissionError):
 
 
 class StoreUnreachable(StoreError, ConnectionError):
-    """The server of a session is gone, or gave no answer in time; the message says where a save may be stored."""
+    """
+    The server of a session is down or did not answer in time.
+
+    The message says if a save may be stored.
+    """
 
     type = "store_unreachable"
 
 
 class NoSession(MamaStructsError, RuntimeError):
-    """A decorator that is bound to no resolver found no session, or several, to use."""
+    """A decorator without a resolver found no session, or several."""
 
     type = "no_session"
 
@@ -522,6 +557,6 @@ class SessionClosed(MamaStructsError, RuntimeError):
 
 
 class WrongLoop(MamaStructsError, RuntimeError):
-    """The object belongs to another event loop or process."""
+    """The object belongs to another event loop, thread or process."""
 
     type = "wrong_loop"

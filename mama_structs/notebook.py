@@ -1,4 +1,4 @@
-"""What a notebook needs beyond what shows itself there; the extra ``notebook``."""
+"""Notebook helpers that need the extra ``notebook``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["ProgressBar"]
 
 class ProgressBar:
     """
-    Shows how far long work is, by tqdm: given as its *progress*, it begins with the work and ends with it.
+    A tqdm progress bar for the *progress* argument of long operations.
 
-    The same bar can be given again, to work that comes later.
+    It starts and ends with the operation. The same bar can be used again for a later operation.
 
     Args:
-        what: What stands before the bar.
-        unit: What is counted.
+        what: Label in front of the bar.
+        unit: Name of the counted items.
 
     Raises:
         ImportError: tqdm is not installed.
@@ -25,15 +25,16 @@ class ProgressBar:
     """
 
     def __init__(self, what: str = "", *, unit: str = "memories") -> None:
-        # Before the work, which would end half done at its first call.
+        # Load tqdm before the operation starts: an ImportError at the first report would abort it halfway.
         self._tqdm = needed("tqdm.auto").tqdm
         self._what, self._unit = what, unit
         self._bar: Any = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that so many of *total* are done."""
+        """Show that *done* of *total* items are done."""
         if self._bar is not None and done < self._bar.n:
-            # Work that failed or was interrupted ends no bar; this is other work.
+            # An operation that failed or was interrupted leaves its bar open; a smaller count belongs to a new
+            # operation.
             self._bar.close()
             self._bar = None
         if self._bar is None:

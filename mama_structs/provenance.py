@@ -1,5 +1,5 @@
 """
-Provenance of texts: who wrote a text, and the least trusted author among the texts that it is based on.
+Provenance of texts: the author, and the least trusted author of its sources.
 
 Refs, descriptors and memories have a provenance. `inserted_texts` passes the provenance of the handles in a tool call's
 arguments to everything that the tool stores, because the tool itself only sees text.
@@ -38,12 +38,12 @@ def marked_trust(trust: Origin) -> Origin | None:
 
 
 def mark_of(trust: Origin) -> str | None:
-    """Return the words that mark a text of this trust in a prompt, or None if it needs no mark."""
+    """Return the mark for a text of this trust in a prompt, or None if it needs none."""
     return _MARKS.get(trust)
 
 
 def trusts_in(answer: object) -> Iterator[Origin]:
-    """Yield the values of the fields ``trust`` and ``…_trust`` in a tool's answer."""
+    """Yield values of ``trust`` and ``…_trust`` fields in an answer that need a mark."""
     waiting = [answer]
     while waiting:
         one = waiting.pop()
@@ -78,7 +78,7 @@ class Provenance:
 
     @classmethod
     def of_source(cls, source: str) -> Provenance:
-        """Return the provenance of a text by the *source* argument of `RefStore.wrap` and `RefStore.add`."""
+        """Return the provenance for a *source* argument of `RefStore.wrap` and `RefStore.add`."""
         return cls.by(_SOURCE_ORIGINS.get(source, UNKNOWN_ORIGIN))
 
     def limited_by(self, *others: Provenance | None) -> Provenance:
@@ -90,14 +90,14 @@ class Provenance:
         )
 
 
-# A tuple in a tool call, which is empty if its arguments contain no texts of handles.
+# An empty tuple means that a tool call is active whose arguments contain no texts of handles.
 _inserted: Final[contextvars.ContextVar[tuple[Provenance, ...] | None]] = contextvars.ContextVar(
     "mama_structs_inserted_texts", default=None
 )
 
 
 def inserted_texts() -> Provenance | None:
-    """Return the provenance of the texts that replaced handles in the current tool call, or None if there are none."""
+    """Return the provenance of the texts that replaced handles in this tool call, or None."""
     return next(iter(_inserted.get() or ()), None)
 
 
@@ -108,7 +108,7 @@ def is_tool_call() -> bool:
 
 @contextlib.contextmanager
 def using_inserted_texts(provenance: Provenance | None) -> Iterator[None]:
-    """Limit everything that is stored in this block by the texts in a tool call's arguments, and by outer calls."""
+    """Limit the trust of everything stored in this block by the texts in the arguments."""
     outer = inserted_texts()
     both = outer if provenance is None else provenance.limited_by(outer)
     token = _inserted.set(() if both is None else (both,))

@@ -1,4 +1,4 @@
-"""Settings: one frozen class a concern, validated when made."""
+"""Settings: one frozen class for each area, validated on creation."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ _SHARE: Final = setting(share)
 @attrs.frozen(kw_only=True)
 class ReferenceSettings:
     """
-    How one `Resolver` works.
+    Settings of one `Resolver`.
 
     Args:
-        enabled: False switches references off everywhere.
-        max_parallel_queries: Upstream queries at once, however many tools run.
-        query_timeout: Seconds one query has, counted from when it may start.
-        cache_ttl: Seconds an answer may be reused; 0 reuses none.
-        cache_until: ``"ttl"``, or ``"block"``: until a newer block was seen, and *cache_ttl* at the most.
-        cache_entries: Answers kept at the most.
-        cache_bytes: Bytes of JSON kept at the most.
-        not_found_ttl: Seconds for which "there is no such entity" may be repeated from the cache.
-        include_memories: Whether every call with references adds the newest decisions about each, as
-            `ReferenceOptions` does for one.
-        parameters: What models are shown of what a tool takes for references: ``"main"`` for *include_references*,
-            *reference_types* and *reference_depth*, ``"all"`` for the limits, too; each is taken either way.
+        enabled: False disables references everywhere.
+        max_parallel_queries: Maximum number of concurrent upstream queries of all tools.
+        query_timeout: Timeout of one query in seconds, counted from the time at which it may start.
+        cache_ttl: Seconds for which an answer may be reused; 0 disables reuse.
+        cache_until: ``"ttl"``, or ``"block"``: until a newer block is seen, and at most *cache_ttl*.
+        cache_entries: Maximum number of cached answers.
+        cache_bytes: Maximum size of the cached answers, in bytes of JSON.
+        not_found_ttl: Seconds for which a "not found" result may be reused.
+        include_memories: Whether every call with references adds the newest decisions about each entity, as
+            `ReferenceOptions` does for one call.
+        parameters: The reference parameters that models see in tool schemas: ``"main"`` for *include_references*,
+            *reference_types* and *reference_depth*, ``"all"`` for the limits, too. All are accepted in both cases.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -85,22 +85,22 @@ class ReferenceSettings:
 @attrs.frozen(kw_only=True)
 class DescriptorSettings:
     """
-    How one `RefStore` works.
+    Settings of one `RefStore`.
 
     Args:
-        enabled: Whether large results become descriptors and models have the tools for these and for refs.
-        references_enabled: Whether models are told how to mark parts of their answers, and marks are stored.
-        page_size: Characters of a page.
-        max_bytes: Bytes of content (UTF-8) that one conversation may hold.
-        max_handles: Handles that one conversation may hold, each version of a ref counted.
-        search_timeout: Seconds that a search may take.
-        conversation_ttl: Seconds after its last use until a conversation of the session's namespace is deleted, when a
-            session opens or maintains; None for never.
+        enabled: Whether large results become descriptors, and models have the tools for descriptors and refs.
+        references_enabled: Whether the prompt asks models to mark parts of their answers, and marks are stored.
+        page_size: Characters per page.
+        max_bytes: Maximum content of one conversation, in bytes (UTF-8).
+        max_handles: Maximum number of handles of one conversation; each version of a ref counts.
+        search_timeout: Timeout of a search in seconds.
+        conversation_ttl: Seconds after the last use until a conversation of the session's namespace expires. It is
+            deleted when a session opens or runs maintenance. None for never.
         allow_hidden: Whether models may write files and directories whose names begin with a dot.
-        root: The same as *files* of `Session.open`, for hosts that are set up by variables.
-        wrap_over: Deprecated: *max_chars* of `AnswerSettings`, which may be less than 1,000 here.
-        preview_head: Deprecated, and without effect: a preview has the room that *max_chars* gives.
-        preview_tail: As above.
+        root: The same as *files* of `Session.open`, for hosts that are configured by environment variables.
+        wrap_over: Deprecated alias of *max_chars* of `AnswerSettings`, which accepts less than 1,000 here.
+        preview_head: Deprecated, no effect: *max_chars* limits a preview.
+        preview_tail: Deprecated, no effect.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -123,14 +123,14 @@ class DescriptorSettings:
     preview_tail: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
 
     def __attrs_post_init__(self) -> None:
-        """Say what took the place of settings that are gone."""
+        """Warn about deprecated settings, and name their replacement."""
         for name in ("wrap_over", "preview_head", "preview_tail"):
             if getattr(self, name) is not None:
                 what = f"DescriptorSettings.{name} is deprecated: Settings(answers=AnswerSettings(max_chars=...))"
                 warnings.warn(what, DeprecationWarning, stacklevel=3)
 
 
-# Less holds neither an error with its hint nor an answer that says where to go on.
+# Less has no room for an error with its hint, or for an answer that says how to read on.
 _LEAST_ANSWER: Final = 1_000
 
 
@@ -142,15 +142,15 @@ def _callable(name: str, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class AnswerSettings:
     """
-    How long what a model reads may be: the answer of every tool, and the list of handles in the system prompt.
+    Limits for the length of tool answers, and of the list of handles in the prompt.
 
     Args:
-        max_chars: Characters that an answer has at the most; 1,000 or more.
-        max_tokens: Tokens that it has at the most, in place of *max_chars*; needs *count_tokens*. 1,000 or more.
-        count_tokens: Tells how many tokens a text has; called often, so it should be quick.
+        max_chars: Maximum number of characters of an answer; 1,000 or more.
+        max_tokens: Maximum number of tokens, used instead of *max_chars*; requires *count_tokens*. 1,000 or more.
+        count_tokens: Returns the number of tokens of a text. Called often, so it should be fast.
 
     Raises:
-        InvalidSetting: A value breaks its rule, or there is one of *max_tokens* and *count_tokens* without the other.
+        InvalidSetting: A value breaks its rule, or only one of *max_tokens* and *count_tokens* is set.
 
     """
 
@@ -163,7 +163,7 @@ class AnswerSettings:
     )
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a number of tokens that nobody counts."""
+        """Reject a token limit without a token counter, and a counter without a limit."""
         if (self.max_tokens is None) is not (self.count_tokens is None):
             raise InvalidSetting(
                 "max_tokens and count_tokens need each other",
@@ -173,14 +173,18 @@ class AnswerSettings:
 
     @property
     def budget(self) -> Budget:
-        """What an answer may have."""
+        """The maximum size of an answer."""
         if self.max_tokens is not None and self.count_tokens is not None:
             return Budget(self.max_tokens, size=functools.partial(_counted, self.count_tokens))
         return Budget(self.max_chars)
 
 
 def _counted(count: Callable[[str], int], text: str) -> int:
-    """Count a text's tokens; half a surrogate pair, which many a tokenizer refuses, as what stands in its place."""
+    """
+    Count the tokens of a text.
+
+    Lone surrogates, which many tokenizers reject, are replaced first.
+    """
     try:
         return count(text)
     except (UnicodeError, TypeError):
@@ -188,24 +192,26 @@ def _counted(count: Callable[[str], int], text: str) -> int:
 
 
 def answers_budget(descriptors: DescriptorSettings, answers: AnswerSettings) -> Budget:
-    """Return what an answer may have, by these settings."""
+    """Return the maximum size of an answer for these settings."""
     return answers.budget if descriptors.wrap_over is None else Budget(descriptors.wrap_over)
 
 
 @attrs.frozen(kw_only=True)
 class LinkingPolicy:
     """
-    Which links a save makes automatically; `default`, `strict` and `off` are the presets.
+    Rules for the links that a save creates automatically.
+
+    Presets: `default`, `strict` and `off`.
 
     Args:
-        threshold: How probable it must be, 0 to 1, that two memories belong to one matter.
-        max_semantic: Association links that one save makes at the most.
-        max_temporal: Temporal links that one save makes at the most.
-        temporal_window: Seconds before a memory in which others are linked to it in time; 0 links none.
+        threshold: Minimum probability, 0 to 1, that two memories are about the same subject.
+        max_semantic: Maximum number of association links that one save creates.
+        max_temporal: Maximum number of temporal links that one save creates.
+        temporal_window: Temporal links lead to memories of the last *temporal_window* seconds; 0 disables them.
         temporal_same_topic: Whether temporal links need the same topic.
-        topic_window: Seconds within which two decisions of one topic are associated, alike or not; 0 for never.
-        max_incoming: A memory with so many incoming automatic links takes no more.
-        minimum: The least confidence of an automatic link.
+        topic_window: Seconds within which two decisions of one topic are associated, similar or not; 0 for never.
+        max_incoming: A memory with this many incoming automatic links gets no more.
+        minimum: Minimum confidence of an automatic link.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -223,23 +229,23 @@ class LinkingPolicy:
 
     @classmethod
     def default(cls) -> LinkingPolicy:
-        """Return the default: at most 8 links a save, semantic ones at a probability of 0.75 or more."""
+        """Return the default: at most 8 links per save, semantic ones from probability 0.75."""
         return cls()
 
     @classmethod
     def strict(cls) -> LinkingPolicy:
-        """Return a policy with fewer and surer links: probability 0.85, and 15 minutes within one topic."""
+        """Return a stricter policy: probability 0.85, 15 minutes within one topic."""
         return cls(threshold=0.85, temporal_window=15 * 60.0, temporal_same_topic=True, topic_window=7 * 24 * 3600.0)
 
     @classmethod
     def off(cls) -> LinkingPolicy:
-        """Return a policy that makes no links."""
+        """Return a policy that creates no links."""
         return cls(max_semantic=0, max_temporal=0)
 
     @classmethod
     def preset(cls, name: str) -> LinkingPolicy:
         """
-        Return a preset by its name: ``default``, ``strict`` or ``off``.
+        Return the preset of a name: ``default``, ``strict`` or ``off``.
 
         Raises:
             InvalidSetting: There is no such preset.
@@ -259,24 +265,23 @@ def _as_policy(value: Any) -> Any:
 @attrs.frozen(kw_only=True)
 class MemorySettings:
     """
-    How one `MemoryStore` works.
+    Settings of one `MemoryStore`.
 
     Args:
-        linking: Which links a save makes by itself: a `LinkingPolicy`, or the name of a preset.
-        exact_up_to: Up to so many memories vectors are compared one by one, which is exact; above, HNSW serves.
-        traversal_entries: Results of traversals that are kept for reuse.
-        traversal_ttl: Seconds that they may be reused.
+        linking: Rules for automatic links: a `LinkingPolicy`, or the name of a preset.
+        exact_up_to: Up to this number of memories, vectors are compared exactly; above it, an HNSW index is used.
+        traversal_entries: Maximum number of cached traversal results.
+        traversal_ttl: Seconds for which they may be reused.
         prune_every: Seconds after which `Session.maintain` prunes again.
-        prune_below: Automatic links with a stored confidence below this are pruned, 0 to 1.
+        prune_below: Automatic links with a stored confidence below this value, 0 to 1, are pruned.
         prune_temporal_after: Seconds after which automatic temporal links are pruned.
-        max_content: Characters that the text of one memory may have.
-        max_evidence: Bytes (UTF-8) that a text may have which is kept as evidence.
-        embedding_cache: Texts whose vectors are kept for reuse.
-        rerank_seconds: Seconds for which a search waits for its reranker, where the session has one.
-        judge_seconds: Seconds for which a save waits for its judge, where the session has one.
-        rerank_at_most: So many of the best hits are reranked.
-        snapshot_every: Changes after which what is derived from the journal is written aside, and an eighth of all
-            at the least.
+        max_content: Maximum number of characters of one memory's text.
+        max_evidence: Maximum size of an evidence text, in bytes (UTF-8).
+        embedding_cache: Maximum number of texts whose vectors are cached.
+        rerank_seconds: Timeout of the reranker in seconds, if the session has one.
+        judge_seconds: Timeout of the judge in seconds, if the session has one.
+        rerank_at_most: Maximum number of top hits that are reranked.
+        snapshot_every: Changes after which a snapshot of the views is written; at least an eighth of all changes.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -319,17 +324,17 @@ def _profile(name: str, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class ToolSettings:
     """
-    Which tools a session has, and which of them a model sees.
+    Settings for the tools of a session, and for the tools that a model sees.
 
     Args:
-        profile: Which ready-made tools there are: ``"all"``; ``"memory"`` for those of memories alone; or the names of
-            those that there are to be. The other tools are hidden from models, and calling one is calling an unknown
-            tool. Every profile has the tools that the host adds, and those of v1.0.
-        forget: Whether models have ``evolve/forget``, by which memories are gone for good.
+        profile: The built-in tools that exist: ``"all"``, ``"memory"`` for the memory tools only, or a list of names.
+            Other built-in tools are hidden from models, and calling one is calling an unknown tool. Tools that the host
+            adds and those of v1.0 exist in every profile.
+        forget: Whether models have ``evolve/forget``, which erases memories permanently.
         memory: Whether a session has the tools that save, load, search and evolve memories.
-        dynamic: ``"auto"`` shows what a message asks for where whoever runs the model can follow, ``"force_static"``
-            always shows all, ``"force_dynamic"`` shows what a message asks for whoever runs the model.
-        deprecated: Whether models see the tools of v1.0, which work either way.
+        dynamic: ``"auto"`` shows the tools for the current message if the framework can follow changes,
+            ``"force_static"`` always shows all, ``"force_dynamic"`` always shows the tools for the current message.
+        deprecated: Whether models see the tools of v1.0, which can be called in both cases.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -348,7 +353,7 @@ class ToolSettings:
 
 
 def with_its_tools(settings: Settings) -> Settings:
-    """Return settings without descriptors where the profile of tools has none that reads on: it would be lost."""
+    """Disable descriptors if the tool profile lacks `read_fd`, which reads them."""
     profile = settings.tools.profile
     if profile == "all" or (isinstance(profile, tuple) and "read_fd" in profile):
         return settings
@@ -358,10 +363,12 @@ def with_its_tools(settings: Settings) -> Settings:
 @attrs.frozen(kw_only=True)
 class TelemetrySettings:
     """
-    What is told of a session's work; without it, spans and metrics for a host that has set up OpenTelemetry itself.
+    Settings for OpenTelemetry.
+
+    By default, spans and metrics are recorded if the host has loaded it.
 
     Args:
-        enabled: Whether to load OpenTelemetry (extra ``otel``) where the host has not, as where variables set it up.
+        enabled: Whether to load OpenTelemetry (extra ``otel``), for hosts that configure it by environment variables.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -374,17 +381,20 @@ class TelemetrySettings:
 @attrs.frozen(kw_only=True)
 class ServerSettings:
     """
-    How a process uses the PostgreSQL server of its sessions; what the first of them says holds for all of that URL.
+    Settings for a PostgreSQL server.
+
+    The first session of a URL sets them for the whole process.
 
     Args:
-        connections: Connections at once at the most; as many calls are answered at once.
-        connect_timeout: Seconds that connecting may take.
-        wait: Seconds to wait for a free connection, and for who else writes there.
-        statement_timeout: Seconds that the server may work at one statement.
-        lease: Seconds after which a conversation is free that a host had open that died; renewed three times as often.
-        prepared: Whether statements are prepared once a connection; False for a pooler that does not keep them.
-        halfvec: Whether a namespace that is made keeps its vectors in half the bytes, which rounds each number to 11
-            bits. One that is there stays as it is.
+        connections: Maximum number of connections, and so of concurrent calls.
+        connect_timeout: Timeout for connecting, in seconds.
+        wait: Seconds to wait for a free connection, and for other writers.
+        statement_timeout: Timeout of one statement on the server, in seconds.
+        lease: Seconds after which a conversation of a crashed host is released. Leases are renewed three times as
+            often.
+        prepared: Whether statements are prepared once per connection; False for a pooler without support for them.
+        halfvec: Whether a new namespace stores its vectors in half precision, which rounds each number to 11 bits.
+            Existing namespaces keep their format.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -406,13 +416,13 @@ class Settings:
     All settings of a `Session`, one section for each part.
 
     Args:
-        references: How references are resolved.
-        descriptors: How refs and large results are kept.
-        memory: How memories are linked, searched and kept.
-        tools: Which tools a model sees.
-        answers: How long what a model reads may be.
-        telemetry: What is told of the work.
-        server: How a PostgreSQL server is used, where memories are on one.
+        references: Resolving of references.
+        descriptors: Storing of refs and large results.
+        memory: Linking, search and storage of memories.
+        tools: Tools that a model sees.
+        answers: Limits for the length of tool answers.
+        telemetry: OpenTelemetry.
+        server: Use of a PostgreSQL server, if memories are on one.
 
     """
 
@@ -435,8 +445,8 @@ class Settings:
         """
         Read settings from variables such as ``MAMA_STRUCTS_REFERENCES_CACHE_TTL=10``.
 
-        A variable's name is ``MAMA_STRUCTS_``, the section, ``_`` and the setting, in capitals. What begins with
-        ``MAMA_STRUCTS_TEST_`` is left to this package's own tests.
+        A variable's name is ``MAMA_STRUCTS_``, the section, ``_`` and the setting, in capitals. Names that begin with
+        ``MAMA_STRUCTS_TEST_`` are ignored: this package's own tests use them.
 
         Args:
             environ: The variables; ``os.environ`` by default.
@@ -464,7 +474,7 @@ def _section_from_env(prefix: str, kind: type[Section], environ: Mapping[str, st
         if variable not in fields:
             raise InvalidSetting(f"{variable} names no setting", name=variable, hint=f"known: {', '.join(fields)}")
         field = fields[variable]
-        # A setting that is an object has presets, which the environment names.
+        # The environment sets an object by the name of its preset.
         default = "" if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
         like = field.metadata.get("like", default)
         if like is None:
@@ -478,7 +488,7 @@ def _section_from_env(prefix: str, kind: type[Section], environ: Mapping[str, st
 
 
 def _parse(variable: str, text: str, *, like: object) -> object:
-    """Read *text* as a value of the type that the default has."""
+    """Parse *text* as a value of the type of *like*, the setting's default."""
     try:
         if isinstance(like, bool):
             if text.lower() in _TRUE | _FALSE:
@@ -487,5 +497,5 @@ def _parse(variable: str, text: str, *, like: object) -> object:
         return type(like)(text)  # type: ignore[call-arg]
     except ValueError:
         expected = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[type(like)]
-        # The value may be meant for another variable, and secret: it is not repeated.
+        # The value may be a secret that was meant for another variable, so the message omits it.
         raise InvalidSetting(f"{variable} must be {expected}", name=variable) from None

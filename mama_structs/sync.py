@@ -1,9 +1,9 @@
 """
-The session for code that has no event loop: scripts, Flask, Celery, ``graph.invoke``.
+Synchronous API for code without an event loop, such as scripts, Flask and Celery.
 
-Everything lives in one thread with an event loop of its own; each method returns when what it asks for is done, and may
-be called in any thread, but in none whose event loop runs: that one uses `mama_structs.Session`.
-These classes are made of the async ones; ``sync.pyi`` tells type checkers so, and ``scripts/sync_stub.py`` writes it.
+All objects live in one thread with its own event loop. Each method blocks until its work is done. Methods may be called
+in any thread without a running event loop; in a thread with one, use `mama_structs.Session`.
+These classes are generated from the async ones. ``scripts/sync_stub.py`` writes ``sync.pyi`` for type checkers.
 """
 
 from __future__ import annotations

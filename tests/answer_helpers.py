@@ -1,4 +1,4 @@
-"""Reads what the ref tools answer, as strictly as it is written."""
+"""Strict parser for the answers of the ref tools."""
 
 import ast
 import html
@@ -13,19 +13,19 @@ EMPTY = re.compile(r'<(\w+)((?: \w+="[^"<]*")*)/>')
 
 @attrs.frozen
 class Answer:
-    """An element: its name, its attributes, and what stands between its tags."""
+    """An XML element: its name, its attributes, and the text between its tags."""
 
     name: str
     attributes: dict[str, str]
     text: str = ""
 
     def get(self, name):
-        """Return an attribute's value, None where there is none."""
+        """Return the value of an attribute, or None."""
         return self.attributes.get(name)
 
     @property
     def next(self):
-        """The arguments of the call that goes on, None at the end."""
+        """Arguments of the continuation call, or None at the end."""
         if (call := self.get("next")) is None:
             return None
         (expression,) = ast.parse(call).body
@@ -33,12 +33,12 @@ class Answer:
 
 
 def attributes_in(text):
-    """Read attributes."""
+    """Parse attributes."""
     return {name: html.unescape(value) for name, value in ATTRIBUTE.findall(text)}
 
 
 def answer_in(xml):
-    """Read one whole element."""
+    """Parse one complete element."""
     if empty := EMPTY.fullmatch(xml):
         return Answer(empty[1], attributes_in(empty[2]))
     found = ELEMENT.fullmatch(xml)
@@ -49,5 +49,5 @@ def answer_in(xml):
 
 
 def message_in(xml):
-    """Read the message in an answer."""
+    """Return the message in an answer."""
     return html.unescape(re.search(r"<message>(.*?)</message>", xml, re.DOTALL)[1])

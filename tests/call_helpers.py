@@ -1,4 +1,4 @@
-"""Arguments of calls as models give them: what a JSON Schema accepts, and what it does not."""
+"""Strategies for a model's arguments: valid and invalid for a JSON Schema."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ BAD_TEXTS = [
 
 
 def from_schema(schema, ids):
-    """Return a strategy for what a tool accepts, with ids and handles that exist where one is wanted."""
+    """Return a strategy for valid arguments of a tool, with existing ids and handles."""
     known = {
         **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements"], st.sampled_from(ids)),
         **dict.fromkeys(["fd", "ref_id", "evidence"], st.sampled_from(HANDLES)),
@@ -66,7 +66,7 @@ wrong_names = st.sampled_from(
 
 @st.composite
 def broken(draw, right):
-    """Return arguments of which some were replaced, renamed, added or left out."""
+    """Replace, rename, add or remove some arguments of a valid call."""
     given = dict(draw(right))
     for _ in range(draw(st.integers(1, 3))):
         what = draw(st.sampled_from(["replace", "replace", "inside", "text", "leave out", "add", "rename"]))

@@ -1,4 +1,4 @@
-"""What holds for every test: Hypothesis's profiles, and a SIGINT that means something."""
+"""Configuration of all tests: Hypothesis profiles, handling of SIGINT, and cleanup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Modules that several tests share are imported by their names.
+# Makes the shared helper modules importable.
 sys.path.append(str(Path(__file__).parent))
 
 from memory_helpers import give_back, has_roles, is_on_server, sessions_on_server, without_vacuum
@@ -23,11 +23,11 @@ if is_on_server():
 if has_roles():
     without_vacuum()
 
-# A job in the background is started with SIGINT ignored, and so are its children: no test of Ctrl-C could pass.
+# A background job and its children start with SIGINT ignored, which would make the Ctrl-C tests fail.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Time limits are for benchmarks, and a failure must be repeatable from the log of a CI run.
+# No deadline: time limits are for benchmarks. Blobs make a failure reproducible from a CI log.
 settings.register_profile("here", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None, max_examples=50)
 settings.register_profile("brief", parent=settings.get_profile("ci"), max_examples=10)
@@ -36,12 +36,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 
 
 ROOT = Path(__file__).parents[1]
-# What tools keep beside the code on purpose; git ignores it.
+# Directories of tools, which git ignores.
 KEPT = {"__pycache__", "results", "build", "dist"}
 
 
 def files_of_the_tree():
-    """Every file of the checkout, but for what begins with a dot and what tools keep."""
+    """Return all files of the checkout, except hidden ones and those of tools."""
     found = set()
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [name for name in folders if not (name.startswith(".") or name in KEPT or name.endswith("-info"))]
@@ -50,13 +50,13 @@ def files_of_the_tree():
 
 
 def pytest_sessionstart(session):
-    """Note what is there before the first test."""
+    """Record the files of the checkout before the first test."""
     if not hasattr(session.config, "workerinput"):
         session.config.stash[TREE] = files_of_the_tree()
 
 
 def leave_out_what_is_there():
-    """Leave tests and what they imported out of every search for garbage: many tests ask for one."""
+    """Exclude tests and imported modules from garbage collection, which many tests trigger."""
     gc.collect()
     gc.freeze()
     FROZEN[:] = [len(sys.modules)]
@@ -64,7 +64,7 @@ def leave_out_what_is_there():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
-    """Search for no garbage while ten thousand tests are collected: there is none."""
+    """Disable garbage collection while ten thousand tests are collected."""
     gc.disable()
     try:
         return (yield)
@@ -74,12 +74,12 @@ def pytest_collection(session):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
-    """Begin without the tests themselves."""
+    """Exclude the tests themselves from garbage collection."""
     leave_out_what_is_there()
 
 
 def pytest_runtest_setup(item):
-    """Leave a framework out too that a test before imported: it costs every later search as much as all else."""
+    """Skip tests of directory files on a server, and exclude newly imported frameworks from collection."""
     if is_on_server() and (mark := item.get_closest_marker("of_the_directory")):
         pytest.skip(f"of the directory's files: {mark.args[0]}")
     if FROZEN and len(sys.modules) > FROZEN[0] + 50:
@@ -88,18 +88,19 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item):
-    """Let the databases of a test's directories be used by others."""
+    """Return the databases of the test's directories for reuse."""
     if (path := item.funcargs.get("tmp_path")) is not None:
         give_back(lambda one: one.is_relative_to(path))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session, exitstatus):
-    """Fail the run when a test left a file in the checkout: tests write below their own temporary directories."""
+    """Fail the run if a test left a file in the checkout."""
     give_back(lambda _path: True)
     before = session.config.stash.get(TREE, None)
     if before is not None and (left := sorted(files_of_the_tree() - before)):
-        print(f"\nERROR: tests left files in the checkout: {', '.join(map(str, left[:9]))}")  # noqa: T201 - the summary of a run
+        # Summary of the run.
+        print(f"\nERROR: tests left files in the checkout: {', '.join(map(str, left[:9]))}")  # noqa: T201
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -108,20 +109,20 @@ FROZEN = []
 
 
 class Steps:
-    """Counts the lines of the package that run in this thread: the same number on every machine, however busy."""
+    """Counts the executed lines of the package in this thread. Independent of the machine's speed."""
 
     def __init__(self):
         self._counted = lambda: 0
 
     @property
     def count(self):
-        """How many lines have run."""
+        """Number of executed lines."""
         return self._counted()
 
     def __enter__(self):
         count, ours = 0, {}
 
-        # Millions of times: with names of its own it takes four fifths of what attributes take.
+        # Runs millions of times: local names take four fifths of the time of attributes.
         def line(frame, event, argument):
             nonlocal count
             if event == "line":
@@ -144,7 +145,7 @@ class Steps:
         sys.settrace(self._tracing)
 
     def __call__(self, function, *arguments, **keywords):
-        """Return how many lines of the package *function* ran, in this thread."""
+        """Return the number of lines of the package that *function* executed in this thread."""
         with self:
             function(*arguments, **keywords)
         return self.count
@@ -152,7 +153,7 @@ class Steps:
 
 @pytest.fixture
 async def clock(monkeypatch):
-    """The loop's clock, which only a test moves on: ``clock(seconds)``."""
+    """A manual clock of the event loop: ``clock(seconds)`` advances it."""
     loop = asyncio.get_running_loop()
     now = loop.time()
 
@@ -166,7 +167,7 @@ async def clock(monkeypatch):
 
 @pytest.fixture
 def latency_in_turns(monkeypatch):
-    """Let a node of the test's own loop wait for turns of the loop, as many on every machine, and not for time."""
+    """Let a fake node wait for a fixed number of loop iterations instead of time."""
 
     async def turns(_seconds):
         for _ in range(100):
@@ -179,5 +180,5 @@ def latency_in_turns(monkeypatch):
 
 @pytest.fixture
 def steps():
-    """Count what is done: ``steps(parse, text)``, or ``with steps: await ...``, and then ``steps.count``."""
+    """Return a line counter: ``steps(parse, text)``, or ``with steps: await ...`` and then ``steps.count``."""
     return Steps()

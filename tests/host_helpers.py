@@ -1,4 +1,4 @@
-"""Agents in every framework and on every provider's API, as hosts write them, driven by the public scripted model."""
+"""Agents in every framework and on every provider's API, driven by the scripted model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mama_structs.testing.scripted_model import ScriptedModel
 
 @attrs.define
 class Run:
-    """What came of a conversation: what tools answered, the last words of each turn, its messages, and its streams."""
+    """Result of a conversation: tool answers, final texts, messages and streams."""
 
     outputs: list[str] = attrs.field(factory=list)
     answers: list[str] = attrs.field(factory=list)
@@ -31,7 +31,7 @@ class Run:
         return self.streams[-1]
 
     async def streamed(self, session: Session, coming: Any, final: str) -> Any:
-        """Show what comes of a provider's message, and return it whole."""
+        """Feed a provider's stream to the session, and return the complete message."""
         watched = self.watch(session)
         async with coming as stream:
             async for event in stream:
@@ -43,7 +43,7 @@ class Run:
 
 @attrs.define
 class Watched:
-    """A stream whose host shows people what comes, and stores the refs when the message is over."""
+    """A stream whose host shows events to people, and stores the refs at the end of the message."""
 
     stream: Any
     shown: list[str] = attrs.field(factory=list)
@@ -62,7 +62,7 @@ def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
 
 
 def texts_of_users(messages: list[Any]) -> Iterator[str]:
-    """Yield the texts of the user's side of a conversation, as the model got them."""
+    """Yield the user's texts of a conversation, as the model received them."""
     for message in messages:
         if not isinstance(message, dict):
             yield from ([message.content] if getattr(message, "type", "") == "human" else ())
@@ -75,7 +75,7 @@ def texts_of_users(messages: list[Any]) -> Iterator[str]:
 
 
 async def in_openai_responses(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
-    """The loop of a host on the Responses API, strict."""
+    """Run an agent loop on the Responses API, with strict schemas."""
     run, client, tools = Run(history=[*history]), model.openai(), openai.tools(session)
     assert all(tool["strict"] for tool in tools if tool["name"] in {"get_ref", "measure"})
     for said in turns:
@@ -97,7 +97,7 @@ async def in_openai_responses(session, model: ScriptedModel, *turns, history=(),
 
 
 async def in_openai_chat(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
-    """The loop of a host on Chat Completions."""
+    """Run an agent loop on the Chat Completions API."""
     run, client, tools = Run(history=[*history]), model.openai(), openai.tools(session, api="chat")
     for said in turns:
         run.history.append({"role": "user", "content": said})
@@ -120,7 +120,7 @@ async def in_openai_chat(session, model: ScriptedModel, *turns, history=(), stre
 
 
 async def in_anthropic(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
-    """The loop of a host on the Messages API."""
+    """Run an agent loop on the Messages API."""
     strict = [name for name in ("get_ref", "measure") if name in session.tools]
     run, client, tools = Run(history=[*history]), model.anthropic(), anthropic.tools(session, strict=strict)
     assert all(tool["strict"] for tool in tools if tool["name"] in strict)
@@ -143,7 +143,7 @@ async def in_anthropic(session, model: ScriptedModel, *turns, history=(), stream
 
 
 async def in_pydantic_ai(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
-    """An agent of Pydantic AI with the session's capability."""
+    """Run a Pydantic AI agent with the session's capability."""
     adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
     capabilities = [adapter.capability(session, **options)]
     agent = importlib.import_module("pydantic_ai").Agent(model.pydantic_ai(), capabilities=capabilities)
@@ -171,14 +171,14 @@ async def in_pydantic_ai(session, model: ScriptedModel, *turns, history=(), stre
 
 
 async def in_openai_agents(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
-    """An agent of the OpenAI Agents SDK, strict."""
+    """Run an agent of the OpenAI Agents SDK, with strict schemas."""
     agents = importlib.import_module("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     run, tools = Run(history=[*history]), adapter.tools(session)
     assert all(tool.strict_json_schema for tool in tools if tool.name in {"get_ref", "measure"})
     agent = agents.Agent(name="agent", model=model.openai_agents(), tools=tools)
     for said in turns:
-        # Made anew for each run, as by a web server.
+        # Created for each run, as in a web server.
         hooks = adapter.hooks(session, **options)
         config = agents.RunConfig(tracing_disabled=True, call_model_input_filter=hooks.with_recalled)
         items = [*run.history, {"role": "user", "content": said}]
@@ -197,7 +197,7 @@ async def in_openai_agents(session, model: ScriptedModel, *turns, history=(), st
 
 
 async def in_langchain(session, model: ScriptedModel, *turns, history=(), streamed=False, **options) -> Run:
-    """An agent of LangChain with its middleware."""
+    """Run a LangChain agent with the middleware."""
     agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
     adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     agent = agents.create_agent(
@@ -241,7 +241,7 @@ FRAMEWORKS = {
 
 
 def frameworks_loaded_by(*adapters: str) -> set[str]:
-    """Return which frameworks a process of its own has loaded that imports adapters."""
+    """Return the frameworks that are loaded by importing the given adapters in a new process."""
     modules = ", ".join(f"mama_structs.adapters.{one}" for one in adapters)
     code = f"import sys, {modules}; print(*{FRAMEWORKS!r}.intersection(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

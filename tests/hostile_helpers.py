@@ -1,4 +1,4 @@
-"""Memories that try to leave their quotation, and what shows that they did not."""
+"""Memories that try to escape their quotation, and checks that they did not."""
 
 import json
 import re
@@ -28,11 +28,11 @@ _FRAME = re.compile(
     r"</recalled>"
 )
 _QUOTED = re.compile(r'"([^"\n]*)"')
-# Signs of Arabic and Kaithi that are format characters by name, and seen.
+# Visible Arabic and Kaithi signs whose Unicode category is format character.
 _SEEN = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
-# How tags begin, also in brackets of other scripts, which are read as ours are.
+# Start of a tag, also in brackets of other scripts.
 _TAG = re.compile(r"[<\u2039\u3008\u27e8\u276e\u2770\u02c2\u1438](?:[^\s\d=….-]|\s*[/\\\u2044\u2215])")
-# How other things begin: entities, fences, whose turn it is, handles, the end of a quotation.
+# Start of other markup: entities, fences, turn markers, handles, and the end of a quotation.
 _OTHER = re.compile(
     r"&(?:lt|#0*60|#x0*3c)\b|```|~~~|[\[\uff3b][/\uff0f]?(?-i:[A-Z][A-Z_]{2,})[\]\uff3d]|(?<![\w\\])(?:ref|fd)[:\uff1a]\S",
     re.IGNORECASE,
@@ -41,7 +41,7 @@ _QUOTATION_MARK = re.compile('["\u201c\u201d\u201e\u201f\u301d\u301e\u2033\uff02
 
 
 async def save(memories, row):
-    """Save a hostile memory, as one that came from outside."""
+    """Save a hostile memory with an outside origin."""
     kind, content = row["type"], row["content"] * row.get("repeat", 1)
     if kind == "checkpoint":
         more = {name: row[name] for name in ("next_steps", "open_files")}
@@ -54,14 +54,14 @@ async def save(memories, row):
 
 
 def check_plain(text):
-    """Fail where a text of a quotation is anything but plain words, or could end its quotation."""
+    """Assert that a quoted text contains only plain words, and does not end its quotation."""
     check_prose(text)
 
     assert None is _QUOTATION_MARK.search(text), text
 
 
 def check_prose(text):
-    """Fail where a text hides something, or looks like anything but words."""
+    """Assert that a text contains no hidden characters and no markup."""
     hidden = [one for one in text if unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and one not in _SEEN]
 
     assert [] == hidden
@@ -70,7 +70,7 @@ def check_prose(text):
 
 
 def check_block(text):
-    """Fail where anything of a recalled text is neither ours nor quoted."""
+    """Assert that a recalled text consists of the template and quotations only."""
     assert _FRAME.fullmatch(_QUOTED.sub("Q", text)), text
     assert 1 == text.count("<recalled>") == text.count("</recalled>")
     for found in _QUOTED.findall(text):

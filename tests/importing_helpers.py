@@ -1,4 +1,4 @@
-"""What other programs leave on disk, made by hand where they are not installed."""
+"""Files of other memory programs, which need not be installed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 MEM0: Path = Path(__file__).parent / "data" / "mem0"
-"""What mem0 2.2.1 left on disk, and what its `get_all` gave for one user: see the tests for what was done before."""
+"""Files of mem0 2.2.1, and the result of its `get_all` for one user; the tests describe how they were made."""
 
 
 def listing(folder: Path) -> dict[str, tuple[str, int]]:
-    """Return each file below a folder with its bytes' hash and its time."""
+    """Return hash and modification time of each file in a folder."""
     return {
         path.relative_to(folder).as_posix(): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
@@ -25,7 +25,7 @@ def listing(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def mem0_home(folder: Path) -> Path:
-    """Unpack the folders of mem0's default configuration, both in one."""
+    """Unpack both folders of mem0's default configuration into one."""
     points = folder / "qdrant" / "collection" / "mem0"
     points.mkdir(parents=True)
     for target in (points / "storage.sqlite", folder / "history.db"):
@@ -34,7 +34,7 @@ def mem0_home(folder: Path) -> Path:
 
 
 class PointStruct:
-    """Stands for a point of Qdrant's, which is an object of pydantic's."""
+    """Imitates a Qdrant point, which is a pydantic object."""
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -44,7 +44,7 @@ class PointStruct:
 
 
 def points(file: Path, payloads: Iterable[tuple[str, Mapping[str, Any] | bytes]]) -> Path:
-    """Write a collection of Qdrant's local mode; bytes are a row as it is."""
+    """Write a collection of Qdrant's local mode. Bytes are written as a raw row."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with sqlite3.connect(file) as database:
         database.execute("CREATE TABLE IF NOT EXISTS points (id TEXT PRIMARY KEY, point BLOB)")
@@ -59,7 +59,7 @@ def points(file: Path, payloads: Iterable[tuple[str, Mapping[str, Any] | bytes]]
 def langgraph_store(
     file: Path, rows: Iterable[tuple[Any, ...]], *, indexed: Iterable[tuple[str, str, str]] = ()
 ) -> Path:
-    """Write the file of a SqliteStore: prefix, key, value, and if wanted when it was made, expires, and its minutes."""
+    """Write the file of a SqliteStore. A row is prefix, key, value, and optionally creation, expiry and TTL minutes."""
     with sqlite3.connect(file) as database:
         database.execute(
             "CREATE TABLE store (prefix text NOT NULL, key text NOT NULL, value text NOT NULL, created_at TIMESTAMP, "
@@ -78,7 +78,7 @@ def langgraph_store(
 
 
 def graph(file: Path, *items: Any) -> Path:
-    """Write the file of MCP's memory server; a text is a line as it is."""
+    """Write the file of MCP's memory server. A text is written as a raw line."""
     file.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in items), encoding="utf-8")
     return file
 

@@ -1,4 +1,4 @@
-"""The command line, killed before a chosen statement: of what it writes to a directory, or of all that a server hears."""
+"""Kill the command line before a chosen SQL statement, of a directory or of a server."""
 
 import contextlib
 import signal
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-# One interpreter for all: each command runs in a fork of it, which has loaded what it needs.
+# One interpreter for all commands: each runs in a fork that has all modules loaded.
 _RUNNER = """
     import importlib, os, signal, sys
     from mama_structs.cli.main import main
@@ -41,7 +41,7 @@ _RUNNER = """
 
 @contextlib.contextmanager
 def killed_commands(*arguments):
-    """Give a function that runs the command up to so many statements, and tells whether it was killed; else it is 0."""
+    """Yield a function that runs the command up to a number of statements, and returns True if it was killed."""
     command = [sys.executable, "-c", textwrap.dedent(_RUNNER), *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:
 

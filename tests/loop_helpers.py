@@ -1,4 +1,4 @@
-"""A meter of the work that one callback of an event loop does, by counts that no machine's speed changes."""
+"""A meter for the work of one event loop callback, independent of the machine's speed."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from mama_structs.refs.store import text
 
 class LoopMeter:
     """
-    The most calls and the most bytes of one callback: of what runs between two suspensions.
+    Maximum number of calls and bytes of one callback, that is, between two suspensions.
 
     Attributes:
         calls: Calls of Python and C functions.
@@ -76,5 +76,5 @@ def metered(monkeypatch):
         try:
             yield meter
         finally:
-            # The callback at hand goes on with what is not measured.
+            # The rest of the current callback is not measured.
             meter.end()

@@ -1,4 +1,4 @@
-"""Databases as MAMA v1.0 writes them, for tests of the migration."""
+"""Databases in the format of MAMA v1.0, for tests of the migration."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ CREATE INDEX idx_decisions_topic ON decisions(topic);
 CREATE INDEX idx_decisions_supersedes ON decisions(supersedes);
 INSERT INTO schema_version (version) VALUES (1), (2), (3), (4);
 """
-"""The tables of v1.0 that its programs write, with those of its indexes and rules that matter to a reader."""
+"""Tables of v1.0, with the indexes and constraints that a reader depends on."""
 
 START: Final = 1_748_822_400_000
-"""Milliseconds since 1970 at the beginning of a made-up user's history (June 2025)."""
+"""Start of a generated history in milliseconds since 1970 (June 2025)."""
 
 _DAY: Final = 86_400_000
 _WHAT: Final = ("session cookies", "a token bucket", "read replicas", "Redis streams", "snapshot tests", "MessagePack")
@@ -62,11 +62,11 @@ _WHY: Final = ("it failed under load", "the team knows it", "it is simpler to ru
 @attrs.frozen(eq=False)
 class OldStore:
     """
-    A v1.0 database that is written.
+    A v1.0 database that is being written.
 
     Args:
         path: The file.
-        database: A connection to it; what is written is there when the block ends.
+        database: A connection to it; changes are committed when the block ends.
 
     """
 
@@ -77,19 +77,19 @@ class OldStore:
     @contextlib.contextmanager
     def made(cls, path: Path, *, wal: bool = False) -> Iterator[Self]:
         """
-        Make a database with the tables of v1.0.
+        Create a database with the tables of v1.0.
 
         Args:
             path: A file that does not exist.
-            wal: Whether in the journal mode that v1.0 uses.
+            wal: Whether to use the WAL journal mode of v1.0.
 
         """
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-            # What a power cut would do to it does not matter.
+            # Durability is not needed.
             database.execute("PRAGMA synchronous = OFF")
             if wal:
                 database.execute("PRAGMA journal_mode = WAL")
-            # Real files have rows that break the rules: hands and other programs write them, too.
+            # Real files contain invalid rows, written by hand or by other programs.
             database.execute("PRAGMA ignore_check_constraints = ON")
             database.executescript(SCHEMA)
             database.execute("BEGIN")
@@ -97,18 +97,18 @@ class OldStore:
             database.execute("COMMIT")
 
     def row(self, table: str, **columns: Any) -> None:
-        """Write a row, with the schema's defaults for the columns that are left out."""
+        """Write a row with the schema's defaults for omitted columns."""
         names = ", ".join(columns)
         marks = ", ".join("?" * len(columns))
         self.database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(columns.values()))
 
     def decision(self, name: str, /, **columns: Any) -> str:
         """
-        Write a decision as v1.0's code does, and return its id.
+        Write a decision in the format of v1.0, and return its id.
 
         Args:
             name: Its topic, and the readable part of its id.
-            columns: What is other than usual.
+            columns: Values that differ from the defaults.
 
         """
         made = columns.get("created_at", START)
@@ -127,17 +127,17 @@ class OldStore:
         return str(values["id"])
 
     def edge(self, from_id: str, to_id: str, relationship: str = "supersedes", **columns: Any) -> None:
-        """Write an edge as v1.0's code does."""
+        """Write an edge in the format of v1.0."""
         values = {"reason": "User changed it", "weight": 1.0, "created_at": START} | columns
         self.row("decision_edges", from_id=from_id, to_id=to_id, relationship=relationship, **values)
 
     def history(self, count: int, *, seed: int = 0) -> None:
         """
-        Write decisions of a user: topics with chains, some outcomes and edges, several a day.
+        Write a history of decisions with chains, outcomes and edges.
 
         Args:
-            count: How many.
-            seed: Another one gives another history.
+            count: Number of decisions.
+            seed: Seed of the random history.
 
         """
         random_ = random.Random(seed)
@@ -166,12 +166,12 @@ class OldStore:
             last[topic] = own
 
 
-# The clock of the tests of migrations, in seconds since 1970.
+# Fixed time of the migration tests, in seconds since 1970.
 NOW = 1_764_000_000.0
 
 
 class Open:
-    """A session whose clock stands still."""
+    """A session with a fixed clock."""
 
     def __init__(self, location=None, *, now=NOW, embedder=None, **settings):
         self.opening = Session.open(
@@ -191,6 +191,6 @@ class Open:
 
 
 async def exported(memories, folder):
-    """Return an export."""
+    """Return an export as bytes."""
     await memories.export_jsonl(folder / "out.jsonl")
     return (folder / "out.jsonl").read_bytes()

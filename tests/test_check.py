@@ -1,4 +1,4 @@
-"""The checks of arguments: what each lets through, what it says otherwise, and its forms for attrs."""
+"""Validation of arguments, and its attrs validators."""
 
 import datetime as dt
 import enum
@@ -13,14 +13,14 @@ from mama_structs.errors import InvalidArgument, InvalidSetting
 
 
 class Shape(enum.StrEnum):
-    """A choice."""
+    """An enum for tests."""
 
     ROUND = "round"
     FLAT = "flat"
 
 
 class Unshowable:
-    """A value without a repr."""
+    """A value whose repr raises."""
 
     def __repr__(self):
         raise RuntimeError("no")
@@ -51,8 +51,7 @@ ONE = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=dt.timezone(dt.timedelta(
         (dt.datetime(2026, 1, 2, tzinfo=dt.UTC), lambda: _check.moment("n", "2026-01-02T00:00Z")),
     ],
 )
-def test_what_keeps_its_rule_comes_back(expected, call):
-    """Each check returns the value, of its plain type."""
+def test_check_returns_valid_value_as_builtin_type(expected, call):
     found = call()
 
     assert (type(expected), expected) == (type(found), found)
@@ -87,8 +86,7 @@ def test_what_keeps_its_rule_comes_back(expected, call):
         ("n must lie between 1970 and 9000, got ", lambda: _check.moment("n", ONE.replace(year=1969))),
     ],
 )
-def test_what_breaks_its_rule_is_refused(message, call):
-    """The message names argument, rule and value."""
+def test_check_rejects_invalid_value_with_name_rule_and_value(message, call):
     with pytest.raises(InvalidArgument) as caught:
         call()
 
@@ -96,7 +94,7 @@ def test_what_breaks_its_rule_is_refused(message, call):
 
 
 def test_attrs_validators_name_the_field():
-    """With its class and as a setting, or by itself."""
+    """`setting` includes the class name, `field` does not."""
 
     @attrs.frozen
     class Options:

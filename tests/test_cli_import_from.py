@@ -1,4 +1,4 @@
-"""The command that takes over memories of other programs."""
+"""The ``import-from`` command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 
 
 def run(*command):
-    """Run a command, and return its code and what it printed."""
+    """Run a command, and return its exit code and output."""
     with contextlib.redirect_stdout(io.StringIO()) as said:
         code = table.run(table.parse(["import-from", *map(str, command)]))
     return code, said.getvalue()
@@ -36,13 +36,12 @@ def source(tmp_path):
     return graph(tmp_path / "memory.jsonl", entity("Ada", "person", "prefers tabs"), relation("Ada", "knows", "Eve"))
 
 
-def test_the_command_knows_every_kind():
-    """The kinds that the command takes are those that can be read."""
+def test_command_supports_every_source():
     assert table._OTHERS == tuple(KINDS)
 
 
-def test_a_store_is_made_and_left_as_it_is_the_second_time(source, tmp_path):
-    """A store is made and filled, the report names what was left out, and another run adds nothing."""
+def test_import_creates_store_and_second_run_adds_nothing(source, tmp_path):
+    """The report names skipped items."""
     before = listing(source.parent)
     code, text = run("mcp-memory", source, tmp_path / "new.mama", "--embedder", "hash", "--namespace", "mine")
     again = json.loads(run("mcp-memory", source, tmp_path / "new.mama", "--namespace", "mine", "--json")[1])
@@ -53,8 +52,7 @@ def test_a_store_is_made_and_left_as_it_is_the_second_time(source, tmp_path):
     assert before == {name: one for name, one in listing(source.parent).items() if "new.mama" not in name}
 
 
-def test_a_dry_run_makes_nothing(source, tmp_path, capsys):
-    """A dry run says what would be added, and makes no directory."""
+def test_dry_run_creates_nothing(source, tmp_path, capsys):
     code, text = run("mcp-memory", source, tmp_path / "new.mama", "--dry-run", "--embedder", "hash")
 
     assert (0, True) == (code, "would be added" in text)
@@ -62,8 +60,7 @@ def test_a_dry_run_makes_nothing(source, tmp_path, capsys):
     assert "imported 4 of 4 items\n" == capsys.readouterr().err
 
 
-def test_what_cannot_be_read_makes_nothing(source, tmp_path):
-    """Where there is nothing of that kind, no directory is made."""
+def test_import_of_unreadable_source_creates_nothing(source, tmp_path):
     for kind, problem in (("mem0", MigrationError), ("basic-memory", InvalidArgument), ("langgraph", MigrationError)):
         with pytest.raises(problem):
             run(kind, tmp_path if kind == "basic-memory" else source, tmp_path / "new.mama")
@@ -71,16 +68,14 @@ def test_what_cannot_be_read_makes_nothing(source, tmp_path):
     assert not (tmp_path / "new.mama").exists()
 
 
-def test_one_user_of_mem0_goes_to_a_namespace_of_its_own(tmp_path):
-    """With a user only that one's memories are taken over, into the namespace that is named."""
+def test_import_of_one_mem0_user_uses_given_namespace(tmp_path):
     home = mem0_home(tmp_path / "mem0")
     run("mem0", home, tmp_path / "new.mama", "--user", "ada", "--namespace", "user:ada", "--embedder", "hash")
 
     assert (2, 0) == (count(tmp_path / "new.mama", "user:ada"), count(tmp_path / "new.mama"))
 
 
-def test_ctrl_c_loses_nothing(tmp_path):
-    """Stopped half-way the command says how to go on, and does so."""
+def test_interrupted_import_can_be_continued(tmp_path):
     source = graph(tmp_path / "memory.jsonl", *(entity(f"Name{n}", "thing", f"fact {n}") for n in range(300)))
     command = [sys.executable, "-m", "mama_structs", "import-from", "mcp-memory", str(source), "new.mama"]
     command += ["--embedder", "hash"]

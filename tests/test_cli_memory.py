@@ -1,4 +1,4 @@
-"""The commands that look after a session's directory."""
+"""The commands that administer a session's directory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ COMMANDS = ["check", "rebuild", "backup", "export", "import", "maintain", "reemb
 
 
 def arguments(command, store, other):
-    """Return a whole command line."""
+    """Return a complete command line."""
     extra = {"backup": [other], "export": [other], "import": [other], "reembed": ["--embedder", "hash"]}
     return [str(part) for part in [command, store, *extra.get(command, [])]]
 
 
 def make(path, count=5, *, embedder=None, namespace="default"):
-    """Make a session's directory with some decisions, each about the same."""
+    """Create a session's directory with some decisions on one topic."""
 
     async def fill():
         async with Session.open(path, embedder=embedder or HashEmbedder(), namespace=namespace) as session:
@@ -45,7 +45,7 @@ def make(path, count=5, *, embedder=None, namespace="default"):
 
 
 def ask(path, question, *, embedder=None, namespace="default"):
-    """Return the answer to a question to the memories of a directory."""
+    """Open a directory, and return the result of a call on its memories."""
 
     async def asked():
         async with Session.open(path, embedder=embedder or HashEmbedder(), namespace=namespace) as session:
@@ -60,7 +60,7 @@ def store(tmp_path):
 
 
 def said(capsys, *command):
-    """Run a command that works, and return what it printed."""
+    """Run a command that succeeds, and return its output."""
     code = main([str(part) for part in command])
     captured = capsys.readouterr()
 
@@ -69,7 +69,7 @@ def said(capsys, *command):
 
 
 def complaint(capsys, *command):
-    """Run a command that fails, and return the one line on stderr."""
+    """Run a command that fails, and return its line on stderr."""
     code = main([str(part) for part in command])
     captured = capsys.readouterr()
 
@@ -77,8 +77,7 @@ def complaint(capsys, *command):
     return captured.err.removeprefix("mama-structs: ")
 
 
-def test_export_import_backup(store, tmp_path, capsys):
-    """What is exported is imported elsewhere, once; and a backup is a store of its own."""
+def test_export_import_and_backup_copy_memories(store, tmp_path, capsys):
     file, copy = tmp_path / "x.jsonl", tmp_path / "copy.mama"
 
     assert f"5 memories are written to {file}\n" == said(capsys, "export", store, file)
@@ -86,8 +85,7 @@ def test_export_import_backup(store, tmp_path, capsys):
     assert "0 memories added, 5 were there already\n" == said(capsys, "import", copy, file)
 
 
-def test_import_with_another_embedder(store, tmp_path, capsys):
-    """Where another embedder made the file's vectors, it is said how many memories were embedded anew."""
+def test_import_reports_memories_that_were_embedded_again(store, tmp_path, capsys):
     other = make(tmp_path / "b", 1, embedder=as_embedder(embed, name="mine", dimensions=4))
     said(capsys, "export", other, tmp_path / "x.jsonl")
 
@@ -100,8 +98,7 @@ def embed(texts):
     return [[1.0, 0.0, 0.0, 0.0] for _ in texts]
 
 
-def test_namespaces(store, tmp_path, capsys):
-    """Each command looks at the namespace that it is given."""
+def test_commands_use_given_namespace(store, tmp_path, capsys):
     make(store, 2, namespace="other")
     file = tmp_path / "x.jsonl"
 
@@ -111,8 +108,8 @@ def test_namespaces(store, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["stats", "list", "check", "export", "conversations list"])
-def test_a_namespace_that_is_not_there_is_named(store, tmp_path, capsys, command):
-    """A slip in a namespace is no empty answer: the error says which there are, and nothing is made."""
+def test_unknown_namespace_error_lists_existing_ones(store, tmp_path, capsys, command):
+    """Nothing is created."""
     make(store, 1, namespace="user:ada/1")
     more = [tmp_path / "x.jsonl"] if command == "export" else []
 
@@ -122,8 +119,7 @@ def test_a_namespace_that_is_not_there_is_named(store, tmp_path, capsys, command
     assert ("default", "user:ada/1") == asyncio.run(Session.namespaces(store))
 
 
-def test_check(store, capsys):
-    """Warnings are listed and are no failure."""
+def test_check_lists_warnings_and_succeeds(store, capsys):
     lines = said(capsys, "check", store).splitlines()
     report = json.loads(said(capsys, "check", store, "--json"))
 
@@ -131,8 +127,7 @@ def test_check(store, capsys):
     assert ([f"warning: {one['message']}" for one in report["findings"]] or ["no damage found"]) == lines
 
 
-def test_check_finds_damage(store, capsys):
-    """An error is a line of its own, and the exit code says so; nothing is repaired."""
+def test_check_reports_damage_and_repairs_nothing(store, capsys):
     with sqlite3.connect(store / "journal" / "cache.db") as connection:
         connection.execute("UPDATE Cache SET value = x'00' WHERE key LIKE 'memories/%/m/%3'")
     connection.close()
@@ -146,8 +141,7 @@ def test_check_finds_damage(store, capsys):
     assert {"severity", "kind", "message", "key"} == set(report["findings"][0])
 
 
-def test_check_of_a_store_that_does_not_open(store, capsys):
-    """Damage that keeps a store from being opened is a finding like any other."""
+def test_check_reports_damage_that_prevents_opening(store, capsys):
     with sqlite3.connect(store / "journal" / "cache.db") as connection:
         connection.execute("UPDATE Cache SET value = x'00' WHERE key LIKE 'memories/%/head'")
     connection.close()
@@ -159,8 +153,8 @@ def test_check_of_a_store_that_does_not_open(store, capsys):
     assert capsys.readouterr().out.startswith("error: ")
 
 
-def test_rebuild(store, capsys):
-    """What is derived is derived anew; damaged rows are named, left out, and make the exit code 1."""
+def test_rebuild_reports_damaged_rows(store, capsys):
+    """The rows are skipped, and the exit code is 1."""
     assert "5 memories indexed\n" == said(capsys, "rebuild", store)
     with sqlite3.connect(store / "journal" / "cache.db") as connection:
         connection.execute("UPDATE Cache SET value = x'00' WHERE key LIKE 'memories/%/m/%3'")
@@ -172,8 +166,7 @@ def test_rebuild(store, capsys):
     assert "4 memories indexed" == indexed
 
 
-def test_stats(store, capsys):
-    """Figures are a table for people, or one JSON object."""
+def test_stats_prints_table_or_json(store, capsys):
     table = said(capsys, "stats", store)
     figures = json.loads(said(capsys, "stats", store, "--json"))
 
@@ -183,13 +176,12 @@ def test_stats(store, capsys):
     assert 1 == len({len(line) - len(line.split(maxsplit=1)[1]) for line in table.splitlines()})
 
 
-def test_maintain(store, capsys):
-    """Within a week of the last time, which an opening is, nothing is due."""
+def test_maintain_does_nothing_within_a_week(store, capsys):
+    """Opening a session counts as maintenance."""
     assert "nothing was due\n" == said(capsys, "maintain", store)
 
 
-def test_reembed(tmp_path, capsys):
-    """A store whose embedder is gone is taken over by another one, and opened with that from then on."""
+def test_reembed_replaces_missing_embedder(tmp_path, capsys):
     store = make(tmp_path / "a", embedder=as_embedder(embed, name="gone", dimensions=4))
 
     assert "5 memories embedded by hash-384\n" == said(capsys, "reembed", store, "--embedder", "hash")
@@ -197,8 +189,7 @@ def test_reembed(tmp_path, capsys):
     assert 5 == len(ask(store, lambda memories: memories.search("shield")))
 
 
-def test_most_commands_need_no_embedder(tmp_path, capsys):
-    """A store whose embedder is not installed can be looked at, copied, exported, and filled with its own vectors."""
+def test_commands_work_without_the_stores_embedder(tmp_path, capsys):
     store = make(tmp_path / "a", embedder=as_embedder(embed, name="gone", dimensions=4))
     said(capsys, "export", store, tmp_path / "x")
     for command in ("check", "rebuild", "maintain", "stats"):
@@ -221,8 +212,8 @@ ADDRESS = "postgresql://me:open-sesame@127.0.0.1:1/none"
         ["backup", ADDRESS, "copy"],
     ],
 )
-def test_a_password_in_an_address_is_not_shown(given, tmp_path, capsys, monkeypatch):
-    """Whatever is wrong with a command that has an address, nobody sees its password, and nothing is made."""
+def test_errors_do_not_show_password_of_url(given, tmp_path, capsys, monkeypatch):
+    """Nothing is created."""
     monkeypatch.chdir(tmp_path)
     code: object = 0
     try:
@@ -238,8 +229,8 @@ def test_a_password_in_an_address_is_not_shown(given, tmp_path, capsys, monkeypa
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_store(command, tmp_path, capsys):
-    """A directory that is no store is refused and stays as it is: nothing is made."""
+def test_commands_reject_directory_without_store(command, tmp_path, capsys):
+    """Nothing is created."""
     (tmp_path / "empty").mkdir()
     for store in (tmp_path / "none", tmp_path / "empty", tmp_path / ("x" * 300), "\0"):
         assert "is no session's directory (nothing was made; check the path)" in complaint(
@@ -250,8 +241,7 @@ def test_no_store(command, tmp_path, capsys):
     assert [] == list((tmp_path / "empty").iterdir())
 
 
-def test_errors_are_one_line(store, tmp_path, capsys):
-    """What goes wrong is one line with what to do about it."""
+def test_errors_are_one_line_with_hint(store, tmp_path, capsys):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "no-export").write_text("hello\n")
@@ -273,8 +263,7 @@ def test_errors_are_one_line(store, tmp_path, capsys):
         (["export"], "the following arguments are required: STORE, FILE"),
     ],
 )
-def test_wrong_usage(wrong, message, capsys):
-    """A wrong command line says what is wrong, and exits with 2."""
+def test_wrong_usage_exits_with_2(wrong, message, capsys):
     with pytest.raises(SystemExit) as exited:
         main(wrong)
 
@@ -303,8 +292,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_ctrl_c(store, tmp_path, capsys):
-    """Ctrl-C in the middle of an import leaves what was imported whole, exits with 130, and can be gone on with."""
+def test_interrupted_import_keeps_complete_memories_and_exits_with_130(store, tmp_path, capsys):
     target, file = make(tmp_path / "b", 0), tmp_path / "x"
     said(capsys, "export", store, file)
     make_head(target)
@@ -323,17 +311,16 @@ def test_ctrl_c(store, tmp_path, capsys):
 
 
 def make_head(store):
-    """Have a store know its embedder: a store without memories takes the default one."""
+    """Store the embedder of an empty store, which would otherwise get the default one."""
     ask(store, lambda memories: memories.save_context("first"))
 
 
-def test_no_room_for_a_backup(store, tmp_path):
-    """A full disk is one line, and nothing of the copy is left."""
+def test_failed_backup_on_full_disk_leaves_nothing(store, tmp_path):
     code = (
         "import resource, signal, sys\n"
         "from mama_structs.cli.main import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        # Else a module that is imported below the limit leaves bytecode that is cut off, for everybody.
+        # Below the limit, an imported module would leave truncated bytecode.
         "sys.dont_write_bytecode = True\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
         "sys.exit(main(sys.argv[1:]))\n"
@@ -349,8 +336,7 @@ def test_no_room_for_a_backup(store, tmp_path):
 # Progress
 
 
-def test_progress_in_lines(monkeypatch, capsys):
-    """Where stderr is no terminal, a line says how far it is, at most once a second."""
+def test_progress_prints_at_most_one_line_per_second_without_terminal(monkeypatch, capsys):
     now = 100.0
     monkeypatch.setattr(parts.time, "monotonic", lambda: now)
     with parts.shown("imported", "memories") as tell:
@@ -366,8 +352,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_as_a_bar(monkeypatch):
-    """On a terminal there is a bar, which is gone at the end."""
+def test_progress_shows_bar_on_terminal(monkeypatch):
     pytest.importorskip("tqdm")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -379,8 +364,7 @@ def test_progress_as_a_bar(monkeypatch):
     assert terminal.getvalue().endswith("\r")
 
 
-def test_progress_without_tqdm(monkeypatch):
-    """Where tqdm is not installed, a terminal gets lines too."""
+def test_progress_prints_lines_without_tqdm(monkeypatch):
     terminal = Terminal()
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -391,14 +375,12 @@ def test_progress_without_tqdm(monkeypatch):
     assert "imported 3 of 3 memories\n" == terminal.getvalue()
 
 
-def test_without_stderr(monkeypatch):
-    """Where stderr was closed nothing is told, and nothing fails."""
+def test_progress_is_silent_without_stderr(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     monkeypatch.setattr(parts, "_TOLD_EVERY", 0)
     with parts.shown("imported", "memories") as tell:
         tell(3, 3)
 
 
-def test_names_move_no_cursor(store, tmp_path, capsys):
-    """Control characters in a path are escaped."""
+def test_output_escapes_control_characters_of_paths(store, tmp_path, capsys):
     assert "\\x1b[2J" in said(capsys, "export", store, tmp_path / "\x1b[2J")

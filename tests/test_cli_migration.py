@@ -1,4 +1,4 @@
-"""The commands that take over memories of v1.0, and give them back."""
+"""The commands ``migrate`` and ``rollback`` for memories of v1.0."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def old(tmp_path):
 
 
 def run(*command):
-    """Run a command, and return its code and what it printed."""
+    """Run a command, and return its exit code and output."""
     with contextlib.redirect_stdout(io.StringIO()) as said:
         code = table.run(table.parse([str(part) for part in command]))
     return code, said.getvalue()
 
 
-def test_migrate_and_rollback(old, tmp_path):
-    """A store is made, filled, left as it is the second time, and emptied again."""
+def test_migrate_and_rollback_fill_and_empty_the_store(old, tmp_path):
+    """A second migration adds nothing."""
     store = tmp_path / "new.mama"
     code, text = run("migrate", old, store, "--embedder", "hash", "--namespace", "mine")
     again = json.loads(run("migrate", old, store, "--namespace", "mine", "--json")[1])
@@ -57,8 +57,7 @@ def test_migrate_and_rollback(old, tmp_path):
     assert "nothing to roll back" in run("rollback", store, "--namespace", "mine")[1]
 
 
-def test_progress_is_one_line(old, tmp_path, monkeypatch, capsys):
-    """Where stderr is no terminal, only the last step is told, whatever the time between steps."""
+def test_progress_without_terminal_is_one_line(old, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(printing, "_TOLD_EVERY", 0)
     run("migrate", old, tmp_path / "new.mama", "--embedder", "hash")
     told = capsys.readouterr().err
@@ -68,16 +67,14 @@ def test_progress_is_one_line(old, tmp_path, monkeypatch, capsys):
     assert told.endswith(" steps\n")
 
 
-def test_dry_run_makes_nothing(old, tmp_path):
-    """A dry run needs no store, and makes none."""
+def test_dry_run_creates_nothing(old, tmp_path):
     code, text = run("migrate", old, tmp_path / "new.mama", "--dry-run", "--embedder", "hash")
 
     assert (0, True) == (code, "would be added" in text)
     assert ["old.db"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_nothing_is_made_for_a_bad_file(tmp_path):
-    """Where the old file cannot be taken, no store is made; and none is made for a rollback."""
+def test_migrate_and_rollback_of_bad_file_create_nothing(tmp_path):
     (tmp_path / "bad.db").write_bytes(b"hello")
 
     with pytest.raises(MigrationError, match="no SQLite database"):
@@ -88,8 +85,7 @@ def test_nothing_is_made_for_a_bad_file(tmp_path):
     assert ["bad.db"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_force(old, tmp_path):
-    """What later memories link to is deleted when that is said."""
+def test_rollback_with_force_deletes_linked_memories(old, tmp_path):
     store = tmp_path / "new.mama"
     run("migrate", old, store, "--embedder", "hash")
 
@@ -121,8 +117,7 @@ INTERRUPTED = """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
-def test_interrupted(old, tmp_path):
-    """Ctrl-C says how to go on."""
+def test_interrupted_migration_explains_how_to_continue(old, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED), "migrate", old, tmp_path / "new", "--embedder", "hash"],
         stdout=subprocess.PIPE,

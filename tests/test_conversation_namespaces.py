@@ -1,4 +1,4 @@
-"""Conversations belong to a namespace: those of others are never seen, and a host moves one."""
+"""Conversations belong to a namespace. A host can move one to another namespace."""
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.storage.sealed_rows import LONGEST_KEY
 from mama_structs.storage.sqlite_store import Storage
 
-# Made by commit 7f2dd1b: a conversation that a session of the namespace "alice" began, a fork of it, and one with the
-# longest name. Names counted in the whole directory then.
+# Rows of commit 7f2dd1b: a conversation of a session with the namespace "alice", a fork of it, and one with the longest
+# name. At that commit, names were shared by all namespaces of a directory.
 ROWS = json.loads((Path(__file__).parent / "data" / "conversations_without_namespaces.json").read_text())
 LONG = "ü" * 200
 
@@ -40,7 +40,7 @@ def opened(place, namespace="default", conversation="c", **options):
 
 
 def child(code, *arguments):
-    """Run code in a process of its own and return it when it has ended."""
+    """Run code in a new process, and return the finished process."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True, text=True, timeout=600, check=False,
@@ -48,14 +48,14 @@ def child(code, *arguments):
 
 
 async def texts(place, namespace="default", conversation="c"):
-    """Return what a conversation holds."""
+    """Return the texts of a conversation by handle."""
     async with opened(place, namespace, conversation) as session:
         assert (await session.check()).ok
         return {handle: session.refs.get(handle).text for handle in session.refs}
 
 
 def moved(capsys, *arguments):
-    """Run the command that moves a conversation and return its exit code and what it said."""
+    """Run the command that moves a conversation, and return its exit code and output."""
     code = main(["conversations", "assign", *map(str, arguments)])
     captured = capsys.readouterr()
     assert 1 == (captured.out + captured.err).count("\n")
@@ -63,7 +63,7 @@ def moved(capsys, *arguments):
 
 
 async def assigned(place, name="c", *, namespace, origin="default"):
-    """Move a conversation as the command does, within a running loop."""
+    """Move a conversation like the command, inside a running loop."""
     async with Session.open(place) as session:
         return await session._common.home.assign(name, origin=origin, namespace=namespace)
 
@@ -80,11 +80,11 @@ async def recorded(place, rows):
     await storage.close()
 
 
-# Apart
+# Isolation
 
 
-async def test_a_name_in_two_namespaces_is_two_conversations(place):
-    """In one process, open at once: neither reads, lists, overwrites or deletes what the other has."""
+async def test_equal_names_in_two_namespaces_are_separate_conversations(place):
+    """Both are open in one process."""
     async with opened(place, "alice") as alice, opened(place, "bob") as bob, opened(place) as host:
         await alice.observe('<ref id="plan">of alice</ref>')
         alice.refs.add("the same text")
@@ -102,8 +102,8 @@ async def test_a_name_in_two_namespaces_is_two_conversations(place):
     assert {} == await texts(place, "bob") == await texts(place)
 
 
-async def test_two_processes_have_a_name_of_two_namespaces_open_at_once(place):
-    """One does not wait for the other, sees nothing of it, and forks under a name that the other uses."""
+async def test_equal_names_of_two_namespaces_are_open_in_two_processes(place):
+    """The processes do not wait for each other."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -126,8 +126,7 @@ async def test_two_processes_have_a_name_of_two_namespaces_open_at_once(place):
     assert {"ref:mine@1": "of bob"} == await texts(place, "bob") == await texts(place, "bob", "fork")
 
 
-async def test_in_each_namespace_one_process_has_a_conversation(place):
-    """Also in one that is not the default."""
+async def test_conversation_of_any_namespace_is_open_in_one_process_only(place):
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -143,8 +142,8 @@ async def test_in_each_namespace_one_process_has_a_conversation(place):
         assert "busy\n" == (await asyncio.to_thread(child, code, place)).stdout
 
 
-async def test_a_text_stays_while_a_fork_in_a_namespace_has_it(place):
-    """What the parent deleted later is the fork's, and what nobody has leaves the disk."""
+async def test_fork_in_namespace_keeps_text_that_its_parent_deleted(place):
+    """Unreferenced texts are deleted from disk."""
     async with opened(place, "bob") as session:
         session.refs.add("of both")
         session.refs.add("of the parent")
@@ -169,8 +168,8 @@ LONGEST_HANDLE = f"ref:{'x' * 64}@{10**18 - 1}"
 @example(one=ConversationKey("default", "c%.x"), other=ConversationKey("c", "x"))
 @example(one=ConversationKey("x", LONG), other=ConversationKey("default", f"x%.{'%C3%BC' * 200}"))
 @example(one=ConversationKey("é" * 100, LONG), other=ConversationKey("e" * 100, LONG))
-def test_no_two_conversations_share_a_row_or_a_lock(one, other):
-    """Whatever text the names are; keys are ASCII and short enough for the longest handle."""
+def test_different_conversations_have_different_rows_and_locks(one, other):
+    """Keys are ASCII and short enough for the longest handle."""
     key = f"{one.changes}{10**17:010}/{LONGEST_HANDLE}"
 
     assert (one == other) == (one.part == other.part) == (one.lock == other.lock)
@@ -179,11 +178,10 @@ def test_no_two_conversations_share_a_row_or_a_lock(one, other):
     assert one.part == log._CHANGE_KEY.fullmatch(key)["conversation"]
 
 
-# What there was before
+# Compatibility
 
 
-async def test_a_store_from_before_namespaces_opens_with_all_in_the_default_one(place):
-    """Whoever began them: the conversations, forks and long names are there, and in no other namespace."""
+async def test_store_of_earlier_version_opens_in_default_namespace(place):
     await recorded(place, ROWS)
     assert {"ref:plan@1": "alice v1", "ref:plan@2": "alice v2", "fd:2": "a long result"} == await texts(
         place, conversation="raid"
@@ -196,8 +194,8 @@ async def test_a_store_from_before_namespaces_opens_with_all_in_the_default_one(
         assert {} == await texts(place, "alice", name)
 
 
-async def test_the_default_namespace_is_written_as_it_was_before(place):
-    """So that an earlier version goes on with it: the same keys, and beginnings with the same fields."""
+async def test_default_namespace_keeps_earlier_row_format(place):
+    """An earlier version can open the conversation."""
     async with opened(place, conversation=LONG) as session:
         await session.observe('<ref id="a">long name</ref>')
     async with opened(place, conversation="raid") as session:
@@ -211,8 +209,8 @@ async def test_the_default_namespace_is_written_as_it_was_before(place):
     assert [list(json.loads(ROWS[key])) for key in keys] == [list(json.loads(found[key])) for key in keys]
 
 
-async def test_an_earlier_version_cannot_tell_what_another_namespace_holds(place):
-    """It takes the beginning for damaged, and so deletes no text: it would look for parents in the wrong place."""
+async def test_earlier_version_rejects_conversation_of_other_namespace(place):
+    """It treats the first row as damaged, and so deletes no text."""
     async with opened(place, "bob") as session:
         session.refs.add("x")
     key = ConversationKey("bob", "c").start
@@ -222,11 +220,11 @@ async def test_an_earlier_version_cannot_tell_what_another_namespace_holds(place
     assert {"namespace"} == fields - set(json.loads(ROWS["conversations/raid"]))
 
 
-# Moved
+# Moving
 
 
-async def test_a_conversation_is_moved_to_another_namespace(place, capsys):
-    """All of it, with its texts, its tombstones and its numbers; the old name is free."""
+async def test_assign_moves_conversation_to_another_namespace(place, capsys):
+    """Texts, tombstones and numbers move along; the old name is free."""
     await recorded(place, ROWS)
     code, said = await asyncio.to_thread(moved, capsys, "raid", place, "--namespace", "alice")
 
@@ -237,7 +235,7 @@ async def test_a_conversation_is_moved_to_another_namespace(place, capsys):
         with pytest.raises(HandleNotFound, match="deleted"):
             session.refs.get("fd:1")
         assert "fd:3" == session.refs.add("next").handle
-    # And back, and with a name that is hashed.
+    # Move it back, and move one whose name is stored as a hash.
     command = ("raid", place, "--from", "alice", "--namespace", "default")
     assert 0 == (await asyncio.to_thread(moved, capsys, *command))[0]
     assert "next" == (await texts(place, conversation="raid"))["fd:3"]
@@ -246,8 +244,8 @@ async def test_a_conversation_is_moved_to_another_namespace(place, capsys):
 
 
 @pytest.mark.parametrize("order", [("c",), ("fork",), ("c", "fork", "last"), ("last", "fork", "c"), ("fork", "c")])
-async def test_forks_hold_what_they_did_wherever_they_and_their_parents_are(place, order):
-    """Also when the parent deletes and stores more, when others take the old name, and when texts are reclaimed."""
+async def test_forks_keep_texts_when_they_or_their_parents_move(place, order):
+    """Also if the parent deletes and stores more, or others take the old name."""
     async with opened(place) as session:
         session.refs.add("first")
         session.refs.add("second")
@@ -278,8 +276,8 @@ async def test_forks_hold_what_they_did_wherever_they_and_their_parents_are(plac
         assert held == await texts(place, spaces[each], each)
 
 
-async def test_a_fork_that_opens_while_its_parent_moves_holds_all(place, monkeypatch):
-    """It reads its own rows and its parent's as of one moment, or it would use their numbers again."""
+async def test_fork_that_opens_while_its_parent_moves_is_complete(place, monkeypatch):
+    """It reads its own rows and its parent's at one change number; otherwise it would reuse their numbers."""
     async with opened(place) as session:
         session.refs.add("inherited")
         async with session.fork("fork"):
@@ -304,8 +302,8 @@ async def test_a_fork_that_opens_while_its_parent_moves_holds_all(place, monkeyp
     assert {"fd:1": "inherited"} == await texts(place, "bob")
 
 
-async def test_a_conversation_that_is_open_is_not_moved(place, capsys):
-    """In whichever namespace, and in whichever process; what is open goes on."""
+async def test_assign_rejects_open_conversation(place, capsys):
+    """In any namespace and any process."""
     command = ("conversations", "assign", "c", place, "--namespace", "bob")
     run = "import sys; from mama_structs.cli.main import main; sys.exit(main(sys.argv[1:]))"
     async with opened(place) as session:
@@ -323,8 +321,8 @@ async def test_a_conversation_that_is_open_is_not_moved(place, capsys):
     assert 2 == await assigned(place, namespace="bob")
 
 
-async def test_what_cannot_be_moved_is_said_and_nothing_is(place, capsys):
-    """Each kind of mistake has a message, and ends with 1; a command line that is none ends with 2."""
+async def test_assign_with_wrong_arguments_changes_nothing(place, capsys):
+    """Each mistake has a message and exit code 1; a usage error exits with 2."""
     async with opened(place, conversation="raid") as session:
         await session.observe('<ref id="a">1</ref>')
     async with opened(place, "bob", "raid") as session:
@@ -354,8 +352,8 @@ async def test_what_cannot_be_moved_is_said_and_nothing_is(place, capsys):
 
 
 @pytest.mark.parametrize("key", ["conversations/c", "refs/c/0000000001/ref:a@1"])
-async def test_a_damaged_conversation_stays_where_it_is(place, capsys, key):
-    """A row that cannot be read is never written again; the message names it, and other conversations move."""
+async def test_assign_rejects_damaged_conversation(place, capsys, key):
+    """The message names the damaged row; other conversations can be moved."""
     for name in ("c", "d"):
         async with opened(place, conversation=name) as session:
             await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
@@ -369,8 +367,7 @@ async def test_a_damaged_conversation_stays_where_it_is(place, capsys, key):
     assert 2 == await assigned(place, "d", namespace="bob")
 
 
-async def test_a_conversation_whose_first_row_is_lost_can_be_moved(place):
-    """Its changes are all that there is of it."""
+async def test_assign_moves_conversation_without_its_first_row(place):
     async with opened(place) as session:
         await session.observe('<ref id="a">1</ref>')
     with closing(sqlite3.connect(place / "journal" / "cache.db")) as database, database:
@@ -384,8 +381,7 @@ async def test_a_conversation_whose_first_row_is_lost_can_be_moved(place):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
-async def test_a_killed_move_was_made_or_was_not(place):
-    """Whichever statement of the transaction is the last before kill -9: one place has all, and the other nothing."""
+async def test_killed_assign_is_atomic(place):
     async with opened(place) as session:
         await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
         async with session.fork("fork"):
@@ -403,8 +399,7 @@ async def test_a_killed_move_was_made_or_was_not(place):
     assert steps > 8
 
 
-async def test_a_copy_has_the_conversations_of_all_namespaces(place):
-    """A backup is of the whole directory."""
+async def test_backup_contains_conversations_of_all_namespaces(place):
     async with opened(place, "bob") as session:
         await session.observe('<ref id="a">1</ref>')
         copy = await session.backup(place.parent / "copy")

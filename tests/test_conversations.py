@@ -1,4 +1,4 @@
-"""Conversations as a host keeps house with them: listed, deleted, given a time to live, and closed."""
+"""Administration of conversations: list, delete, expire and close."""
 
 import asyncio
 import json
@@ -34,12 +34,12 @@ in_directory = pytest.mark.parametrize("place", ["directory"], indirect=True)
 
 @pytest.fixture(params=["directory", "server"])
 def place(request, tmp_path):
-    """Where sessions are."""
+    """Directory or server URL of the sessions."""
     return tmp_path / "agent.mama" if request.param == "directory" else request.getfixturevalue("database")
 
 
 def store(place):
-    """The rows of a place, beside any session."""
+    """Return the row storage of a place, without a session."""
     if isinstance(place, str):
         return ServerStorage(Server.open(place), part_of=part_of)
     return Storage.open(place / "journal")
@@ -47,7 +47,7 @@ def store(place):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time of all sessions, in a list."""
+    """The clock of all sessions, as a list with one time."""
     now = [datetime(2026, 1, 1, tzinfo=UTC)]
     monkeypatch.setitem(RefStore.__init__.__kwdefaults__, "clock", lambda: now[0])
     return now
@@ -62,7 +62,7 @@ def living(days):
 
 
 async def held(place, name="c", **options):
-    """What a conversation holds."""
+    """Return the texts of a conversation by handle."""
     async with opened(place, name, **options) as session:
         assert (await session.check()).ok
         return {handle: session.refs.get(handle).text for handle in session.refs}
@@ -73,7 +73,7 @@ async def names(place, **options):
 
 
 async def stored(place):
-    """What a store holds, by keys of rows: all but those of memories."""
+    """Return the keys of all rows, except those of memories."""
     storage = store(place)
     keys = await storage.look(lambda rows: rows.keys())
     await storage.close()
@@ -81,18 +81,18 @@ async def stored(place):
 
 
 def child(code, *arguments):
-    """Run code in a process of its own."""
+    """Run code in a new process."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
-# Listed
+# Listing
 
 
-async def test_conversations_are_listed_with_what_they_hold(place, clock):
-    """Their names, times, handles and bytes, the last used first, and whether anybody has them open."""
+async def test_conversations_lists_names_times_handles_and_sizes(place, clock):
+    """The last used one is first."""
     begun = clock[0]
     async with opened(place, "old") as session:
         await session.observe('<ref id="a">é</ref><ref id="a">2</ref>')
@@ -114,8 +114,8 @@ async def test_conversations_are_listed_with_what_they_hold(place, clock):
     assert 2 == len(found)
 
 
-async def test_coming_back_is_use(place, clock):
-    """Also where nothing is stored."""
+async def test_opening_a_conversation_updates_used_at(place, clock):
+    """Even if nothing is stored."""
     async with opened(place) as session:
         session.refs.add("x")
     clock[0] += DAY
@@ -127,8 +127,7 @@ async def test_coming_back_is_use(place, clock):
     assert clock[0] == one.used_at == one.created_at + 2 * DAY
 
 
-async def test_a_namespace_lists_its_own(place):
-    """Those of others are neither listed nor deleted, whatever they are called."""
+async def test_conversations_lists_and_deletes_only_its_namespace(place):
     for namespace in ("default", "bob"):
         async with opened(place, namespace=namespace) as session:
             session.refs.add(namespace)
@@ -138,8 +137,8 @@ async def test_a_namespace_lists_its_own(place):
     assert {"fd:1": "default"} == await held(place)
 
 
-async def test_what_another_process_has_open_is_listed_as_open(place):
-    """And can be opened there a moment later: who lists takes nothing."""
+async def test_conversation_of_another_process_is_listed_as_open(place):
+    """Listing does not lock it."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -153,8 +152,8 @@ async def test_what_another_process_has_open_is_listed_as_open(place):
 
 
 @pytest.mark.parametrize("location", ["nowhere", "file", "empty"])
-async def test_what_is_no_sessions_directory_has_no_conversations(tmp_path, location):
-    """Nothing is made by asking."""
+async def test_conversations_rejects_directory_without_store(tmp_path, location):
+    """Nothing is created."""
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidArgument):
@@ -162,8 +161,8 @@ async def test_what_is_no_sessions_directory_has_no_conversations(tmp_path, loca
     assert ["empty", "file"] == sorted(path.name for path in tmp_path.iterdir())
 
 
-async def test_a_conversation_whose_beginning_is_damaged_is_passed_over(place, caplog):
-    """The others are listed, and the log names its row."""
+async def test_conversations_skips_damaged_first_row(place, caplog):
+    """The log names the row."""
     for name in "ab":
         async with opened(place, name) as session:
             session.refs.add("x")
@@ -175,11 +174,11 @@ async def test_a_conversation_whose_beginning_is_damaged_is_passed_over(place, c
     assert "conversations/a" in caplog.text
 
 
-# Deleted
+# Deletion
 
 
-async def test_a_deleted_conversation_is_gone_with_its_texts(place):
-    """But for what another one holds, or a memory keeps as evidence; its name is free."""
+async def test_delete_removes_conversation_and_its_texts(place):
+    """Texts of other conversations and evidence remain; the name is free."""
     async with opened(place) as session, opened(place, "other") as other:
         for text in ("secret", "shared", "evidence"):
             session.refs.add(text)
@@ -198,8 +197,7 @@ async def test_a_deleted_conversation_is_gone_with_its_texts(place):
         assert "evidence" in json.dumps(context)
 
 
-async def test_what_is_not_there_cannot_be_deleted(place):
-    """The error names what is."""
+async def test_delete_of_unknown_conversation_names_existing_ones(place):
     async with opened(place, "raid") as session:
         session.refs.add("x")
     conversations = await Session.conversations(place)
@@ -210,8 +208,8 @@ async def test_what_is_not_there_cannot_be_deleted(place):
         await conversations.delete(7)
 
 
-async def test_an_open_conversation_is_not_deleted(place):
-    """In this process or another one, and it goes on."""
+async def test_delete_rejects_open_conversation(place):
+    """In this process or another one."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -244,9 +242,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, order=st.permutations(range(4)), kept=st.integers(0, 3))
 @settings(max_examples=20)
-def test_forks_hold_what_they_did_whichever_ancestors_are_deleted(steps, order, kept):
-    """Whatever was stored and deleted before and after a fork; figures are those of the session."""
-
+def test_forks_keep_texts_when_ancestors_are_deleted(steps, order, kept):
     async def hold(place):
         async with Session.open(place, conversation="0", embedder=HashEmbedder()) as first:
             open_ones = [first]
@@ -279,8 +275,8 @@ def test_forks_hold_what_they_did_whichever_ancestors_are_deleted(steps, order, 
 
 
 @in_directory
-async def test_what_a_fork_needs_and_cannot_be_read_is_not_deleted(place):
-    """Without the fork it is."""
+async def test_delete_rejects_conversation_with_damaged_row_that_a_fork_needs(place):
+    """Without the fork it is deleted."""
     async with opened(place) as session:
         session.refs.add("x")
         await session.flush()
@@ -305,8 +301,7 @@ async def test_what_a_fork_needs_and_cannot_be_read_is_not_deleted(place):
 
 @in_directory
 @pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
-async def test_a_killed_delete_was_made_or_was_not(place):
-    """Whichever statement is the last before kill -9: it is whole, or it is gone, and its texts follow."""
+async def test_killed_delete_is_atomic(place):
     async with opened(place) as session:
         await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
         async with session.fork("fork") as fork:
@@ -327,11 +322,11 @@ async def test_a_killed_delete_was_made_or_was_not(place):
     assert 1 == len([key for key in await stored(place) if key.startswith("texts/")])
 
 
-# A time to live
+# Expiry
 
 
-async def test_conversations_that_nobody_comes_back_to_are_deleted(place, clock):
-    """At the next opening with that setting, and their texts with them; others stay, and without it all do."""
+async def test_unused_conversations_expire_at_next_opening(place, clock):
+    """Only with the setting, and together with their texts."""
     for name in ("old", "read", "forked"):
         async with opened(place, name) as session:
             session.refs.add(f"text of {name}")
@@ -350,8 +345,8 @@ async def test_conversations_that_nobody_comes_back_to_are_deleted(place, clock)
     assert 2 == len([key for key in await stored(place) if key.startswith("texts/")])
 
 
-async def test_none_is_deleted_that_is_open_or_of_another_namespace(place, clock):
-    """Nor the one that opens, however old it is."""
+async def test_open_conversations_and_other_namespaces_do_not_expire(place, clock):
+    """Nor does the conversation that is being opened."""
     for options in ({"conversation": "mine"}, {"conversation": "busy"}, {"namespace": "bob"}):
         async with opened(place, **options) as session:
             session.refs.add("x")
@@ -364,8 +359,7 @@ async def test_none_is_deleted_that_is_open_or_of_another_namespace(place, clock
     assert {"c"} == await names(place, namespace="bob")
 
 
-async def test_a_session_that_stays_open_deletes_when_it_maintains(place, clock):
-    """What came of age meanwhile."""
+async def test_maintain_deletes_expired_conversations(place, clock):
     async with opened(place) as session:
         session.refs.add("x")
     async with opened(place, "long", settings=living(1)) as session:
@@ -375,8 +369,8 @@ async def test_a_session_that_stays_open_deletes_when_it_maintains(place, clock)
         assert set() == await names(place)
 
 
-async def test_what_may_have_been_used_just_now_is_kept(place, clock):
-    """Where a row that says so is damaged, or the clock went back."""
+async def test_conversation_with_unknown_or_future_use_does_not_expire(place, clock):
+    """The row may be damaged, or the clock may have stepped back."""
     for name in ("damaged", "future"):
         async with opened(place, name) as session:
             session.refs.add("x")
@@ -389,15 +383,14 @@ async def test_what_may_have_been_used_just_now_is_kept(place, clock):
         assert {"damaged", "future"} == await names(place)
 
 
-def test_a_time_to_live_is_read_from_the_environment():
-    """As a number of seconds."""
+def test_conversation_ttl_is_read_from_environment():
     settings = Settings.from_env({"MAMA_STRUCTS_DESCRIPTORS_CONVERSATION_TTL": "86400"})
 
     assert 86400.0 == settings.descriptors.conversation_ttl
     assert DescriptorSettings().conversation_ttl is None
 
 
-# From the command line
+# Command line
 
 
 def run(capsys, *arguments):
@@ -406,8 +399,8 @@ def run(capsys, *arguments):
     return code, captured.out + captured.err
 
 
-async def test_a_shell_lists_and_deletes(place, capsys, tmp_path):
-    """For people, and as JSON."""
+async def test_conversations_command_lists_and_deletes(place, capsys, tmp_path):
+    """As text and as JSON."""
     async with opened(place, "raid\n2") as session:
         session.refs.add("x")
     code, said = await asyncio.to_thread(run, capsys, "list", place)
@@ -423,12 +416,12 @@ async def test_a_shell_lists_and_deletes(place, capsys, tmp_path):
     assert 1 == (await asyncio.to_thread(run, capsys, "list", tmp_path / "nowhere"))[0]
 
 
-# Closed
+# Closing
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_the_refs_of_a_closed_session_say_that_it_is_closed(place, kept):
-    """Whatever is asked of them; what was taken from them before can still be read."""
+async def test_refs_of_closed_session_raise_session_closed(place, kept):
+    """Objects that were read before remain usable."""
     async with Session.open(place if kept else None, conversation="c") as session:
         await session.observe('<ref id="a">1</ref>')
         refs, ref = session.refs, session.refs.get("a")

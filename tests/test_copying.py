@@ -1,4 +1,4 @@
-"""A copy of a store is the same as the store, or says what is not."""
+"""Copying a store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from mama_structs.testing.strategies import memories
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
 ADA = "user:ada"
-# The scores of two searches differ where time has passed in between.
+# A fixed time, since scores depend on age.
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 TEXT = "the whole log " * 20
 
@@ -56,7 +56,7 @@ def opened(place, namespace="default", conversation="talk"):
 
 
 async def filled(place):
-    """Make a store with one of everything: versions, outcomes, links, evidence, copies, notes, refs and forks."""
+    """Fill a store with versions, outcomes, links, evidence, duplicates, records, refs and forks."""
     async with opened(place) as session:
         store = session.memories
         await session.observe(f'<ref id="log">{TEXT}</ref>')
@@ -66,7 +66,7 @@ async def filled(place):
         tea = await store.save_insight("tea is served at four")
         await store.save_insight("tea is served at four", on_duplicate="merge")
         await store.correct(tea.id, "tea is served at five")
-        # A link to what was saved later.
+        # A link to a later memory.
         await store.link(jwt.id, tea.id, "reminds_of", reason="both are hot")
         await store.save_checkpoint("half way", next_steps=["the rest"])
         gone = await store.save_context("nobody is to know this")
@@ -86,7 +86,7 @@ async def filled(place):
 
 
 async def rows_of(place):
-    """Return all rows of a store but those that differ where the same was done twice."""
+    """Return all rows of a store, except those that differ between equal operations."""
     storage = Storage.open(place / "journal")
     rows = dict(
         await storage.look(lambda rows: [one for prefix in "abcdefghijklmnopqrstuvwxyz" for one in rows.items(prefix)])
@@ -96,7 +96,7 @@ async def rows_of(place):
 
 
 async def exported(place):
-    """Return what each namespace exports, and what each conversation holds."""
+    """Return the export of each namespace, and the content of each conversation."""
     found = {}
     for name in await Session.namespaces(place):
         file = place.with_suffix(".jsonl")
@@ -113,7 +113,7 @@ async def exported(place):
 
 
 def files_of(place):
-    """Return the files of a store, without the two that SQLite makes beside a database that it reads."""
+    """Return the files of a store, except the two temporary files of SQLite."""
     found = {path: sha256(path.read_bytes()).hexdigest() for path in sorted(place.rglob("*")) if path.is_file()}
     return {path: digest for path, digest in found.items() if not path.name.endswith(("-wal", "-shm"))}
 
@@ -130,8 +130,8 @@ def source(made, tmp_path):
     return shutil.copytree(made, tmp_path / "a")
 
 
-async def test_a_copy_is_the_same(source, tmp_path):
-    """Memories, versions, links, vectors, texts, notes, refs, forks and what was told are there, and nothing else."""
+async def test_copy_is_equal_to_source(source, tmp_path):
+    """Memories, versions, links, vectors, texts, records, refs, forks and recall logs."""
     target = tmp_path / "b"
     before = files_of(source)
     steps = []
@@ -155,8 +155,8 @@ async def test_a_copy_is_the_same(source, tmp_path):
     assert {"memories": 1, "conversations": 1, "changes": 1, "conversations' texts": 1} == own[ADA].counts
 
 
-async def test_copying_again_changes_nothing(source, tmp_path):
-    """No row of the copy is written by the second run, and both say the same counts and digests."""
+async def test_second_copy_changes_nothing(source, tmp_path):
+    """Both runs return the same counts and digests."""
     target = tmp_path / "b"
     first = await Session.copy(source, target)
     before = await rows_of(target)
@@ -181,7 +181,7 @@ STEPS = st.lists(
 
 
 async def do(session, step, record, number):
-    """Do one thing with the memories that there are."""
+    """Execute one random operation on the existing memories."""
     store = session.memories
     known = await store.recent(limit=100)
     chosen = known[number % len(known)] if known else None
@@ -206,8 +206,8 @@ async def do(session, step, record, number):
 
 @settings(max_examples=5)
 @given(steps=STEPS)
-def test_whatever_was_done_the_copy_exports_and_finds_the_same(steps):
-    """Byte for byte, and with the same scores, whenever in between a copy was begun."""
+def test_copy_exports_and_finds_the_same_after_random_operations(steps):
+    """Also if a copy is started in between."""
 
     async def run(place):
         source, target = place / "a", place / "b"
@@ -231,8 +231,8 @@ def test_whatever_was_done_the_copy_exports_and_finds_the_same(steps):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
-async def test_a_copy_that_is_killed_goes_on(source, tmp_path):
-    """Whichever statement was the last before kill -9, the next run goes on with what is there, to the same end."""
+async def test_killed_copy_can_be_continued(source, tmp_path):
+    """For each SQL statement."""
     target = tmp_path / "b"
     with killed_commands("copy", source, target) as is_killed:
         for steps in count(2, 8):
@@ -244,8 +244,8 @@ async def test_a_copy_that_is_killed_goes_on(source, tmp_path):
     assert ["a", "a.jsonl", "b", "b.jsonl"] == sorted(path.name for path in tmp_path.iterdir())
 
 
-async def test_a_run_that_was_stopped_goes_on(source, tmp_path):
-    """A cancelled copy leaves what the next one goes on with, wherever it was, and nothing beside it."""
+async def test_cancelled_copy_can_be_continued(source, tmp_path):
+    """No temporary files remain."""
     target = tmp_path / "b"
     for wanted in count(1):
         told = []
@@ -266,8 +266,8 @@ async def test_a_run_that_was_stopped_goes_on(source, tmp_path):
     assert await exported(source) == await exported(target)
 
 
-async def test_two_that_copy_at_once_end_with_the_same(source, tmp_path):
-    """Two processes and a third task: each memory is there once."""
+async def test_concurrent_copies_have_the_same_result(source, tmp_path):
+    """Two processes and a task."""
     command = [sys.executable, "-m", "mama_structs", "copy", str(source), str(tmp_path / "b")]
     both = [await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stdout=-3) for _ in range(2)]
     await asyncio.gather(Session.copy(source, tmp_path / "c"), Session.copy(source, tmp_path / "c"))
@@ -279,8 +279,8 @@ async def test_two_that_copy_at_once_end_with_the_same(source, tmp_path):
 
 
 @pytest.mark.parametrize("failing", [3, 9, 14, 20])
-async def test_a_full_disk_leaves_what_the_next_run_goes_on_with(source, tmp_path, monkeypatch, failing):
-    """It is a typed error, no transaction is half there, and with room again the copy becomes whole."""
+async def test_copy_on_full_disk_can_be_continued(source, tmp_path, monkeypatch, failing):
+    """The error is typed, and transactions are atomic."""
     done = []
 
     def write(self, sql, arguments=()):
@@ -302,7 +302,7 @@ async def test_a_full_disk_leaves_what_the_next_run_goes_on_with(source, tmp_pat
     assert await exported(source) == await exported(tmp_path / "b")
 
 
-# What is not copied, or not over
+# Damage and rejected targets
 
 
 async def spoil(place, prefix, number=0):
@@ -328,8 +328,8 @@ async def spoil(place, prefix, number=0):
         ("memories/default/head", 0),
     ],
 )
-async def test_what_is_damaged_is_named_and_the_rest_copied(source, tmp_path, capsys, prefix, memories_left):
-    """A memory, a kept text, a note, a ref, its text, a conversation, a namespace: the command ends with 1."""
+async def test_copy_names_damaged_rows_and_copies_the_rest(source, tmp_path, capsys, prefix, memories_left):
+    """For each kind of row; the command exits with 1."""
     spoilt = await spoil(source, prefix)
     code = await asyncio.to_thread(main, ["copy", str(source), str(tmp_path / "b"), "--json"])
     said = json.loads(capsys.readouterr().out)
@@ -339,13 +339,13 @@ async def test_what_is_damaged_is_named_and_the_rest_copied(source, tmp_path, ca
     counts = {one["name"]: one["counts"] for one in said["namespaces"]}
     assert memories_left == counts["default"].get("memories", 0)
     assert 1 == counts[ADA]["memories"]
-    # Again it finds nothing that differs.
+    # A second copy finds no difference.
     assert 1 == await asyncio.to_thread(main, ["copy", str(source), str(tmp_path / "b")])
     assert "but for what is damaged" in capsys.readouterr().out
 
 
-async def test_other_things_in_the_target_are_refused_and_stay(source, tmp_path):
-    """Other memories, the same id with another text, a note, a ref: the error names the namespace, nothing is written."""
+async def test_copy_rejects_target_with_other_data(source, tmp_path):
+    """Nothing is written, and the error names the namespace."""
     first = tmp_path / "first"
     await Session.copy(source, first)
 
@@ -380,8 +380,8 @@ async def test_other_things_in_the_target_are_refused_and_stay(source, tmp_path)
         assert before == await rows_of(target)
 
 
-async def test_targets_of_others_are_refused(source, tmp_path):
-    """A directory with other files, a later version's store, another embedder's, the source itself and what is in it."""
+async def test_copy_rejects_unsuitable_targets(source, tmp_path):
+    """Foreign files, a later version's store, another embedder, the source and its subdirectories."""
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "letter.txt").write_text("dear ada")
@@ -412,8 +412,8 @@ async def test_targets_of_others_are_refused(source, tmp_path):
         await Session.copy(source, tmp_path / "malformed")
 
 
-async def test_one_namespace_alone(source, tmp_path):
-    """Nothing of another comes along, and a fork of a conversation that stays behind holds what it held."""
+async def test_copy_of_one_namespace_contains_only_that(source, tmp_path):
+    """A fork of a conversation that is not copied is complete."""
     async with opened(source):
         pass
     assert 0 == await asyncio.to_thread(main, ["conversations", "assign", "branch", str(source), "--namespace", ADA])
@@ -427,13 +427,13 @@ async def test_one_namespace_alone(source, tmp_path):
     assert (ADA,) == await Session.namespaces(target)
     assert wanted == await exported(target)
     assert b"Redis" not in b"".join(path.read_bytes() for path in target.rglob("*") if path.is_file())
-    # The moved fork depends on no other namespace, so the rest can follow.
+    # The fork was moved and depends on no other namespace, so the rest can be copied later.
     assert (await Session.copy(source, target)).ok
     assert await exported(source) == await exported(target)
 
 
-async def test_a_source_in_use_is_copied_as_of_one_moment(source, tmp_path):
-    """What is saved after the copy has begun is not in it, and no link leads out of it."""
+async def test_copy_of_source_in_use_is_a_snapshot(source, tmp_path):
+    """Later saves are not included, and no link leads to them."""
     async with opened(source) as session:
         await session.memories.save_context("just before")
         late = []
@@ -452,14 +452,14 @@ async def test_a_source_in_use_is_copied_as_of_one_moment(source, tmp_path):
     assert not [content for content in contents if "too late" in content]
 
 
-# Any engine
+# All engines
 
 
 RECORD = EmbedderRecord("four", "four-1", 4)
 
 
 def plain(memories_there):
-    """Return an engine of dicts with a chain of memories, the first of which links to the last."""
+    """Return an in-memory engine with a chain of memories; the first one also links to the last."""
     engine = PlainEngine("default", embedder=RECORD)
     for number in range(memories_there):
         vector = np.eye(4, dtype=np.float32)[[number % 4]]
@@ -471,8 +471,8 @@ def plain(memories_there):
     return engine
 
 
-async def test_engines_of_any_kind_copy_to_each_other(tmp_path, monkeypatch):
-    """From one of dicts to one on disk and back again: the exports are byte-equal, of more than one batch and page."""
+async def test_engines_of_different_kinds_copy_to_each_other(tmp_path, monkeypatch):
+    """From memory to disk and back, with several batches and pages: the exports are equal."""
     monkeypatch.setattr(transfer, "_PAGE", 50)
     first, last = plain(120), PlainEngine("default", embedder=RECORD)
     directory = OpenedDirectory.open(tmp_path / "b")
@@ -488,8 +488,7 @@ async def test_engines_of_any_kind_copy_to_each_other(tmp_path, monkeypatch):
     assert 1 == len({file.read_bytes() for file in files})
 
 
-async def test_a_source_that_is_written_to_meanwhile_is_an_error():
-    """Where there are no moments to copy, the copy says that it is of none."""
+async def test_copy_detects_changes_of_source_without_snapshots():
     source, target = plain(3), PlainEngine("default", embedder=RECORD)
 
     def write(_):
@@ -501,8 +500,8 @@ async def test_a_source_that_is_written_to_meanwhile_is_an_error():
     assert "nobody writes to" in caught.value.hint
 
 
-async def test_what_the_target_loses_meanwhile_is_found_in_the_end():
-    """The last look compares what is there, not what was written."""
+async def test_copy_detects_changes_of_target():
+    """The final comparison reads the target."""
     for lose in (
         lambda memories: memories.delete("m1"),
         lambda memories: memories.delete_links(["m2>m1:relates_to"]),

@@ -1,4 +1,4 @@
-"""An agent's calls against a node over real sockets: what the project is for."""
+"""Tool calls of an agent against a fake node over real sockets."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mama_structs.structs import tools
 from mama_structs.testing import FakeNode, Fault
 
 WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
-# What is answered at all is in time, on any machine.
+# A long timeout, so that slow machines do not fail the tests.
 PATIENT = Settings(references=ReferenceSettings(query_timeout=600.0), descriptors=WHOLE.descriptors)
 LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=WHOLE.descriptors)
 
 
 @pytest.fixture(autouse=True)
 def _a_long_moment(monkeypatch):
-    """Let an answer be new for as long as a test lasts, however slow the machine."""
+    """Keep answers fresh for the whole test, regardless of the machine's speed."""
     monkeypatch.setattr("mama_structs.references.resolver._FRESH", math.inf)
 
 
@@ -49,7 +49,7 @@ async def player(session, **options):
     return await session.call("structs_query_player", {"player_id": "1-11", **options})
 
 
-async def test_one_call_answers_what_took_five(session, node):
+async def test_call_with_references_replaces_five_calls(session, node):
     result = await player(session, include_references=True)
 
     entity = result["Player"]
@@ -63,7 +63,7 @@ async def test_one_call_answers_what_took_five(session, node):
     assert "Planet" not in planet
 
 
-async def test_a_repeat_within_the_ttl_costs_the_chain_nothing(session, node):
+async def test_repeated_call_within_ttl_sends_no_query(session, node):
     first = await player(session, include_references=True)
     node.reset_counters()
 
@@ -71,7 +71,7 @@ async def test_a_repeat_within_the_ttl_costs_the_chain_nothing(session, node):
     assert [] == node.requests
 
 
-async def test_a_repeated_list_costs_nothing_either(session, node):
+async def test_repeated_list_call_sends_no_query(session, node):
     await session.call("structs_list_players", {"pagination_limit": 10, "include_references": True})
     node.reset_counters()
 
@@ -81,7 +81,7 @@ async def test_a_repeated_list_costs_nothing_either(session, node):
     assert 1 == len(node.requests)
 
 
-async def test_depth_two_brings_the_queried_player_back_once_from_the_cache(session, node):
+async def test_depth_two_includes_queried_player_once_from_cache(session, node):
     result = await player(session, include_references=True, reference_depth=2)
 
     assert "player" == result["references"]["1-11"]["reference_type"]
@@ -89,7 +89,7 @@ async def test_depth_two_brings_the_queried_player_back_once_from_the_cache(sess
     assert len(result["references"]) > 4
 
 
-async def test_fifty_tool_calls_for_forty_players_ask_for_each_id_once_and_five_at_a_time(node):
+async def test_concurrent_calls_query_each_id_once_and_five_at_a_time(node):
     node.latency["*"] = 0.002
     async with Session.open(structs=node.url, settings=WHOLE) as session:
         await asyncio.gather(
@@ -105,7 +105,7 @@ async def test_fifty_tool_calls_for_forty_players_ask_for_each_id_once_and_five_
 
 
 @pytest.mark.usefixtures("latency_in_turns")
-async def test_list_tools_share_the_slots_too(node):
+async def test_list_tools_share_query_slots(node):
     node.latency["*"] = 0.005
     async with Session.open(structs=node.url, settings=WHOLE) as session:
         await asyncio.gather(
@@ -119,7 +119,7 @@ async def test_list_tools_share_the_slots_too(node):
         assert 5 == node.most_in_flight
 
 
-async def test_a_list_of_a_hundred_planets_stays_within_the_limits():
+async def test_list_of_a_hundred_planets_stays_within_limits():
     async with FakeNode.world(seed=2, players=120) as node, Session.open(structs=node.url, settings=WHOLE) as session:
         result = await session.call("structs_list_planets", {"include_references": True})
 
@@ -134,7 +134,7 @@ async def test_a_list_of_a_hundred_planets_stays_within_the_limits():
         assert list(owners) == [*references, *references.omitted]
 
 
-async def test_pages_are_asked_for_by_key(session):
+async def test_list_pages_are_requested_by_key(session):
     first = await session.call("structs_list_players", {"pagination_limit": 10})
     second = await session.call(
         "structs_list_players", {"pagination_limit": 10, "pagination_key": first["pagination"]["next_key"]}
@@ -145,7 +145,7 @@ async def test_pages_are_asked_for_by_key(session):
     assert sorted(ids) == ids
 
 
-async def test_the_ready_made_tools_work_without_a_session(node):
+async def test_ready_made_tools_work_without_session(node):
     async with StructsClient(node.url) as client:
         ready = tools(client)
         result = await ready["structs_query_player"]("1-11", include_references=True)
@@ -155,7 +155,7 @@ async def test_the_ready_made_tools_work_without_a_session(node):
         assert {"structs_query_player", "structs_list_players"} <= ready.keys()
 
 
-async def test_a_bare_tool_of_the_host_uses_the_sessions_chain(session):
+async def test_unbound_tool_uses_resolver_of_session(session):
     @with_references
     async def report(player_id: str) -> dict[str, object]:
         """Report."""
@@ -166,7 +166,7 @@ async def test_a_bare_tool_of_the_host_uses_the_sessions_chain(session):
     assert ["1-11", "2-1"] == list(result["references"])
 
 
-async def test_wrong_ids_never_reach_the_node(session, node):
+async def test_wrong_ids_are_rejected_before_any_query(session, node):
     for arguments, message in (
         ({"player_id": "2-1"}, "must be the id of a player, got 2-1, which is a planet"),
         ({"player_id": "../guild/0-1"}, "player_id: an entity id must look like"),
@@ -178,7 +178,7 @@ async def test_wrong_ids_never_reach_the_node(session, node):
     assert [] == node.requests
 
 
-async def test_ids_of_types_without_ids_are_never_fetched(session, node):
+async def test_types_without_ids_are_never_fetched(session, node):
     references = await session.resolver.resolve(["7-1", "8-1"])
 
     assert {"7-1": "Entity not found", "8-1": "Entity not found"} == references.failed
@@ -187,7 +187,7 @@ async def test_ids_of_types_without_ids_are_never_fetched(session, node):
 
 
 @pytest.mark.parametrize("status", [500, 404, 200])
-async def test_not_found_is_known_by_its_body_whatever_the_status(node, status):
+async def test_not_found_is_detected_by_body_for_any_status(node, status):
     node.not_found_status = status
     async with Session.open(structs=node.url, settings=WHOLE) as session:
         enriched = await session.resolver.enrich({"planetId": "2-99999"})
@@ -220,7 +220,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_faulty_answer_is_one_failed_entry_and_the_main_answer_stands(node, name):
+async def test_faulty_answer_fails_only_one_reference(node, name):
     fault, words, kind = FAULTS[name]
     planet = node.data.envelope("1-11")["Player"]["planetId"]
     node.faults.add(fault, on=planet)
@@ -234,7 +234,7 @@ async def test_a_faulty_answer_is_one_failed_entry_and_the_main_answer_stands(no
     assert {kind: 1} == session.resolver.stats.failures
 
 
-async def test_a_hung_reference_is_marked_within_the_deadline_and_its_connection_released(node, clock):
+async def test_hung_reference_times_out_and_releases_its_connection(node, clock):
     planet = node.data.envelope("1-11")["Player"]["planetId"]
     node.faults.add(Fault.hung(), on=planet)
     async with Session.open(structs=node.url, settings=WHOLE) as session:
@@ -244,10 +244,10 @@ async def test_a_hung_reference_is_marked_within_the_deadline_and_its_connection
             return node.data.envelope("1-11")
 
         looking = asyncio.create_task(look(include_references=True))
-        while (4, 1) != (len(node.requests), node.in_flight):  # noqa: ASYNC110 - the clock stands still
+        while (4, 1) != (len(node.requests), node.in_flight):  # noqa: ASYNC110 - the clock does not advance
             await asyncio.sleep(0)
         for _ in range(100):
-            # What was answered is read.
+            # Let the task read the answers.
             await asyncio.sleep(0)
         clock(0.3)
         result = await looking
@@ -259,7 +259,7 @@ async def test_a_hung_reference_is_marked_within_the_deadline_and_its_connection
         assert 0 == node.in_flight
 
 
-async def test_a_rate_limit_is_waited_out_where_there_is_time(session, node):
+async def test_rate_limited_query_is_retried_within_the_deadline(session, node):
     node.faults.add(Fault.rate_limited(retry_after=0), on="0-1", times=2)
 
     enriched = await session.resolver.enrich({"guildId": "0-1"})
@@ -269,7 +269,7 @@ async def test_a_rate_limit_is_waited_out_where_there_is_time(session, node):
     assert (2, 2) == (session.resolver.stats.retries, session.resolver.stats.rate_limited)
 
 
-async def test_a_tools_own_failure_is_a_typed_error(session, node):
+async def test_failure_of_tools_own_query_is_a_typed_error(session, node):
     node.faults.add(Fault.rate_limited(retry_after=3600), on="1-11")
 
     with pytest.raises(RateLimited) as raised:
@@ -278,7 +278,7 @@ async def test_a_tools_own_failure_is_a_typed_error(session, node):
     assert 3600 == raised.value.retry_after
 
 
-async def test_an_unreachable_node_is_a_typed_error():
+async def test_unreachable_node_is_a_typed_error():
     async with FakeNode.world(seed=1, players=12) as node:
         url = node.url
     async with Session.open(structs=url) as session:
@@ -289,7 +289,7 @@ async def test_an_unreachable_node_is_a_typed_error():
     assert "failed" == enriched["references"]["0-1"]["status"]
 
 
-async def test_an_answer_stands_until_the_next_block(node):
+async def test_cached_answer_is_valid_until_next_block(node):
     settings = Settings(references=ReferenceSettings(cache_until="block"))
     async with Session.open(structs=node.url, settings=settings) as session:
         await player(session, include_references=True)
@@ -302,8 +302,8 @@ async def test_an_answer_stands_until_the_next_block(node):
     assert 11 == len(node.requests)
 
 
-async def test_awkward_data_of_the_chain_is_no_trap(node):
-    """A pfp that looks like a struct, an id reference to a pruned struct, empty references."""
+async def test_chain_data_with_misleading_values_is_resolved(node):
+    """A pfp that looks like a struct id, an id of a pruned struct, and empty references."""
     async with Session.open(structs=node.url, settings=WHOLE) as session:
         seen = set()
         async with StructsClient(node.url) as client:
@@ -317,14 +317,14 @@ async def test_awkward_data_of_the_chain_is_no_trap(node):
                 assert "-0" not in key
 
 
-async def test_a_source_from_a_client_leaves_the_client_open(node):
+async def test_source_does_not_close_given_client(node):
     async with StructsClient(node.url) as client:
         async with Session.open(structs=StructsSource(client)) as session:
             await player(session)
         assert client.is_open
 
 
-async def test_a_source_that_only_fetches_has_no_client():
+async def test_source_with_fetch_only_has_no_client():
     class Only:
         async def fetch(self, entity_id):
             return {}
@@ -333,6 +333,6 @@ async def test_a_source_that_only_fetches_has_no_client():
         await StructsSource(Only()).ready_client()
 
 
-async def test_a_fake_node_is_a_chain(node):
+async def test_session_accepts_fake_node_as_chain(node):
     async with Session.open(structs=node) as session:
         assert 4 == len((await player(session, include_references=True))["references"])

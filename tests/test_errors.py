@@ -1,4 +1,4 @@
-"""The errors: their tree, what they carry, and that they survive a journey."""
+"""Error classes: hierarchy, attributes, pickling and copying."""
 
 import copy
 import inspect
@@ -71,12 +71,12 @@ EXAMPLES = {
 }
 
 
-# That something does not exist is told to models by one word, whatever it is.
+# Different errors about missing objects share one type for models.
 SAME_WORD = {"not_found": ["EntityNotFound", "HandleNotFound", "MemoryNotFound", "LinkNotFound"]}
 
 
 def drawn_tree():
-    """Read the tree of the module's docstring: name, parent, builtin base, type, attributes."""
+    """Parse the tree in the module's docstring: name, parent, builtin base, type, attributes."""
     tree, path = {}, []
     for line in errors.__doc__.splitlines():
         drawn = re.fullmatch(r"    ([│ ├└─]*)(\w+)(?: \((\w+)\))? +(\w+)(.*)", line)
@@ -92,15 +92,14 @@ def drawn_tree():
 TREE = drawn_tree()
 
 
-def test_the_docstring_draws_every_error():
-    """The tree in the docstring holds every error there is, and this test has an example of each."""
+def test_docstring_tree_contains_every_error():
+    """The test has an example of each."""
     assert sorted(CLASSES) == sorted(TREE)
     assert sorted(CLASSES) == sorted(EXAMPLES)
 
 
 @every_row("name", TREE)
-def test_each_error_stands_where_the_tree_says(name):
-    """Parent and builtin base are as drawn, and the drawn attributes are there."""
+def test_error_has_bases_and_attributes_of_docstring_tree(name):
     parent, builtin, _, attributes = TREE[name]
     bases = [base.__name__ for base in CLASSES[name].__bases__]
     error = EXAMPLES[name]()
@@ -111,8 +110,7 @@ def test_each_error_stands_where_the_tree_says(name):
 
 
 @every_row("name", TREE)
-def test_each_error_has_a_word_for_programs(name):
-    """The type of each class is the word that the tree says, in snake_case, on every object and of no other class."""
+def test_error_type_is_unique_snake_case_word_of_docstring_tree(name):
     *_, word, _ = TREE[name]
 
     assert word == vars(CLASSES[name])["type"] == EXAMPLES[name]().type
@@ -120,8 +118,7 @@ def test_each_error_has_a_word_for_programs(name):
     assert SAME_WORD.get(word, [name]) == [other for other, found in CLASSES.items() if found.type == word]
 
 
-def test_a_hosts_own_error_is_of_its_parents_type():
-    """A child that says nothing about its type has its parent's."""
+def test_error_subclass_of_host_inherits_type():
     assert "source_error" == HostError("x", []).type
 
 
@@ -132,7 +129,6 @@ def same(first, second):
 @every_row("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @every_row("name", EXAMPLES)
 def test_every_error_can_be_pickled(name, protocol):
-    """An error that comes back from another process says and carries the same."""
     error = EXAMPLES[name]()
     error.add_note("seen twice")
     again = pickle.loads(pickle.dumps(error, protocol))
@@ -143,7 +139,6 @@ def test_every_error_can_be_pickled(name, protocol):
 
 @every_row("name", EXAMPLES)
 def test_every_error_can_be_copied(name):
-    """Copies say and carry the same, and are independent."""
     error = EXAMPLES[name]()
     copies = [copy.copy(error), copy.deepcopy(error), copy.copy(copy.copy(error))]
     copies[0].hint = "another"
@@ -152,8 +147,7 @@ def test_every_error_can_be_copied(name):
     assert "do" == error.hint
 
 
-def test_an_error_of_a_hosts_own_can_be_pickled_too():
-    """A child with arguments of its own needs nothing more."""
+def test_error_subclass_with_own_arguments_can_be_pickled():
     again = pickle.loads(pickle.dumps(HostError("x", [1, 2])))
 
     assert ([1, 2], "x of 2") == (again.parts, str(again))
@@ -166,8 +160,7 @@ class HostError(errors.StructsError):
 
 
 @every_row("name", EXAMPLES)
-def test_the_text_ends_with_what_to_do(name):
-    """`str()` is the message with the hint in brackets, and without a hint the message alone."""
+def test_str_appends_hint_in_brackets(name):
     error = EXAMPLES[name]()
     text = str(error)
     error.hint = None
@@ -189,13 +182,11 @@ def test_the_text_ends_with_what_to_do(name):
         ("QueryTimeout", "what (do)"),
     ],
 )
-def test_messages_are_for_people(name, text):
-    """Messages name what they are about, without a builtin's decoration."""
+def test_message_names_the_offending_value(name, text):
     assert text == str(EXAMPLES[name]())
 
 
-def test_optional_data_has_plain_defaults():
-    """What a node does not say is None, and a malformed answer without a place is malformed at its root."""
+def test_optional_attributes_have_defaults():
     error = errors.StructsAPIError("x", status=500)
 
     assert None is errors.RateLimited("x").retry_after

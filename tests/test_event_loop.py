@@ -1,4 +1,4 @@
-"""Large inputs of async methods: the event loop stays free, and a cancelled or concurrent call loses nothing."""
+"""Large inputs of async methods do not block the event loop, and cancelled or concurrent calls lose nothing."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from mama_structs.memory.upkeep import namespace_copy as carrying
 from mama_structs.settings import DescriptorSettings
 from mama_structs.tools import exposed_tools as view
 
-# 20,000 calls take some 10 ms, and 200,000 characters less.
+# 20,000 calls take about 10 ms, and 200,000 characters less.
 MAX_CALLS, MAX_BYTES = 20_000, 200_000
 LINE = "The raid doubled at dawn, and the shield held. "
 
@@ -41,7 +41,7 @@ async def session(tmp_path):
         yield opened
 
 
-# What one callback of the event loop does
+# Work of one event loop callback
 
 
 async def table() -> list[dict[str, object]]:
@@ -105,7 +105,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_async_call_processes_large_input_outside_the_loop(session, monkeypatch, name):
-    """No callback of the event loop makes more than 20,000 calls, or parses more than 200,000 characters."""
+    """A callback makes at most 20,000 calls, and parses at most 200,000 characters."""
     session.tools.add(table)
     session.tools.add(lines)
     if name == "check":
@@ -115,7 +115,7 @@ async def test_async_call_processes_large_input_outside_the_loop(session, monkey
         await CALLS[name](session)
 
     with metered(monkeypatch) as meter:
-        # The callback at hand began before the meter.
+        # The current callback started before the meter.
         await asyncio.create_task(call())
 
     assert MAX_CALLS > meter.calls
@@ -123,7 +123,7 @@ async def test_async_call_processes_large_input_outside_the_loop(session, monkey
 
 
 async def test_open_reads_large_conversation_outside_the_loop(tmp_path, monkeypatch):
-    """A conversation with 1,500 refs is rebuilt in a thread, and is the same."""
+    """A conversation with 1,500 refs is loaded in a thread."""
     async with Session.open(tmp_path / "store", conversation="c", embedder=HashEmbedder()) as first:
         await first.observe(marked(1_500))
         before = {handle: first.refs.get(handle).text for handle in first.refs}
@@ -141,7 +141,7 @@ async def test_open_reads_large_conversation_outside_the_loop(tmp_path, monkeypa
 
 
 async def test_copy_compares_memories_outside_the_loop(session, tmp_path, monkeypatch):
-    """The memories of a page are encoded and compared with the copy in a thread."""
+    """The memories of a page are encoded and compared in a thread."""
     await session.records.put_many([NewRecord(("n",), str(number), number, text=LINE) for number in range(400)])
     await session.backup(tmp_path / "backup")
 
@@ -160,7 +160,7 @@ async def test_copy_compares_memories_outside_the_loop(session, tmp_path, monkey
 
 
 async def test_meter_counts_work_in_the_loop(monkeypatch):
-    """The meter itself notices a store that parses in the loop."""
+    """The meter detects a store that parses in the loop."""
 
     async def parse():
         RefStore().ingest(marked(900, value=LINE * 5))
@@ -172,8 +172,8 @@ async def test_meter_counts_work_in_the_loop(monkeypatch):
     assert MAX_BYTES < meter.bytes
 
 
-async def test_warm_up_makes_the_exposure_in_a_thread(session, monkeypatch):
-    """The cues are compiled outside the loop's thread, once, so that `tools_for` need not."""
+async def test_warm_up_compiles_cues_in_a_thread(session, monkeypatch):
+    """`tools_for` does not compile them again."""
     made = []
     exposure = view.Exposure
 
@@ -190,7 +190,7 @@ async def test_warm_up_makes_the_exposure_in_a_thread(session, monkeypatch):
     assert threading.get_ident() not in made
 
 
-# What a synchronous method accepts
+# Limits of synchronous methods
 
 LONG = "x" * 1_000_001
 
@@ -211,7 +211,7 @@ LONG = "x" * 1_000_001
     ],
 )
 def test_sync_method_rejects_large_input_and_names_the_async_one(call, named):
-    """Above 1,000,000 characters, 1,000 refs or 10,000 items nothing is stored, and the hint says what to await."""
+    """Above 1,000,000 characters, 1,000 refs or 10,000 items nothing is stored, and the hint names the async method."""
     refs = RefStore()
     refs.put("small", "a")
 
@@ -240,7 +240,7 @@ async def test_sync_method_rejects_large_stored_text():
 
 
 async def test_stream_close_rejects_large_answer_that_finish_stores():
-    """After 1,001 refs in small chunks `close` raises and names `finish`, which stores them once."""
+    """After 1,001 refs in small chunks, `close` raises and names `finish`, which stores them once."""
     refs = RefStore()
     stream = refs.stream()
     said = marked(1_001)
@@ -256,7 +256,7 @@ async def test_stream_close_rejects_large_answer_that_finish_stores():
 
 
 def test_resolver_detect_rejects_large_payload():
-    """`detect` takes 10,000 items, and names `enrich` for more."""
+    """`detect` accepts 10,000 items, and names `enrich` for more."""
     resolver = Resolver([StructsSource(NoNode())])
 
     with pytest.raises(InvalidArgument, match="synchronous call") as caught:
@@ -282,7 +282,7 @@ def test_resolver_detect_rejects_large_payload():
     )
 )
 def test_run_in_thread_stores_what_the_method_stores(steps):
-    """A draft that is applied leaves the same handles, texts and usage as the same calls in place."""
+    """Handles, texts and usage equal those of direct calls."""
 
     def run(refs, kind, name, text):
         try:
@@ -313,7 +313,7 @@ def test_run_in_thread_stores_what_the_method_stores(steps):
 
 
 class Gate:
-    """Holds a draft in its thread until the loop has done something else."""
+    """Blocks a draft in its thread until the loop has done other work."""
 
     def __init__(self):
         self.entered, self.left = threading.Event(), threading.Event()
@@ -328,8 +328,8 @@ class Gate:
         await asyncio.to_thread(self.entered.wait, 30)
 
 
-async def test_change_during_a_draft_runs_it_again():
-    """A text that is stored in the loop meanwhile keeps its number, and the draft follows it."""
+async def test_change_during_draft_repeats_the_draft():
+    """A text that is stored in the loop meanwhile keeps its number."""
     refs, gate = RefStore(), Gate()
 
     def work(draft):
@@ -347,8 +347,8 @@ async def test_change_during_a_draft_runs_it_again():
     assert ["from the loop", "from the thread"] == [one.text for one in refs.descriptors()]
 
 
-async def test_run_in_thread_raises_store_busy_when_the_store_always_changes():
-    """After ten drafts that other changes made obsolete nothing of them is stored."""
+async def test_run_in_thread_raises_store_busy_when_store_always_changes():
+    """Nothing is stored after ten outdated drafts."""
     refs, loop = RefStore(), asyncio.get_running_loop()
 
     def work(draft):
@@ -365,7 +365,6 @@ async def test_run_in_thread_raises_store_busy_when_the_store_always_changes():
 
 
 async def test_async_writers_of_one_store_run_in_order():
-    """Calls that store one id concurrently make its versions in the order of the calls."""
     refs = RefStore()
 
     def writer(number):
@@ -377,7 +376,7 @@ async def test_async_writers_of_one_store_run_in_order():
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8])
 async def test_cancelled_observe_stores_all_or_nothing(tmp_path, steps):
-    """Wherever it is cancelled, a message is stored whole or not at all, on the disk too, and the next call works."""
+    """Also on disk, and the next call works."""
     async with Session.open(tmp_path / "store", conversation="c", embedder=HashEmbedder()) as session:
         task = asyncio.create_task(session.observe(marked(400)))
         for _ in range(steps):
@@ -394,8 +393,7 @@ async def test_cancelled_observe_stores_all_or_nothing(tmp_path, steps):
     assert held + 400 == count == kept
 
 
-async def test_large_observe_over_the_quota_reports_each_ref_that_is_not_stored(tmp_path):
-    """The quota counts within a draft as it does in place."""
+async def test_large_observe_over_quota_reports_each_ref_that_is_not_stored(tmp_path):
     refs = RefStore(settings=DescriptorSettings(max_handles=300))
     ingested = await refs.run_in_thread(lambda draft: draft.ingest(marked(400)))
 
@@ -406,7 +404,6 @@ async def test_large_observe_over_the_quota_reports_each_ref_that_is_not_stored(
 
 
 async def test_draft_that_raises_stores_nothing():
-    """What a function stored before it raised is discarded."""
     refs = RefStore()
 
     def work(draft):
@@ -420,7 +417,7 @@ async def test_draft_that_raises_stores_nothing():
 
 
 async def test_large_result_is_answered_when_its_handles_cannot_be_stored(session, monkeypatch):
-    """A tool that has run is answered without handles where other calls keep changing the refs."""
+    """The answer has no handles if other calls keep changing the refs."""
     session.tools.add(table)
 
     async def busy(_load, _work):

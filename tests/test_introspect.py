@@ -1,4 +1,4 @@
-"""Functions of any kind as async ones, and what takes them."""
+"""`awaited`: async wrappers for all kinds of functions."""
 
 import asyncio
 import contextvars
@@ -28,7 +28,7 @@ class Async:
 
 
 class Plain:
-    """Where it ran, for whom, and with what."""
+    """Records thread, context and arguments of a call."""
 
     def method(self, number):
         return threading.current_thread(), WHO.get(), number
@@ -52,14 +52,12 @@ class Yielding:
 
 
 @pytest.mark.parametrize("function", [Async().method, Async(), functools.partial(Async().method, 1)])
-def test_what_is_async_stays_as_it_is(function):
-    """No layer is put around it."""
+def test_awaited_returns_async_function_unchanged(function):
     assert awaited(function) is function
 
 
 @pytest.mark.parametrize("function", [Plain().method, Plain(), functools.partial(Plain().method)])
-async def test_what_is_plain_runs_in_a_thread_with_the_callers_context(function):
-    """The loop goes on meanwhile, and what the caller's context holds is seen."""
+async def test_awaited_runs_sync_function_in_thread_with_callers_context(function):
     WHO.set("caller")
 
     thread, who, number = await awaited(function)(7)
@@ -69,8 +67,8 @@ async def test_what_is_plain_runs_in_a_thread_with_the_callers_context(function)
     assert ["number"] == list(inspect.signature(awaited(function)).parameters)
 
 
-async def test_what_a_plain_function_returns_is_awaited():
-    """A lambda around an async function gives a coroutine, which the caller's loop runs."""
+async def test_awaited_awaits_result_of_sync_function():
+    """A lambda around an async function returns a coroutine, which runs in the caller's loop."""
 
     async def answer(number):
         return threading.current_thread(), number
@@ -78,9 +76,7 @@ async def test_what_a_plain_function_returns_is_awaited():
     assert (threading.current_thread(), 7) == await awaited(lambda: answer(7))()
 
 
-async def test_what_a_plain_function_raises_reaches_the_caller():
-    """As it was raised."""
-
+async def test_awaited_raises_error_of_sync_function():
     def fails():
         raise EntityNotFound("k1")
 
@@ -105,16 +101,16 @@ async def test_what_a_plain_function_raises_reaches_the_caller():
     ],
 )
 @pytest.mark.parametrize("take", [awaited, with_references, with_descriptors, Tool.from_function])
-def test_generators_and_what_is_no_function_are_refused(function, take):
-    """When they are decorated or added, and not when they are first called."""
+def test_generators_and_non_functions_are_rejected(function, take):
+    """When they are decorated or added, not in the first call."""
     if function is None and take is not awaited:
-        return  # a decorator with its arguments given
+        return  # a decorator called with its arguments only
     with pytest.raises(InvalidArgument, match="must be a function, async or plain"):
         take(function)
 
 
-async def test_a_cancelled_caller_waits_for_the_threads_end():
-    """No thread is left behind that nobody waits for, and what it raises is no news to anybody."""
+async def test_cancelled_caller_waits_for_end_of_thread():
+    """The thread's exception is dropped."""
     started, go_on, threads = threading.Event(), threading.Event(), []
 
     def blocks():
@@ -136,8 +132,8 @@ async def test_a_cancelled_caller_waits_for_the_threads_end():
     assert [False] == [thread.is_alive() for thread in threads]
 
 
-async def test_the_fetchers_of_a_source_may_be_plain():
-    """One id and many, answers and exceptions."""
+async def test_source_accepts_sync_fetch_functions():
+    """For one id and for many, with answers and exceptions."""
 
     def fetch(key):
         if key == "k9":
@@ -155,9 +151,7 @@ async def test_the_fetchers_of_a_source_may_be_plain():
             assert {"k9": "Entity not found"} == found.failed
 
 
-async def test_what_fetches_for_a_structs_source_may_be_plain():
-    """As an async one may."""
-
+async def test_structs_source_accepts_sync_fetch():
     class Table:
         def fetch(self, entity_id):
             return {"id": entity_id, "name": "x"}
@@ -170,8 +164,8 @@ async def test_what_fetches_for_a_structs_source_may_be_plain():
     assert repr(StructsSource(table)) == f"StructsSource({table.fetch!r})"
 
 
-async def test_a_plain_tool_is_awaited_like_any_other():
-    """Decorated or added, a function or a method."""
+async def test_session_calls_sync_tools():
+    """Decorated or added, functions and methods."""
 
     class Shop:
         @with_references

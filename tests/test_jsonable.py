@@ -1,4 +1,4 @@
-"""Results as plain JSON data."""
+"""Conversion of results to JSON data."""
 
 import collections
 import dataclasses
@@ -101,8 +101,7 @@ Row = collections.namedtuple("Row", "a b")  # noqa: PYI024
         ([float("inf"), -float("inf")], [None, None]),
     ],
 )  # fmt: skip
-def test_values_have_a_json_form(value, written):
-    """Each kind of value that tools return is written in its JSON form."""
+def test_to_jsonable_converts_each_kind_of_value(value, written):
     result = to_jsonable(value)
 
     assert written == result
@@ -117,8 +116,7 @@ json_data = st.recursive(
 
 
 @given(json_data)
-def test_plain_json_data_comes_back_equal(value):
-    """What is JSON already is not changed."""
+def test_to_jsonable_keeps_json_data(value):
     assert value == to_jsonable(value)
     assert json.dumps(value) == json.dumps(to_jsonable(value))
 
@@ -136,15 +134,13 @@ rich_data = st.recursive(
 
 
 @given(rich_data)
-def test_everything_written_is_json_and_stays_as_it_is(value):
-    """What is written can be dumped strictly, and writing it again changes nothing."""
+def test_to_jsonable_output_is_strict_json_and_stable(value):
     written = to_jsonable(value)
 
     assert written == json.loads(json.dumps(written, allow_nan=False)) == to_jsonable(written)
 
 
-def test_containers_are_new_and_the_result_is_unchanged():
-    """The tool's own object is neither changed nor shared."""
+def test_to_jsonable_returns_new_containers():
     value = {"a": [1, (2,)]}
     written = to_jsonable(value)
     written["a"].append(3)
@@ -152,8 +148,7 @@ def test_containers_are_new_and_the_result_is_unchanged():
     assert {"a": [1, (2,)]} == value
 
 
-def test_one_object_in_two_places_is_no_cycle():
-    """An object that occurs twice is written twice."""
+def test_to_jsonable_writes_shared_object_twice():
     shared = {"a": 1}
 
     assert [shared, {"b": shared}] == to_jsonable([shared, {"b": shared}])
@@ -172,8 +167,7 @@ def nested(levels):
     return value
 
 
-def test_a_hundred_levels_are_written():
-    """Nesting as deep as a hundred levels is written."""
+def test_to_jsonable_accepts_a_hundred_levels():
     assert nested(100) == to_jsonable(nested(100))
 
 
@@ -191,8 +185,8 @@ def test_a_hundred_levels_are_written():
         ({(1, 2): "a"}, "a key of the result is no scalar"),
     ],
 )
-def test_what_json_cannot_say_is_a_typed_error(value, message):
-    """What has no JSON form is an error that says where it stands."""
+def test_to_jsonable_raises_typed_error_for_unsupported_value(value, message):
+    """The message names the path but not the content."""
     with pytest.raises(MamaStructsError, match=message) as caught:
         to_jsonable(value)
 

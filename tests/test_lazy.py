@@ -1,4 +1,4 @@
-"""Modules that load when they are first needed, in whichever thread that is."""
+"""Thread-safe lazy imports."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_child_that_is_forked_while_a_module_loads_has_all_of_it(tmp_path):
-    """A fork waits for what another thread is loading; its child would wait for ever."""
+def test_fork_waits_for_import_in_another_thread(tmp_path):
+    """Otherwise the child would wait forever for the import lock."""
     (tmp_path / "slow.py").write_text("import sys\nsys.started.set()\nsys.go.wait(1)\nDONE = 7\n")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, tmp_path],

@@ -1,4 +1,4 @@
-"""The cache whose least recently used entries go first."""
+"""The LRU cache."""
 
 from collections import OrderedDict
 
@@ -14,8 +14,8 @@ from mama_structs.testing import FakeClock
     st.integers(0, 3),
     st.one_of(st.none(), st.integers(0, 6)),
 )
-def test_it_keeps_what_a_plain_model_keeps(steps, entries, most):
-    """Number and cost stay within their bounds, and what goes is what was used longest ago."""
+def test_lru_matches_model(steps, entries, most):
+    """Number and cost stay within their limits, and the least recently used entries are evicted."""
     cache, model = Lru(entries, max_cost=most), OrderedDict()
     for step, key, cost in steps:
         if step == "g":
@@ -36,8 +36,8 @@ def test_it_keeps_what_a_plain_model_keeps(steps, entries, most):
         assert (len(model), sum(model.values())) == (len(cache), cache.cost)
 
 
-def test_an_entry_ends_with_its_age():
-    """A use does not prolong it, and a clock that steps back ends it, too."""
+def test_lru_entry_expires_after_ttl():
+    """A use does not extend the TTL, and a clock that steps back expires the entry."""
     clock, gone = FakeClock(), []
     cache = Lru(4, clock=clock.now, dropped=gone.append)
     cache.put("a", 1, ttl=10.0)
@@ -53,8 +53,7 @@ def test_an_entry_ends_with_its_age():
     assert ["expired"] == gone
 
 
-def test_it_says_why_an_entry_went():
-    """To make room, not where it was dropped by name."""
+def test_lru_reports_evictions_but_not_drops():
     gone = []
     cache = Lru(1, dropped=gone.append)
     cache.put("a", 1)

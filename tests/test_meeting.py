@@ -1,4 +1,4 @@
-"""Where the three parts of a session meet: ids of memories, evidence, what is shown, what is hidden."""
+"""Connections between references, memory and refs in a session."""
 
 import pytest
 
@@ -25,11 +25,11 @@ async def session():
         yield session
 
 
-# Ids of memories
+# Memory ids as references
 
 
-async def test_ids_of_memories_are_resolved_like_any_entity(session):
-    """A result that names memories comes back with what they say, and with what became of a decision."""
+async def test_memory_ids_are_resolved_like_entity_ids(session):
+    """A decision shows its outcome."""
     saved = await session.memories.save_decision(**DECISION)
     insight = await session.memories.save_insight("tokens cannot be revoked")
     await session.memories.set_outcome(saved.id, "FAILED", reason="a stolen token")
@@ -44,15 +44,13 @@ async def test_ids_of_memories_are_resolved_like_any_entity(session):
     )
 
 
-async def test_a_memory_that_is_not_there_is_not_found(session):
-    """An id of the right form that nothing has is a failed reference, not an error."""
+async def test_unknown_memory_id_is_failed_reference(session):
     result = await session.resolver.enrich({"basis": "decision_auth_1748826613522_4spx"})
 
     assert "Entity not found" == result["references"]["decision_auth_1748826613522_4spx"]["error"]
 
 
-async def test_what_a_reference_says_of_a_memory_is_never_old(session):
-    """A memory that changes between two calls is read anew: it is at hand, and no cache holds it."""
+async def test_memory_reference_is_never_cached(session):
     saved = await session.memories.save_decision(**DECISION)
     before = await session.resolver.enrich({"basis": saved.id})
     await session.memories.set_outcome(saved.id, "PARTIAL", reason="half of it")
@@ -62,19 +60,17 @@ async def test_what_a_reference_says_of_a_memory_is_never_old(session):
     assert "PARTIAL" == after["references"][saved.id]["outcome"]
 
 
-async def test_a_memory_that_names_another_is_about_it(session):
-    """The ids of memories are mentions, too."""
+async def test_memory_id_in_text_is_a_mention(session):
     saved = await session.memories.save_decision(**DECISION)
     naming = await session.memories.save_insight(f"see {saved.id}: it was wrong")
 
     assert [naming.id] == [memory.id for memory in await session.memories.about(saved.id)]
 
 
-# What is remembered of an entity
+# Decisions about entities
 
 
-async def test_references_carry_the_newest_decisions_about_an_entity(session):
-    """At most three decisions, newest first, an id and a line each; other memories are not among them."""
+async def test_references_contain_three_newest_decisions_about_entity(session):
     ids = [(await session.memories.save_decision("t", f"plan {n} for 2-1", "why")).id for n in range(4)]
     await session.memories.save_insight("2-1 is cold")
     await session.memories.set_outcome(ids[3], "SUCCESS")
@@ -90,8 +86,7 @@ async def test_references_carry_the_newest_decisions_about_an_entity(session):
 # Evidence
 
 
-async def test_evidence_is_kept_when_its_conversation_is_gone(tmp_path):
-    """The text lives on with the decision, exactly, in another session of another conversation."""
+async def test_evidence_outlives_its_conversation(tmp_path):
     async with Session.open(tmp_path, embedder=HashEmbedder(), conversation="one") as session:
         await session.observe('<ref id="plan">\n 1. shields\r\n</ref>')
         saved = await session.memories.save_decision(**DECISION, evidence=["ref:plan", "https://example.org/#x"])
@@ -104,8 +99,8 @@ async def test_evidence_is_kept_when_its_conversation_is_gone(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["ref:plan", {"$ref": "ref:plan"}])
-async def test_a_tool_takes_a_handle_as_evidence_in_either_form(session, given):
-    """The text of a handle is what it stands for; as evidence the handle itself is meant, in a list or alone."""
+async def test_tool_accepts_evidence_handle_alone_and_in_list(session, given):
+    """Evidence stores the handle, not only its text."""
     await session.observe('<ref id="plan">1. shields</ref>')
     answers = [await session.call("save/decision", {**DECISION, "evidence": form}) for form in ([given], given)]
 
@@ -114,8 +109,7 @@ async def test_a_tool_takes_a_handle_as_evidence_in_either_form(session, given):
         assert ("ref:plan@1", "1. shields") == (piece.source, piece.text)
 
 
-async def test_the_text_of_a_handle_can_be_a_memorys_content(session):
-    """In every other argument the text takes the reference's place."""
+async def test_tool_replaces_handle_in_content_by_its_text(session):
     await session.observe('<ref id="lesson">tokens cannot be revoked</ref>')
     saved = await session.call("save/insight", {"content": {"$ref": "ref:lesson"}})
 
@@ -130,8 +124,8 @@ async def test_the_text_of_a_handle_can_be_a_memorys_content(session):
         ("save/decision", {"topic": "t", "decision": "so: {{ref:lesson}}", "reasoning": "ref:lesson"}, "content"),
     ],
 )
-async def test_a_memory_holds_the_text_of_a_handle_and_never_the_handle(session, tool, arguments, field):
-    """What is saved as plain text under a handle's name is the text: the handle ends with its conversation."""
+async def test_memory_stores_text_of_handle_instead_of_handle(session, tool, arguments, field):
+    """The handle would be lost with its conversation."""
     await session.observe('<ref id="lesson">tokens cannot be revoked</ref>')
     saved = await session.call(tool, arguments)
     memory = await session.memories.get(saved["id"])
@@ -140,16 +134,15 @@ async def test_a_memory_holds_the_text_of_a_handle_and_never_the_handle(session,
     assert "ref:lesson" not in f"{memory.content} {memory.metadata}"
 
 
-async def test_a_memory_of_a_handle_that_nothing_has_is_refused(session):
-    """A dangling handle is no content."""
+async def test_tool_rejects_unknown_handle_in_content(session):
     with pytest.raises(HandleNotFound):
         await session.call("save/insight", {"content": "ref:nope"})
 
     assert 0 == await session.memories.count()
 
 
-async def test_a_handle_that_nothing_has_is_refused_and_nothing_is_saved(session):
-    """A misspelt handle is a mistake, and the error names the nearest."""
+async def test_unknown_evidence_handle_saves_nothing(session):
+    """The error names the most similar handle."""
     await session.observe('<ref id="plan">1. shields</ref>')
     with pytest.raises(HandleNotFound) as caught:
         await session.call("save/decision", {**DECISION, "evidence": ["ref:paln"]})
@@ -159,8 +152,8 @@ async def test_a_handle_that_nothing_has_is_refused_and_nothing_is_saved(session
 
 
 @pytest.mark.parametrize("given", [" ref:plan", "REF:plan", "`ref:plan`", "<ref:plan@1>", "ref:plan\n", "[Ref:plan]"])
-async def test_a_handle_is_known_whatever_stands_around_it(session, given):
-    """Blanks, quotes, brackets and capitals leave no doubt about what is meant."""
+async def test_evidence_handle_is_recognized_inside_quotes_and_brackets(session, given):
+    """Also in capitals."""
     await session.observe('<ref id="plan">1. shields</ref>')
     saved = await session.memories.save_decision(**DECISION, evidence=[given])
 
@@ -168,8 +161,8 @@ async def test_a_handle_is_known_whatever_stands_around_it(session, given):
 
 
 @pytest.mark.parametrize("given", ["ref: plan", "ref:plan, fd:1", "ref:plan@01", "fd:", "fd:x", "ref: see the wiki"])
-async def test_what_begins_like_a_handle_and_is_none_is_refused(session, given):
-    """As plain words it would be gone with its conversation, and nobody would know."""
+async def test_malformed_evidence_handle_is_rejected(session, given):
+    """As plain text it would be meaningless without its conversation."""
     await session.observe('<ref id="plan">1. shields</ref>')
     with pytest.raises(InvalidHandle):
         await session.memories.save_decision(**DECISION, evidence=[given])
@@ -177,8 +170,8 @@ async def test_what_begins_like_a_handle_and_is_none_is_refused(session, given):
     assert 0 == await session.memories.count()
 
 
-async def test_a_model_cannot_name_a_kept_text_by_its_hash(session):
-    """Nobody shows it one, so it made the source up."""
+async def test_model_cannot_name_evidence_by_hash(session):
+    """Models never see a hash, so it is made up."""
     await session.observe('<ref id="plan">1. shields</ref>')
     saved = await session.memories.save_decision(**DECISION, evidence=["ref:plan"])
     forged = saved.evidence[0].replace("plan@1", "forged@7")
@@ -189,15 +182,13 @@ async def test_a_model_cannot_name_a_kept_text_by_its_hash(session):
 
 
 @pytest.mark.parametrize("words", ["reference", "refs:x", "see ref:x", "https://example.org/ref:x"])
-async def test_words_that_look_a_little_like_a_handle_are_words(session, words):
-    """Only what begins as a handle does is one."""
+async def test_text_similar_to_handle_is_stored_as_text(session, words):
     saved = await session.memories.save_decision(**DECISION, evidence=[words])
 
     assert (words,) == saved.evidence
 
 
-async def test_a_fork_saves_what_its_own_handles_stand_for(session):
-    """Memories are shared, handles are not: the same id stands for another text in a fork."""
+async def test_fork_resolves_evidence_with_its_own_handles(session):
     await session.observe('<ref id="plan">first</ref>')
     fork = session.fork()
     await fork.observe('<ref id="plan">second</ref>')
@@ -208,11 +199,11 @@ async def test_a_fork_saves_what_its_own_handles_stand_for(session):
     assert ["first", "second"] == texts
 
 
-# Which tools there are, and which are shown
+# Tools
 
 
-async def test_a_message_decides_which_memory_tools_are_shown(session):
-    """What resumes comes first and other memory tools stay away; tools of the host and of refs never do."""
+async def test_message_selects_visible_memory_tools(session):
+    """Tools of the host and of refs are always visible."""
 
     async def ping() -> str:
         """Answer."""
@@ -228,8 +219,7 @@ async def test_a_message_decides_which_memory_tools_are_shown(session):
     assert "pong" == await session.call("ping")
 
 
-async def test_a_tool_that_is_not_shown_still_works(session):
-    """What a model remembers from before is not refused."""
+async def test_hidden_tool_can_be_called(session):
     saved = await session.call("save/decision", DECISION)
     session.tools_for("continue from yesterday")
     changed = await session.call("evolve/outcome", {"decision_id": saved["id"], "outcome": "SUCCESS"})
@@ -237,15 +227,14 @@ async def test_a_tool_that_is_not_shown_still_works(session):
     assert "SUCCESS" == changed["outcome"]
 
 
-async def test_a_host_can_switch_the_choice_off():
-    """With force_static every message gives all tools, in one order."""
+async def test_force_static_shows_all_tools_for_every_message():
     settings = Settings(tools=ToolSettings(dynamic="force_static"))
     async with Session.open(embedder=HashEmbedder(), settings=settings) as session:
         assert session.tools.names == tuple(tool.name for tool in session.tools_for("continue from yesterday"))
 
 
-async def test_a_host_can_do_without_memory_tools():
-    """Then there are neither those nor the deprecated ones, and memories still work."""
+async def test_session_without_memory_tools_has_working_memories():
+    """The deprecated tools are missing, too."""
     async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(memory=False))) as session:
         assert ("read_fd", "list_refs", "get_ref", "search_fd", "edit_ref", "put_ref") == session.tools.names
         with pytest.raises(UnknownTool):
@@ -253,8 +242,7 @@ async def test_a_host_can_do_without_memory_tools():
         await session.memories.save_decision(**DECISION)
 
 
-async def test_the_exposure_is_the_hosts_to_give():
-    """A session decides by the cues that it was opened with, and so does its fork."""
+async def test_session_and_fork_use_given_exposure():
     async with Session.open(embedder=HashEmbedder(), exposure=Exposure(cues=())) as session:
         fork = session.fork()
         for one in (session, fork):
@@ -264,8 +252,8 @@ async def test_the_exposure_is_the_hosts_to_give():
         Session.open(exposure="words")
 
 
-async def test_deprecated_tools_work_without_being_shown(session):
-    """They are not among the tools, and can be called; with the setting they are shown, too."""
+async def test_deprecated_tools_are_hidden_but_callable(session):
+    """With the setting, they are visible, too."""
     forget_warnings()
     with pytest.warns(DeprecationWarning, match="list_decisions"):
         answer = await session.call("list_decisions")
@@ -281,9 +269,7 @@ async def test_deprecated_tools_work_without_being_shown(session):
     } == shown
 
 
-async def test_a_fork_has_the_tools_on_its_own_refs_and_the_hosts(session):
-    """Tools that a host added come along, and the fork's own work on the fork."""
-
+async def test_fork_has_tools_of_host_and_own_ref_tools(session):
     async def ping() -> str:
         """Answer."""
         return "pong"
@@ -299,9 +285,7 @@ async def test_a_fork_has_the_tools_on_its_own_refs_and_the_hosts(session):
     assert ["only" in text for text in listed] == [False, True]
 
 
-async def test_a_host_passes_its_own_parameters(session):
-    """What a tool wants of the host comes from the host, not from the model."""
-
+async def test_host_parameters_are_passed_by_host_only(session):
     async def whoami(ctx: object) -> str:
         """Answer."""
         return str(ctx)
@@ -313,8 +297,8 @@ async def test_a_host_passes_its_own_parameters(session):
         await session.call("whoami", {"ctx": "me"})
 
 
-async def test_reading_memories_leaves_room_for_what_a_model_marks():
-    """Texts of memories that have handles make room for others: they can be loaded again, and refs cannot."""
+async def test_loaded_memories_leave_space_for_refs():
+    """Descriptors of memory texts are evicted, because they can be loaded again."""
     settings = Settings(descriptors=DescriptorSettings(max_handles=20))
     async with Session.open(embedder=HashEmbedder(), settings=settings) as session:
         ids = [(await session.memories.save_insight(f"{n} " + "long " * 400)).id for n in range(30)]
@@ -323,13 +307,13 @@ async def test_reading_memories_leaves_room_for_what_a_model_marks():
 
         assert all(answer["more"][0]["fd"] for answer in answers)
         assert ["plan"] == [ref.id for ref in ingested.refs]
-        # Half of the room, and what the last answer left out.
+        # Half of the quota, and the omitted parts of the last answer.
         assert session.refs.usage.handles <= 20 // 2 + 3
         assert "long long" in await session.call("read_fd", {"fd": answers[-1]["more"][0]["fd"]})
 
 
-async def test_a_hosts_tool_with_a_name_of_v1_0_is_the_hosts(session):
-    """It is never hidden, takes the place of the old one, and its answers stay as they are."""
+async def test_host_tool_with_deprecated_name_replaces_deprecated_tool(session):
+    """It is never hidden, and its answers are unchanged."""
 
     async def update_outcome(path: str) -> dict[str, str]:
         """Save the weights of a model."""

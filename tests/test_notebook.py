@@ -1,4 +1,4 @@
-"""What a notebook needs beyond what shows itself."""
+"""The progress bar for notebooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mama_structs.notebook import ProgressBar
 
 @pytest.fixture
 def bars(monkeypatch):
-    """What `tqdm.auto` is asked to show."""
+    """Record the calls of `tqdm.auto`."""
     shown = []
 
     class Bar:
@@ -32,8 +32,7 @@ def bars(monkeypatch):
     return shown
 
 
-async def test_a_bar_begins_and_ends_with_the_work(bars):
-    """A bar for each work, which stands where that is, and is closed when it is done; the same one can be given again."""
+async def test_progress_bar_starts_and_ends_with_each_operation(bars):
     bar = ProgressBar("saving")
     async with Session.open(embedder=SMALL) as session:
         for _ in range(2):
@@ -44,8 +43,7 @@ async def test_a_bar_begins_and_ends_with_the_work(bars):
     assert {"desc": "saving", "total": 20, "unit": " memories"} == bars[0].how
 
 
-def test_a_bar_follows_a_total_that_grows(bars):
-    """What long work finds meanwhile counts as well."""
+def test_progress_bar_accepts_growing_total(bars):
     bar = ProgressBar()
     bar(1, 2)
     bar(2, 3)
@@ -53,8 +51,7 @@ def test_a_bar_follows_a_total_that_grows(bars):
     assert [(2, 3, False)] == [(one.n, one.total, one.closed) for one in bars]
 
 
-def test_a_bar_of_work_that_ended_early_is_given_to_other_work(bars):
-    """A cell that was interrupted and runs again begins at nothing."""
+def test_progress_bar_restarts_after_interrupted_operation(bars):
     bar = ProgressBar()
     bar(5, 10)
     bar(1, 10)
@@ -62,8 +59,7 @@ def test_a_bar_of_work_that_ended_early_is_given_to_other_work(bars):
     assert [(5, 10, True), (1, 10, False)] == [(one.n, one.total, one.closed) for one in bars]
 
 
-def test_without_tqdm_no_work_begins_and_the_error_says_what_to_install(monkeypatch):
-    """Said by the bar itself, and not when a part of the work is done."""
+def test_progress_bar_without_tqdm_raises_before_the_operation(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
 
     with pytest.raises(ImportError, match=r"needs tqdm: pip install 'mama-structs\[notebook\]'"):

@@ -1,4 +1,4 @@
-"""Payloads and answers as plain data."""
+"""Conversion of payloads and answers to plain data."""
 
 import collections
 import dataclasses
@@ -57,8 +57,8 @@ class Colour(enum.StrEnum):
     RED = "red"
 
 
-def test_models_become_mappings_one_level_deep():
-    """Their fields as they are, the same objects each time, so that a row of a list can be recognised."""
+def test_as_mapping_converts_models_one_level_deep():
+    """Field values are the same objects."""
     slots = [EntityId.parse("5-1")]
 
     assert {"id": "2-1", "slots": slots} == as_mapping(Planet("2-1", slots)) == as_mapping(Guild("2-1", slots))
@@ -66,8 +66,7 @@ def test_models_become_mappings_one_level_deep():
     assert {"id": "9-1", "at": dt.date(2026, 9, 2)} == as_mapping(Fleet(id="9-1"))
 
 
-def test_a_result_is_written_whole():
-    """A tool's result shall be data: pydantic writes itself, other models all that they hold."""
+def test_as_payload_converts_models_recursively():
     assert {"id": "9-1", "at": "2026-09-02"} == as_payload(Fleet(id="9-1"))
     assert {"id": "2-1", "slots": ["5-1", {"id": "0-1", "slots": []}]} == as_payload(
         Planet("2-1", [EntityId.parse("5-1"), Guild("0-1", [])])
@@ -75,8 +74,7 @@ def test_a_result_is_written_whole():
     assert None is as_payload([Planet("2-1", [])])
 
 
-def test_a_mapping_is_returned_itself():
-    """Mappings of any class need no copy."""
+def test_as_mapping_returns_mapping_itself():
     for mapping in ({"a": 1}, types.MappingProxyType({}), collections.UserDict(), collections.ChainMap({})):
         assert mapping is as_mapping(mapping)
 
@@ -85,12 +83,11 @@ def test_a_mapping_is_returned_itself():
     "value",
     [None, 5, "text", b"x", [1], ("a", 1), {1}, Planet, Guild, Fleet, object, Colour.RED, EntityId.parse("1-1"), print],
 )
-def test_what_is_no_object_is_no_mapping(value):
-    """Texts, arrays, numbers, ids and classes cannot be seen as a mapping."""
+def test_as_mapping_returns_none_for_other_values(value):
     assert None is as_mapping(value)
 
 
-def test_a_model_that_cannot_be_written_whole_is_written_one_level_deep():
+def test_as_payload_converts_one_level_of_unserializable_model():
     """A model with a cycle, or with a value that JSON cannot hold."""
 
     class Node(pydantic.BaseModel):
@@ -105,9 +102,7 @@ def test_a_model_that_cannot_be_written_whole_is_written_one_level_deep():
     assert deep.slots is as_payload(deep)["slots"]
 
 
-def test_a_registered_type_is_written_as_it_says():
-    """An id's class gives its text, a model of the chain its JSON."""
-
+def test_registered_type_is_converted_by_its_function():
     class Money:
         pass
 
@@ -127,15 +122,13 @@ def test_a_registered_type_is_written_as_it_says():
         (range(5), None), (collections.UserString("x"), None), (object, None), (iter([]), None),
     ],
 )  # fmt: skip
-def test_a_value_is_text_or_object_or_array_or_nothing(value, plain):
-    """One function says how any value is written."""
+def test_plain_of_returns_text_mapping_array_or_none(value, plain):
     assert plain == plain_of(value)
     assert plain is None or not isinstance(plain, str) or type(plain_of(value)) is str
 
 
 @given(JSON)
-def test_a_copy_of_json_is_equal_and_independent(value):
-    """A source's answer is copied whole: nothing in the copy is the source's own."""
+def test_own_copy_is_equal_and_independent(value):
     answer = {"value": value}
     copied = own_copy(answer)
 
@@ -150,8 +143,7 @@ def test_a_copy_of_json_is_equal_and_independent(value):
     assert set(containers(copied)).isdisjoint(containers(copy_plain(copied)))
 
 
-def test_an_answer_becomes_plain_data():
-    """Models, tuples, sets and other mappings in an answer become dicts and lists with text keys."""
+def test_own_copy_converts_answer_to_plain_data():
     strange = object()
     answer = types.MappingProxyType(
         {
@@ -169,8 +161,7 @@ def test_an_answer_becomes_plain_data():
 
 
 @pytest.mark.parametrize("answer", [None, "text", 5, [{"id": "1-1"}], object(), Planet])
-def test_an_answer_that_is_no_object_is_malformed(answer):
-    """A source that answers anything but a mapping is told so."""
+def test_own_copy_rejects_other_values_than_mappings(answer):
     with pytest.raises(MalformedResponse, match="instead of a mapping"):
         own_copy(answer)
 
@@ -179,9 +170,7 @@ def test_an_answer_that_is_no_object_is_malformed(answer):
     "wrap",
     [lambda value: [value], lambda value: {"a": value}, lambda value: (value,), lambda value: Planet("2-1", value)],
 )
-def test_the_depth_of_an_answer_is_bounded(wrap):
-    """A hundred levels are fine, more are refused without a recursion error; cycles are deeper than any bound."""
-
+def test_own_copy_rejects_deep_answer_without_recursion_error(wrap):
     def nested(levels):
         value = "x"
         for _ in range(levels):
@@ -194,9 +183,7 @@ def test_the_depth_of_an_answer_is_bounded(wrap):
             own_copy(nested(levels))
 
 
-def test_exactly_a_hundred_levels_are_fine():
-    """The bound itself is allowed: a hundred containers, one in the other."""
-
+def test_own_copy_accepts_a_hundred_levels():
     def nested(levels):
         return {"a": nested(levels - 1)} if levels else "x"
 
@@ -205,8 +192,7 @@ def test_exactly_a_hundred_levels_are_fine():
         own_copy(nested(MAX_DEPTH + 1))
 
 
-def test_a_cyclic_answer_is_refused():
-    """A cycle is an answer without end."""
+def test_own_copy_rejects_cyclic_answer():
     answer = {}
     answer["self"] = [answer]
 
@@ -215,21 +201,19 @@ def test_a_cyclic_answer_is_refused():
 
 
 @given(JSON)
-def test_size_is_that_of_compact_json(value):
-    """Bytes are counted as the answer is written: without spaces, in UTF-8."""
+def test_json_size_is_that_of_compact_json(value):
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     assert len(text.encode("utf-8", "surrogatepass")) == json_size(value)
 
 
-def test_size_of_what_json_cannot_hold_is_that_of_its_text():
-    """Dates and the like count as their text, lone surrogates as three bytes."""
+def test_json_size_of_unsupported_value_is_that_of_its_text():
+    """Lone surrogates count as three bytes."""
     assert len('"2026-09-02"') == json_size(dt.date(2026, 9, 2))
     assert len('"') * 2 + 3 == json_size("\ud800")
 
 
-def test_what_a_model_reads_has_no_blanks_between_its_signs():
-    """JSON for a model is compact, and no sign of any script is escaped."""
+def test_json_text_is_compact_and_unescaped():
     text = json_text({"name": "행성", "rows": [1, {"a": None}]})
 
     assert '{"name":"행성","rows":[1,{"a":null}]}' == text
@@ -237,8 +221,7 @@ def test_what_a_model_reads_has_no_blanks_between_its_signs():
 
 @settings(max_examples=15)
 @given(st.lists(JSON, max_size=2), st.sampled_from([1, 199, 201]), st.integers(0, 4))
-def test_json_text_in_pieces_returns_what_json_text_returns(values, repeats, nesting):
-    """Long lists and mappings, alone, nested and with keys that are no texts, are written alike."""
+def test_json_text_in_pieces_equals_json_text(values, repeats, nesting):
     long = values * repeats
     data = {"list": long, 1: dict(enumerate(long)), None: [long, [1, long]], "text": "x"}
     for _ in range(nesting):

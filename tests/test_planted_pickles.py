@@ -1,7 +1,7 @@
 """
-Pickles that another process plants in a session's directory: rejected with a typed error, and never unpickled.
+Pickles that another process plants in a session's directory are rejected with a typed error and never unpickled.
 
-This is what SECURITY.md says of CVE-2025-69872 of diskcache, whose own deserializer unpickles such rows.
+The tests cover the statement of SECURITY.md about CVE-2025-69872 of diskcache, whose own deserializer unpickles such rows.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from mama_structs.storage.sealed_rows import seal
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -34,13 +34,13 @@ class Trap:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """A session's directory with a row of each kind, and the arguments of `READS`."""
+    """Return the path of a directory with a row of each kind, and the arguments of `READS`."""
     return tmp_path_factory.mktemp("filled") / "agent.mama"
 
 
 @pytest.fixture
 async def place(tmp_path, filled):
-    """A copy of the directory, made at the first use."""
+    """Return a copy of the directory, which is filled on first use."""
     if not filled.exists():
         async with Session.open(filled, conversation="talk", embedder=SMALL) as session:
             await session.observe('<ref id="plan">shields, then fleets</ref>')
@@ -57,13 +57,13 @@ async def place(tmp_path, filled):
 
 
 def planted_keys(connection, kind):
-    """Return the keys of one kind of row; a key of our form where there is no such row."""
+    """Return the keys of one kind of row, or a valid key if there is no such row."""
     found = connection.execute("SELECT key FROM Cache WHERE raw = 1 AND key GLOB ?", (f"{kind}*",)).fetchall()
     return [key for (key,) in found] or [f"{kind}0000000000000001" if kind.endswith("/") else kind]
 
 
 def plant(place, kind, form, fired):
-    """Replace the rows of a kind by pickles that make a file when they are unpickled, and return their keys."""
+    """Replace the rows of a kind by pickles that create a file when unpickled, and return their keys."""
     trap = pickle.dumps(Trap(fired))
     with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
         keys = planted_keys(connection, kind)
@@ -83,22 +83,22 @@ def plant(place, kind, form, fired):
 
 
 async def each(found):
-    """Read what an asynchronous iterator gives."""
+    """Return the items of an async iterator as a list."""
     return [one async for one in found]
 
 
 async def ids_of(session):
-    """Return the ids of all memories that can be listed."""
+    """Return the ids of all listed memories."""
     return [memory.id for memory in await session.memories.recent(limit=50)]
 
 
 async def get_all(session):
-    """Read each memory that can be listed by its id."""
+    """Read each listed memory by its id."""
     return [await session.memories.get(one) for one in await ids_of(session)]
 
 
 async def around_all(session):
-    """Read what is linked to each memory."""
+    """Read everything that is linked to each memory."""
     return [
         await call(one)
         for one in await ids_of(session)
@@ -112,13 +112,13 @@ async def ref_texts(session):
 
 
 async def copied(session):
-    """Back the store up, and copy the namespace."""
+    """Back up the store, and copy it."""
     target = Path(session.location).with_name("copies")
     await session.backup(target / "backup")
     return await Session.copy(session.location, target / "copy")
 
 
-# The public ways to read a store that is open.
+# Public ways to read an open store.
 READS = {
     "recent": ids_of,
     "get": get_all,
@@ -147,7 +147,7 @@ READS = {
 
 
 async def read_all(session, ways):
-    """Read an open store, and return the typed errors by the names of the ways."""
+    """Read an open store, and return the types of the raised errors by name."""
     errors = {}
     for name in ways:
         try:
@@ -158,7 +158,7 @@ async def read_all(session, ways):
 
 
 async def read_again(place):
-    """Open a store again and read it, and return typed errors as `read_all` does, and the keys of findings."""
+    """Reopen a store and read it. Return the errors like `read_all`, and the keys of the findings."""
     errors, keys = {}, set()
     looks = {"conversations": Session.conversations, "namespaces": Session.namespaces}
     for name, look in looks.items():
@@ -176,7 +176,7 @@ async def read_again(place):
     return errors, keys
 
 
-# A way that reads the row itself, and its error. Answers lack nothing without the other rows.
+# Ways that read a row directly, and the expected error. Other answers are complete without the row.
 DIRECT = {
     "memories/default/head": ("open talk", StoreDamaged),
     "memories/default/m/": ("get", StoreDamaged),
@@ -185,7 +185,7 @@ DIRECT = {
     "refs/talk/": ("refs", HandleDamaged),
     "texts/": ("refs", HandleDamaged),
 }
-# Of these the next writer makes another row, or deletes it.
+# The next writer replaces or deletes these rows.
 REPLACED = ("deleted", "erasing/")
 OTHERS = (*(f"memories/default/{kind}/" for kind in "vucdn"), "used/", "told/", *REPLACED)
 
@@ -194,7 +194,7 @@ OTHERS = (*(f"memories/default/{kind}/" for kind in "vucdn"), "used/", "told/", 
 @pytest.mark.parametrize("form", ["pickled", "sealed"])
 @pytest.mark.parametrize("kind", [*DIRECT, *OTHERS])
 async def test_planted_pickle_is_rejected_and_never_unpickled(place, kind, form):
-    """A pickle in any kind of row is never unpickled, and reading the row raises a typed error."""
+    """Reading the row raises a typed error."""
     fired = place.parent / "fired"
     async with Session.open(place, conversation="talk", embedder=SMALL) as session:
         await session.memories.recent()
@@ -208,19 +208,17 @@ async def test_planted_pickle_is_rejected_and_never_unpickled(place, kind, form)
         assert error is (errors | again)[way]
     else:
         assert {} == errors | again
-        # A sealed row is not what another part of the store says of it, which not every check can tell.
+        # A row with a valid checksum but wrong content is not detected by every check.
         assert keys & found or kind in REPLACED or form == "sealed"
 
 
-def test_the_trap_fires_when_it_is_unpickled(tmp_path):
-    """What the other tests plant does what they look for."""
+def test_trap_creates_file_when_unpickled(tmp_path):
     pickle.loads(pickle.dumps(Trap(tmp_path / "fired")))
 
     assert (tmp_path / "fired").exists()
 
 
-async def test_kinds_of_rows_are_all_planted(place):
-    """Each row of a filled store is of a kind that the tests plant."""
+async def test_planted_rows_cover_every_kind(place):
     async with Session.open(place, embedder=SMALL) as session:
         keys = await session._common.home.storage.keys()
 
@@ -230,7 +228,7 @@ async def test_kinds_of_rows_are_all_planted(place):
 
 @pytest.mark.parametrize("form", ["pickled", "file", "raw", "sealed"])
 async def test_commands_never_unpickle(place, form, capsys):
-    """No command unpickles a row, and each ends with a message."""
+    """Each command ends with a message."""
     fired = place.parent / "fired"
     plant(place, "[^c]", form, fired)
     commands = (
@@ -246,7 +244,7 @@ async def test_commands_never_unpickle(place, form, capsys):
 
 
 async def test_planted_settings_of_diskcache_are_replaced_and_never_unpickled(place):
-    """Pickles in the library's table of settings are reported while a store is open, and replaced when it opens."""
+    """They are reported while the store is open, and replaced when it opens."""
     fired = place.parent / "fired"
     trap = pickle.dumps(Trap(fired))
     database = place / "journal" / "cache.db"
@@ -268,7 +266,7 @@ async def test_planted_settings_of_diskcache_are_replaced_and_never_unpickled(pl
 
 
 async def test_planted_tables_and_keys_are_rejected_and_never_unpickled(place):
-    """A table with pickles is rejected when a store opens, and a pickled key is reported."""
+    """A table with pickles prevents opening; a pickled key is reported."""
     fired = place.parent / "fired"
     trap = pickle.dumps(Trap(fired))
     with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
@@ -288,7 +286,7 @@ async def test_planted_tables_and_keys_are_rejected_and_never_unpickled(place):
 
 
 async def test_planted_files_are_rejected_and_never_unpickled(place):
-    """A pickle in the place of a view is replaced by the view, and one in the place of the mark is rejected."""
+    """A view is rebuilt; a planted format file is rejected."""
     fired = place.parent / "fired"
     trap = pickle.dumps(Trap(fired))
     async with Session.open(place, conversation="talk", embedder=SMALL) as session:

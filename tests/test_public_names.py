@@ -1,4 +1,4 @@
-"""The package's one door, and which way its modules import each other."""
+"""Public names, lazy loading, and import rules of the package."""
 
 import ast
 import collections
@@ -28,7 +28,7 @@ MODULES = sorted(
 
 @functools.cache
 def tree_of(file):
-    """A file's syntax tree: several tests read all files."""
+    """Return the syntax tree of a file, cached because several tests read all files."""
     return ast.parse(file.read_text())
 
 
@@ -38,7 +38,7 @@ def python(code):
     ).stdout
 
 
-# What a user imports from, with what each needs that only an extra installs.
+# Public modules, and the extras that they need.
 DOORS = sorted(
     {
         "mama_structs",
@@ -59,22 +59,20 @@ SOURCES = homes("mama_structs", mama_structs._NAMES)
 
 
 def typed_imports():
-    """The names that type checkers see, with their modules."""
+    """Return the names that type checkers see, with their modules."""
     tree = tree_of(ROOT / "__init__.py")
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     return {alias.asname: node.module for node in guarded.body for alias in node.names if alias.asname == alias.name}
 
 
-def test_all_is_sorted_and_the_same_everywhere():
-    """The public names are in order, and type checkers, the loader and `__all__` agree on them."""
+def test_dunder_all_is_sorted_and_equal_for_loader_and_type_checkers():
     assert sorted(mama_structs.__all__) == mama_structs.__all__
     assert SOURCES == typed_imports()
     assert mama_structs.__all__ == sorted(SOURCES)
 
 
 @every_row("name", mama_structs.__all__)
-def test_each_public_name_loads_from_its_home(name):
-    """A name is the object of the module that defines it, and stays loaded."""
+def test_public_name_loads_from_its_module_and_stays_loaded(name):
     value = getattr(mama_structs, name)
 
     assert value is getattr(importlib.import_module(SOURCES[name]), name)
@@ -84,8 +82,7 @@ def test_each_public_name_loads_from_its_home(name):
 
 
 @pytest.mark.parametrize(("name", "home"), homes("mama_structs", mama_structs._MOVED).items())
-def test_a_name_that_moved_loads_with_a_warning(name, home):
-    """What stood at the door before is still found, and its warning says where it is now."""
+def test_moved_name_loads_with_warning(name, home):
     with pytest.warns(DeprecationWarning, match=rf"^mama_structs\.{name} is now in {re.escape(home)}"):
         value = getattr(mama_structs, name)
 
@@ -94,14 +91,14 @@ def test_a_name_that_moved_loads_with_a_warning(name, home):
     assert name not in mama_structs.__all__
 
 
-def test_the_doors_are_narrow():
-    """At most 40 names at the front door, and 155 at all together, errors apart: each framework has a few."""
+def test_number_of_public_names_is_limited():
+    """40 names at the top level, and 155 in all public modules, without errors."""
     assert 40 >= len(mama_structs.__all__)
     assert 155 >= len({name for door in DOORS if door != "mama_structs.errors" for name in names_of(door)})
 
 
 def names_of(door):
-    """The names that a module exports, without importing it: adapters need what only extras install."""
+    """Return the exported names of a module without importing it, since adapters need extras."""
     path = ROOT.parent.joinpath(*door.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in tree_of(file).body:
@@ -113,7 +110,6 @@ def names_of(door):
 
 
 def test_other_packages_export_nothing():
-    """The `__init__` of a package that is no door holds a docstring and nothing else."""
     packages = {path.parent for path in ROOT.rglob("__init__.py")}
     closed = [
         path for path in packages if ".".join(("mama_structs", *path.relative_to(ROOT).parts)).rstrip(".") not in DOORS
@@ -123,8 +119,7 @@ def test_other_packages_export_nothing():
     assert [] == [path.name for path in closed if len(tree_of(path / "__init__.py").body) > 1]
 
 
-def test_a_class_name_stands_once():
-    """A reader who searches for a class finds one."""
+def test_class_names_are_unique():
     found = collections.Counter(
         node.name for file in ROOT.rglob("*.py") for node in tree_of(file).body if isinstance(node, ast.ClassDef)
     )
@@ -132,8 +127,7 @@ def test_a_class_name_stands_once():
     assert set() == {name for name, count in found.items() if count > 1}
 
 
-def test_the_embedded_engine_is_chosen_in_one_place():
-    """Everything else speaks to the protocol; what tests and measures it stands beside."""
+def test_local_engine_is_selected_in_one_module():
     users = {
         str(file.relative_to(ROOT))
         for file in ROOT.rglob("*.py")
@@ -143,8 +137,8 @@ def test_the_embedded_engine_is_chosen_in_one_place():
     assert {"_home.py"} == {user for user in users if not user.startswith(("memory/embedded/", "testing/"))}
 
 
-def test_opening_a_session_loads_only_what_it_uses(tmp_path):
-    """Without `structs=`: nothing of v1.0, no adapter, nothing of the chain, no HTTP client."""
+def test_opening_session_loads_only_what_it_uses(tmp_path):
+    """Without `structs=`: no v1.0 tools, no adapter, no chain, and no HTTP client."""
     code = (
         "import asyncio, sys\n"
         "from mama_structs import Session\n"
@@ -166,26 +160,23 @@ def test_opening_a_session_loads_only_what_it_uses(tmp_path):
     assert [] == [name for name in loaded if name.startswith((*left, "aiohttp"))]
 
 
-def test_dir_lists_the_public_names():
-    """What can be completed is what is public."""
+def test_dir_lists_public_names():
     assert mama_structs.__all__ == dir(mama_structs)
 
 
 @pytest.mark.parametrize("name", ["NoSuchName", "resolver_", "__path_", "Fleet"])
-def test_another_name_is_an_attribute_error(name):
-    """A name that does not exist says so in the usual words."""
+def test_unknown_name_raises_attribute_error(name):
     with pytest.raises(AttributeError, match=f"module 'mama_structs' has no attribute '{name}'"):
         getattr(mama_structs, name)
 
 
-def test_from_import_of_an_unknown_name_is_an_import_error():
-    """The usual statement fails in the usual way."""
+def test_from_import_of_unknown_name_raises_import_error():
     with pytest.raises(ImportError, match="Nothing"):
-        from mama_structs import Nothing  # noqa: F401, PLC0415 - it must not be there
+        from mama_structs import Nothing  # noqa: F401, PLC0415 - the import must fail
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    """`import mama_structs` loads no dependency and none of its own modules but the loader."""
+def test_importing_package_loads_nothing_heavy():
+    """Only the lazy loader is imported."""
     loaded = set(python("import sys, mama_structs; print(*sys.modules)").split())
     heavy = [
         "aiohttp",
@@ -209,8 +200,7 @@ def test_importing_the_package_loads_nothing_heavy():
     }
 
 
-def test_no_public_name_needs_an_extra():
-    """Each name loads without anything that only an extra or the tests install."""
+def test_public_names_need_no_extra():
     code = (
         "import sys\n"
         "import mama_structs\n"
@@ -225,16 +215,14 @@ def test_no_public_name_needs_an_extra():
     assert "" == python(code)
 
 
-def test_values_and_options_load_without_the_network():
-    """A session's class, options, settings, schemes and ids need no HTTP client, no index and no database."""
+def test_values_and_options_load_without_network_modules():
     names = "Session, ReferenceOptions, Settings, IdScheme, EntityId, Resolver, Source, with_references"
     loaded = set(python(f"import sys; from mama_structs import {names}; print(*sys.modules)").split())
 
     assert [] == [name for name in ("aiohttp", "numpy", "hnswlib", "msgspec", "cattrs", "diskcache") if name in loaded]
 
 
-def test_the_package_says_that_it_is_typed():
-    """Type checkers read the annotations of a package with this file."""
+def test_package_has_py_typed():
     assert (ROOT / "py.typed").exists()
 
 
@@ -260,19 +248,19 @@ def functions_of(kind):
             yield function
 
 
-# Nobody but a type checker reads the hints of these: they are inner works.
+# Internal modules, whose hints only type checkers read.
 UNREADABLE = {f"mama_structs.{name}" for name in ("references.flights", "structs.record", "tools.schema")}
-# Their base is Hypothesis's, whose own hints cannot be resolved.
+# Its base class is from Hypothesis, whose hints cannot be resolved.
 UNREADABLE.add("mama_structs.testing.machines")
 
 
 @every_row("name", sorted(set(MODULES) - UNREADABLE))
 def test_type_hints_resolve(name):
-    """`typing.get_type_hints` works on every class, method and function: frameworks read tools that way."""
+    """Frameworks read the hints of tools with `typing.get_type_hints`."""
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        # Those of the extra `test` are there; the others have an environment of their own, see tests/hosts.
+        # The extra `test` is installed; other extras have their own environment, see tests/hosts.
         is_elsewhere = re.search(
             r"mama-structs\[(langgraph|google-adk|haystack|claude|agent-f|pydantic-ai-h)", str(error)
         )
@@ -285,12 +273,12 @@ def test_type_hints_resolve(name):
             assert isinstance(typing.get_type_hints(function), dict), function.__qualname__
 
 
-# Imports run one way
+# Import rules
 
 
 @functools.cache
 def imports_of(path):
-    """The modules of ours that a file imports, inside functions too, but not what only type checkers see."""
+    """Return the package modules that a file imports, also inside functions, except for type checkers."""
     return tuple(_imports_of(tree_of(path)))
 
 
@@ -318,7 +306,7 @@ def _imports_of(tree):
 
 
 def part_of(module):
-    """The part of the house that a module belongs to."""
+    """Return the top-level part of a module."""
     return [*module.split("."), ""][1]
 
 
@@ -334,7 +322,7 @@ TOP = {
     "adapters",
     "notebook",
 }
-# What each part may import from, beside itself.
+# Parts that each part may import, besides itself.
 BASE = {
     "errors",
     "_check",
@@ -389,8 +377,8 @@ ALLOWED["session"] = {"_copying", "recall", "recalling", *ALLOWED["composition"]
 
 
 @every_row("file", sorted(ROOT.rglob("*.py")))
-def test_imports_run_one_way(file):
-    """No module imports from a part above its own, not even inside a function, and none through the front door."""
+def test_imports_follow_layers(file):
+    """Also inside functions. No module imports from the top level."""
     part = file.relative_to(ROOT).parts[0].removesuffix(".py")
     imported = imports_of(file)
 
@@ -402,8 +390,7 @@ def test_imports_run_one_way(file):
     )
 
 
-def test_the_rules_of_imports_know_every_part():
-    """A new part of the house must be given its place here."""
+def test_import_rules_cover_every_part():
     parts = {
         path.stem
         for path in ROOT.iterdir()
@@ -413,15 +400,13 @@ def test_the_rules_of_imports_know_every_part():
     assert set() == parts - set(ALLOWED) - TOP - {"__init__"}
 
 
-def test_the_scan_of_imports_sees_imports():
-    """The rules above are read from files that do import each other."""
+def test_import_scan_finds_imports():
     assert "mama_structs.errors" in imports_of(ROOT / "settings.py")
     assert "mama_structs.structs.source" in imports_of(ROOT / "session.py")
     assert "mama_structs" in imports_of(ROOT / "session.py")
 
 
-def test_no_module_of_the_core_needs_an_extra():
-    """Only the parts for tests and adapters import what an extra installs."""
+def test_core_modules_need_no_extra():
     extras = re.compile(r"^\s*(?:import|from) (?:hypothesis|pytest|pydantic|jsonschema)\b", re.MULTILINE)
     core = [
         file
@@ -432,8 +417,8 @@ def test_no_module_of_the_core_needs_an_extra():
     assert [] == [file.name for file in core if extras.search(file.read_text())]
 
 
-def test_no_log_takes_an_errors_text_along():
-    """The traceback that logging adds by itself ends with the error's text, which may be content."""
+def test_logs_do_not_contain_error_texts():
+    """The traceback of `logging` ends with the error's text, which may be content."""
     calls = [
         f"{file.name}:{node.lineno}"
         for file in ROOT.rglob("*.py")

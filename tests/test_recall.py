@@ -1,4 +1,4 @@
-"""What a session recalls before its model answers."""
+"""`Session.recall`: the memories for a message."""
 
 import functools
 from datetime import UTC, datetime
@@ -33,11 +33,11 @@ async def login(session):
     return await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
 
 
-# What is told
+# Content
 
 
-async def test_what_holds_on_the_matter_is_told(session, login):
-    """A decision that answers the message stands in the text and among the hits."""
+async def test_recall_contains_relevant_decision(session, login):
+    """In the text and among the hits."""
     recalled = await session.recall(LOGIN)
 
     assert recalled
@@ -49,24 +49,22 @@ async def test_what_holds_on_the_matter_is_told(session, login):
 
 
 @pytest.mark.parametrize("message", ["How tall is the Eiffel tower?", "", "  \n", None, [{"role": "assistant"}]])
-async def test_nothing_relevant_is_nothing(session, login, message):
-    """Where nothing has to do with the message there is no text, and the answer is false."""
+async def test_recall_is_empty_and_false_when_nothing_is_relevant(session, login, message):
     recalled = await session.recall(message)
 
     assert not recalled
     assert "" == recalled.text
 
 
-async def test_the_users_last_message_counts(session, login):
-    """A provider's messages are read as everywhere else."""
+async def test_recall_uses_last_user_message(session, login):
     messages = [{"role": "user", "content": LOGIN}, {"role": "assistant", "content": "How tall is the Eiffel tower?"}]
 
     assert await session.recall(messages)
 
 
 @pytest.mark.parametrize("message", ["continue from yesterday", "어제 하던 거 이어서 하자"])
-async def test_the_last_checkpoint_is_told_where_work_goes_on(session, message):
-    """A message that goes on with earlier work gets the newest checkpoint, and what that carries out."""
+async def test_recall_contains_checkpoint_when_work_continues(session, message):
+    """With the memories that carry it out."""
     await session.memories.save_checkpoint("The parser reads headers", next_steps=["read bodies"])
     decision = await session.memories.save_decision("parser", "Write it by hand", "no generator fits")
     newest = await session.memories.save_checkpoint(
@@ -81,8 +79,8 @@ async def test_the_last_checkpoint_is_told_where_work_goes_on(session, message):
     assert "reads headers" not in recalled.text
 
 
-async def test_what_has_ended_is_not_told(session, login):
-    """A checkpoint, what it carries out and what contradicts another are told as long as they hold."""
+async def test_recall_omits_memories_that_are_no_longer_valid(session, login):
+    """Checkpoints, memories that carry them out, and contradictory memories."""
     ended = {"valid_until": datetime(2026, 1, 2, tzinfo=UTC), "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
     other = await session.memories.save_decision("auth", "Keep no sessions at all", "we scale", **ended)
     await session.memories.link(other.id, login.id, "contradicts")
@@ -96,15 +94,14 @@ async def test_what_has_ended_is_not_told(session, login):
     assert "Keep no sessions at all" not in recalled.text
 
 
-async def test_other_messages_get_no_checkpoint(session):
-    """Where nothing is gone on with, the last checkpoint stays where it is."""
+async def test_recall_omits_checkpoint_for_other_messages(session):
     await session.memories.save_checkpoint("The parser reads bodies")
 
     assert None is (await session.recall("The parser reads which bodies?")).checkpoint
 
 
-async def test_what_failed_is_told_with_its_reason(session, login):
-    """A decision that failed is told as such, once, whether it or its reason was found, with what stands instead."""
+async def test_recall_contains_failed_decision_with_reason_once(session, login):
+    """Regardless of whether the decision or its reason was found; its successor is named."""
     await session.memories.set_outcome(login.id, "FAILED", reason="the server sessions were lost at each restart")
     instead = await session.memories.supersede(login.id, "Keep login sessions in the database", "it outlives restarts")
 
@@ -117,8 +114,8 @@ async def test_what_failed_is_told_with_its_reason(session, login):
     assert recalled.text.index("Failed, or worked only in part:") < recalled.text.index(failed)
 
 
-async def test_what_was_tried_before_is_told_with_what_stands(session, login):
-    """Whoever is told what holds is told what failed before it, though only the new decision answers the message."""
+async def test_recall_contains_failed_predecessor_of_current_decision(session, login):
+    """Although only the successor is relevant to the message."""
     await session.memories.set_outcome(login.id, "FAILED", reason="they were lost")
     await session.memories.supersede(login.id, "Passkeys open the front door", "no state at all")
 
@@ -130,8 +127,8 @@ async def test_what_was_tried_before_is_told_with_what_stands(session, login):
     assert not await session.recall("What opens the front door?")
 
 
-async def test_what_was_superseded_is_not_told_as_if_it_held(session, login):
-    """Of a chain only what stands is told, and that it took the place of what was told before."""
+async def test_recall_omits_superseded_decision(session, login):
+    """The successor names the predecessor if that was recalled before."""
     await session.recall(LOGIN)
     instead = await session.memories.supersede(login.id, "Use login sessions in the database", "servers restart")
 
@@ -142,8 +139,8 @@ async def test_what_was_superseded_is_not_told_as_if_it_held(session, login):
     assert "Use server sessions" not in recalled.text
 
 
-async def test_what_contradicts_each_other_is_told_as_a_conflict(session, login):
-    """An explicit link that says so makes a conflict of two that stand, and of no others."""
+async def test_recall_reports_conflict_of_linked_memories(session, login):
+    """Only if both are current."""
     other = await session.memories.save_decision(
         "signing in",
         "No state is kept anywhere",
@@ -163,8 +160,8 @@ async def test_what_contradicts_each_other_is_told_as_a_conflict(session, login)
     assert () == (await session.recall(LOGIN, again=True)).conflicts
 
 
-async def test_what_disagrees_on_a_topic_is_a_conflict_without_a_link(session):
-    """Of what was found, two that stand on one topic and say the opposite are against each other, once."""
+async def test_recall_reports_conflict_of_contradictory_texts_on_one_topic(session):
+    """Each pair is reported once."""
     older = await session.memories.save_decision("auth", "Use JWT for login", "stateless", origin="outside")
     newer = await session.memories.save_decision("auth", "Do not use JWT for login", "it cannot be revoked")
     await session.memories.save_decision("signing", "Use JWT for login", "stateless")
@@ -181,13 +178,12 @@ async def test_what_disagrees_on_a_topic_is_a_conflict_without_a_link(session):
     assert () == (await session.recall("Do we use JWT for login?", again=True)).conflicts
 
 
-async def test_half_a_character_hides_nothing(session, login):
-    """A message with half of a surrogate pair, as of an emoji cut in two, is searched for with a mark in its place."""
+async def test_recall_replaces_lone_surrogate_in_message(session, login):
     assert [login.id] == [hit.memory.id for hit in (await session.recall(f"{LOGIN} \ud83d")).hits]
 
 
-async def test_where_it_comes_from_is_marked(session):
-    """What was written by somebody outside, or rests on it, says so."""
+async def test_recall_marks_origin(session):
+    """Texts by outside authors, or based on them."""
     await session.memories.save_insight("The login server allows 9 sessions", origin="outside")
     await session.memories.save_insight("The login server allows sessions of 5 hours", origin="tool")
     await session.memories.save_insight("The login server allows sessions from 3 hosts", origin="model")
@@ -201,11 +197,10 @@ async def test_where_it_comes_from_is_marked(session):
     assert any("3 hosts" in line and ", from" not in line for line in lines)
 
 
-# Once a conversation
+# Recall log
 
 
-async def test_a_fact_is_told_once_a_conversation_unless_it_changed(session, login):
-    """What was told is not told again, until something of it is another."""
+async def test_fact_is_recalled_once_per_conversation_until_it_changes(session, login):
     assert await session.recall(LOGIN)
     assert not await session.recall(LOGIN)
 
@@ -216,8 +211,7 @@ async def test_a_fact_is_told_once_a_conversation_unless_it_changed(session, log
     assert await session.recall(LOGIN, again=True)
 
 
-async def test_what_was_told_is_known_after_reopening_and_to_forks(tmp_path):
-    """A conversation that is taken up again was told what it was told, and so was its fork; others were not."""
+async def test_recall_log_is_known_after_reopening_and_to_forks(tmp_path):
     async with Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as session:
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         before = session.fork("before")
@@ -236,8 +230,7 @@ async def test_what_was_told_is_known_after_reopening_and_to_forks(tmp_path):
 
 
 @pytest.mark.of_the_directory("it lists conversations by their directory; on a server tests/test_conversations.py does")
-async def test_what_was_told_goes_with_its_conversation(tmp_path):
-    """A deleted conversation leaves nothing of what it was told, and one of its name is told anew."""
+async def test_recall_log_is_deleted_with_its_conversation(tmp_path):
     async with Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as session:
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         await session.recall(LOGIN)
@@ -249,8 +242,7 @@ async def test_what_was_told_goes_with_its_conversation(tmp_path):
         assert await session.recall(LOGIN)
 
 
-async def test_what_was_told_moves_with_its_conversation(tmp_path):
-    """A conversation that is moved to another namespace takes along what it was told, and leaves none of it behind."""
+async def test_recall_log_moves_with_its_conversation(tmp_path):
     async with Session.open(tmp_path, namespace="from", conversation="one", embedder=HashEmbedder()) as session:
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         await session.recall(LOGIN)
@@ -266,8 +258,7 @@ async def test_what_was_told_moves_with_its_conversation(tmp_path):
     assert before != after
 
 
-async def test_a_row_that_cannot_be_read_is_told_again(tmp_path):
-    """What was told is no more than a convenience: a row of another form is passed over."""
+async def test_fact_with_unreadable_log_row_is_recalled_again(tmp_path):
     async with Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as session:
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         await session.recall(LOGIN)
@@ -279,8 +270,8 @@ async def test_a_row_that_cannot_be_read_is_told_again(tmp_path):
         assert await session.recall(LOGIN)
 
 
-async def test_what_was_told_is_kept_as_hashes(tmp_path):
-    """No word of a memory stands in the rows of what a conversation was told: it could not be forgotten there."""
+async def test_recall_log_contains_only_hashes(tmp_path):
+    """A text could not be erased from the rows."""
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         await session.recall(LOGIN)
@@ -294,11 +285,11 @@ async def test_what_was_told_is_kept_as_hashes(tmp_path):
         assert word not in b"".join([*map(str.encode, keys), *rows.values()])
 
 
-# What was recalled is not learnt
+# Recalled text
 
 
-async def test_what_was_recalled_is_recognised(session, login):
-    """The text itself, a line of it, and the words of a memory that it told are no news; other words are."""
+async def test_is_recalled_recognizes_recalled_texts(session, login):
+    """The block, a line of it, and the words of a recalled memory."""
     recalled = await session.recall(LOGIN)
 
     for text in (
@@ -313,19 +304,17 @@ async def test_what_was_recalled_is_recognised(session, login):
         assert not session.is_recalled(text), text
 
 
-async def test_a_message_is_searched_for_without_what_was_recalled(session, login):
-    """What stands in a message since it was recalled finds nothing again."""
+async def test_recall_ignores_recalled_text_in_message(session, login):
     recalled = await session.recall(LOGIN)
 
     assert not await session.recall(f"{recalled.text}\nHow tall is the Eiffel tower?", again=True)
     assert "\nHow?" == without_recalled(f"{recalled.text}\nHow?")
 
 
-# It is quoted
+# Quotation
 
 
-async def test_no_hostile_memory_leaves_the_block(session):
-    """Sixty memories that try to are recalled by their own words, and each stays quoted and marked."""
+async def test_recalled_hostile_memory_stays_quoted(session):
     told = 0
     for row in ROWS:
         memory = await save(session.memories, row)
@@ -364,8 +353,7 @@ checkpoints = st.builds(
     st.one_of(st.none(), hostile_texts),
     st.integers(300, 3000),
 )
-def test_a_text_is_quoted_and_as_long_as_it_may_be(found, checkpoint, reason, room):
-    """Whatever memories say, all that is not ours stands quoted, within so many characters, and once."""
+def test_recall_quotes_all_memory_text_within_max_chars(found, checkpoint, reason, room):
     link = plain_link(IDS[0], IDS[1], "contradicts")
     link = attrs.evolve(link, metadata=attrs.evolve(link.metadata, reason=reason))
     known = {one.id: one for one in (*found, *filter(None, [checkpoint]))}
@@ -386,8 +374,8 @@ def test_a_text_is_quoted_and_as_long_as_it_may_be(found, checkpoint, reason, ro
         assert told.was_told_of(hit.memory.id)
 
 
-def test_less_is_said_of_each_memory_before_any_is_left_out():
-    """A bound is kept by short forms first, and what was left out is not told yet."""
+def test_recall_shortens_memories_before_it_omits_any():
+    """Omitted memories are not recorded as recalled."""
     found = [
         plain_memory(f"decision_{one}_1700000000000_deadbeef", f"{one} " * 200, reasoning="x " * 99) for one in "ab"
     ]
@@ -407,17 +395,16 @@ def test_less_is_said_of_each_memory_before_any_is_left_out():
 
 
 @pytest.mark.parametrize("max_chars", [299, 0, -1, "2000", None, True])
-async def test_a_bound_without_room_is_refused(session, max_chars):
-    """Fewer than 300 characters hold nothing but what the text is."""
+async def test_recall_rejects_too_small_max_chars(session, max_chars):
     with pytest.raises(InvalidArgument, match="max_chars"):
         await session.recall(LOGIN, max_chars=max_chars)
 
 
-# What it costs
+# Cost
 
 
 class Counted:
-    """A reader whose calls are counted."""
+    """A reader that records its calls."""
 
     def __init__(self, reader, calls):
         self._reader = reader
@@ -435,23 +422,23 @@ class Counted:
         return call
 
 
-async def test_the_store_is_asked_as_often_however_much_was_found(session, login):
-    """What is known of one hit and of fifty takes the same questions."""
+async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
     await session.memories.save_many({"type": "insight", "content": f"Note {number}"} for number in range(50))
     hits = await session.memories.search("Note", limit=51)
     counts = []
     for some in (hits[:1], hits):
         calls = []
         plan = functools.partial(Grounds.of, hits=some, where=Filter(), resuming=False)
-        await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023 - awaited
+        # Awaited in the same iteration.
+        await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023
         counts.append(len(calls))
 
     assert 51 == len(hits)
     assert counts[0] == counts[1]
 
 
-async def test_it_costs_one_search_and_one_more_read(session, login, monkeypatch):
-    """However much is remembered and told, the store is read twice, and once where nothing was found."""
+async def test_recall_takes_one_search_and_one_read(session, login, monkeypatch):
+    """Only the search if nothing was found."""
     reads = []
     read = Shared.read
 

@@ -1,4 +1,4 @@
-"""The refs of sessions against a plain model: whatever is stored, revised, deleted, forked and opened again."""
+"""State machine: refs of sessions compared with a model, with edits, deletions, forks and reopening."""
 
 import attrs
 import pytest
@@ -13,13 +13,13 @@ from mama_structs.testing.machines import SessionMachine
 NAMESPACES = st.sampled_from(["default", "bob"])
 NAMES = st.sampled_from(["x", "y"])
 IDS = st.sampled_from(["a", "b", "plan.md", "한글-1"])
-# No tags and no fences, and nothing that a line break at either end would make ambiguous.
+# Texts without tags and fences, whose outer line breaks are unambiguous.
 TEXTS = st.text(st.sampled_from("xyz é\r\n&"), max_size=12)
 
 
 @attrs.define
 class Model:
-    """What a conversation should hold: handles and texts in order, and the numbers that are used up."""
+    """The expected content of a conversation: handles and texts in order, and the used numbers."""
 
     held: dict = attrs.field(factory=dict)
     deleted: set = attrs.field(factory=set)
@@ -28,12 +28,12 @@ class Model:
     cut: set = attrs.field(factory=set)
 
     def newest(self, ref_id):
-        """The newest version that was not deleted, None without one."""
+        """Return the newest version that was not deleted, or None."""
         numbers = [int(one.partition("@")[2]) for one in self.held if one.startswith(f"ref:{ref_id}@")]
         return f"ref:{ref_id}@{max(numbers)}" if numbers else None
 
     def mark(self, ref_id, text, *, cut=False):
-        """Store a version, unless the newest one is the same, and return its handle."""
+        """Store a version, unless it equals the newest one, and return its handle."""
         newest = self.newest(ref_id)
         if newest and text == self.held[newest] and cut == (newest in self.cut):
             return newest
@@ -63,7 +63,7 @@ class Model:
 
     @property
     def is_begun(self):
-        """Whether anything was ever stored, and so is on disk."""
+        """True if anything was ever stored, and therefore written to disk."""
         return bool(self.last_fd or self.versions)
 
 
@@ -79,10 +79,10 @@ class Pair:
 
 
 class RefsAgainstAModel(SessionMachine):
-    """Sessions beside the machine's own, and models of them, say the same after every step."""
+    """Several sessions and their models are equal after every step."""
 
     pairs = Bundle("pairs")
-    # What the models know nothing of.
+    # Steps that the models do not support.
     call_a_tool = the_model_answers = the_disk_fails = the_embedder_fails = None
 
     def __init__(self):
@@ -90,7 +90,7 @@ class RefsAgainstAModel(SessionMachine):
         super().__init__()
 
     async def set_up(self, session):
-        """The others are closed and opened when the machine's own session is."""
+        """Close and reopen the other sessions together with the machine's own."""
         for pair in self.open:
             await pair.session.close()
         for pair in self.open:
@@ -109,7 +109,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule(pair=pairs, ref_id=IDS, text=TEXTS, flags=st.tuples(st.booleans(), st.booleans(), st.booleans()))
     def observe(self, pair, ref_id, text, flags):
-        """To append or not, whole or cut, and as a message alone or as that of a stream."""
+        """Append or not, complete or truncated, as a message or as a stream."""
         append, cut, streamed = flags
         answer = f'so <ref id="{ref_id}"{" append" * append}>\n{text}{"" if cut else chr(10) + "</ref>"}'
         if streamed:
@@ -131,7 +131,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule(pair=pairs, new=TEXTS, data=st.data())
     def edit(self, pair, new, data):
-        """Replace any part of any version that stands in it once."""
+        """Replace a part of a version that occurs in it once."""
         handle = data.draw(st.sampled_from(sorted(one for one in pair.model.held if one[0] == "r") or [""]))
         text = pair.model.held.get(handle, "")
         start = data.draw(st.integers(0, len(text)))
@@ -207,7 +207,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule(pair=pairs, namespace=NAMESPACES)
     def assign(self, pair, namespace):
-        """Move it to another namespace, but where there is nothing to move, or one of its name is there."""
+        """Move the conversation to another namespace, unless it is empty or the name is taken."""
         key = namespace, pair.session.conversation
         others = [other for other in self.open if other.key == key]
         for one in (pair, *others):
@@ -231,7 +231,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule()
     def crash(self):
-        """What is on the disk is there after a crash; what waits to be written may be lost."""
+        """Crash: data on disk remains, pending data may be lost."""
         for pair in self.open:
             self.run(pair.session.flush())
         super().crash()

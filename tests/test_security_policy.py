@@ -1,4 +1,4 @@
-"""What SECURITY.md and the metadata of the package say."""
+"""SECURITY.md and the metadata of the package."""
 
 import re
 import tomllib
@@ -9,13 +9,12 @@ POLICY = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
 
 def test_security_policy_has_no_address():
-    """Reports go to the hosting platform: no URL and no mail address is made up."""
+    """Reports go to the hosting platform."""
     assert [] == re.findall(r"\S*://\S*|\S+@\S+", POLICY)
     assert "private vulnerability report" in POLICY
 
 
 def test_security_policy_names_tests_that_exist():
-    """Each test and page that the policy names is in the repository."""
     named = re.findall(r"`((?:tests|docs)/\S+)`", POLICY)
 
     assert named
@@ -23,7 +22,6 @@ def test_security_policy_names_tests_that_exist():
 
 
 def test_metadata_names_the_contributors_as_authors():
-    """The author of the package is its contributors."""
     metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
     assert [{"name": "mama-structs contributors"}] == metadata["project"]["authors"]

@@ -43,13 +43,13 @@ def session_on(entities=None, **more):
 
 
 class TestOpening:
-    async def test_it_can_be_entered(self):
+    async def test_session_can_be_entered(self):
         async with session_on() as session:
             assert session.is_open
         assert not session.is_open
         assert "closed" in repr(session)
 
-    async def test_it_can_be_awaited(self):
+    async def test_session_can_be_awaited(self):
         opening = session_on()
         session = await opening
 
@@ -58,8 +58,8 @@ class TestOpening:
         await session.close()
         await session.close()
 
-    async def test_it_says_what_was_forgotten(self):
-        """Who forgets await, or the async of async with, reads so, in a cell and in an error."""
+    async def test_unopened_session_explains_how_to_open_it(self):
+        """In its repr and in errors, if `await` or `async` is missing."""
         opening = session_on()
 
         assert "Session that is not open" in repr(opening)
@@ -68,14 +68,14 @@ class TestOpening:
         with pytest.raises(InvalidArgument, match=r"async with .*from mama_structs\.sync import Session"), opening:
             pass
 
-    async def test_an_awaited_session_can_be_entered(self):
+    async def test_awaited_session_can_be_entered(self):
         session = await session_on()
         async with session as entered:
             assert session is entered
         assert not session.is_open
 
     @pytest.mark.of_the_directory("it is about the directory itself")
-    async def test_its_directory_is_made_for_its_owner_only(self, tmp_path):
+    async def test_session_directory_is_accessible_for_owner_only(self, tmp_path):
         async with Session.open(tmp_path / "a" / "agent.mama") as session:
             assert 0o700 == stat.S_IMODE(session.location.stat().st_mode)
             assert "agent.mama" in repr(session)
@@ -97,13 +97,13 @@ class TestOpening:
             ({"settings": {"references": 1}}, "settings must be Settings"),
         ],
     )
-    def test_wrong_arguments_raise_at_once(self, arguments, message):
-        """Before anything is opened, and without awaiting."""
+    def test_open_rejects_wrong_arguments_immediately(self, arguments, message):
+        """Before anything is opened or awaited."""
         with pytest.raises(InvalidArgument, match=message):
             Session.open(**arguments)
 
     @pytest.mark.of_the_directory("it is about the directory itself")
-    async def test_a_directory_that_cannot_be_made_is_a_typed_error(self, tmp_path, monkeypatch):
+    async def test_directory_that_cannot_be_created_is_a_typed_error(self, tmp_path, monkeypatch):
         for error, expected in ((PermissionError(13, "no"), StoreReadOnly), (OSError(28, "full"), StoreError)):
 
             def refuse(*args, error=error, **kwargs):
@@ -113,7 +113,7 @@ class TestOpening:
             with pytest.raises(expected, match="cannot be made"):
                 await Session.open(tmp_path / "x")
 
-    async def test_a_forgotten_session_is_named(self):
+    async def test_unclosed_session_emits_resource_warning(self):
         session = await session_on()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -124,7 +124,7 @@ class TestOpening:
 
 
 class TestTools:
-    async def test_the_chains_tools_are_there_when_a_chain_is(self):
+    async def test_session_with_chain_has_chain_tools(self):
         class Chain:
             async def fetch(self, entity_id):
                 return {"Guild": GUILD[entity_id]}
@@ -133,7 +133,7 @@ class TestTools:
             assert 11 + 10 + 6 == len(session.tools)
             assert {"Guild": GUILD["0-1"]} == await session.call("structs_query_guild", {"guild_id": "0-1"})
 
-    async def test_a_hosts_tool_is_called_by_name_with_checked_arguments(self):
+    async def test_host_tool_is_called_with_validated_arguments(self):
         async with session_on() as session:
 
             @session.with_references
@@ -153,13 +153,13 @@ class TestTools:
             with pytest.raises(UnknownTool, match="count"):
                 await session.call("cuont")
 
-    async def test_settings_reach_the_resolver(self):
+    async def test_settings_are_passed_to_resolver(self):
         settings = Settings(references=ReferenceSettings(enabled=False))
         async with session_on(settings=settings) as session:
             assert {"guildId": "0-1"} == await session.with_references(tool.__wrapped__)(include_references=True)
             assert not session.resolver.settings.enabled
 
-    async def test_two_schemes_live_side_by_side(self):
+    async def test_session_resolves_ids_of_two_schemes(self):
         scheme = IdScheme(name="issues", pattern=r"([A-Z]+)-\d+", type_of={"ABC": "issue"})
 
         async def fetch_many(ids):
@@ -174,20 +174,20 @@ class TestTools:
 
 
 class TestWhichSession:
-    async def test_the_one_entered_here(self):
+    async def test_unbound_tool_uses_session_that_was_entered_last(self):
         async with session_on() as outer, session_on({"0-1": {"id": "0-1", "name": "Inner"}}) as inner:
             assert "Inner" == await guild_name()
             await inner.close()
             assert "Orbital" == await guild_name()
             assert outer.is_open
 
-    async def test_tasks_of_the_context_see_it(self):
+    async def test_unbound_tool_in_task_uses_session_of_context(self):
         async with session_on(), session_on({}):
             failed = (await asyncio.create_task(tool(include_references=True)))["references"]["0-1"]
             assert "Entity not found" == failed["error"]
 
-    async def test_else_the_only_open_one_of_the_process(self):
-        """As in a notebook, where each cell runs in a context of its own."""
+    async def test_unbound_tool_uses_only_open_session(self):
+        """As in a notebook, where each cell runs in its own context."""
         opened = []
 
         async def first_cell():
@@ -200,7 +200,7 @@ class TestWhichSession:
         with pytest.raises(NoSession, match="no session is open"):
             await tool(include_references=True)
 
-    async def test_a_session_entered_and_left_in_different_cells_is_gone(self):
+    async def test_session_entered_and_left_in_different_cells_is_closed(self):
         session = await session_on()
         await asyncio.create_task(session.__aenter__(), context=contextvars.Context())
         assert "Orbital" == await guild_name()
@@ -209,7 +209,7 @@ class TestWhichSession:
         with pytest.raises(NoSession):
             await tool(include_references=True)
 
-    async def test_of_several_none_is_guessed(self):
+    async def test_unbound_tool_rejects_several_open_sessions(self):
         first, second = await session_on(), await session_on()
 
         with pytest.raises(NoSession, match="2 sessions are open and none was entered here"):
@@ -218,7 +218,7 @@ class TestWhichSession:
         assert "Orbital" == await guild_name()
         await second.close()
 
-    def test_a_session_whose_loop_is_gone_does_not_count(self):
+    def test_session_of_closed_loop_is_ignored(self):
         async def forget():
             return await session_on()
 
@@ -236,8 +236,7 @@ class TestWhichSession:
         assert not forgotten.is_open
         forgotten._closed = True
 
-    async def test_leaving_a_session_elsewhere_takes_away_no_other(self):
-        """A cell that closes one session keeps the one that it entered itself."""
+    async def test_leaving_session_in_another_context_keeps_entered_session(self):
         first = await session_on()
         await asyncio.create_task(first.__aenter__(), context=contextvars.Context())
         async with session_on({"0-1": {"name": "Mine"}}):
@@ -246,7 +245,7 @@ class TestWhichSession:
             assert "Mine" == await guild_name()
             await third.close()
 
-    async def test_an_inner_session_that_was_closed_early_uncovers_the_outer_one(self):
+    async def test_closing_inner_session_early_restores_outer_session(self):
         third = await session_on({})
         async with session_on(), session_on({}) as inner:
             await inner.close()
@@ -254,14 +253,14 @@ class TestWhichSession:
         await third.close()
 
 
-async def test_a_stray_use_from_another_loop_does_not_steal_the_session():
+async def test_failed_use_in_another_loop_does_not_bind_the_session():
     async with session_on() as session:
         with pytest.raises(WrongLoop):
             await asyncio.to_thread(asyncio.run, session.resolver.query("0-1"))
         assert "Orbital" == await guild_name()
 
 
-async def test_a_session_that_cannot_be_made_leaves_no_warning(recwarn):
+async def test_session_that_fails_to_open_emits_no_warning(recwarn):
     class Offers(FakeSource):
         def tools(self, resolver):
             return [print]
@@ -274,7 +273,7 @@ async def test_a_session_that_cannot_be_made_leaves_no_warning(recwarn):
 
 
 @pytest.mark.parametrize("references", [None, ReferenceOptions(max_references=3)])
-async def test_a_sources_own_tools_need_not_take_the_hosts_options(references):
+async def test_source_tools_need_not_accept_options(references):
     async def hello() -> str:
         return "hello"
 
@@ -286,7 +285,7 @@ async def test_a_sources_own_tools_need_not_take_the_hosts_options(references):
         assert "hello" == await session.call("hello")
 
 
-async def test_a_closed_session_says_so():
+async def test_call_on_closed_session_raises_session_closed():
     session = await session_on()
     await session.close()
 
@@ -297,7 +296,7 @@ async def test_a_closed_session_says_so():
             pass
 
 
-def test_another_loop_gets_a_typed_error():
+def test_call_in_another_loop_raises_wrong_loop():
     async def opened():
         return await session_on()
 
@@ -312,7 +311,7 @@ def test_another_loop_gets_a_typed_error():
     session._closed = True
 
 
-def test_a_forked_child_gets_a_typed_error():
+def test_call_in_forked_child_raises_wrong_loop():
     async def run():
         async with session_on() as session:
             pid = os.fork()
@@ -324,16 +323,17 @@ def test_a_forked_child_gets_a_typed_error():
                     code = 0 if not session.is_open else 2
                 finally:
                     os._exit(code)
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 - the child ends at once
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 - the child exits immediately
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         assert 0 == asyncio.run(run())
 
 
-async def test_warming_up_leaves_nothing_for_the_first_search(caplog):
-    """`warm_up` loads the embedder, which the log says, and a search afterwards embeds its question alone."""
-    from mama_structs.memory.embedding import sentence_encoder as universal  # noqa: PLC0415 - where the model is kept
+async def test_warm_up_loads_embedder_before_first_search(caplog):
+    """Afterwards, a search embeds only its query."""
+    # The module that caches the model.
+    from mama_structs.memory.embedding import sentence_encoder as universal  # noqa: PLC0415
 
     universal._model.cache_clear()
     caplog.set_level(logging.INFO, "mama_structs")

@@ -1,4 +1,4 @@
-"""A session directory: what is on disk, who has it open, and what happens when something goes wrong."""
+"""The session directory: files, locks, and failures."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def place(tmp_path):
 
 
 def change_rows(place, *statements):
-    """Change the database behind the store's back."""
+    """Change the database without the store."""
     database = sqlite3.connect(place / "journal" / "cache.db")
     with database:
         for statement, values in statements:
@@ -53,7 +53,7 @@ async def texts_on_disk(place):
 
 
 async def another_process(place, conversation="c"):
-    """Let another process open a conversation, and return its handles or the error's word."""
+    """Open a conversation in another process, and return its handles or the error's type."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -73,12 +73,12 @@ async def another_process(place, conversation="c"):
     return out.decode().split()
 
 
-# After the end of a session
+# After closing
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_what_is_left_of_a_closed_session_stores_nothing(place, kept):
-    """Its refs, streams and tools are refused before anything changes, and others' acknowledged refs stay."""
+async def test_closed_session_stores_nothing(place, kept):
+    """Its refs, streams and tools raise before any change, and refs of other sessions remain."""
     location = place if kept else None
     async with Session.open(location):
         first = await Session.open(location, conversation="c")
@@ -108,8 +108,8 @@ async def test_what_is_left_of_a_closed_session_stores_nothing(place, kept):
             assert ["1", "acknowledged"] == [again.refs.get(handle).text for handle in again.refs]
 
 
-async def test_a_conversation_stays_locked_until_its_rows_are_written(place, monkeypatch):
-    """When the disk refuses at the close, no other process gets it before the next flush has written it."""
+async def test_conversation_stays_locked_until_its_rows_are_written(place, monkeypatch):
+    """If the disk is full on close, other processes must wait for the next flush."""
     async with Session.open(place) as other:
         storage = other._common.home.storage
         session = await Session.open(place, conversation="c")
@@ -127,8 +127,8 @@ async def test_a_conversation_stays_locked_until_its_rows_are_written(place, mon
         assert ["open", "ref:a@1"] == await another_process(place)
 
 
-async def test_a_conversation_that_could_not_be_closed_can_be_opened_again(place, monkeypatch):
-    """Here it is written first, and then taken up from the disk."""
+async def test_conversation_that_failed_to_close_can_be_reopened(place, monkeypatch):
+    """The pending rows are written first."""
     async with Session.open(place) as other:
         session = await Session.open(place, conversation="c")
         session.refs.ingest('<ref id="a">1</ref>')
@@ -146,8 +146,8 @@ async def test_a_conversation_that_could_not_be_closed_can_be_opened_again(place
                 session.refs.add("x")
 
 
-def test_a_loop_that_ended_without_a_close_locks_nobody_out(place):
-    """Another thread and another process can go on with the conversation, with everything that was stored."""
+def test_conversation_of_ended_loop_can_be_reopened(place):
+    """In another thread and in another process, with all stored data."""
     left = []
 
     async def forget():
@@ -171,8 +171,8 @@ def test_a_loop_that_ended_without_a_close_locks_nobody_out(place):
     left[0]._closed = True
 
 
-def test_two_living_loops_do_not_share_a_conversation(place):
-    """Even in one thread: objects belong to one loop."""
+def test_conversation_cannot_be_shared_by_two_running_loops(place):
+    """Even in one thread, because objects belong to one loop."""
 
     async def opened():
         return await Session.open(place, conversation="c")
@@ -185,12 +185,10 @@ def test_two_living_loops_do_not_share_a_conversation(place):
         second.run(second.run(opened()).close())
 
 
-# When opening fails
+# Failures on opening
 
 
-async def test_a_source_without_usable_tools_leaves_nothing_open(place):
-    """The conversation is free and the directory closed, whatever a source does."""
-
+async def test_source_with_invalid_tools_leaves_nothing_open(place):
     class Offers(FakeSource):
         def tools(self, resolver):
             return [print]
@@ -202,9 +200,7 @@ async def test_a_source_without_usable_tools_leaves_nothing_open(place):
         assert 1 == session._common.home.users
 
 
-async def test_a_conversation_that_cannot_be_read_is_free_afterwards(place, monkeypatch):
-    """A failing load lets go of the lock."""
-
+async def test_conversation_that_fails_to_load_is_unlocked(place, monkeypatch):
     async def broken(*args):
         raise StoreError("broken")
 
@@ -216,8 +212,7 @@ async def test_a_conversation_that_cannot_be_read_is_free_afterwards(place, monk
         assert ["open"] == await another_process(place)
 
 
-async def test_a_failing_fork_lets_go_of_the_name(place, monkeypatch):
-    """The next try is not told that it is busy, and a name that is used is not kept from its user."""
+async def test_failed_fork_releases_the_name(place, monkeypatch):
     async with Session.open(place, conversation="old") as old:
         await old.observe('<ref id="a">1</ref>')
     async with Session.open(place) as session:
@@ -236,8 +231,8 @@ async def test_a_failing_fork_lets_go_of_the_name(place, monkeypatch):
         assert ["open", "ref:a@1"] == await another_process(place, "old")
 
 
-async def test_an_open_that_is_cancelled_twice_closes_the_directory(place):
-    """However far it came, and however impatient its caller is."""
+async def test_open_that_is_cancelled_twice_closes_the_directory(place):
+    """At any point."""
     for turns in range(40):
         opening = asyncio.create_task(Session.open(place, conversation="c")._open())
         for _ in range(turns):
@@ -252,8 +247,7 @@ async def test_an_open_that_is_cancelled_twice_closes_the_directory(place):
         assert 1 == session._common.home.users
 
 
-async def test_a_lock_file_that_is_none_is_an_error_that_leaves_nothing_open(place):
-    """The store that was opened before it is closed again."""
+async def test_invalid_lock_file_raises_and_leaves_nothing_open(place):
     (place / "locks").mkdir(parents=True)
     before = threading.active_count()
     with pytest.raises(StoreError):
@@ -266,8 +260,8 @@ async def test_a_lock_file_that_is_none_is_an_error_that_leaves_nothing_open(pla
 
 
 @pytest.mark.parametrize("location", ["", "a\0b", "x/" + "y" * 300, "\ud800", b"bytes", 7, "$HOME/x"])
-def test_what_cannot_be_a_directory_is_refused_at_the_door(location, tmp_path, monkeypatch):
-    """Before anything is made."""
+def test_open_rejects_invalid_location_immediately(location, tmp_path, monkeypatch):
+    """Nothing is created."""
     monkeypatch.chdir(tmp_path)
 
     class Odd:
@@ -280,8 +274,7 @@ def test_what_cannot_be_a_directory_is_refused_at_the_door(location, tmp_path, m
     assert [] == list(tmp_path.iterdir())
 
 
-async def test_one_opening_is_one_session(place):
-    """However often it is awaited, and by whom."""
+async def test_opening_that_is_awaited_twice_returns_one_session(place):
     opening = Session.open(place)
     first, second = await asyncio.gather(opening._open(), opening._open())
 
@@ -289,8 +282,8 @@ async def test_one_opening_is_one_session(place):
     await first.close()
 
 
-async def test_a_directory_that_was_removed_and_made_again_is_another_one(place):
-    """The old session says what is wrong; a new one works."""
+async def test_recreated_directory_is_another_store(place):
+    """The old session raises, and a new one works."""
     old = await Session.open(place, conversation="c")
     await old.observe('<ref id="a">1</ref>')
     shutil.rmtree(place)
@@ -306,8 +299,7 @@ async def test_a_directory_that_was_removed_and_made_again_is_another_one(place)
         assert ["ref:b@1"] == list(again.refs)
 
 
-def test_sessions_of_other_threads_come_and_go_while_one_is_looked_for():
-    """A bare decorator's search is not disturbed."""
+def test_find_session_tolerates_concurrent_changes():
     stop = threading.Event()
 
     class Some:
@@ -336,11 +328,11 @@ def test_sessions_of_other_threads_come_and_go_while_one_is_looked_for():
         sys.setswitchinterval(interval)
 
 
-# What is on disk
+# Files
 
 
 @pytest.mark.parametrize("name", ["대화" * 100, "😀" * 200, "x" * 200, "%" * 200])
-async def test_long_names_work_in_every_script(place, name):
+async def test_long_names_in_any_script_work(place, name):
     """With the longest ids, forks and deletes."""
     async with Session.open(place, conversation=name) as session:
         await session.observe(f'<ref id="{"i" * 64}">1</ref>')
@@ -351,8 +343,8 @@ async def test_long_names_work_in_every_script(place, name):
         assert (await child.check()).ok
 
 
-async def test_no_export_touches_the_sessions_own_directory(place, monkeypatch):
-    """A model cannot overwrite what the session keeps, by whatever path."""
+async def test_export_cannot_write_to_session_directory(place, monkeypatch):
+    """By any path."""
     monkeypatch.chdir(place.parent)
     (place.parent / "link").symlink_to(place)
     async with Session.open(place, conversation="c", files=place.parent) as session:
@@ -369,8 +361,8 @@ async def test_no_export_touches_the_sessions_own_directory(place, monkeypatch):
         assert (await session.check()).ok
 
 
-async def test_a_fork_whose_beginning_is_damaged_is_not_opened_as_if_it_were_empty(place):
-    """What it inherited cannot be told, and its parent's texts are not deleted for it."""
+async def test_fork_with_damaged_first_row_is_rejected(place):
+    """Its inherited content is unknown, and its parent's texts are kept."""
     async with Session.open(place, conversation="c") as session:
         session.refs.add("inherited")
         async with session.fork("child") as child:
@@ -384,8 +376,8 @@ async def test_a_fork_whose_beginning_is_damaged_is_not_opened_as_if_it_were_emp
     assert 2 == await texts_on_disk(place)
 
 
-async def test_a_conversation_whose_first_row_is_lost_goes_on(place):
-    """It holds what it did, can be forked, and its name is taken."""
+async def test_conversation_without_its_first_row_is_usable(place):
+    """It can be read and forked, and its name is taken."""
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">1</ref>')
     change_rows(place, ("DELETE FROM Cache WHERE key = ?", ("conversations/c",)))
@@ -407,8 +399,7 @@ async def test_a_conversation_whose_first_row_is_lost_goes_on(place):
         "refs/c/",
     ],
 )
-async def test_a_row_with_an_odd_key_stops_nothing(place, key):
-    """It is reported, the others load, and a conversation that deletes can be closed."""
+async def test_row_with_invalid_key_is_reported_and_skipped(place, key):
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">1</ref><ref id="b">2</ref><ref id="c">3</ref>')
     change_rows(place, ("UPDATE Cache SET key = ? WHERE key = ?", (key, "refs/c/0000000002/ref:b@1")))
@@ -419,8 +410,8 @@ async def test_a_row_with_an_odd_key_stops_nothing(place, key):
     assert 3 == await texts_on_disk(place)
 
 
-async def test_a_damaged_change_keeps_all_texts(place):
-    """It may name any of them."""
+async def test_damaged_change_prevents_deletion_of_texts(place):
+    """The row may refer to any of them."""
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
     flip(place, "refs/c/0000000002/ref:b@1")
@@ -429,8 +420,7 @@ async def test_a_damaged_change_keeps_all_texts(place):
     assert 2 == await texts_on_disk(place)
 
 
-async def test_a_lost_text_is_found_though_another_conversation_deleted_its_own(place):
-    """Handles of different conversations have nothing to do with each other."""
+async def test_missing_text_is_reported_when_another_conversation_deleted_it(place):
     async with Session.open(place, conversation="x") as session:
         session.refs.add("of x")
         digest = session.refs.get("fd:1").content.hash
@@ -445,8 +435,7 @@ async def test_a_lost_text_is_found_though_another_conversation_deleted_its_own(
             session.refs.get("fd:1")
 
 
-async def test_what_was_deleted_before_a_crash_leaves_the_disk_later(place):
-    """The next session that closes the directory deletes it, whatever it did itself."""
+async def test_text_deleted_before_crash_is_removed_by_next_session(place):
     session = await Session.open(place, conversation="c")
     session.refs.add("x")
     session.refs.delete("fd:1")
@@ -459,8 +448,8 @@ async def test_what_was_deleted_before_a_crash_leaves_the_disk_later(place):
     assert 0 == await texts_on_disk(place.parent / "copy")
 
 
-async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch):
-    """Another process may use a text again between the search for unreachable ones and their deletion."""
+async def test_text_that_is_added_during_reclaim_remains(place, monkeypatch):
+    """Another process may use a text again between the search for unreferenced ones and their deletion."""
     read = log._KnownChanges.read
 
     async def read_and_add(storage, namespace):
@@ -487,8 +476,8 @@ async def test_what_is_added_while_texts_are_reclaimed_stays(place, monkeypatch)
 
 
 @pytest.mark.once
-async def test_a_long_line_of_forks_can_be_reclaimed(place):
-    """Each deleted what it had from the one before."""
+async def test_long_chain_of_forks_can_be_reclaimed(place):
+    """Each fork deleted its inherited text."""
     sessions = [await Session.open(place)]
     sessions[0].refs.add("x")
     for _ in range(1_200):
@@ -501,7 +490,7 @@ async def test_a_long_line_of_forks_can_be_reclaimed(place):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of other systems are not copied")
-async def test_copying_the_directory_does_not_free_its_conversations(place):
+async def test_copying_the_directory_does_not_release_locks(place):
     """A backup by the same process reads the lock file, too."""
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">1</ref>')
@@ -544,8 +533,8 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits of size")
-async def test_a_close_that_found_the_disk_full_is_tried_again_and_loses_nothing(place):
-    """Whenever there is room again; until then the conversation is the session's own."""
+async def test_failed_close_on_full_disk_is_retried(place):
+    """Until it succeeds, the conversation stays locked."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", FULL, place, "chat", stdout=asyncio.subprocess.PIPE
     )

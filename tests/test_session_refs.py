@@ -1,4 +1,4 @@
-"""Refs and descriptors of a session: on disk, through the tools, in forks."""
+"""Refs and descriptors of a session: persistence, tools and forks."""
 
 import asyncio
 import functools
@@ -65,11 +65,11 @@ async def echo(text: str) -> str:
     return text
 
 
-# Kept on disk
+# Persistence
 
 
-async def test_refs_survive_a_restart_with_their_conversation(place):
-    """Coming back by name finds versions, descriptors, tombstones and numbers as they were left."""
+async def test_refs_persist_with_their_conversation(place):
+    """Versions, descriptors, tombstones and numbers."""
     async with Session.open(place, conversation="raid") as session:
         await session.observe('<ref id="plan" type="text" title="the plan">\nshields\r\nfirst\n</ref>')
         await session.observe('<ref id="plan">v2</ref><ref id="open">no end')
@@ -89,8 +89,8 @@ async def test_refs_survive_a_restart_with_their_conversation(place):
         assert (await session.check()).ok
 
 
-async def test_a_fresh_conversation_holds_nothing(place):
-    """Another session on the same directory begins anew, and its name brings it back."""
+async def test_fresh_conversation_is_empty(place):
+    """Its name reopens it."""
     async with Session.open(place) as first:
         await first.observe('<ref id="a">1</ref>')
         name = first.conversation
@@ -102,8 +102,8 @@ async def test_a_fresh_conversation_holds_nothing(place):
 
 
 @pytest.mark.parametrize("name", ["../../x", "ein Gespräch / 지난주", "a" * 200, "%2F", "."])
-async def test_any_text_can_name_a_conversation(place, name):
-    """Names are data: none reaches the file system."""
+async def test_conversation_name_may_be_any_text(place, name):
+    """Names are not used as file names."""
     async with Session.open(place, conversation=name) as session:
         await session.observe('<ref id="a">1</ref>')
     async with Session.open(place, conversation=name) as session:
@@ -112,15 +112,13 @@ async def test_any_text_can_name_a_conversation(place, name):
 
 
 @pytest.mark.parametrize("name", ["", "a" * 201, 7, "\ud83d", b"x"])
-def test_other_names_are_refused_at_once(place, name):
-    """Before anything is opened."""
+def test_open_rejects_invalid_conversation_name_immediately(place, name):
     with pytest.raises(InvalidArgument, match="conversation"):
         Session.open(place, conversation=name)
     assert not place.exists()
 
 
-async def test_without_a_location_nothing_is_written(tmp_path, monkeypatch):
-    """The refs of such a session live in memory, and everything else works."""
+async def test_session_without_location_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with Session.open() as session:
         await session.observe('<ref id="a">1</ref>')
@@ -134,8 +132,8 @@ async def test_without_a_location_nothing_is_written(tmp_path, monkeypatch):
     assert [] == list(tmp_path.iterdir())
 
 
-async def test_an_observed_ref_survives_a_kill(place):
-    """What observe, wrap, call or a closed stream acknowledged is there after kill -9."""
+async def test_acknowledged_refs_survive_kill(place):
+    """Refs of observe, wrap, call and a closed stream."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -171,8 +169,8 @@ async def test_an_observed_ref_survives_a_kill(place):
             assert (await session.check()).ok
 
 
-async def test_a_damaged_entry_is_reported_and_the_others_load(place):
-    """A flipped bit in a text, a change or a beginning is told, and everything else can be read."""
+async def test_damaged_entry_is_reported_and_others_load(place):
+    """For a flipped bit in a text, a change or a first row."""
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">text one</ref><ref id="b">text two</ref><ref id="c">text three</ref>')
         digest = session.refs.get("a").content.hash
@@ -192,13 +190,12 @@ async def test_a_damaged_entry_is_reported_and_the_others_load(place):
         assert not report.ok
         assert {f"texts/{digest}", "refs/c/0000000002/ref:b@1"} <= {finding.key for finding in report.findings}
         assert "text" not in str(report).replace("texts/", "")
-        # The number is not used again, and a new version mends it.
+        # The number is not reused, and a new version replaces the damaged one.
         assert 2 == (await session.observe('<ref id="b">again</ref>')).refs[0].version
         assert "again" == session.refs.get("b").text
 
 
-async def test_a_lost_text_is_found_by_the_check(place):
-    """A change whose text is gone is reported by its key."""
+async def test_check_reports_missing_text(place):
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">text one</ref>')
     with sqlite3.connect(place / "journal" / "cache.db") as database:
@@ -212,8 +209,8 @@ async def test_a_lost_text_is_found_by_the_check(place):
             session.refs.get("a")
 
 
-async def test_a_file_that_is_no_store_is_damaged(place):
-    """It is named, and left as it is."""
+async def test_foreign_file_is_reported_as_damage(place):
+    """The file is unchanged."""
     (place / "journal").mkdir(parents=True)
     database = place / "journal" / "cache.db"
     database.write_bytes(b"nothing of the kind" * 1_000)
@@ -224,8 +221,8 @@ async def test_a_file_that_is_no_store_is_damaged(place):
     assert b"nothing of the kind" * 1_000 == database.read_bytes()
 
 
-async def test_deleted_texts_leave_the_disk_unless_a_fork_has_them(place):
-    """The room is given back when the session closes, but not what a fork, or its fork, still reads."""
+async def test_deleted_text_is_removed_unless_a_fork_uses_it(place):
+    """When the session closes; forks of forks count."""
     only, shared, grand = "only here " * 100, "shared " * 100, "grandchild " * 100
     async with Session.open(place, conversation="c") as session:
         for text in (only, shared, grand):
@@ -248,8 +245,8 @@ async def test_deleted_texts_leave_the_disk_unless_a_fork_has_them(place):
 # Several sessions
 
 
-async def test_two_sessions_on_one_conversation_share_it(place):
-    """What one stores the other sees, and closing one leaves the other open."""
+async def test_conversation_is_shared_by_two_sessions(place):
+    """Closing one leaves the other one open."""
     first, second = await asyncio.gather(
         Session.open(place, conversation="c")._open(), Session.open(place / ".." / place.name, conversation="c")._open()
     )
@@ -263,15 +260,14 @@ async def test_two_sessions_on_one_conversation_share_it(place):
         assert ("ref:a@1", "ref:a@2") == session.refs.versions("a")
 
 
-async def test_one_conversation_has_one_kind_of_settings(place):
-    """A second session that would read or write differently is refused."""
+async def test_conversation_is_opened_with_equal_settings_only(place):
     async with Session.open(place, conversation="c"):
         with pytest.raises(InvalidArgument, match="other settings"):
             await Session.open(place, conversation="c", settings=typed(page_size=7))
 
 
-async def test_another_process_cannot_take_an_open_conversation(place):
-    """It is told so at once, and has it after the first let go; other conversations are free."""
+async def test_conversation_cannot_be_opened_by_another_process(place):
+    """It raises immediately, and can open it after the close. Other conversations are free."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -297,8 +293,8 @@ async def test_another_process_cannot_take_an_open_conversation(place):
     assert "ref:a@1" == await answer()
 
 
-async def test_processes_write_one_directory_side_by_side(place):
-    """Each has its own conversation, and nothing of any is lost."""
+async def test_processes_write_to_one_directory_concurrently(place):
+    """Each has its own conversation."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -319,11 +315,10 @@ async def test_processes_write_one_directory_side_by_side(place):
             assert (await session.check()).ok
 
 
-# Through the tools
+# Tools
 
 
-async def test_the_tools_for_refs_are_there(tmp_path):
-    """They read, write, list, get, search, edit and put."""
+async def test_session_has_ref_tools(tmp_path):
     async with Session.open(files=tmp_path) as session:
         assert (
             "read_fd",
@@ -339,8 +334,8 @@ async def test_the_tools_for_refs_are_there(tmp_path):
         assert session.tools["fd_to_file"].annotations.destructive
 
 
-async def test_a_large_result_is_shortened_and_the_tools_read_the_rest(place):
-    """Page after page gives the whole result, a row a line, and nothing of the fd tools is wrapped again."""
+async def test_large_result_is_truncated_and_read_page_by_page(place):
+    """Results of the fd tools are not truncated again."""
     async with Session.open(place) as session:
         session.tools.add(long_list)
         shown = await session.call("long_list", {"count": 9_000})
@@ -359,8 +354,7 @@ async def test_a_large_result_is_shortened_and_the_tools_read_the_rest(place):
         assert ["fd:1"] == list(session.refs)
 
 
-async def test_a_page_can_be_asked_for_in_short(place):
-    """page=n is page mode, and stands alone."""
+async def test_read_fd_accepts_page_alone(place):
     async with Session.open(settings=typed(page_size=3)) as session:
         session.refs.add("abcdefgh")
         assert "def" == text_of(await session.call("read_fd", {"fd": "fd:1", "page": 2}))
@@ -392,8 +386,7 @@ async def test_a_page_can_be_asked_for_in_short(place):
         ("fd_to_file", {"fd": "fd:1", "file_path": "x", "mode": "insert"}, "invalid_parameter"),
     ],
 )
-async def test_a_model_reads_what_went_wrong(tmp_path, tool, arguments, word):
-    """Each kind of error is an answer of its own type that names what it is about."""
+async def test_ref_tools_return_typed_errors(tmp_path, tool, arguments, word):
     (tmp_path / "there").write_text("old")
     async with Session.open(settings=typed(root=str(tmp_path))) as session:
         session.refs.add("one\ntwo\nthree")
@@ -404,8 +397,8 @@ async def test_a_model_reads_what_went_wrong(tmp_path, tool, arguments, word):
     assert "old" == (tmp_path / "there").read_text()
 
 
-async def test_a_quota_reached_by_extracting_is_told(tmp_path):
-    """The model is told what to do, and nothing is stored."""
+async def test_extract_over_quota_returns_error(tmp_path):
+    """Nothing is stored."""
     async with Session.open(settings=typed(max_handles=1)) as session:
         session.refs.add("text")
         answer = await session.call("read_fd", {"fd": "fd:1", "extract_to_new_fd": True})
@@ -415,7 +408,7 @@ async def test_a_quota_reached_by_extracting_is_told(tmp_path):
 
 
 async def test_call_flushes_handle_that_replaces_another_one(monkeypatch):
-    """Answers of memory tools replace older handles, so that their number stays the same."""
+    """Answers of memory tools replace older handles, so the number of handles is the same."""
     async with Session.open(settings=typed(max_handles=3)) as session:
         kept = [await session.memories.save_context(f"{number} {'walls ' * 2_000}") for number in range(4)]
         flushed = []
@@ -432,8 +425,8 @@ async def test_call_flushes_handle_that_replaces_another_one(monkeypatch):
         assert all(answer["more"][0]["fd"] in held for answer, held in zip(answers, flushed, strict=True))
 
 
-async def test_a_file_is_written_below_the_working_directory_at_open(tmp_path, monkeypatch):
-    """Where the process goes later does not matter."""
+async def test_file_is_written_below_working_directory_at_open(tmp_path, monkeypatch):
+    """A later change of the working directory has no effect."""
     monkeypatch.chdir(tmp_path)
     async with Session.open() as session, Session.open(files="out") as writing:
         (tmp_path / "elsewhere").mkdir()
@@ -447,8 +440,8 @@ async def test_a_file_is_written_below_the_working_directory_at_open(tmp_path, m
     assert "a.py" == answer_in(answer).get("file_path")
 
 
-async def test_a_fork_has_the_tools_that_its_origin_has():
-    """What a host removed or replaced, ready-made tools included, is so in the fork and in its forks."""
+async def test_fork_has_tools_of_its_origin():
+    """Including removed and replaced ready-made tools."""
 
     async def search_fd(query: str) -> str:
         return f"looked for {query}"
@@ -464,8 +457,8 @@ async def test_a_fork_has_the_tools_that_its_origin_has():
                     await one.call("edit_ref", {})
 
 
-async def test_without_a_directory_for_files_no_model_writes_one(tmp_path, monkeypatch):
-    """There is no such tool and no word of it; the host's own code writes as before, and nothing is made unasked."""
+async def test_session_without_files_directory_has_no_export_tool(tmp_path, monkeypatch):
+    """Code of the host can still write files."""
     monkeypatch.chdir(tmp_path)
     async with Session.open() as session, session.fork() as fork:
         for one in (session, fork):
@@ -480,8 +473,8 @@ async def test_without_a_directory_for_files_no_model_writes_one(tmp_path, monke
 
 
 @pytest.mark.parametrize("way", ["argument", "setting", "variable"])
-async def test_a_host_names_the_directory_for_files_in_one_of_three_ways(tmp_path, way):
-    """It is made with the first file; forks write there, too."""
+async def test_files_directory_is_set_by_argument_setting_or_variable(tmp_path, way):
+    """It is created with the first file, and forks use it, too."""
     out = tmp_path / "new" / "out"
     environ = {"MAMA_STRUCTS_DESCRIPTORS_ROOT": str(out)}
     settings = {"argument": None, "setting": typed(root=out), "variable": Settings.from_env(environ)}[way]
@@ -494,15 +487,13 @@ async def test_a_host_names_the_directory_for_files_in_one_of_three_ways(tmp_pat
     assert "text" == (out / "a.txt").read_text()
 
 
-async def test_the_argument_goes_before_the_setting(tmp_path):
-    """What stands at the call is meant for this session."""
+async def test_files_argument_overrides_setting(tmp_path):
     async with Session.open(files=tmp_path / "a", settings=typed(root=tmp_path / "b")) as session:
         assert tmp_path / "a" == session.refs.files
 
 
 @pytest.mark.parametrize("files", ["", 7, b"out", "a\0b", "file", ["out"]])
-def test_what_is_no_directory_for_files_is_refused_at_once(tmp_path, monkeypatch, files):
-    """Before anything is opened."""
+def test_invalid_files_directory_is_rejected_immediately(tmp_path, monkeypatch, files):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     for make in (Session.open, RefStore):
@@ -510,8 +501,7 @@ def test_what_is_no_directory_for_files_is_refused_at_once(tmp_path, monkeypatch
             make(files=files)
 
 
-async def test_one_conversation_has_one_directory_for_files(place, tmp_path):
-    """A second session that would write elsewhere is refused."""
+async def test_conversation_is_opened_with_equal_files_directory_only(place, tmp_path):
     async with Session.open(place, conversation="c", files=tmp_path / "a"):
         await (await Session.open(place, conversation="c", files=tmp_path / "a")).close()
         for files in (None, tmp_path / "b"):
@@ -520,8 +510,8 @@ async def test_one_conversation_has_one_directory_for_files(place, tmp_path):
 
 
 @pytest.mark.parametrize("name", [".env", "run.sh", "a\nb"])
-async def test_models_may_not_write_what_the_host_may(tmp_path, name):
-    """Through the tool it is denied, unless the host allows hidden names; `to_file` writes it."""
+async def test_models_cannot_write_hidden_or_executable_files(tmp_path, name):
+    """`to_file` of the host can; *allow_hidden* permits hidden names."""
     (tmp_path / "run.sh").touch(mode=0o755)
     for allowed in (False, True):
         async with Session.open(files=tmp_path, settings=typed(allow_hidden=allowed)) as session:
@@ -531,8 +521,8 @@ async def test_models_may_not_write_what_the_host_may(tmp_path, name):
             await session.refs.to_file("fd:1", name)
 
 
-async def test_refs_are_written_as_whole_lines_and_descriptors_as_they_are(tmp_path):
-    """Two functions that are appended one after the other are a program; *exact* takes nothing but the text."""
+async def test_refs_are_written_as_lines_and_descriptors_unchanged(tmp_path):
+    """Two appended functions are a valid program; *exact* writes only the text."""
     async with Session.open(files=tmp_path) as session:
         await session.observe('<ref id="a">def a(): ...</ref><ref id="b">def b(): ...</ref>')
         for ref_id in "ab":
@@ -547,8 +537,8 @@ async def test_refs_are_written_as_whole_lines_and_descriptors_as_they_are(tmp_p
     assert "def a(): ...def a(): ..." == (tmp_path / "exact").read_text()
 
 
-async def test_descriptors_that_are_switched_off_leave_neither_tools_nor_words(tmp_path):
-    """Nothing is shortened, and what a host stores itself is stored."""
+async def test_disabled_descriptors_have_no_tools_and_prompt(tmp_path):
+    """Nothing is truncated, and a host can still store texts."""
     async with Session.open(files=tmp_path, settings=typed(enabled=False)) as session:
         assert not {"read_fd", "fd_to_file", "list_refs", "get_ref", "search_fd"} & set(session.tools)
         assert "" == session.refs.prompt(handles=True)
@@ -559,8 +549,7 @@ async def test_descriptors_that_are_switched_off_leave_neither_tools_nor_words(t
         assert "1" == session.refs.get("a").text
 
 
-async def test_a_hostile_pattern_neither_hangs_nor_blocks(place):
-    """It is answered within its time, and the loop goes on meanwhile."""
+async def test_slow_pattern_times_out_without_blocking(place):
     async with Session.open(settings=typed(search_timeout=0.3)) as session:
         session.refs.add("a" * 30_000 + "b")
         ticks = []
@@ -569,7 +558,7 @@ async def test_a_hostile_pattern_neither_hangs_nor_blocks(place):
             while True:
                 if "mama-structs" in [thread.name for thread in threading.enumerate()]:
                     ticks.append(None)
-                # The first turns at once: a machine that stands still may give the search no time for more.
+                # First without a delay: on a stalled machine, the search may time out earlier.
                 await asyncio.sleep(0 if len(ticks) < 3 else 0.01)
 
         ticking = asyncio.create_task(tick())
@@ -580,8 +569,8 @@ async def test_a_hostile_pattern_neither_hangs_nor_blocks(place):
     assert len(ticks) > 2
 
 
-async def test_arguments_are_passed_by_reference(place):
-    """The text stands in place of the handle, at any depth; nothing else is touched."""
+async def test_handles_in_arguments_are_replaced_by_texts(place):
+    """At any depth; other values are unchanged."""
     seen = []
 
     async def take(text: str, more: dict, several: list) -> str:
@@ -609,8 +598,7 @@ async def test_arguments_are_passed_by_reference(place):
     assert before == json.dumps(arguments)
 
 
-async def test_a_handle_in_place_of_a_handle_is_that_handle():
-    """The tools that read handles take the reference for what it names, and not for its text."""
+async def test_ref_tools_accept_reference_to_handle():
     async with Session.open() as session:
         await session.observe('<ref id="a">one</ref>')
         assert "one" == text_of(await session.call("read_fd", {"fd": {"$ref": "ref:a"}}))
@@ -619,8 +607,8 @@ async def test_a_handle_in_place_of_a_handle_is_that_handle():
         assert 'count="1"' in found
 
 
-async def test_a_descriptor_is_no_ref():
-    """get_ref says which tool reads it."""
+async def test_get_ref_rejects_descriptor():
+    """The error names read_fd."""
     async with Session.open() as session:
         session.refs.add("x")
         answer = await session.call("get_ref", {"ref_id": "fd:1"})
@@ -629,8 +617,8 @@ async def test_a_descriptor_is_no_ref():
     assert "read_fd" in answer
 
 
-async def test_a_result_for_which_there_is_no_room_is_shortened_and_says_so(caplog):
-    """The budget holds all the same, what was not kept is named, and the log says so without the text."""
+async def test_result_over_quota_is_truncated_with_notice(caplog):
+    """The log names it without its text."""
     async with Session.open(settings=typed(max_bytes=10)) as session:
         session.tools.add(echo)
         for shown in (await session.call("echo", {"text": "x" * 9_000}), await session.wrap("x" * 9_000)):
@@ -644,8 +632,8 @@ async def test_a_result_for_which_there_is_no_room_is_shortened_and_says_so(capl
 
 
 @pytest.mark.parametrize(("max_chars", "most"), [("settings", 8_000), (500, 500), (20_000, 20_000), (None, 10**6)])
-async def test_a_host_says_how_long_an_answer_may_be(max_chars, most):
-    """Without the argument the settings hold, a number is a budget in characters, and None means the whole."""
+async def test_call_max_chars_overrides_settings(max_chars, most):
+    """None returns the complete result."""
     async with Session.open() as session:
         session.tools.add(long_list)
         shown = await session.call("long_list", {"count": 9_000}, max_chars=max_chars)
@@ -655,17 +643,15 @@ async def test_a_host_says_how_long_an_answer_may_be(max_chars, most):
 
 
 @pytest.mark.parametrize("max_chars", [99, -1, True, 3.5, "8000"])
-async def test_a_budget_that_holds_nothing_is_refused(max_chars):
-    """It is told before the tool runs."""
+async def test_call_rejects_too_small_max_chars(max_chars):
+    """Before the tool runs."""
     async with Session.open() as session:
         session.tools.add(long_list)
         with pytest.raises(InvalidArgument, match="max_chars"):
             await session.call("long_list", {"count": 9_000}, max_chars=max_chars)
 
 
-async def test_the_answer_of_a_tool_that_is_never_wrapped_is_within_the_budget_too():
-    """Nor does an error that a tool answers with pass it, and it stays an error."""
-
+async def test_unwrapped_tool_and_error_stay_within_budget():
     async def loud(*, fails: bool) -> str:
         """Answer with much."""
         return ErrorText("e" * 20_000, "loud") if fails else "x" * 20_000
@@ -679,8 +665,7 @@ async def test_the_answer_of_a_tool_that_is_never_wrapped_is_within_the_budget_t
         assert [] == list(session.refs)
 
 
-async def test_wrapping_can_be_switched_off():
-    """Then results come back as they are."""
+async def test_truncation_can_be_disabled():
     async with Session.open(settings=typed(enabled=False)) as session:
         session.tools.add(long_list)
 
@@ -692,11 +677,11 @@ async def test_wrapping_can_be_switched_off():
         assert "x" * 9_000 == await decorated()
 
 
-# The decorator
+# Decorator
 
 
-async def test_a_decorated_tool_answers_with_a_descriptor():
-    """Bare, with a store, on a method and on a callable object; names and signatures stay."""
+async def test_decorated_tool_returns_descriptor_for_long_result():
+    """Unbound, with a store, on a method and on a callable object. Names and signatures are unchanged."""
 
     class Tools:
         @with_descriptors
@@ -717,8 +702,8 @@ async def test_a_decorated_tool_answers_with_a_descriptor():
         assert [] == [tool for tool in (Tools().look,) if not asyncio.iscoroutinefunction(tool)]
 
 
-async def test_a_decorated_tool_without_a_session_says_how_to_bind_it():
-    """Before it runs, so that no work is lost."""
+async def test_decorated_tool_without_session_explains_binding():
+    """Before it runs."""
     ran = []
 
     @with_descriptors
@@ -731,14 +716,13 @@ async def test_a_decorated_tool_without_a_session_says_how_to_bind_it():
 
 
 @pytest.mark.parametrize("store", [len, "refs"])
-def test_only_a_ref_store_can_keep_results(store):
-    """What is none is refused when a tool is decorated."""
+def test_with_descriptors_rejects_other_stores(store):
     with pytest.raises(InvalidArgument, match="store"):
         with_descriptors(store=store)
 
 
-async def test_it_stands_above_with_references(mama_structs_node):
-    """A long result is shortened, and its references have their share."""
+async def test_with_descriptors_works_above_with_references(mama_structs_node):
+    """References have their own share of the budget."""
     async with Session.open(structs=mama_structs_node.url) as session:
 
         @with_descriptors
@@ -752,8 +736,8 @@ async def test_it_stands_above_with_references(mama_structs_node):
         assert "1-11" in json.loads(session.refs.get(shown["shortened"][""]["fd"]).text)["references"]
 
 
-async def test_a_bare_decorated_tool_uses_the_session_that_calls_it():
-    """Of a parent and its fork, each keeps its own results."""
+async def test_unbound_decorated_tool_uses_calling_session():
+    """Parent and fork store their own results."""
 
     @with_descriptors
     async def tool():
@@ -770,8 +754,8 @@ async def test_a_bare_decorated_tool_uses_the_session_that_calls_it():
 # Forks
 
 
-async def test_a_fork_reads_the_old_handles_through_its_own_tools(place):
-    """The same handle gives the same text in both; a new one is only there where it was made; four levels deep."""
+async def test_fork_reads_earlier_handles_with_its_own_tools(place):
+    """New handles are separate; four levels deep."""
     async with Session.open(place) as session:
         session.tools.add(echo)
         sessions = [session]
@@ -791,7 +775,7 @@ async def test_a_fork_reads_the_old_handles_through_its_own_tools(place):
                 else:
                     assert 'type="not_found"' in read
                     assert 'type="not_found"' in got
-        # Afterwards the same number means different things.
+        # Afterwards the same number has different content.
         for depth, one in enumerate(sessions):
             one.refs.add(f"late {depth}")
         for depth, one in enumerate(sessions):
@@ -807,8 +791,8 @@ async def test_a_fork_reads_the_old_handles_through_its_own_tools(place):
             assert content == [(handle, again.refs.get(handle).text) for handle in again.refs]
 
 
-async def test_two_sessions_of_the_same_code_never_share(place):
-    """The same handles mean each session's own texts, with one directory and without."""
+async def test_separate_sessions_do_not_share_handles(place):
+    """With one directory and without."""
     for location in (place, None):
         async with Session.open(location) as first, Session.open(location) as second:
             for session, word in ((first, "one"), (second, "two")):
@@ -822,8 +806,8 @@ async def test_two_sessions_of_the_same_code_never_share(place):
                 assert begins == text_of(read)
 
 
-async def test_a_fork_shares_tools_and_references_and_is_closed_by_itself(mama_structs_node):
-    """The parent's tools are there, one resolver asks for both, and it lives as long as either."""
+async def test_fork_shares_tools_and_references_and_closes_separately(mama_structs_node):
+    """The resolver stays open until the last of them closes."""
     async with Session.open(structs=mama_structs_node.url, settings=typed(enabled=False)) as session:
         session.tools.add(echo)
         child = session.fork()
@@ -841,8 +825,8 @@ async def test_a_fork_shares_tools_and_references_and_is_closed_by_itself(mama_s
         child.fork()
 
 
-async def test_a_fork_takes_no_name_that_is_used(place):
-    """Neither an open one nor one on disk: the conversations would be mixed."""
+async def test_fork_rejects_existing_name(place):
+    """Open or on disk."""
     async with Session.open(place, conversation="old") as session:
         await session.observe('<ref id="a">1</ref>')
     async with Session.open(place, conversation="c") as session:
@@ -861,8 +845,8 @@ async def test_a_fork_takes_no_name_that_is_used(place):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_a_thousand_forks_of_ten_megabytes_take_less_than_fifty(place, kept):
-    """A fork is a copy on write: 1,000 of a store with 10 MB in 1,000 handles, each with its tools."""
+async def test_thousand_forks_of_large_store_use_little_memory(place, kept):
+    """Forks are copy-on-write: 1,000 forks of 10 MB in 1,000 handles use less than 50 MB."""
     async with Session.open(place if kept else None) as session:
         for number in range(1_000):
             session.refs.add(f"{number:010}" * 1_000)
@@ -887,8 +871,7 @@ async def test_a_thousand_forks_of_ten_megabytes_take_less_than_fifty(place, kep
 # Messages and streams
 
 
-async def test_a_stream_shows_text_as_it_comes_and_is_kept_when_it_ends(place):
-    """Events come with the chunks, refs with the close."""
+async def test_stream_returns_events_and_stores_refs_on_close(place):
     async with Session.open(place, conversation="c") as session:
         stream = session.stream()
         assert [Text("Look: ")] == stream.feed("Look: ")
@@ -901,8 +884,8 @@ async def test_a_stream_shows_text_as_it_comes_and_is_kept_when_it_ends(place):
         assert "one" == session.refs.get("a").text
 
 
-def test_what_needs_no_disk_needs_no_running_loop(place):
-    """A prompt, a stream or a fork can be made between two runs of the session's loop."""
+def test_methods_without_io_need_no_running_loop(place):
+    """Prompt, stream and fork."""
 
     async def opened():
         return await Session.open(place, conversation="c")
@@ -916,8 +899,7 @@ def test_what_needs_no_disk_needs_no_running_loop(place):
         runner.run(session.close())
 
 
-async def test_the_prompt_names_tools_that_exist():
-    """Every call in it is one that the session takes."""
+async def test_prompt_names_existing_tools_only():
     async with Session.open() as session:
         prompt = session.system_prompt()
         called = {
@@ -933,8 +915,8 @@ async def test_the_prompt_names_tools_that_exist():
 # Closing
 
 
-async def test_closing_waits_for_the_disk_and_ends_once(place):
-    """What was stored without waiting is there, a second close is no error, and afterwards nothing works."""
+async def test_close_waits_for_disk_and_is_idempotent(place):
+    """Afterwards all methods raise."""
     session = await Session.open(place, conversation="c")
     session.refs.ingest('<ref id="a">1</ref>')
     await asyncio.gather(session.close(), session.close())
@@ -950,8 +932,8 @@ async def test_closing_waits_for_the_disk_and_ends_once(place):
         assert ["ref:a@1"] == list(again.refs)
 
 
-async def test_a_cancelled_close_still_ends(place):
-    """The lock, the store and the conversation are free afterwards."""
+async def test_cancelled_close_completes(place):
+    """Lock, store and conversation are released."""
     for turns in range(12):
         session = await Session.open(place, conversation="c")
         session.refs.ingest(f'<ref id="a">{turns}</ref>')
@@ -965,8 +947,7 @@ async def test_a_cancelled_close_still_ends(place):
         assert ("ref:a@12",) == again.refs.versions("a")[-1:]
 
 
-async def test_a_cancelled_open_leaves_nothing_behind(place):
-    """However far it came, the conversation can be opened afterwards."""
+async def test_cancelled_open_leaves_nothing_open(place):
     for turns in range(30):
         opening = asyncio.create_task(Session.open(place, conversation="c")._open())
         for _ in range(turns):
@@ -979,8 +960,7 @@ async def test_a_cancelled_open_leaves_nothing_behind(place):
             await session.observe('<ref id="a">1</ref>')
 
 
-async def test_a_cancelled_observe_loses_nothing(place):
-    """The ref is stored all the same, and the session still works."""
+async def test_cancelled_observe_stores_the_ref(place):
     async with Session.open(place, conversation="c") as session:
         for turns in range(8):
             observing = asyncio.create_task(session.observe(f'<ref id="a">{turns}</ref>'))
@@ -995,8 +975,8 @@ async def test_a_cancelled_observe_loses_nothing(place):
         assert len(held) >= 7
 
 
-def test_a_session_of_another_loop_is_refused(place):
-    """Its refs cannot be used there, and it stays open."""
+def test_session_of_another_loop_raises_wrong_loop(place):
+    """The session stays open."""
 
     async def open_one():
         return await Session.open(place)
@@ -1012,8 +992,7 @@ def test_a_session_of_another_loop_is_refused(place):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_is_refused_and_the_parent_goes_on(place):
-    """The child gets an error at once, and what it does to its copy hurts nobody."""
+def test_forked_process_raises_and_parent_continues(place):
     code = """
         import asyncio, os, sys
         from mama_structs import Session
@@ -1043,8 +1022,8 @@ def test_a_forked_process_is_refused_and_the_parent_goes_on(place):
     assert ["3", "True", "ref:a@1", "ref:a@2"] == out.split()
 
 
-async def test_threads_open_and_close_sessions_of_one_directory_at_random(place):
-    """Each has a loop of its own, all share one store, and nothing is lost."""
+async def test_threads_open_and_close_sessions_of_one_directory(place):
+    """Each thread has its own loop, and all share one store."""
 
     async def use(number):
         for turn in range(4):
@@ -1059,8 +1038,7 @@ async def test_threads_open_and_close_sessions_of_one_directory_at_random(place)
             assert (await session.check()).ok
 
 
-async def test_a_busy_conversation_in_another_thread_is_refused(place):
-    """Two loops of one process cannot share the objects of one."""
+async def test_conversation_open_in_another_thread_is_rejected(place):
     async with Session.open(place, conversation="c"):
 
         async def other():
@@ -1075,11 +1053,11 @@ async def test_a_busy_conversation_in_another_thread_is_refused(place):
         assert ["ref:a@1"] == list(session.refs)
 
 
-# What a host may not lose
+# Errors
 
 
-async def test_a_full_disk_does_not_lose_a_tools_result(place, monkeypatch, caplog):
-    """The answer comes, it can be read, and the next flush says what is wrong."""
+async def test_full_disk_does_not_lose_result_of_tool(place, monkeypatch, caplog):
+    """The next flush raises."""
     async with Session.open(place, conversation="c") as session:
         session.tools.add(echo)
 
@@ -1096,8 +1074,8 @@ async def test_a_full_disk_does_not_lose_a_tools_result(place, monkeypatch, capl
         assert "not on disk yet" in caplog.text
 
 
-async def test_a_result_that_cannot_even_be_measured_comes_back(caplog):
-    """Whatever its own code raises."""
+async def test_result_that_cannot_be_measured_is_returned(caplog):
+    """The result's own code may raise any exception."""
 
     class Odd(dict):
         def items(self):
@@ -1114,8 +1092,8 @@ async def test_a_result_that_cannot_even_be_measured_comes_back(caplog):
     assert "tool" in caplog.text
 
 
-async def test_an_error_about_a_text_that_was_passed_by_reference_does_not_repeat_it(place):
-    """Neither when it is of the wrong type nor when it breaks a bound; fd tools answer, others raise."""
+async def test_error_does_not_repeat_text_of_handle(place):
+    """For a wrong type, and for a broken bound."""
 
     async def number(n: int) -> int:
         """Take a number."""
@@ -1145,14 +1123,14 @@ async def test_an_error_about_a_text_that_was_passed_by_reference_does_not_repea
 
 
 async def test_arguments_must_be_an_object():
-    """An empty list is none, and no call without arguments."""
+    """An empty list is invalid; a call without arguments is valid."""
     async with Session.open() as session:
         assert "fd_error" in await session.call("list_refs", [])
         assert "ref_list" in await session.call("list_refs")
 
 
-async def test_a_fork_has_its_tools_in_the_order_of_its_parent():
-    """Providers remember a prompt by its beginning."""
+async def test_fork_has_tools_in_order_of_its_parent():
+    """The order matters for providers' prompt caches."""
     async with Session.open() as session:
         session.tools.add(echo)
         async with session.fork() as child:
@@ -1168,8 +1146,8 @@ class Lookup:
         return {word: 1}
 
 
-async def test_a_decorated_tool_keeps_its_name_and_promises_no_schema():
-    """Callable objects, partials and functions; what comes back may be text, so no output schema is given."""
+async def test_decorated_tool_keeps_name_and_has_no_output_schema():
+    """The result may be text."""
 
     async def look(first: int, second: int) -> dict[str, int]:
         """Look."""
@@ -1187,8 +1165,8 @@ async def test_a_decorated_tool_keeps_its_name_and_promises_no_schema():
     assert "look" == Tool.from_function(with_descriptors(functools.partial(look, second=1))).name
 
 
-def test_references_cannot_be_added_to_a_descriptor():
-    """The other order would leave them out of a large answer."""
+def test_with_references_rejects_decorated_function_with_descriptors():
+    """References would be missing in a truncated answer."""
 
     async def look() -> dict[str, int]:
         return {}

@@ -1,4 +1,4 @@
-"""Settings: every bound, the environment, and what they look like."""
+"""Settings: bounds, environment variables and repr."""
 
 import sys
 import typing
@@ -25,8 +25,7 @@ from mama_structs.settings import (
 FIELDS = [field.name for field in attrs.fields(ReferenceSettings)]
 
 
-def test_defaults_are_those_of_the_design():
-    """Five queries at once, two seconds each, thirty seconds of cache."""
+def test_reference_defaults_match_design():
     settings = ReferenceSettings()
 
     assert (True, 5, 2.0, 30.0, "ttl") == (
@@ -49,8 +48,8 @@ def test_defaults_are_those_of_the_design():
     ],
     ids=lambda value: value if value in FIELDS else type(value).__name__,
 )
-def test_a_value_that_breaks_its_rule_is_refused_by_name(name, value):
-    """The error names the class, the setting and the value, also as an attribute."""
+def test_invalid_reference_setting_error_has_its_name(name, value):
+    """The error names class, setting and value."""
     with pytest.raises(InvalidSetting) as caught:
         ReferenceSettings(**{name: value})
 
@@ -66,20 +65,18 @@ def test_a_value_that_breaks_its_rule_is_refused_by_name(name, value):
         ("cache_ttl", 1), ("not_found_ttl", 0.0), ("cache_until", "block"), ("cache_entries", 0), ("cache_bytes", 0), ("cache_bytes", 2**70),
     ],
 )  # fmt: skip
-def test_the_bounds_themselves_are_allowed(name, value):
-    """Each rule allows its own ends."""
+def test_boundary_values_are_valid(name, value):
     assert value == getattr(ReferenceSettings(**{name: value}), name)
 
 
 @pytest.mark.parametrize("value", [None, {}, {"cache_ttl": 5}, ReferenceSettings, Settings()])
-def test_a_section_must_be_of_its_class(value):
-    """A mapping is no section: it would go unchecked."""
+def test_section_must_be_of_its_class(value):
+    """A mapping would not be validated."""
     with pytest.raises(InvalidSetting, match=r"Settings\.references must be a ReferenceSettings"):
         Settings(references=value)
 
 
-def test_settings_are_frozen_and_by_name_only():
-    """Settings are values, and no order of theirs has to be known."""
+def test_settings_are_frozen_and_keyword_only():
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         Settings().references = ReferenceSettings()
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
@@ -129,7 +126,7 @@ POLICIES = st.builds(
 
 
 def memory(policies):
-    """Settings of memories with some policy."""
+    """Return a strategy for memory settings with a policy."""
     return st.builds(
         MemorySettings,
         linking=policies,
@@ -169,13 +166,12 @@ SETTINGS = st.builds(
 
 
 @given(st.builds(Settings, references=REFERENCES, descriptors=DESCRIPTORS, memory=memory(POLICIES)))
-def test_the_repr_can_be_pasted_back(settings):
-    """The repr makes equal settings again."""
+def test_repr_evaluates_to_equal_settings(settings):
     assert settings == eval(repr(settings))
 
 
-def test_a_preset_of_linking_is_known_by_its_name():
-    """A name stands for a policy, in code as in the environment, and another name is refused with the known ones."""
+def test_linking_preset_is_selected_by_name():
+    """In code and in the environment."""
     assert LinkingPolicy.strict() == MemorySettings(linking="strict").linking
     assert LinkingPolicy.off() == Settings.from_env({"MAMA_STRUCTS_MEMORY_LINKING": "off"}).memory.linking
 
@@ -184,8 +180,7 @@ def test_a_preset_of_linking_is_known_by_its_name():
 
 
 @given(SETTINGS, st.sampled_from(["{}", " {}", "{}\n", "\t{} "]))
-def test_the_environment_can_say_every_setting(settings, form):
-    """Each setting has a variable, whose text may have space around it; others' variables are left alone."""
+def test_environment_can_set_every_setting(settings, form):
     names = {policy: name for name, policy in PRESETS.items()}
     environ = {
         f"MAMA_STRUCTS_{section.upper()}_{name.upper()}": form.format(
@@ -213,8 +208,8 @@ def test_the_environment_can_say_every_setting(settings, form):
         *(("root", value) for value in (None, 3, "a\0b", b"x")),
     ],
 )
-def test_a_descriptor_setting_that_breaks_its_rule_is_refused_by_name(name, value):
-    """A page of no character, for one: the earlier system accepted it and then never ended."""
+def test_invalid_descriptor_setting_error_has_its_name(name, value):
+    """For example, a page size of 0 caused an endless loop in an earlier system."""
     with pytest.raises(InvalidSetting) as caught:
         DescriptorSettings(**{name: value})
 
@@ -222,8 +217,8 @@ def test_a_descriptor_setting_that_breaks_its_rule_is_refused_by_name(name, valu
     assert caught.value.name in str(caught.value)
 
 
-def test_the_defaults_of_descriptors_are_those_of_the_design(tmp_path):
-    """Pages of 4,000 characters; a root may be given as a path."""
+def test_descriptor_defaults_match_design(tmp_path):
+    """A root may be a path object."""
     settings = DescriptorSettings(root=tmp_path)
 
     assert (4_000, True, True) == (settings.page_size, settings.enabled, settings.references_enabled)
@@ -231,8 +226,7 @@ def test_the_defaults_of_descriptors_are_those_of_the_design(tmp_path):
     assert Settings().descriptors == DescriptorSettings()
 
 
-def test_an_empty_environment_gives_the_defaults(monkeypatch):
-    """Without variables the defaults hold; the process's own environment is read when none is given."""
+def test_empty_environment_returns_defaults(monkeypatch):
     assert Settings() == Settings.from_env({})
     monkeypatch.setenv("MAMA_STRUCTS_REFERENCES_CACHE_TTL", "7.5")
     assert 7.5 == Settings.from_env().references.cache_ttl
@@ -253,8 +247,7 @@ def test_an_empty_environment_gives_the_defaults(monkeypatch):
         ("OFF", False),
     ],
 )
-def test_yes_and_no_have_several_words(text, value):
-    """The usual words for true and false are understood, in any case."""
+def test_environment_accepts_several_boolean_words(text, value):
     assert value is Settings.from_env({"MAMA_STRUCTS_REFERENCES_ENABLED": text}).references.enabled
 
 
@@ -272,8 +265,8 @@ def test_yes_and_no_have_several_words(text, value):
         ("CACHE_TTL", "1,5", "a number"),
     ],
 )
-def test_a_text_that_says_nothing_is_refused_with_its_variable(name, text, words):
-    """The error names the variable and what was expected, but not the text, which may be a secret in the wrong place."""
+def test_invalid_text_in_environment_names_variable(name, text, words):
+    """The error does not contain the text, which may be a secret in the wrong variable."""
     variable = f"MAMA_STRUCTS_REFERENCES_{name}"
     with pytest.raises(InvalidSetting, match=f"{variable} must be {words}") as caught:
         Settings.from_env({variable: text})
@@ -293,8 +286,8 @@ def test_a_text_that_says_nothing_is_refused_with_its_variable(name, text, words
         ("CACHE_UNTIL", ""),
     ],
 )
-def test_a_value_from_the_environment_obeys_the_rules(name, text):
-    """What breaks a rule is refused, and a note says that it came from the environment."""
+def test_environment_value_is_validated(name, text):
+    """A note names the environment."""
     variable = f"MAMA_STRUCTS_REFERENCES_{name}"
     with pytest.raises(InvalidSetting) as caught:
         Settings.from_env({variable: text, "MAMA_STRUCTS_REFERENCES_ENABLED": "1"})
@@ -305,8 +298,7 @@ def test_a_value_from_the_environment_obeys_the_rules(name, text):
     ] == (caught.value.__notes__)
 
 
-def test_a_misspelt_setting_is_refused_with_the_known_ones():
-    """A variable of a section that names no setting is a mistake, not something to ignore."""
+def test_misspelt_variable_error_lists_known_ones():
     with pytest.raises(InvalidSetting, match="names no setting") as caught:
         Settings.from_env({"MAMA_STRUCTS_REFERENCES_CACHE_TLL": "5"})
 
@@ -315,7 +307,6 @@ def test_a_misspelt_setting_is_refused_with_the_known_ones():
 
 
 def test_every_setting_is_documented():
-    """The docstring has a line for each setting, and type hints resolve."""
     assert [name for name in FIELDS if f"{name}: " not in ReferenceSettings.__doc__] == []
     assert set(FIELDS) == set(typing.get_type_hints(ReferenceSettings))
 
@@ -331,14 +322,12 @@ def test_every_setting_is_documented():
         {"max_tokens": 2000, "count_tokens": "len"},
     ],
 )
-def test_a_budget_for_answers_that_holds_nothing_or_that_nobody_counts_is_refused(values):
-    """An answer needs room for an error with its hint, and tokens need somebody who counts them."""
+def test_answer_settings_reject_small_or_uncounted_budget(values):
     with pytest.raises(InvalidSetting):
         AnswerSettings(**values)
 
 
-def test_a_budget_counts_characters_or_what_the_host_counts():
-    """The budget for answers is in characters, or in tokens where the host counts them."""
+def test_answer_budget_counts_characters_or_tokens():
     words = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.split())).budget
 
     assert AnswerSettings().budget.holds("x" * 8000)
@@ -348,23 +337,22 @@ def test_a_budget_counts_characters_or_what_the_host_counts():
     assert 0 == words.less(2000).limit
 
 
-def test_a_counter_that_takes_no_half_of_a_surrogate_pair_still_counts():
-    """A counter that fails would let through what it was to measure."""
+def test_token_budget_counts_text_with_lone_surrogates():
+    """A counter that raises must not disable the budget."""
     budget = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.encode())).budget
 
     assert not budget.holds("\ud800" * 1001)
     assert budget.holds("\ud800" * 1000)
 
 
-def test_a_function_cannot_come_from_the_environment():
-    """Settings that only code can give are refused where a variable names them."""
+def test_function_cannot_be_set_by_environment():
     with pytest.raises(InvalidSetting, match="in code"):
         Settings.from_env({"MAMA_STRUCTS_ANSWERS_COUNT_TOKENS": "len"})
 
 
 @pytest.mark.parametrize("name", ["wrap_over", "preview_head", "preview_tail"])
-def test_settings_that_are_gone_say_what_took_their_place(name):
-    """They are taken with a warning, and what breaks their rule is refused as before."""
+def test_deprecated_settings_warn_with_replacement(name):
+    """Invalid values are still rejected."""
     with pytest.warns(DeprecationWarning, match=f"{name} is deprecated.*max_chars"):
         DescriptorSettings(**{name: 5})
     with pytest.raises(InvalidSetting):

@@ -1,4 +1,4 @@
-"""Reference counts: what several use under one key."""
+"""The reference-counting registry."""
 
 import threading
 
@@ -7,8 +7,7 @@ import pytest
 from mama_structs._internal.refcount import Registry
 
 
-def test_the_first_makes_and_the_last_leaves():
-    """One thing for each key, and only the last user is told to close it."""
+def test_join_creates_once_and_last_leave_returns_value():
     registry, made = Registry(), []
 
     def make():
@@ -22,8 +21,8 @@ def test_the_first_makes_and_the_last_leaves():
     assert registry.join("a", make) is made[2]
 
 
-def test_what_cannot_be_made_is_used_by_nobody():
-    """A failure is the caller's, and the next one tries anew."""
+def test_failed_creation_is_not_counted():
+    """The next user tries again."""
     registry = Registry()
 
     with pytest.raises(ZeroDivisionError):
@@ -33,8 +32,8 @@ def test_what_cannot_be_made_is_used_by_nobody():
     assert 1 == registry.join("a", lambda: 1)
 
 
-def test_who_comes_meanwhile_waits_and_shares():
-    """While one thread makes it, another one of the same key waits, and one of another key does not."""
+def test_concurrent_join_waits_and_shares():
+    """A join of another key does not wait."""
     registry, begun, go_on, found = Registry(), threading.Event(), threading.Event(), []
 
     def slow():

@@ -1,4 +1,4 @@
-"""One agent through all three parts: references, memory, refs; on two days, in two processes."""
+"""One agent with references, memory and refs, on two days in two processes."""
 
 import asyncio
 import json
@@ -80,7 +80,7 @@ asyncio.run(main())
 
 
 async def run(code, *arguments):
-    """Run Python code in a process of its own, and return what it printed as JSON."""
+    """Run Python code in a new process, and return its JSON output."""
 
     def work():
         command = [sys.executable, "-W", "error", "-c", textwrap.dedent(COMMON + code), *arguments]
@@ -93,7 +93,7 @@ async def run(code, *arguments):
 
 @pytest.fixture
 async def story(tmp_path):
-    """Return what the agent saw on Monday and on Tuesday, and where its files are."""
+    """Return the agent's observations on Monday and Tuesday, and the directory of its files."""
     entities = {
         "2-1": {"Planet": {"id": "2-1", "name": "azure-orchard", "owner": "1-11", "status": "active"}},
         "1-11": {"Player": {"id": "1-11", "name": "hollow-anvil", "guildId": "0-1", "planetId": "2-1"}},
@@ -107,31 +107,31 @@ async def story(tmp_path):
     return monday, tuesday, tmp_path / "files"
 
 
-async def test_an_agent_finds_the_next_day_all_that_it_left(story):
-    """What was seen, marked, decided, written and noted on one day is there on the next, in another process."""
+async def test_agent_finds_all_data_of_the_previous_day(story):
+    """In another process."""
     monday, tuesday, files = story
 
-    # The planet came with its owner, and with what was decided about it.
+    # The planet came with its owner, and with a decision about it.
     assert "hollow-anvil" == monday["owner"]
     assert [{"id": monday["before"], "decision": "Mine 2-1 without shields"}] == monday["remembered"]
     assert PLAN == (files / "plan.md").read_text()
-    # "Continue from yesterday" shows what resumes first, and the checkpoint says what to do.
+    # "Continue from yesterday" lists load/checkpoint first, and the checkpoint has the next steps.
     assert "load/checkpoint" == tuesday["tools"][0]
     assert "evolve/outcome" not in tuesday["tools"]
     assert ["build the first shield"] == tuesday["checkpoint"]["next_steps"]
-    # Why: the decision, and the failure before it with its reason.
+    # The decision and the failure before it, with its reason.
     found = {one["id"]: one for one in tuesday["found"]["found"]}
     assert "Shield 2-1 before mining" == found[monday["decided"]]["content"]
     assert ("FAILED", "raided at night", monday["decided"]) == tuple(
         found[monday["before"]][key] for key in ("outcome", "outcome_reason", "superseded_by")
     )
-    # The evidence lives on outside of its conversation, exactly, and the conversation still has it, too.
+    # The evidence is stored outside of its conversation, which still contains it, too.
     assert [PLAN] == tuesday["kept"]
     assert PLAN in json.dumps(tuesday["whole"], ensure_ascii=False).replace("\\n", "\n")
     assert PLAN == tuesday["plan"]
-    # The planet knows what was decided since; newest first.
+    # The planet has the later decisions, newest first.
     assert [monday["planned"], monday["decided"], monday["before"]] == [one["id"] for one in tuesday["remembered"]]
     assert "[FAILED] Mine 2-1 without shields" == tuesday["remembered"][-1]["decision"]
-    # A memory's id is resolved like any entity's.
+    # A memory's id is resolved like an entity's.
     assert ("decision", "FAILED") == (tuesday["named"]["reference_type"], tuesday["named"]["outcome"])
     assert tuesday["ok"]

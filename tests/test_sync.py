@@ -1,4 +1,4 @@
-"""The session without an event loop."""
+"""The synchronous API."""
 
 import asyncio
 import contextvars
@@ -33,8 +33,7 @@ def session():
         yield opened
 
 
-def test_the_types_are_those_of_the_async_classes():
-    """What type checkers read is what the generator makes of the async classes today."""
+def test_stub_matches_async_classes():
     made = runpy.run_path(str(GENERATOR))
 
     assert (sync, mem0) == made["MODULES"]
@@ -44,8 +43,8 @@ def test_the_types_are_those_of_the_async_classes():
 
 
 @pytest.mark.parametrize("facade", [*(getattr(sync, name) for name in sync.__all__), mem0.Memory])
-def test_every_public_method_is_there_and_is_not_async(facade):
-    """A facade has each public name of its class, takes the same arguments, and gives no coroutine."""
+def test_proxy_has_every_public_method_without_async(facade):
+    """With the same arguments."""
     for method, function in inspect.getmembers(facade._kind, inspect.isfunction):
         wrapped = inspect.isasyncgenfunction(inspect.unwrap(function)) and not inspect.isasyncgenfunction(function)
         if not method.startswith("_") and not wrapped:
@@ -57,8 +56,8 @@ def test_every_public_method_is_there_and_is_not_async(facade):
             assert function.__doc__ == own.__doc__
 
 
-def test_a_condition_that_asks_the_store_is_refused_and_does_not_hang(session):
-    """The store waits for a condition's answer: one that asks it in turn is an error, and the session goes on."""
+def test_condition_that_uses_the_store_raises_instead_of_blocking(session):
+    """The session continues to work."""
     session.records.put(("a",), "k", 1, text="ducks")
     for ask in (session.records.list, lambda where: session.records.search("ducks", where=where)):
         with pytest.raises(WrongLoop, match="condition"):
@@ -68,15 +67,13 @@ def test_a_condition_that_asks_the_store_is_refused_and_does_not_hang(session):
 
 
 @pytest.mark.parametrize("kind", [mem0.AsyncMemory, mem0.Memory, sync.Session])
-def test_a_class_is_named_by_its_door(kind):
-    """Pickles and `help` name a class where its users import it from, wherever it is written."""
+def test_proxy_class_is_pickled_by_its_public_module(kind):
     assert kind is getattr(sys.modules[kind.__module__], kind.__name__)
     assert kind.__module__ in {mem0.__name__, sync.__name__}
     assert kind is pickle.loads(pickle.dumps(kind))
 
 
-def test_what_is_saved_is_found(session, tmp_path):
-    """A script saves, searches, calls tools and keeps refs without awaiting anything."""
+def test_saved_memory_is_found(session, tmp_path):
     saved = session.memories.save_decision("defence", "shield first", "raids doubled")
     session.observe("<ref id='plan'>shield, then ore</ref>")
 
@@ -90,8 +87,7 @@ def test_what_is_saved_is_found(session, tmp_path):
         assert fork.memories.count() == session.memories.count()
 
 
-def test_an_error_is_the_same_and_says_where(session):
-    """The error of the async class comes out, and its traceback leads from the caller's line to what raised it."""
+def test_error_has_traceback_from_caller_to_origin(session):
     with pytest.raises(MemoryNotFound) as raised:
         session.memories.get("decision_x_1700000000000_12345678")
 
@@ -101,7 +97,7 @@ def test_an_error_is_the_same_and_says_where(session):
 
 
 def test_threads_share_a_session(session):
-    """Any thread may call, several at once, and the loop's thread is none of them."""
+    """The work runs in the loop's thread."""
     seen = set()
 
     def embed(texts):
@@ -119,16 +115,15 @@ def test_threads_share_a_session(session):
     assert not seen & {*threads, threading.current_thread()}
 
 
-async def test_a_running_loop_is_not_blocked():
-    """In a thread whose loop runs the facade refuses, and names the class to use."""
+async def test_call_in_thread_with_running_loop_raises_wrong_loop():
+    """The error names the async class."""
     with pytest.raises(
         WrongLoop, match=r"would block the event loop .* \(here: from mama_structs import Session; session = await"
     ):
         sync.Session.open()
 
 
-async def test_a_cell_of_a_notebook_may_wait(monkeypatch):
-    """Where the loop is a kernel's, which waits for its cell anyway, the same lines work as in a script."""
+async def test_notebook_cell_may_block_the_kernel_loop(monkeypatch):
     shell = types.SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     with sync.Session.open(embedder=SMALL) as session:
@@ -147,13 +142,13 @@ async def _count(session):
     return session.memories.count()
 
 
-def test_ctrl_c_undoes_what_runs_and_leaves_the_data_whole(tmp_path):
-    """Interrupted in the middle, the call raises when nothing of it runs any more; what was saved is whole."""
+def test_interrupt_cancels_call_and_keeps_complete_data(tmp_path):
+    """The call raises after its work has ended."""
     pressed = []
 
     def embed(texts):
         if any("stop" in text for text in texts) and not pressed:
-            # Once: another one could arrive where nobody waits for it any more.
+            # Only once: another signal could arrive outside of the call.
             pressed.append(True)
             os.kill(os.getpid(), signal.SIGINT)
         return SMALL.embed(texts)
@@ -167,15 +162,13 @@ def test_ctrl_c_undoes_what_runs_and_leaves_the_data_whole(tmp_path):
 
         saved = {memory.content for memory in session.memories.recent(limit=400)}
         assert {"before", "after"} <= saved
-        # How many a transaction holds goes by the time that it takes; whole ones are kept, in order.
+        # The size of a transaction depends on time. Complete transactions are stored, in order.
         assert saved - {"before", "after"} == {f"stop {i}" for i in range(len(saved) - 2)}
         assert session.memories.count() == len(saved)
         assert session.check().ok
 
 
-def test_a_callback_that_exits_ends_nobody_else(session):
-    """A host's callback that raises SystemExit ends its own call, and the loop serves the next one."""
-
+def test_system_exit_in_callback_does_not_stop_the_loop(session):
     def leave(*_):
         raise SystemExit(3)
 
@@ -186,7 +179,6 @@ def test_a_callback_that_exits_ends_nobody_else(session):
 
 
 def test_tools_run_in_the_callers_context(session):
-    """What a context variable holds where a tool is called, it holds in the tool."""
     user = contextvars.ContextVar("user", default="nobody")
 
     async def whose() -> str:
@@ -198,9 +190,7 @@ def test_tools_run_in_the_callers_context(session):
     assert "ada" == session.call("whose")
 
 
-def test_a_plain_tool_may_use_the_session(session):
-    """A host's tool that is not async runs in a thread of its own, and calls the facade as anybody does."""
-
+def test_sync_tool_may_use_the_session(session):
     def note(text: str) -> str:
         return session.memories.save_context(text).content
 
@@ -209,8 +199,7 @@ def test_a_plain_tool_may_use_the_session(session):
     assert "seen" == session.call("note", {"text": "seen"})
 
 
-def test_a_closed_session_says_so():
-    """After ``with`` the session refuses, in the words of the async one."""
+def test_call_on_closed_session_raises_session_closed():
     with sync.Session.open(embedder=SMALL) as session:
         assert session.is_open
 
@@ -219,14 +208,13 @@ def test_a_closed_session_says_so():
         session.memories.count()
 
 
-def test_several_sessions_share_a_resolver():
-    """A resolver of the facade is one that sessions of the facade can share."""
+def test_sessions_share_a_resolver():
     with sync.Resolver() as resolver, sync.Session.open(embedder=SMALL, resolver=resolver) as session:
         assert session.resolver.sources[: len(resolver.sources)] == resolver.sources
 
 
-def test_what_is_not_closed_is_closed_at_the_end(tmp_path):
-    """A script that ends without closing loses nothing, and says nothing, though it is in the middle of all memories."""
+def test_open_session_is_closed_at_interpreter_exit(tmp_path):
+    """Also during an iteration over all memories."""
     code = (
         "from mama_structs import HashEmbedder, sync\n"
         f"session = sync.Session.open({str(tmp_path / 'a.mama')!r}, conversation='c', embedder=HashEmbedder())\n"
@@ -244,8 +232,8 @@ def test_what_is_not_closed_is_closed_at_the_end(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_refuses_what_is_its_parents_and_opens_its_own(tmp_path):
-    """A worker that was forked (Celery, gunicorn) never waits for a thread that did not come along."""
+def test_forked_child_rejects_parents_session_and_opens_its_own(tmp_path):
+    """Forked workers (Celery, gunicorn) must not wait for a thread of the parent."""
     code = (
         "import os\n"
         "from mama_structs import HashEmbedder, sync\n"
@@ -271,13 +259,12 @@ def test_a_forked_child_refuses_what_is_its_parents_and_opens_its_own(tmp_path):
     ]
 
 
-def test_help_and_completion_say_what_there_is(session):
-    """`dir` lists attributes as well as methods, and a name that is not there is an AttributeError."""
+def test_dir_lists_attributes_and_methods(session):
     assert {"memories", "refs", "settings", "call", "is_open"} < set(dir(session))
     assert isinstance(session.memories, sync.MemoryStore)
     assert mama_structs.MemoryStore.search.__doc__ == sync.MemoryStore.search.__doc__
     assert repr(session).startswith("<sync <Session")
     with pytest.raises(AttributeError):
-        session.no_such_name  # noqa: B018 - it must not be there
+        session.no_such_name  # noqa: B018 - the attribute must not exist
     with pytest.raises(AttributeError):
         Facade.__getattr__(session, "_private")

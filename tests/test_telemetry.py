@@ -1,4 +1,4 @@
-"""What is told of the work: spans, metrics and logs, by the conventions, and none of the content."""
+"""Spans, metrics and logs follow the conventions and contain no content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = f"the {CANARY} holds"
 
 
 class Told:
-    """What OpenTelemetry was told."""
+    """Records of the OpenTelemetry exporters."""
 
     def __init__(self, monkeypatch):
         self.spans = InMemorySpanExporter()
@@ -73,7 +73,7 @@ async def session():
 
 
 async def live(session):
-    """Do some of everything, with words that nobody else may read; what a tool raises ends no turn."""
+    """Do some of everything, with secret words in all texts; errors of tools are ignored."""
 
     @session.tools.add
     @with_references
@@ -100,8 +100,8 @@ async def live(session):
     session.tools_for(WORDS)
 
 
-async def test_what_is_done_is_told_by_the_names_of_the_conventions(session, told):
-    """Tools, memories, retrieval and embeddings are spans and seconds in a histogram, as OpenTelemetry has them."""
+async def test_operations_are_recorded_with_conventional_names(session, told):
+    """Tools, memories, retrieval and embeddings are spans, and durations in a histogram."""
     await live(session)
     tools = [f"execute_tool {name}" for name in ("save/decision", "look", "fail")]
     memories = ["create_memory", "search_memory", "update_memory", "delete_memory"]
@@ -119,24 +119,21 @@ async def test_what_is_done_is_told_by_the_names_of_the_conventions(session, tol
     assert 2 <= told.points["gen_ai.client.operation.duration", "search_memory"]
 
 
-async def test_work_stands_below_the_call_that_asked_for_it(session, told):
-    """What a tool saves is a child of the tool's span, so that a trace shows what a turn waited for."""
+async def test_operation_of_tool_is_child_of_tool_span(session, told):
     await session.call("save/insight", {"content": WORDS})
     spans = {span.name: span for span in told.spans.get_finished_spans()}
 
     assert spans["execute_tool save/insight"].context.span_id == spans["create_memory"].parent.span_id
 
 
-async def test_a_host_that_loaded_traces_alone_gets_them(session, told, monkeypatch):
-    """Nobody has to want metrics."""
+async def test_traces_are_recorded_without_metrics_module(session, told, monkeypatch):
     monkeypatch.delitem(sys.modules, "opentelemetry.metrics")
     await session.memories.save_context(WORDS)
 
     assert "create_memory" in told.names
 
 
-async def test_an_error_is_told_by_its_type_alone(session, told):
-    """A span that failed says so, and has the word for programs, or the class of a stranger's error."""
+async def test_failed_span_contains_only_type_of_error(session, told):
     await live(session)
     with pytest.raises(MemoryNotFound):
         await session.memories.delete("decision_none_1_00000000")
@@ -147,8 +144,7 @@ async def test_an_error_is_told_by_its_type_alone(session, told):
     assert [] == [span.events for span in failed.values() if span.events or span.status.description]
 
 
-async def test_no_content_is_told_or_logged(session, told, caplog):
-    """Nothing that a memory, an argument, a question, an answer or an error says leaves the process this way."""
+async def test_spans_metrics_and_logs_contain_no_content(session, told, caplog):
     with caplog.at_level(logging.DEBUG, logger="mama_structs"):
         await live(session)
 
@@ -175,14 +171,13 @@ print("opentelemetry.trace" in sys.modules, "opentelemetry.sdk" in sys.modules)
 """
 
 
-def test_nothing_is_imported_unless_asked_for():
-    """A session without OpenTelemetry loads none of it; one that asks for it loads what the extra brings."""
+def test_opentelemetry_is_imported_only_when_enabled():
     done = subprocess.run([sys.executable, "-c", SAVING], capture_output=True, text=True, timeout=600, check=True)
 
     assert ["False", "True False"] == done.stdout.splitlines()
 
 
-def test_who_asks_for_what_is_not_there_is_told_what_to_install(monkeypatch):
+def test_missing_opentelemetry_error_names_the_extra(monkeypatch):
     """Before anything is opened."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
 
@@ -190,11 +185,10 @@ def test_who_asks_for_what_is_not_there_is_told_what_to_install(monkeypatch):
         Session.open(settings=Settings(telemetry=TelemetrySettings(enabled=True)))
 
 
-# Figures for people
+# Statistics
 
 
-async def test_the_figures_of_a_session_are_a_table_for_people_and_data_for_programs(session):
-    """One line for each figure that says something, and JSON as before."""
+async def test_session_stats_are_a_table_and_json(session):
     await live(session)
     figures = session.stats()
     lines = repr(figures).splitlines()

@@ -1,4 +1,4 @@
-"""What holds for the tests themselves."""
+"""Rules for the tests themselves."""
 
 import ast
 import re
@@ -8,19 +8,19 @@ import pytest
 from row_helpers import every_row
 
 FOLDER = Path(__file__).parent
-# It asserts that a search lasted at least as long as it was given: no slow machine can make that fail.
+# It asserts a minimum duration of a search, which a slow machine cannot break.
 CLOCKS = {"descriptors/test_search.py"}
 
 
 @every_row("file", sorted(FOLDER.rglob("test_*.py")))
-def test_no_test_depends_on_how_fast_the_machine_is(file):
-    """What measures is a benchmark: a test counts steps, questions, bytes or suspensions."""
+def test_tests_do_not_measure_time(file):
+    """Measurements belong to benchmarks. Tests count steps, calls, bytes or suspensions."""
     stopwatches = re.findall(r"\b(?:perf_counter|process_time|timeit)\b", file.read_text(encoding="utf-8"))
 
     assert file == Path(__file__) or not stopwatches or str(file.relative_to(FOLDER)) in CLOCKS
 
 
-# Of how many tests, or of whole modules, it is said that they show what lies in a directory's files.
+# Number of tests, or whole modules, with the mark `of_the_directory`.
 OF_THE_DIRECTORY = {
     "memory/test_deleting.py": 4,
     "memory/test_engine_crash.py": "module",
@@ -37,8 +37,8 @@ OF_THE_DIRECTORY = {
 }
 
 
-def test_what_is_tried_with_memories_in_a_directory_alone_is_known():
-    """Every other test of memories runs on a server as well, from the same file: no more of them are left out unseen."""
+def test_tests_of_directory_files_are_listed():
+    """All other memory tests also run on a server, so none is excluded by accident."""
     found = {}
     for file in sorted(FOLDER.rglob("test_*.py")):
         text = file.read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def test_what_is_tried_with_memories_in_a_directory_alone_is_known():
 
 
 def _is_of_the_directory(mark, named):
-    """Tell whether an expression is that mark, or has it inside."""
+    """Return True if an expression is or contains the mark."""
     return any(
         (isinstance(one, ast.Attribute) and one.attr == "of_the_directory")
         or (isinstance(one, ast.Name) and one.id in named)
@@ -69,8 +69,7 @@ def _is_of_the_directory(mark, named):
     )
 
 
-def test_each_row_that_fails_is_named_and_those_behind_it_are_checked():
-    """A test of many rows says of which of them it does not hold."""
+def test_every_row_reports_failing_rows_and_checks_all():
     seen = []
 
     @every_row(("number", "text"), [(1, "a"), (2, "b"), (3, "c"), (4, "d")])

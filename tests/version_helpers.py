@@ -1,4 +1,4 @@
-"""The writing calls of a session, for tests in which the store is upgraded while the session is open."""
+"""The writing calls of a session, for tests that upgrade the store while the session is open."""
 
 
 async def fill(session):
@@ -22,7 +22,8 @@ async def _delete_ref(session, *_):
     await session.flush()
 
 
-# By name; each call takes the session and the answer of `fill`. Refs come last: their rows wait for the next write.
+# Writing calls by name. Each takes the session and the result of `fill`. Refs are last: their rows wait for the next
+# write.
 WRITES = {
     "save_decision": lambda session, *_: session.memories.save_decision("auth", "Use sessions", "can be ended"),
     "save_many": lambda session, *_: session.memories.save_many(
@@ -46,7 +47,7 @@ WRITES = {
 
 
 async def accepted_writes(session, known, error, match):
-    """Return the names of the calls that did not raise *error* with a text like *match*."""
+    """Return the names of the calls that did not raise *error* with a message that contains *match*."""
     accepted = []
     for name, call in WRITES.items():
         try:

@@ -1,4 +1,4 @@
-"""How much of a text a model may be shown: a number, and what counts up to it."""
+"""Budget for the size of a text that is returned to a model, in characters or tokens."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ import attrs
 
 @attrs.frozen
 class Budget:
-    """At most *limit* of what *size* counts, which is characters where nothing else is said."""
+    """Maximum size of a text. *size* measures a text; by default it counts characters."""
 
     limit: int
     size: Callable[[str], int] = attrs.field(default=len, kw_only=True)
 
     def holds(self, text: str) -> bool:
-        """Tell whether a text is within the budget."""
+        """Return True if the text fits into the budget."""
         return self.size(text) <= self.limit
 
     def less(self, used: int) -> Self:
-        """Return what is left when so much is used, nothing at the least."""
+        """Return the budget that remains after *used* units, at least 0."""
         return attrs.evolve(self, limit=max(0, self.limit - used))
 
     def most(self, total: int, shown: Callable[[int], str], *, each: int = 1) -> int:
         """
-        Return how many of *total* things may be shown, 0 where not even one.
+        Return the largest number of *total* items whose rendered text fits, or 0.
 
-        *shown* gives the text of so many; *each* is about what one takes.
+        Args:
+            total: Number of available items.
+            shown: Renders the text of the given number of items.
+            each: Approximate size of one item.
+
         """
-        # From a guess on, by doubling: what is far too much is never made.
+        # Start from an estimate and double it, so that a text far over the budget is never rendered.
         least, tried = 0, min(total, self.limit // each)
         while tried > least and self.holds(shown(tried)):
             least, tried = tried, min(total, 2 * tried)

@@ -1,4 +1,4 @@
-"""Exceptions and results that belong to the host's framework and pass through a tool call unchanged."""
+"""Exceptions and results of the host's framework that pass through tool calls unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ControlFlow:
         return next((found for member in members if (found := self.find_exception(member)) is not None), None)
 
     def has_result(self, value: object) -> bool:
-        """Return True if a result is for the framework, or is a list with an item that is."""
+        """Return True if a result, or an item of a list, is for the framework."""
         if isinstance(value, list | tuple):
             return any(isinstance(item, self.results) for item in value)
         return isinstance(value, self.results)
@@ -62,7 +62,7 @@ def is_framework_result(value: object) -> bool:
 
 
 def available_types(module: str, *names: str) -> tuple[type, ...]:
-    """Return the named classes of a module, without those that the installed version lacks."""
+    """Return the named classes of a module, skipping classes that are not installed."""
     try:
         found = importlib.import_module(module)
     except ImportError:

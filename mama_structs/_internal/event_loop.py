@@ -1,4 +1,4 @@
-"""Objects of one event loop and process, work that is not left half done, and which session a decorator uses."""
+"""Event loop affinity, threads for blocking work, call progress, and current sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ G = TypeVar("G")
 
 
 class LoopBound:
-    """Remembers the loop, thread and process of an object's first use, and refuses any other with `WrongLoop`."""
+    """Binds an object to the loop, thread and process of its first use."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -30,23 +30,23 @@ class LoopBound:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, which must be known by now."""
+        """The bound event loop. Raises `WrongLoop` before the first use."""
         if self._loop is None:
             raise WrongLoop(f"the {self._what} was used in no event loop yet", hint="call it from async code first")
         return self._loop
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether this is a forked child of the process that made the object."""
+        """True in a forked child of the process that created the object."""
         return os.getpid() != self._pid
 
     @property
     def is_over(self) -> bool:
-        """Whether the object can never be used here: its loop was closed, or this is a forked child."""
+        """True if the object cannot be used again: its loop is closed, or this is a forked child."""
         return self.is_elsewhere or (self._loop is not None and self._loop.is_closed())
 
     def check(self) -> None:
-        """Bind to the running loop, or refuse another loop, no loop and another process."""
+        """Bind to the running loop, or raise `WrongLoop` if it is not the bound one."""
         self._check_process()
         try:
             running = asyncio.get_running_loop()
@@ -59,13 +59,17 @@ class LoopBound:
             raise WrongLoop(f"the {self._what} belongs to another event loop", hint="open another one in this loop")
 
     def check_thread(self) -> None:
-        """Refuse another thread or process than that of the loop; for what needs no running loop."""
+        """
+        Raise `WrongLoop` in a thread or process other than the bound one.
+
+        Needs no running loop.
+        """
         self._check_process()
         if self._thread is not None and self._thread != threading.get_ident():
             raise WrongLoop(f"the {self._what} belongs to another thread", hint="call it in its loop's thread")
 
     def check_here(self) -> None:
-        """Bind to the calling thread at the first use, or refuse another; for what works without any loop."""
+        """Bind to the calling thread on first use, and raise `WrongLoop` in any other thread."""
         if self._thread is None:
             self._thread = threading.get_ident()
         self.check_thread()
@@ -76,7 +80,7 @@ class LoopBound:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await something that must not be left half done: a cancelled caller, however often, waits for its end."""
+    """Await *work* to completion; a cancellation of the caller is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -84,7 +88,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
             cancelled = error
-        except Exception:  # noqa: BLE001, S110 - it is raised below
+        except Exception:  # noqa: BLE001, S110 - raised by `task.result()` below
             pass
     if cancelled is not None:
         raise cancelled
@@ -92,7 +96,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 def done_at_once(work: Callable[[G], T], given: G) -> T:
-    """Return what the work of a transaction does with what it is given; it must not be async."""
+    """Call *work* with *given* and return its result. Raise `InvalidArgument` if it is async."""
     result = work(given)
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
@@ -105,7 +109,11 @@ _asked = threading.local()
 
 
 def asked_in_plan(function: Callable[[G], T], given: G) -> T:
-    """Call a function of the host's inside of a plan: what it asks of the same store would wait for its own end."""
+    """
+    Call a host function while a write plan runs.
+
+    The flag that is set during the call lets the same store reject calls by the function, which would deadlock.
+    """
     _asked.now = True
     try:
         return done_at_once(function, given)
@@ -114,18 +122,18 @@ def asked_in_plan(function: Callable[[G], T], given: G) -> T:
 
 
 def is_asked_in_plan() -> bool:
-    """Tell whether a plan waits for what runs in this thread."""
+    """Return True if a write plan waits for a host function that runs in this thread."""
     return getattr(_asked, "now", False)
 
 
 async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
     """
-    Run *work*, which may block for long, in a thread and a context copy of its own; the interpreter's end waits for it.
+    Run blocking *work* in a new non-daemon thread with a copy of the caller's context.
 
-    A cancelled caller waits for the thread's end, too, or leaves at once where *is_left* says so.
+    A cancelled caller waits until the thread ends, or returns immediately if *is_left* is True.
     """
     loop = asyncio.get_running_loop()
-    # No task: the loop's end cancels all tasks, and would not wait for the thread.
+    # Not a task: when the loop ends, it cancels all tasks and would not wait for the thread.
     ended: asyncio.Future[None] = loop.create_future()
     outcome: Future[T] = Future()
     context = contextvars.copy_context()
@@ -133,7 +141,7 @@ async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
     def run() -> None:
         try:
             result = context.run(work)
-        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+        except BaseException as error:  # noqa: BLE001 - raised to the caller below
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
@@ -150,14 +158,14 @@ async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
             if is_left:
                 raise
             cancelled = error
-    thread.join()  # a moment: it has nothing left to do
+    thread.join()  # returns immediately: the thread has finished its work
     if cancelled is not None:
         raise cancelled
     return outcome.result()
 
 
 class OneThread:
-    """A thread, made at its first use, that does one piece of work after the other for one event loop."""
+    """A lazily started thread that runs one piece of work at a time for one event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -165,8 +173,8 @@ class OneThread:
         self._running: asyncio.Future[Any] | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run *work* when what runs is done; a cancelled caller leaves it to itself, for a thread cannot be stopped."""
-        # Else what nobody waits for any more would pile up behind a call that hangs.
+        """Run *work* after the current work ends. If the caller is cancelled, the work continues."""
+        # Wait before submitting: work of cancelled callers would pile up in the queue behind a call that hangs.
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])
         if self._executor is None:
@@ -176,7 +184,7 @@ class OneThread:
             try:
                 return work()
             except StopIteration as error:
-                # No future of asyncio takes it: whoever waits would do so for ever.
+                # An asyncio future rejects StopIteration, so its caller would wait forever.
                 raise RuntimeError("the call raised StopIteration") from error
 
         self._running = asyncio.get_running_loop().run_in_executor(self._executor, done)
@@ -184,13 +192,13 @@ class OneThread:
         return result
 
     async def close(self, *, wait: float) -> None:
-        """Begin nothing more, and wait so many seconds for what runs."""
+        """Stop accepting work, and wait at most *wait* seconds for the current work."""
         self.abandon()
         if self._running is not None and not self._running.done():
             await asyncio.wait([self._running], timeout=wait)
 
     def abandon(self) -> None:
-        """Begin nothing more, and wait for nothing."""
+        """Stop accepting work without waiting for the current work."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -202,11 +210,20 @@ async def called(
     is_async: bool,
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
 ) -> T:
-    """Call what a host gave, in a thread unless it is async, and return what *taken* makes of its answer."""
+    """
+    Call a host's callable, in a thread unless it is async, and return its converted result.
+
+    Args:
+        call: The callable, with its arguments bound.
+        taken: Converts the result.
+        is_async: True if *call* returns an awaitable.
+        in_thread: Runs a function in a thread.
+
+    """
 
     def run() -> Any:
         given = call()
-        # A plain function may return a coroutine; only the loop can wait for that.
+        # A synchronous function may return a coroutine, which only the event loop can await.
         return given if inspect.isawaitable(given) else taken(given)
 
     done = run() if is_async else await in_thread(run)
@@ -214,20 +231,20 @@ async def called(
 
 
 class Bindable(Protocol):
-    """A session as far as a decorator sees it, which takes one of the parts: they do not know each other."""
+    """The interface of a session that decorators use without importing the session."""
 
-    # What resolves its references, the options for tools that ask it to, and what keeps its refs and descriptors.
+    # The session's resolver, its default options for references, and its store of refs and descriptors.
     resolver: Any
     references: Any
     refs: Any
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used: opened, not closed, and its event loop still there."""
+        """True if the session is open and its event loop is not closed."""
 
 
 class CallProgress:
-    """How far a tool call of a model has come, so that an error can say whether the tool has run."""
+    """Progress of a model's tool call, so that an error can say whether the tool has run."""
 
     def __init__(self) -> None:
         self._is_entered = False
@@ -235,14 +252,14 @@ class CallProgress:
         self._is_finished = False
 
     def enter(self) -> CallProgress:
-        """Return this progress, or a new one within the tool: calls by the tool itself are not the model's."""
+        """Return this object for the model's call, or a new one for a nested call by the tool."""
         if self._is_entered:
             return CallProgress()
         self._is_entered = True
         return self
 
     def start(self, function: object) -> None:
-        """Record that a function is about to run; a decorator of this package does so itself, for what it wraps."""
+        """Record that a function is about to run, unless it is a wrapper that records it itself."""
         function = getattr(function, "__func__", function)
         if getattr(function, "records_start", None) is not function:
             self._is_started = True
@@ -253,7 +270,7 @@ class CallProgress:
 
     @property
     def status(self) -> str:
-        """A sentence for the model."""
+        """A sentence for the model that says whether the tool has run."""
         if self._is_finished:
             return "the tool has run: do not call it again for this result"
         if self._is_started:
@@ -262,23 +279,23 @@ class CallProgress:
 
     @property
     def is_started(self) -> bool:
-        """Whether the tool's own code has begun to run."""
+        """True if the tool's own code has started."""
         return self._is_started
 
 
 call_progress: Final[contextvars.ContextVar[CallProgress | None]] = contextvars.ContextVar(
     "mama_structs_call_progress", default=None
 )
-"""The progress of the model's call that runs, which an adapter reports if it fails."""
+"""Progress of the model's current tool call, which an adapter reports if the call fails."""
 
-# Limits of the host apply to arguments of a model. It is reset while a tool's own code runs: calls by the tool are not
-# the model's.
+# True during a model's call, whose arguments the host's limits apply to. Reset while the tool's own code runs, because
+# calls by the tool are not the model's.
 from_model: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
-# Innermost last.
+# The sessions entered in this context, innermost last.
 _entered: contextvars.ContextVar[tuple[Bindable, ...]] = contextvars.ContextVar("mama_structs_sessions", default=())
 open_sessions: Final[weakref.WeakSet[Bindable]] = weakref.WeakSet()
-"""Those of this process that a bare decorator may choose from."""
+"""Open sessions of this process, from which an unbound decorator may choose."""
 
 
 def enter_session(session: Bindable) -> None:
@@ -287,7 +304,11 @@ def enter_session(session: Bindable) -> None:
 
 
 def leave_session(session: Bindable) -> None:
-    """Undo the last `enter_session`; one of another context, as a notebook's cells are, has nothing to undo here."""
+    """
+    Undo the last `enter_session` of *session*.
+
+    Does nothing in another context, such as a later notebook cell.
+    """
     entered = _entered.get()
     for place in reversed(range(len(entered))):
         if entered[place] is session:
@@ -297,7 +318,7 @@ def leave_session(session: Bindable) -> None:
 
 @contextlib.contextmanager
 def using_session(session: Bindable) -> Iterator[None]:
-    """Make *session* the one of this context for a while."""
+    """Set *session* as the session of this context inside the block."""
     enter_session(session)
     try:
         yield
@@ -306,7 +327,7 @@ def using_session(session: Bindable) -> Iterator[None]:
 
 
 def find_session() -> Bindable | None:
-    """Return the session that a bare decorator uses here: the one entered last, else the only open one."""
+    """Return the session that was entered last, or else the only open one."""
     for session in reversed(_entered.get()):
         if session.is_open:
             return session
@@ -315,7 +336,14 @@ def find_session() -> Bindable | None:
 
 
 def no_session(what: str, *, hint: str) -> NoSession:
-    """Return the error where `find_session` finds none: *what* names tool and purpose, *hint* how to bind it."""
+    """
+    Return the error for a failed `find_session`.
+
+    Args:
+        what: The tool and its purpose.
+        hint: How to bind the tool to a session.
+
+    """
     count = len(_candidates())
     state = f"{count} sessions are open and none was entered here" if count else "no session is open"
     return NoSession(f"{what}, but {state}", hint=f"enter one (async with Session.open(...)), or bind the tool: {hint}")
@@ -323,6 +351,6 @@ def no_session(what: str, *, hint: str) -> NoSession:
 
 def _candidates() -> list[Bindable]:
     while True:
-        # Another thread may open or close a session meanwhile.
+        # Another thread may open or close a session during the iteration, which raises RuntimeError.
         with contextlib.suppress(RuntimeError):
             return [session for session in list(open_sessions) if session.is_open]

@@ -1,4 +1,4 @@
-"""What is inside functions, methods, partials, wrappers and callable objects."""
+"""Inspection of functions, methods, partials, wrappers and callable objects."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ from mama_structs.errors import InvalidArgument, shown
 
 
 def is_async_callable(function: object) -> bool:
-    """Tell whether calling *function* gives something to await: functions, methods, partials, callable objects."""
+    """
+    Return True if calling *function* returns an awaitable.
+
+    Accepts methods, partials and callable objects.
+    """
     return inspect.iscoroutinefunction(function) or (
         callable(function) and inspect.iscoroutinefunction(type(function).__call__)
     )
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a function, of what a partial holds, or of a callable object's class."""
+    """Return the name of a function, of a partial's function, or of a callable object's class."""
     function = _without_partials(function)
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what runs when *function* is called: itself, or a callable object's bound ``__call__``."""
+    """Return the function that runs: *function* itself, or an object's bound ``__call__``."""
     return function if hasattr(function, "__name__") or isinstance(function, functools.partial) else _call_of(function)
 
 
 def described_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that the docstring and the annotations stand on."""
+    """Return the function that carries the docstring and the annotations."""
     function = _without_partials(function)
     return function if hasattr(function, "__name__") else _call_of(function)
 
 
 def disguise(wrapper: Any, function: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Let *wrapper*, which has a *signature* of its own, look like the *function* that it wraps."""
+    """Copy the metadata of *function* to *wrapper*, and set the wrapper's own *signature*."""
     described = described_by(function)
     functools.update_wrapper(wrapper, described)
     wrapper.__name__ = name_of(function)
@@ -54,14 +58,14 @@ def disguise(wrapper: Any, function: Callable[..., Any], signature: inspect.Sign
 
 @attrs.frozen
 class AddedParameters:
-    """What a decorator takes beside the parameters of its function: all of it, and the part that a model is shown."""
+    """Parameters that a decorator adds: *accepted* has all, *shown* the names that models see."""
 
     accepted: Mapping[str, inspect.Parameter]
     shown: Collection[str]
 
 
 def added_parameters(function: Any) -> AddedParameters | None:
-    """Return what a decorator of ours takes beside the function's own, by what holds now; None without one."""
+    """Return the parameters that a decorator of this package adds, or None without one."""
     function = _without_partials(function)
     added = getattr(function, "added_parameters", None) or getattr(type(function).__call__, "added_parameters", None)
     return None if added is None else added()
@@ -69,18 +73,18 @@ def added_parameters(function: Any) -> AddedParameters | None:
 
 @attrs.frozen
 class FunctionLayer:
-    """One function on the way from a callable to what it wraps."""
+    """One function in the chain from a callable to the function that it wraps."""
 
     name: str
     docstring: str | None
-    # Where its annotations were written.
+    # Globals of the module that defines it, used to evaluate its annotations.
     namespace: dict[str, Any]
-    # Its attribute `tool_title`, for functions that bring the name for people along.
+    # The attribute `tool_title`: a display name for people.
     title: str | None = None
 
 
 def layers_of(function: Any) -> list[FunctionLayer]:
-    """Return the functions behind a callable, the outermost first; at least one."""
+    """Return the functions behind a callable, outermost first; at least one."""
     layers = []
     while function is not None:
         function = _without_partials(function)
@@ -100,11 +104,12 @@ def layers_of(function: Any) -> list[FunctionLayer]:
 
 def written_as(function: Any) -> object:
     """
-    Return module and qualified name of a function at the top of a module, where the same code defines it again.
+    Return a key for a function that stays equal when its module defines it again.
 
-    Anything else is only itself: functions inside others, methods and partials may hold different things.
+    For functions at module level it is the module and qualified name. Nested functions, methods and partials may hold
+    different state, so their key is the object itself.
     """
-    # A method has its function's `__wrapped__`, without what it is bound to.
+    # A method exposes its function's `__wrapped__`, but unwrapping would lose the bound object.
     while inspect.isfunction(function) and hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     if inspect.isfunction(function) and "<" not in function.__qualname__:
@@ -113,7 +118,7 @@ def written_as(function: Any) -> object:
 
 
 def bound_by_partials(function: Any) -> frozenset[str]:
-    """Return the names of the keyword arguments that partials around a function have set."""
+    """Return the names of the keyword arguments that the partials around a function set."""
     names: set[str] = set()
     while isinstance(function, functools.partial):
         names.update(function.keywords)
@@ -123,11 +128,14 @@ def bound_by_partials(function: Any) -> frozenset[str]:
 
 def awaited(function: Any, *, what: str = "a tool") -> Callable[..., Awaitable[Any]]:
     """
-    Return an async *function* as it is, and of a plain one an async one, which runs it in a thread of its own.
+    Return *function* if it is async, or an async wrapper that runs it in a new thread.
 
-    The thread sees the caller's context variables, and a caller that is cancelled waits for the thread's end.
-    What a plain function returns is awaited where it can be, as that of ``lambda: fetch(1)`` is.
-    Generators, classes and what is no function are refused with `InvalidArgument`; *what* it shall be stands there.
+    The thread sees the caller's context variables. A cancelled caller waits for the thread's end.
+    If the function returns an awaitable, as ``lambda: fetch(1)`` does, it is awaited.
+
+    Raises:
+        InvalidArgument: *function* is a generator function, a class or not callable. *what* names the expected role.
+
     """
     if is_async_callable(function):
         return cast("Callable[..., Awaitable[Any]]", function)
@@ -149,7 +157,7 @@ def awaited(function: Any, *, what: str = "a tool") -> Callable[..., Awaitable[A
 
 
 def yields(function: object) -> bool:
-    """Tell whether calling *function* gives a generator, async or not."""
+    """Return True if calling *function* returns a generator or an async generator."""
     calls = (function, type(function).__call__) if callable(function) else ()
     return any(inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call) for call in calls)
 

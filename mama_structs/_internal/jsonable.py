@@ -1,4 +1,4 @@
-"""Anything as plain data: in full as JSON, one level of it, or as a copy of our own."""
+"""Conversion of values to plain data: recursively as JSON, one level only, or as a copy."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ import attrs
 from mama_structs.errors import MalformedResponse, MamaStructsError
 
 MAX_DEPTH: Final = 100
-# Deeper answers of a source are not data but an attack on recursive readers, and containers that share others level by
-# level would be copied without end.
+# Limits for answers of a source: deeper answers would overflow recursive readers, and containers that share members at
+# each level would expand exponentially.
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 
 SCALARS: Final = frozenset({int, float, bool, type(None), str, bytes})
-"""Exact types that hold nothing."""
+"""Exact types of scalar values."""
 
 _BY_MSGSPEC: Final = (bytes, bytearray, memoryview, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
-# Sequences to Python, but no arrays to JSON; a text's members are texts again, without end.
+# Sequences in Python that are not JSON arrays. Iterating a text yields texts, without end.
 _ATOMS: Final = (bytes, bytearray, memoryview, range, array, UserString)
 _HINT: Final = (
     "return mappings, lists, strings, numbers, or attrs, dataclass, pydantic and msgspec objects made of them"
 )
 _STEPS: Final = 8
-# Longer integers have no decimal text: Python limits it to 4,300 digits by default.
+# Longer integers cannot be converted to decimal: Python limits it to 4,300 digits by default.
 _MAX_INT_BITS: Final = 14_000
 _MAX_TYPE_NAME: Final = 80
 _JSON_PIECE: Final = 200
@@ -45,19 +45,19 @@ MAX_JSON_PIECES_DEPTH: Final = 8
 
 @functools.singledispatch
 def written(value: object) -> Any:
-    """Return the plain data that a registered type is written as; what is of no registered type comes back itself."""
+    """Return the plain form of a registered type, or the value itself for other types."""
     return value
 
 
 def to_jsonable(value: object) -> Any:
     """
-    Return *value* as what `json.loads` could have given: dicts with str keys, lists, str, numbers, bool and None.
+    Return *value* as JSON data: dicts with str keys, lists, str, numbers, bool and None.
 
-    Plain JSON data comes back equal, in new containers.
+    Plain JSON data is returned equal, in new containers.
     attrs, dataclass, pydantic and msgspec objects become objects without their private fields, enums their values,
     numpy arrays lists, sets sorted lists, dates and times ISO 8601 text, bytes base64 text, `Decimal` and `UUID` text.
-    What has a ``parse`` and a ``__str__`` of its own, as `EntityId`, becomes that text.
-    NaN and the infinities become null, since JSON has no word for them.
+    Objects of a class with its own ``parse`` and ``__str__``, such as `EntityId`, become their text.
+    NaN and the infinities become null, since JSON cannot represent them.
 
     Raises:
         MamaStructsError: The value has no JSON form, contains itself, has keys that become the same text,
@@ -69,22 +69,27 @@ def to_jsonable(value: object) -> Any:
 
 def to_answer(value: object) -> Any:
     """
-    Return the result of a tool that has run as JSON data, as `to_jsonable`, but never raise.
+    Return the result of a finished tool call like `to_jsonable`, but never raise.
 
-    A text takes the place of each part that has no JSON form. It names the type, shows no content, and says that the
-    tool has run, so that a model does not call it again.
+    Each part without a JSON form is replaced by a placeholder text. It names the type, shows no content, and says that
+    the tool has run, so that a model does not call it again.
     """
     return _Walk(replaces=True).write(value)
 
 
 def is_written_as_text(kind: type) -> bool:
-    """Whether objects of this class become their own text, which its ``parse`` reads back."""
+    """Return True if objects of the class are written as text that its ``parse`` reads."""
     return callable(getattr(kind, "parse", None)) and any("__str__" in vars(one) for one in kind.__mro__[:-1])
 
 
 @attrs.define
 class _Walk:
-    """One walk through a value: its path, the ids of its ancestors, and whether it replaces parts without JSON form."""
+    """
+    One recursive conversion.
+
+    `path` contains the keys of the current part, `above` the ids of its containers. With `replaces`, parts without a
+    JSON form are replaced by a placeholder.
+    """
 
     replaces: bool = False
     path: list[object] = attrs.field(factory=list)
@@ -96,8 +101,8 @@ class _Walk:
         depth = len(self.path)
         try:
             return self._write(value)
-        # Getters, iterators and serializers of the host's own types run here and may raise anything.
-        except Exception:  # noqa: BLE001 - as said
+        # Getters, iterators and serializers of the host's types run here and may raise any exception.
+        except Exception:  # noqa: BLE001 - see the comment above
             del self.path[depth:]
             return _replacement(value)
 
@@ -112,7 +117,7 @@ class _Walk:
         if isinstance(value, (str, int, float)):
             return _plain_scalar(value)
         if isinstance(value, _BY_MSGSPEC):
-            import msgspec  # noqa: PLC0415 - only for the few values that need it
+            import msgspec  # noqa: PLC0415 - loaded only for the few values that need it
 
             return msgspec.to_builtins(value)
         if id(value) in self.above:
@@ -142,10 +147,10 @@ class _Walk:
             if callable(getattr(kind, "model_dump", None)):
                 try:
                     dumped = value.model_dump(mode="json")
-                # The model's own serializers run here and may raise anything.
+                # The model's own serializers run here and may raise any exception.
                 except Exception as cause:
                     if self.replaces and isinstance(fields := unstructure(value), Mapping):
-                        # One field without a JSON form must not cost the others.
+                        # Convert the fields one by one: one field without a JSON form must not lose the others.
                         return self._write_mapping(fields.items())
                     raise self._no_form(value) from cause
                 return self.write(dumped)
@@ -182,7 +187,7 @@ class _Walk:
         return done
 
     def _key(self, key: object) -> str:
-        """Write a key as JSON writes the same value, without quotes."""
+        """Return the text of a key: its JSON form without quotes."""
         done = self.write(key)
         if isinstance(done, (dict, list)):
             if self.replaces:
@@ -194,14 +199,14 @@ class _Walk:
         return self._error(f"the result holds a {type(value).__qualname__}, which has no JSON form", hint=_HINT)
 
     def _error(self, message: str, *, hint: str) -> MamaStructsError:
-        """Name the place, by its keys and in short; never the content."""
+        """Return an error that names the place by its shortened keys, without any content."""
         steps = [f"[{step}]" if type(step) is int else f".{step!s:.40}" for step in self.path]
         where = "".join(["$", *(steps if len(steps) <= _STEPS else [*steps[: _STEPS - 1], "…"])])
         return MamaStructsError(f"{message}, at {where}", hint=hint)
 
 
 def _replacement(value: object) -> str:
-    """Return the text in place of a value without JSON form. It must not show content."""
+    """Return the placeholder for a value without a JSON form. It shows no content."""
     return f"[{_type_name(value)}: not shown, has no JSON form; the tool has run]"
 
 
@@ -210,7 +215,7 @@ def _type_name(value: object) -> str:
 
 
 def _plain_scalar(value: str | float) -> str | int | float | None:
-    """Strip a subclass (numpy's floats, for one) down to the plain type."""
+    """Convert an instance of a subclass, such as a numpy float, to the builtin type."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -219,7 +224,11 @@ def _plain_scalar(value: str | float) -> str | int | float | None:
 
 
 def _in_order(items: list[Any]) -> list[Any]:
-    """Sort what was a set, so that equal sets are written alike; mixed types go by their JSON text."""
+    """
+    Sort the items of a set, so that equal sets have equal output.
+
+    Mixed types are sorted by JSON text.
+    """
     try:
         return sorted(items)
     except TypeError:
@@ -227,16 +236,16 @@ def _in_order(items: list[Any]) -> list[Any]:
 
 
 def _public_fields(value: Any) -> list[tuple[str, Any]] | None:
-    """Return the public fields of an object under the names to write; None for what has no fields."""
+    """Return the public fields of an object by output name, or None for other objects."""
     kind = type(value)
     if not hasattr(kind, "__struct_fields__"):
         names = _field_names(kind)
         return None if names is None else [(name, getattr(value, name)) for name in names if not name.startswith("_")]
-    import msgspec  # noqa: PLC0415 - loaded already, as a Struct is at hand
+    import msgspec  # noqa: PLC0415 - already loaded, because the value is a Struct
 
     pairs = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
     fields = [(shown, getattr(value, name)) for name, shown in pairs]
-    # What tells the members of a union apart comes along.
+    # Include the tag, which identifies the member of a tagged union.
     tag = kind.__struct_config__
     return [*(one for one in fields if one[1] is not msgspec.UNSET), *[(tag.tag_field, tag.tag)] * bool(tag.tag_field)]
 
@@ -248,7 +257,7 @@ def _field_names(kind: type) -> list[str] | None:
 
 
 def unstructure(value: object) -> Any:
-    """Return one level of plain data: attrs, dataclass and pydantic objects become a dict, others stay as they are."""
+    """Convert attrs, dataclass and pydantic objects to dicts, one level deep."""
     plain = written(value)
     if plain is not value or isinstance(value, type):
         return plain
@@ -267,13 +276,13 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def as_mapping(value: object) -> Mapping[str, Any] | None:
-    """Return *value* as a mapping, None when it is no mapping and cannot be seen as one; one level only."""
+    """Return *value* as a mapping, one level deep, or None if it has no mapping form."""
     plain = value if isinstance(value, Mapping) else unstructure(value)
     return plain if isinstance(plain, Mapping) else None
 
 
 def as_payload(result: object) -> Mapping[str, Any] | None:
-    """Return a tool's result as a mapping: a mapping itself, or a model with all that it holds as plain data."""
+    """Return a mapping unchanged and a model as plain data, or None for other results."""
     if isinstance(result, Mapping):
         return result
     if as_mapping(result) is None:
@@ -281,12 +290,12 @@ def as_payload(result: object) -> Mapping[str, Any] | None:
     kind: Any = type(result)
     try:
         return own_copy(kind.model_dump(result, mode="json") if _is_pydantic(kind) else result)
-    except Exception:  # noqa: BLE001 - a model with a cycle, or with a value that pydantic cannot write
+    except Exception:  # noqa: BLE001 - a model with a cycle, or with a value that pydantic cannot serialize
         return as_mapping(result)
 
 
 def plain_of(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | None:
-    """Return one level of how *value* is written: text, a mapping or an array (sets sorted); None for anything else."""
+    """Return one level of a value as text, mapping or array (sets sorted); else None."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -302,7 +311,7 @@ def plain_of(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | None:
 
 
 def _order(member: object) -> str:
-    """Return a text to sort a set's member by: the same in every process, which a set's own text is not."""
+    """Return the sort key of a set member, equal in every process; `str()` of a set is not."""
     if isinstance(member, AbstractSet):
         return f"{{{', '.join(sorted(map(_order, member)))}}}"
     if isinstance(member, tuple):
@@ -311,7 +320,7 @@ def _order(member: object) -> str:
 
 
 def own_copy(answer: object) -> dict[str, Any]:
-    """Return a source's answer as a dict whose containers are nobody else's, or raise `MalformedResponse`."""
+    """Return a deep copy of a source's answer as a dict, or raise `MalformedResponse`."""
     mapping = as_mapping(answer)
     if mapping is None:
         raise MalformedResponse(f"the source answered {type(answer).__name__} instead of a mapping")
@@ -343,7 +352,7 @@ def own_copy(answer: object) -> dict[str, Any]:
 
 
 def copy_plain(value: Any) -> Any:
-    """Copy data that `own_copy` made: its dicts and lists, nothing else."""
+    """Copy the dicts and lists of data that `own_copy` made. Scalars are shared."""
     kind = type(value)
     if kind is dict:
         return {key: copy_plain(member) for key, member in value.items()}
@@ -353,19 +362,20 @@ def copy_plain(value: Any) -> Any:
 
 
 def is_same_json(value: object, other: object) -> bool:
-    """Tell whether two plain values are equal as JSON has them, in which true is no 1."""
+    """Return True if two plain values are equal in JSON, where true differs from 1."""
     return bool(value == other) and isinstance(value, bool) is isinstance(other, bool)
 
 
 def json_text(data: object) -> str:
-    """Return data as the JSON that a model reads: compact, and every sign as it is."""
+    """Return data as compact JSON for a model, with non-ASCII characters unescaped."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def json_text_in_pieces(data: Any, depth: int = MAX_JSON_PIECES_DEPTH) -> str:
     """
-    Return what `json_text` returns, written in pieces: one call of the C encoder holds the interpreter lock to its end.
+    Return the result of `json_text`, encoded in several calls.
 
+    One call of the C encoder holds the interpreter lock until it returns, which would block other threads.
     Containers of more than 200 members are divided, down to *depth* levels.
     """
     kind = type(data)
@@ -387,6 +397,10 @@ def _is_long(value: object) -> bool:
 
 
 def json_size(value: object) -> int:
-    """Return the bytes of *value* as compact JSON in UTF-8; what JSON cannot hold counts as its text."""
+    """
+    Return the size of *value* in bytes, as compact JSON in UTF-8.
+
+    Values without JSON form count as their text.
+    """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     return len(text.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""Packages whose public names load when they are first asked for (PEP 562), and modules that threads load."""
+"""Lazy loading of public names (PEP 562), load callbacks, and thread-safe imports."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from types import ModuleType
 from typing import Any, Final
 
 Names = Mapping[str, str]
-"""The names of a package by the module, below it, that defines them, with blanks between."""
+"""Maps each module of a package to the names that it defines, separated by blanks."""
 
 
 def attach(
     package: str, names: Names, *, moved: Names | None = None
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` for a package; names that *moved* load with a warning."""
+    """
+    Return ``__all__``, ``__getattr__`` and ``__dir__`` for a lazily loading package.
+
+    Names in *moved* load too, with a deprecation warning.
+    """
     sources = homes(package, names)
     old = homes(package, moved or {})
 
@@ -29,7 +33,7 @@ def attach(
         if name in sources:
             vars(importlib.import_module(package))[name] = value
         else:
-            import warnings  # noqa: PLC0415 - for the few that still need it
+            import warnings  # noqa: PLC0415 - loaded only for deprecated names
 
             message = f"{package}.{name} is now in {home}, and will be there only in 2.0"
             warnings.warn(message, DeprecationWarning, stacklevel=2)
@@ -39,7 +43,7 @@ def attach(
 
 
 def homes(package: str, names: Names) -> dict[str, str]:
-    """Return the module of each name."""
+    """Return the defining module of each name."""
     return {name: f"{package}.{module}" for module, several in names.items() for name in several.split()}
 
 
@@ -47,7 +51,11 @@ _awaited: Final[dict[str, list[Callable[[], object]]]] = {}
 
 
 def when_loaded(module: str, then: Callable[[], object]) -> None:
-    """Call *then* once a module that announces itself is loaded: for what has to know it, and must not load it."""
+    """
+    Call *then* once *module* is loaded, without loading it.
+
+    The module must call `announce`.
+    """
     if module in sys.modules:
         then()
     else:
@@ -55,7 +63,7 @@ def when_loaded(module: str, then: Callable[[], object]) -> None:
 
 
 def announce(module: str) -> None:
-    """Call, at the end of a module, what waited for it."""
+    """Run the callbacks that wait for *module*. Called at the end of that module."""
     for then in _awaited.pop(module, ()):
         then()
 
@@ -70,6 +78,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def loaded(name: str) -> ModuleType:
-    """Load a module in any thread; forks wait: their children would wait for ever for what is half loaded."""
+    """
+    Import a module, safely in any thread.
+
+    Forks wait until the import ends: a child would block forever on a module that another thread was loading.
+    """
     with _loading:
         return importlib.import_module(name)

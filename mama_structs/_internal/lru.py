@@ -1,4 +1,4 @@
-"""A cache whose least recently used entries go first, bounded in number, cost and age."""
+"""LRU cache with limits for the number, the total cost and the age of its entries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ V = TypeVar("V")
 
 @attrs.define(eq=False)
 class Lru(Generic[K, V]):
-    """Entries kept for reuse, so many and of so much cost together at the most; what costs more is not kept."""
+    """LRU cache. An entry that alone exceeds `max_cost` is not stored."""
 
     entries: int
     max_cost: int | None = attrs.field(default=None, kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
-    # Called with "evicted" or "expired" when an entry goes for that reason.
+    # Called with "evicted" or "expired" when an entry is removed for that reason.
     dropped: Callable[[str], object] = attrs.field(default=lambda _reason: None, kw_only=True)
     cost: int = attrs.field(default=0, init=False)
     _kept: OrderedDict[K, tuple[V, int, float, float | None]] = attrs.field(factory=OrderedDict, init=False)
@@ -29,16 +29,16 @@ class Lru(Generic[K, V]):
         return len(self._kept)
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys, the least recently used first; entries may be dropped meanwhile."""
+        """Iterate over a copy of the keys, least recently used first."""
         return iter(list(self._kept))
 
     def get(self, key: K) -> V | None:
-        """Return what is kept under *key* and has not expired, which counts as a use, else None."""
+        """Return the value of *key* and mark it as used, or None if it is missing or expired."""
         found = self._kept.get(key)
         if found is None:
             return None
         value, _, made, ttl = found
-        # A clock that steps back would let an entry live for ever.
+        # Without the lower bound, a clock that steps back would keep an entry alive forever.
         if ttl is not None and not 0 <= self.clock() - made < ttl:
             self.drop(key)
             self.dropped("expired")
@@ -47,12 +47,16 @@ class Lru(Generic[K, V]):
         return value
 
     def peek(self, key: K) -> V | None:
-        """Return what is kept under *key*, expired or not, without counting it as a use."""
+        """Return the value of *key*, even if it is expired, without marking it as used."""
         found = self._kept.get(key)
         return None if found is None else found[0]
 
     def put(self, key: K, value: V, *, cost: int = 0, ttl: float | None = None) -> None:
-        """Keep *value* for *ttl* seconds (None: for ever), in place of what is kept under *key*."""
+        """
+        Store *value* under *key*, replacing an old value.
+
+        It expires after *ttl* seconds; None means never.
+        """
         self.drop(key)
         if self.entries == 0 or (ttl is not None and ttl <= 0) or (self.max_cost is not None and cost > self.max_cost):
             return
@@ -63,7 +67,7 @@ class Lru(Generic[K, V]):
             self.dropped("evicted")
 
     def drop(self, key: K) -> V | None:
-        """Forget *key*, and return what was kept under it."""
+        """Remove *key* and return its value, or None if it is missing."""
         found = self._kept.pop(key, None)
         if found is None:
             return None
@@ -71,6 +75,6 @@ class Lru(Generic[K, V]):
         return found[0]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self._kept.clear()
         self.cost = 0

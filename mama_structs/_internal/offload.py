@@ -1,10 +1,10 @@
 """
-Keep the event loop free: measure an input, and run the work on a large one in a thread.
+Keep the event loop responsive: measure an input, and process a large one in a thread.
 
 The async methods of this package process a small input in place and a large one in a thread.
 Synchronous methods reject a large input, see `check_inline`.
 A thread shares the interpreter lock: pure Python work releases it every 5 ms, but one call into C holds it until it
-returns. Work that runs in a thread must not pass a large object to one such call (see `_plain.json_text_in_pieces`).
+returns. Work that runs in a thread must not pass a large object to one such call (see `jsonable.json_text_in_pieces`).
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _COLLECTIONS: Final = (list, tuple, set, frozenset)
 
 @attrs.frozen
 class Load:
-    """The size of an input: the characters and bytes of its texts, and the items of its containers."""
+    """Size of an input: characters and bytes of its texts, and items of its containers."""
 
     chars: int = 0
     items: int = 0
 
     @property
     def is_inline(self) -> bool:
-        """Whether the event loop may process it."""
+        """True if the input is small enough to be processed in the event loop."""
         return self.chars <= INLINE_CHARS and self.items <= INLINE_ITEMS
 
 
 def measure(*values: object, max_chars: int = INLINE_CHARS, max_items: int = INLINE_ITEMS) -> Load:
     """
-    Return the size of values, or the size so far once it exceeds a limit.
+    Return the size of *values*. Stop counting when a limit is exceeded.
 
-    The cost is bounded by the limits: a container with more items than are left is not entered.
+    The cost is bounded by the limits: a container with more items than the remaining limit is not entered.
     """
     chars, items = 0, 0
     stack: list[Any] = [*values]
@@ -73,8 +73,8 @@ def measure(*values: object, max_chars: int = INLINE_CHARS, max_items: int = INL
     return Load(chars, items)
 
 
-def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one for each kind of object
-    """Return what an object holds; an object of an unknown kind holds nothing."""
+def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one return for each kind of object
+    """Return the members of an object, or nothing for an unknown type."""
     kind = type(value)
     if kind is list or kind is tuple:
         members: list[Any] | tuple[Any, ...] = value
@@ -91,16 +91,16 @@ def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one 
         if (names := getattr(kind, "__struct_fields__", None)) is not None:
             return [getattr(value, name, None) for name in names]
         return [*vars(value).values()] if hasattr(value, "__dict__") else range(len(value))  # type: ignore[return-value]
-    except Exception:  # noqa: BLE001 - a host's own class may raise anything; the work itself reports its error
+    except Exception:  # noqa: BLE001 - a host's class may raise any exception; the work itself reports its error
         return ()
 
 
 async def run_inline_or_in_thread(load: Load, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
-    Run *function* in the event loop if *load* is small, and else in a thread.
+    Run *function* in the event loop if *load* is small, otherwise in a thread.
 
-    It must not use an object that belongs to the event loop, nor change one that others read.
-    A cancelled caller waits for the end of the thread, so that nothing of it runs later.
+    The function must not use an object that belongs to the event loop, nor change one that other code reads.
+    A cancelled caller waits for the end of the thread, so that no work continues afterwards.
     """
     if load.is_inline:
         return function(*args, **kwargs)
@@ -108,7 +108,11 @@ async def run_inline_or_in_thread(load: Load, function: Callable[P, T], *args: P
 
 
 def check_inline(name: str, load: Load, *, hint: str) -> None:
-    """Raise `InvalidArgument` if an input is too large for a synchronous method; *hint* names the async one."""
+    """
+    Raise `InvalidArgument` if an input is too large for a synchronous method.
+
+    *hint* names the async one.
+    """
     for unit, size, limit in (("characters", load.chars, SYNC_CHARS), ("items", load.items, SYNC_ITEMS)):
         if size > limit:
             raise InvalidArgument(

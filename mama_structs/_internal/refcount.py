@@ -1,4 +1,4 @@
-"""Reference counts: what several use under one key, opened by the first and given up by the last."""
+"""Reference-counted values: created by the first user of a key, and released by the last."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ class _Slot(Generic[V]):
 
 
 class Registry(Generic[K, V]):
-    """What is open, by its key; usable from any thread."""
+    """Open values by key, with the number of their users. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._slots: dict[K, _Slot[V]] = {}
 
     def join(self, key: K, make: Callable[[], V]) -> V:
-        """Return what is under *key*, or make it, which may block and makes others of this key wait; undo: `leave`."""
+        """
+        Return the value of *key*, created with *make* if it is missing, and count a user.
+
+        Other users of the key wait while *make* runs. Each `join` needs one `leave`.
+        """
         with self._guard:
             slot = self._slots.setdefault(key, _Slot())
             slot.users += 1
@@ -41,7 +45,11 @@ class Registry(Generic[K, V]):
             raise
 
     def leave(self, key: K) -> V | None:
-        """Use what is under *key* no more, and return it where nobody does: then the caller closes it."""
+        """
+        Remove a user of *key*.
+
+        Return the value if it was the last user, who must then close it.
+        """
         with self._guard:
             slot = self._slots[key]
             slot.users -= 1
@@ -51,10 +59,10 @@ class Registry(Generic[K, V]):
             return slot.values[0] if slot.values else None
 
     def users(self, key: K) -> int:
-        """Return how many use what is under *key*."""
+        """Return the number of users of *key*."""
         with self._guard:
             return self._slots[key].users if key in self._slots else 0
 
     def forget(self) -> None:
-        """Start anew in a forked child: what is open is its parent's."""
-        self.__init__()  # type: ignore[misc]  # in place: it is a module's name
+        """Discard all entries in a forked child: the open values belong to the parent."""
+        self.__init__()  # type: ignore[misc]  # in place, because modules hold a reference to this object

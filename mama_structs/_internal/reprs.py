@@ -1,7 +1,7 @@
 """
-How things show themselves: in one line for a terminal, and in HTML for a notebook.
+Display of values: as one line for a terminal, and as HTML for a notebook.
 
-Texts may be anybody's: they are cut, control and bidirectional characters become visible, and HTML holds them escaped.
+Texts are untrusted: they are truncated, control and bidirectional characters are escaped, and HTML is escaped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 WIDTH: Final = 120
-"""Columns of a line at the most."""
-_TEXT: Final = 24  # Columns that a text has at the least, whatever stands beside it.
-_WORD: Final = 24  # Columns of a fact that is anybody's word.
-_END: Final = 22  # Columns of the time and the number at the end of a memory's id.
+"""Maximum number of columns of a line."""
+_TEXT: Final = 24  # Minimum number of columns reserved for each text.
+_WORD: Final = 24  # Maximum number of columns of a fact, which may be untrusted text.
+_END: Final = 22  # Columns of the suffix of a memory id: its time and number.
 _LINES: Final = 20
 _TEXT_OF_REPR: Final = 200
 _MEMBERS: Final = 10
-# Cut before anything is done with it.
+# Texts are cut to this multiple of the limit before any processing, so that the cost does not depend on their length.
 _READ: Final = 8
 _SIGN: Final = re.compile(r"\S")
 
@@ -36,7 +36,7 @@ class _Brief(reprlib.Repr):
         self.maxother = self.maxlong = _TEXT_OF_REPR
         self.maxtuple = self.maxlist = self.maxdict = self.maxfrozenset = _MEMBERS
 
-    def repr_str(self, text: str, level: int) -> str:  # noqa: ARG002 - of `reprlib.Repr`
+    def repr_str(self, text: str, level: int) -> str:  # noqa: ARG002 - signature of `reprlib.Repr`
         return repr(text) if len(text) <= _TEXT_OF_REPR else f"{text[:_TEXT_OF_REPR]!r}…({len(text)} characters)"
 
 
@@ -44,31 +44,31 @@ _BRIEF: Final = _Brief()
 
 
 def briefly(_: type, fields: Iterable[Any]) -> list[Any]:
-    """Bound what the `repr` of an attrs class has of each field (a `field_transformer`): texts may be of any length."""
+    """Bound the length of each field in the `repr` of an attrs class (a `field_transformer`)."""
     return [field.evolve(repr=_BRIEF.repr) if field.repr is True else field for field in fields]
 
 
 class Seen(NamedTuple):
-    """What is shown of something."""
+    """The content that is displayed for a value."""
 
     text: str
     facts: tuple[str | None, ...] = ()
-    """A word or two each, None for nothing."""
+    """Short facts; None is skipped."""
     id: str = ""
     other: tuple[str, str] | None = None
-    """The word between it and a second text, and that."""
+    """A relation and a second text, if there is one."""
     more: tuple[str | None, ...] = ()
-    """What only HTML has room for."""
+    """Further facts, shown in HTML only."""
     details: tuple[tuple[str, str], ...] = ()
-    """Names and texts that only HTML has, of a thing that is shown by itself."""
+    """Labels and texts, shown in HTML only, and only if the value is displayed alone."""
     terms: Mapping[str, float] = {}
-    """What adds up to a score."""
+    """Terms of a score, by name."""
     is_gone: bool = False
-    """Whether something else stands in its place."""
+    """True if another value has replaced this one."""
 
 
 class Showing:
-    """Shows itself: in one line, its text first, and in HTML."""
+    """Mixin for a one-line `repr` that starts with the text, and for HTML."""
 
     __slots__ = ()
 
@@ -76,7 +76,7 @@ class Showing:
         raise NotImplementedError
 
     def _record(self) -> dict[str, Any]:
-        """Return what a table has of it."""
+        """Return the row of this object in a table."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -85,11 +85,11 @@ class Showing:
     def _repr_html_(self) -> str:
         return boxed(entry(self._seen(), is_alone=True))
 
-    # Type checkers would take every name for an attribute.
+    # Hidden from type checkers, which would otherwise accept every attribute name.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Say where it is, if what this one holds has it."""
+            """Raise `AttributeError` with a suggestion if a nested object has the attribute."""
             place = "" if name.startswith("_") else _place_of(self, name)
             meant = f". Did you mean {place!r}?" if place else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{meant}")
@@ -99,9 +99,9 @@ _HOLDING: Final = ("memory", "metadata")
 
 
 def _place_of(holder: object, name: str) -> str:
-    """Return how to get from something to an attribute of what it holds, empty where there is none."""
+    """Return the path to an attribute of a nested object, or an empty text."""
     for step in _HOLDING:
-        # What is not made wholly, such as a copy, has nothing yet.
+        # A partly initialized object, such as a copy in progress, has no fields yet.
         with contextlib.suppress(AttributeError):
             inner = object.__getattribute__(holder, step)
             if hasattr(type(inner), name):
@@ -112,14 +112,14 @@ def _place_of(holder: object, name: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a line as a terminal may show it: it obeys what is not printable, and a memory may be anybody's."""
+    """Escape unprintable characters of untrusted text, which a terminal would interpret."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 def short(text: str, most: int) -> str:
-    """Return the beginning of a text in one visible line of so many columns at the most."""
+    """Return the beginning of a text in one line of at most *most* columns."""
     signs = [visible(sign) for sign in " ".join(text[: _READ * most].split())]
-    # No sign counts as none, or a line of marks would have no end.
+    # A zero-width character counts as one column; otherwise a text of combining marks would have no limit.
     ends = list(accumulate(map(_columns, signs)))
     if not _SIGN.search(text, _READ * most) and (not ends or ends[-1] <= most):
         return "".join(signs)
@@ -127,7 +127,11 @@ def short(text: str, most: int) -> str:
 
 
 def line(name: str, seen: Seen, *, opening: str = "<", closing: str = ">") -> str:
-    """Return one line of at most `WIDTH` columns, in which the texts stand first and have what room the facts leave."""
+    """
+    Return one line of at most `WIDTH` columns.
+
+    The texts get the columns that the facts leave.
+    """
     texts = [seen.text] if seen.other is None else [seen.text, seen.other[1]]
     between = "" if seen.other is None else f" {short(seen.other[0], _WORD)} "
     facts = [short(fact, _WORD) for fact in seen.facts if fact]
@@ -142,12 +146,12 @@ def line(name: str, seen: Seen, *, opening: str = "<", closing: str = ">") -> st
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number with the word for so many."""
+    """Return a number with its noun in singular or plural form."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def lines(items: Iterable[str], count: int) -> str:
-    """Return lines under each other, and how many more of so many there are."""
+    """Join the first 20 lines, and add the number of omitted ones."""
     return "\n".join([*islice(items, _LINES), *([f"… {count - _LINES:,} more"] if count > _LINES else [])])
 
 
@@ -156,21 +160,21 @@ def _quoted(text: str) -> str:
 
 
 def _id(text: str, most: int) -> str:
-    """Return an id, without its middle where it is too long: at its end ids differ."""
+    """Return an id, shortened in the middle if it is too long: ids differ in their suffix."""
     if _columns(text) <= most:
         return text
     return short(text[:-_END], most - _columns(text[-_END:])) + text[-_END:]
 
 
 def _columns(text: str) -> int:
-    """Return the columns of a terminal that a text takes at the most."""
+    """Return the maximum number of terminal columns of a text."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def needed(package: str) -> Any:
-    """Return a module that an extra installs, or say which."""
+    """Import a package of the notebook extra, or raise `ImportError` with the install command."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -178,13 +182,13 @@ def needed(package: str) -> Any:
         raise ImportError(f"this needs {name}: pip install 'mama-structs[notebook]'", name=name) from error
 
 
-# HTML: no script, no class and no style sheet, which would be the whole page's. Colours are of a middle lightness, and
-# text has the page's own, so that both are read on a light page and on a dark one.
+# The HTML has no scripts, classes or style sheets, since these would affect the whole page. Colours have a medium
+# lightness and text has the page's colour, so that both are readable on light and dark pages.
 
-_LONGEST: Final = 600  # Characters of a text.
+_LONGEST: Final = 600  # Maximum number of characters of a text.
 ENTRIES: Final = 50
-"""Things and rows that are shown."""
-_KEPT: Final = "\n\t\u200c\u200d"  # Without joiners some scripts cannot be read.
+"""Maximum number of values and table rows that are displayed."""
+_KEPT: Final = "\n\t\u200c\u200d"  # Some scripts are unreadable without joiners.
 _LINE: Final = "#8885"
 _DIM: Final = "opacity:.7;font-size:85%"
 COLOURS: Final = {
@@ -206,35 +210,35 @@ _SMALLEST: Final = 0.005
 
 
 def plain(text: str, most: int) -> str:
-    """Return the beginning of a text in its lines, in which what hides is seen."""
+    """Return the beginning of a multi-line text with unprintable characters escaped."""
     shown = "".join(one if one in _KEPT else visible(one) for one in text[:most])
     return f"{shown} … ({len(text):,} characters)" if len(text) > most else shown
 
 
 def escaped(text: str, most: int = _LONGEST) -> str:
-    """Return the beginning of a text for HTML."""
+    """Return the beginning of a text, escaped for HTML."""
     return f"<bdi>{html.escape(plain(text, most))}</bdi>"
 
 
 def listed(texts: Collection[str]) -> str:
-    """Return as much of several texts as is shown, a line for each."""
+    """Join several texts, one per line, truncated in length and number."""
     rest = len(texts) - ENTRIES
     return "\n".join([*(one[:_LONGEST] for one in islice(texts, ENTRIES)), *([f"… {rest:,} more"] if rest > 0 else [])])
 
 
 def boxed(*parts: str) -> str:
-    """Return HTML as a notebook shows it."""
+    """Return HTML parts in the outer block of a notebook output."""
     style = "max-width:60em;line-height:1.45;text-align:left;overflow-x:auto"
     return f'<div style="{style}">{"".join(parts)}</div>'
 
 
 def heading(text: str) -> str:
-    """Return a line above others."""
+    """Return the HTML of a heading."""
     return f'<div style="{_DIM};margin-top:.5em"><b>{escaped(text)}</b></div>'
 
 
 def entry(seen: Seen, *, whole: float = 0.0, is_alone: bool = False) -> str:
-    """Return a thing as a block; *whole* is what the longest bar stands for."""
+    """Return the HTML block of one value. *whole* is the value of the longest score bar."""
     texts = [escaped(seen.text)]
     if seen.other is not None:
         texts += [f'<span style="opacity:.7">— {escaped(seen.other[0], _WORD)} →</span>', escaped(seen.other[1])]
@@ -249,19 +253,23 @@ def entry(seen: Seen, *, whole: float = 0.0, is_alone: bool = False) -> str:
 
 
 def entries(items: Iterable[Seen], count: int) -> str:
-    """Return things below each other, and how many more of so many there are."""
+    """Return the HTML of several values, and the number of omitted ones out of *count*."""
     shown = list(islice(items, ENTRIES))
     whole = max((_above(seen.terms) for seen in shown), default=0.0)
     return "".join(entry(seen, whole=whole) for seen in shown) + more(count - ENTRIES)
 
 
 def more(count: int) -> str:
-    """Return how many things are not shown."""
+    """Return the HTML line for *count* omitted values, empty if there are none."""
     return f'<div style="{_DIM}">… {count:,} more</div>' if count > 0 else ""
 
 
 def table(rows: Sequence[Sequence[object]], *, count: int | None = None, head: Sequence[str] = ()) -> str:
-    """Return rows of texts, the first column of which names the others; *count* where there are more than these."""
+    """
+    Return an HTML table whose first column has row labels.
+
+    *count* is the total number of rows.
+    """
     top = "".join(f'<th style="text-align:left;padding:.15em .8em .15em 0">{escaped(name)}</th>' for name in head)
     cells = ["".join(_cell(str(cell), at, len(row)) for at, cell in enumerate(row)) for row in rows[:ENTRIES]]
     body = "".join(f"<tr>{row}</tr>" for row in [top, *cells] if row)
@@ -270,7 +278,7 @@ def table(rows: Sequence[Sequence[object]], *, count: int | None = None, head: S
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
-    """Return a plain table: the first columns, which are *words*, to the left, and the numbers to the right."""
+    """Return a text table with *words* left-aligned columns; others are right-aligned."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(
@@ -283,10 +291,10 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int 
 
 
 class Figures(dict[str, Any]):
-    """Figures by name, in groups: a dict, whose ``repr`` is a table with a line for each that is not zero."""
+    """Nested statistics by name: a dict whose ``repr`` is a table of the nonzero values."""
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield names, with those of their groups in front, and what there is to read of each."""
+        """Yield the names, prefixed by their groups, and the formatted nonzero values."""
         yield from _rows(self, "")
 
     def __repr__(self) -> str:
@@ -329,7 +337,11 @@ def _above(terms: Mapping[str, float]) -> float:
 
 
 def _bars(terms: Mapping[str, float], whole: float) -> str:
-    """Return a bar for each term, one behind the other; what is taken away again lies hatched over their end."""
+    """
+    Return a stacked bar of the terms of a score.
+
+    Negative terms are drawn as frames over the end.
+    """
     told = {name: term for name, term in terms.items() if abs(term) >= _SMALLEST}
     if not told:
         return ""
@@ -339,7 +351,7 @@ def _bars(terms: Mapping[str, float], whole: float) -> str:
         start, end = sorted((at, at + term))
         at += term
         colour = COLOURS.get(name, _OTHER)
-        # What other terms take away again is pale, with a frame in the colour of each of these.
+        # The part that negative terms subtract is pale, framed in the colour of each negative term.
         look = f"background:{colour}" if term > 0 else f"box-sizing:border-box;border:2px solid {colour}"
         for left, right, pale in ((start, min(end, score), ""), (max(start, score), end, ";opacity:.3")):
             if left < right:

@@ -1,4 +1,4 @@
-"""Async objects for code that has no event loop: a thread with a loop, and classes that ask in it."""
+"""Synchronous proxies of async objects, which run in a thread with an event loop."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mama_structs._internal.event_loop import is_asked_in_plan
 from mama_structs.errors import SessionClosed, WrongLoop
 
 _FORWARDED: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
-# What ends with the interpreter's threads must end after the loop: it is imported, and so registered, before.
+# Importing this module registers its exit handler first. Handlers run in reverse order, so the loop closes before it.
 _ENDED_AFTER: Final = concurrent.futures.thread
 
 
 class LoopThread:
-    """A thread with an event loop, in which everything lives that `mama_structs.sync` gives out."""
+    """A thread with an event loop that runs all objects of `mama_structs.sync`."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -31,7 +31,7 @@ class LoopThread:
         self._closable: weakref.WeakSet[Any] = weakref.WeakSet()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
-        # At the interpreter's end nobody waits for a daemon: `close` is called before.
+        # A daemon thread does not block the interpreter's exit; `close` is registered to run before it.
         self._thread = threading.Thread(target=self._serve, name="mama-structs-sync", daemon=True)
         self._thread.start()
         _at_end(self.close)
@@ -39,12 +39,17 @@ class LoopThread:
     def _serve(self) -> None:
         with self._runner:
             while not self._is_closed:
-                # A callback of the host may exit: asyncio tells its caller, and would end the loop of all others.
+                # A host's callback may raise SystemExit. asyncio reports it to the caller, and it must not stop the
+                # shared loop.
                 with contextlib.suppress(KeyboardInterrupt, SystemExit):
                     self._loop.run_forever()
 
     def run(self, work: Callable[[], Any]) -> Any:
-        """Call *work* in the loop's thread, await what it gives, and return the result; interrupted, it is undone."""
+        """
+        Call *work* in the loop's thread, await its result and return it.
+
+        If the caller is interrupted, the work is cancelled, and its end is awaited.
+        """
         self._check()
         outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
         tasks: list[asyncio.Task[Any]] = []
@@ -65,12 +70,12 @@ class LoopThread:
             tasks[0].add_done_callback(end)
 
         try:
-            # In a copy of the caller's context.
+            # `call_soon_threadsafe` copies the caller's context.
             self._loop.call_soon_threadsafe(begin)
             return outcome.result()
         except BaseException:
             if not outcome.done():
-                # Ctrl-C, or another signal: what is saved is saved wholly or not at all before the caller goes on.
+                # Interrupted, such as by Ctrl-C: wait for the end, so that a save is either complete or not started.
                 self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
                 concurrent.futures.wait([outcome])
             raise
@@ -93,12 +98,12 @@ class LoopThread:
             raise SessionClosed("the interpreter ends, and every session was closed")
 
     def keep(self, inner: object) -> None:
-        """Close what can be entered at the end of the interpreter, if somebody still has it then."""
+        """Close an async context manager at interpreter exit, if it is still referenced."""
         if hasattr(inner, "__aexit__"):
             self._closable.add(inner)
 
     def close(self) -> None:
-        """Close what is open, and end the thread."""
+        """Close all registered objects, and stop the thread."""
         if self._is_closed or os.getpid() != self._pid:
             return
 
@@ -120,28 +125,33 @@ def _is_in_loop() -> bool:
 
 
 def _is_in_cell() -> bool:
-    """Tell whether the loop here is a notebook's, which waits for a cell whatever that does."""
+    """Return True if the running loop is a notebook's, which a cell may block."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel") and threading.current_thread() is threading.main_thread()
 
 
 def _at_end(call: Callable[[], None]) -> None:
-    """Have *call* called when the main thread ends, while there still are threads: `atexit` is too late for them."""
-    register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001 - as concurrent.futures does
-    # It refuses where the interpreter is ending by now.
+    """
+    Register a function to run when the main thread ends.
+
+    `atexit` runs after all threads have stopped.
+    """
+    # Private, but concurrent.futures uses it in the same way.
+    register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
+    # Registration fails if the interpreter is already shutting down.
     with contextlib.suppress(RuntimeError):
         register(call)
 
 
 class _Threads:
-    """The thread with a loop of this process, made at its first use."""
+    """The loop thread of this process, created on first use."""
 
     def __init__(self) -> None:
         self.reset()
         os.register_at_fork(after_in_child=self.reset)
 
     def reset(self) -> None:
-        """Begin anew, as a forked child must: threads do not come along."""
+        """Reset the state in a forked child, which does not inherit threads."""
         self._guard = threading.Lock()
         self._own: LoopThread | None = None
 
@@ -157,7 +167,7 @@ _facades: Final[dict[type, type[Facade]]] = {}
 
 
 class Facade:
-    """Stands for an async object in code without an event loop; what it gives out stands for the object's own."""
+    """Synchronous proxy of an async object. Objects that its methods return are wrapped, too."""
 
     _kind: Callable[..., Any]
     _inner: Any
@@ -190,8 +200,8 @@ class Facade:
 
 
 def bare(value: Any) -> Any:
-    """Return the async object that a facade stands for, anything else as it is."""
-    return value._inner if isinstance(value, Facade) else value  # noqa: SLF001 - its own
+    """Return the async object of a proxy; other values are returned unchanged."""
+    return value._inner if isinstance(value, Facade) else value  # noqa: SLF001
 
 
 def _bare_in(keywords: dict[str, Any]) -> dict[str, Any]:
@@ -199,8 +209,8 @@ def _bare_in(keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_beside(facade: Any, work: Callable[[], Any]) -> Any:
-    """Do *work*, such as an adapter's, in the loop of what a facade stands for, and return its result."""
-    return facade._thread.run(work)  # noqa: SLF001 - its own
+    """Run an adapter's *work* in the loop of a proxy's object, and return its result."""
+    return facade._thread.run(work)  # noqa: SLF001 - an attribute of this module's class
 
 
 def _shown(value: Any, thread: LoopThread) -> Any:
@@ -208,13 +218,13 @@ def _shown(value: Any, thread: LoopThread) -> Any:
     if facade is None:
         return value
     made: Facade = object.__new__(facade)
-    made._inner, made._thread = value, thread  # noqa: SLF001 - its own
+    made._inner, made._thread = value, thread  # noqa: SLF001 - an attribute of this module's class
     thread.keep(value)
     return made
 
 
 def facade_of(kind: type[Any], *, module: str) -> Any:
-    """Return a class whose methods do what those of *kind* do, and return when it is done."""
+    """Return a proxy class whose methods block until the async methods of *kind* are done."""
     members: dict[str, Any] = {"__module__": module, "__doc__": kind.__doc__, "_kind": kind}
     for name, value in vars(kind).items():
         if isinstance(value, property):
@@ -258,7 +268,8 @@ def _generator(function: Any) -> Callable[..., Any]:
                 while True:
                     yield self._shown(self._thread.run(inner.__anext__))
         finally:
-            # One that a script left in its middle ends with the interpreter, and has nothing to give back by then.
+            # A generator that is closed during interpreter shutdown has nothing to release: the session is closed
+            # already.
             with contextlib.suppress(SessionClosed, WrongLoop):
                 self._thread.run(inner.aclose)
 
@@ -276,16 +287,16 @@ def _function(function: Any) -> Callable[..., Any]:
 
 
 def _iterate(self: Facade) -> Iterator[Any]:
-    """Return an iterator over what there is now."""
+    """Return an iterator over a copy of the items."""
     return iter(self._thread.run(lambda: list(self._inner)))
 
 
 def _enter(self: Facade) -> Facade:
-    """Return the object itself."""
+    """Enter the async context manager, and return the proxy."""
     self._thread.run(self._inner.__aenter__)
     return self
 
 
 def _exit(self: Facade, *raised: object) -> None:
-    """Close the object."""
+    """Exit the async context manager."""
     self._thread.run(lambda: self._inner.__aexit__(*raised))

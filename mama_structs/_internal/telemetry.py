@@ -1,9 +1,9 @@
 """
-What is told of the work to whoever runs it: spans and metrics of OpenTelemetry, and errors in logs; never any content.
+OpenTelemetry spans and metrics, and tracebacks for logs. None of them contains content.
 
 Names are those of OpenTelemetry's conventions for generative AI (``semantic-conventions-genai``, all still in
 development): ``execute_tool``, ``search_memory``, ``create_memory``, ``retrieval``, ``embeddings`` and so on.
-Nothing is imported: where the host has not loaded OpenTelemetry by itself, or by its settings, nothing is recorded.
+OpenTelemetry is not imported here: nothing is recorded unless the host, or its settings, have loaded it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mama_structs.errors import MamaStructsError
 
 _SCOPE: Final = "mama_structs"
 _TOOL: Final = "execute_tool"
-# Seconds. From 10 ms on they are those of the conventions; most of what is done here takes less.
+# Seconds. The conventions define the buckets from 10 ms; most operations of this package are shorter.
 _BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -29,7 +29,7 @@ _BUCKETS: Final = (
 
 def load() -> None:
     """
-    Load OpenTelemetry for a host whose settings ask for it.
+    Load OpenTelemetry for a host whose settings enable it.
 
     Raises:
         ImportError: It is not installed.
@@ -46,7 +46,7 @@ def load() -> None:
 
 @functools.lru_cache(maxsize=2)
 def _instruments(tracers: Any, meters: Any) -> tuple[Any, Any, Any]:
-    """Return what makes spans, and what takes the seconds of tools and of everything else."""
+    """Return the tracer, the duration histogram of tools, and that of all other operations."""
     meter = meters.get_meter(_SCOPE)
     names = ("gen_ai.execute_tool.duration", "gen_ai.client.operation.duration")
     tools, others = (
@@ -58,15 +58,15 @@ def _instruments(tracers: Any, meters: Any) -> tuple[Any, Any, Any]:
 @contextlib.contextmanager
 def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[dict[str, str | int]]:
     """
-    Record what is done inside as a span and in a histogram, with its error's type.
+    Record the block as a span and in a duration histogram, with the type of its error.
 
     Args:
-        operation: The conventions' name of it.
-        name: What stands behind that in the span's name, and beside it in the metric's attributes.
-        about: Attributes of the span alone, with ``__`` for each full stop and without ``gen_ai.``.
+        operation: Name of the operation in the conventions.
+        name: Appended to the span's name. For tools, it is also an attribute of the metric.
+        about: Attributes of the span only, with ``__`` for each full stop and without ``gen_ai.``.
 
     Yields:
-        Further attributes of the span, to be filled in.
+        A dict for further attributes of the span.
 
     """
     trace = sys.modules.get("opentelemetry.trace")
@@ -74,14 +74,14 @@ def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[
     if trace is None:
         yield found
         return
-    # Of the same package; a host that only wants traces may not have loaded it.
+    # Part of the same package, but a host that only uses traces may not have loaded it.
     metrics = importlib.import_module("opentelemetry.metrics")
     tracer, tools, others = _instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
     labels: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": _SCOPE}
     if operation == _TOOL:
         labels |= {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     started = time.perf_counter()
-    # An error's text may hold what was said: its type is told, and no event with its text and its traceback.
+    # An error's text may contain content: record only its type, without an event that has the text and traceback.
     with tracer.start_as_current_span(
         f"{operation} {name}".rstrip(), attributes=labels, record_exception=False, set_status_on_exception=False
     ) as span:
@@ -101,5 +101,5 @@ def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[
 
 
 def raised(error: BaseException) -> str:
-    """Return an error as a log may have it: its traceback and its type, without its text, which may be content."""
+    """Return the traceback and type of an error, without its text, which may be content."""
     return "".join(["\n", *traceback.format_tb(error.__traceback__), type(error).__qualname__])

@@ -1,7 +1,9 @@
 """
-The checks of arguments: each returns the value, or raises `InvalidArgument` that names argument, rule and value.
+Validation of arguments.
 
-`setting` and `field` make attrs validators of them: ``attrs.field(validator=setting(whole, least=1))``.
+Each function returns the value or raises `InvalidArgument` with argument, rule and value.
+
+`setting` and `field` turn them into attrs validators: ``attrs.field(validator=setting(whole, least=1))``.
 """
 
 from __future__ import annotations
@@ -18,22 +20,30 @@ from mama_structs.errors import InvalidArgument, InvalidSetting, shown
 
 T = TypeVar("T")
 
-# Seconds: longer spans lead out of the calendar.
+# Seconds. Longer time spans would leave the range of `datetime`.
 CENTURY: Final = 100 * 366 * 86400.0
 FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""Between these every time lies that is kept."""
+"""Stored times are at least `FIRST` and less than `LAST`."""
 _ADDRESS: Final = re.compile(r"\s*\w[\w+.-]+://")
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def is_address(location: object) -> TypeGuard[str]:
-    """Tell whether a session's location is an address and no directory; of which servers, `check_url` says."""
+    """
+    Return True if a session's location is a URL rather than a directory.
+
+    `check_url` checks the URL.
+    """
     return isinstance(location, str) and _ADDRESS.match(location) is not None
 
 
 def whole(name: str, value: object, least: int = 0, most: int | None = None, *, mark: str = "") -> int:
-    """Return a whole number within bounds; *mark*, such as a comma, stands before them in the message."""
+    """
+    Return an integer within bounds.
+
+    *mark*, such as a comma, precedes the bounds in the message.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         bounds = f"{mark or ' of'} {least} or more" if most is None else f"{mark} from {least} to {most}"
         raise refused(name, f"must be a whole number{bounds}", value)
@@ -41,7 +51,7 @@ def whole(name: str, value: object, least: int = 0, most: int | None = None, *, 
 
 
 def index(value: object) -> object:
-    """Return what stands for a whole number, such as one of NumPy, as an int for `whole`, all else as it is."""
+    """Return an integer-like value, such as a NumPy integer, as int; others unchanged."""
     try:
         return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
     except TypeError:
@@ -49,7 +59,7 @@ def index(value: object) -> object:
 
 
 def number(name: str, value: object) -> float:
-    """Return a finite number."""
+    """Return a finite number as float."""
     # NaN compares as False, and an int may be too large for a float.
     if not _is_number(value) or not abs(value) <= sys.float_info.max:
         raise refused(name, "must be a finite number", value)
@@ -57,14 +67,14 @@ def number(name: str, value: object) -> float:
 
 
 def share(name: str, value: object) -> float:
-    """Return a number from 0 to 1, those of NumPy among them."""
+    """Return a number from 0 to 1 as float. NumPy numbers are accepted."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value <= 1:  # type: ignore[operator]  # typeshed knows no bounds of Real
         raise refused(name, "must be a number from 0 to 1", value)
     return float(value)
 
 
 def seconds(name: str, value: object, *, zero: bool = False, most: float = sys.float_info.max) -> float:
-    """Return a number of seconds; 0 only where *zero* says so."""
+    """Return a number of seconds. 0 is allowed only if *zero* is True."""
     if not _is_number(value) or not 0 <= value <= most or (value == 0 and not zero):
         above = "" if most == sys.float_info.max else f", at most {most:.0f}"
         raise refused(name, f"must be {'0 or more' if zero else 'more than 0'} seconds{above}", value)
@@ -72,14 +82,14 @@ def seconds(name: str, value: object, *, zero: bool = False, most: float = sys.f
 
 
 def flag(name: str, value: object) -> bool:
-    """Return a yes or no."""
+    """Return a bool."""
     if not isinstance(value, bool):
         raise refused(name, "must be True or False", value)
     return value
 
 
 def choice(name: str, value: object, known: Iterable[T]) -> T:
-    """Return the one of *known*, texts or members of a `StrEnum`, that *value* equals."""
+    """Return the member of *known* (texts or members of a `StrEnum`) that equals *value*."""
     words = tuple(known)
     for one in words:
         if isinstance(value, str) and one == value:
@@ -88,7 +98,11 @@ def choice(name: str, value: object, known: Iterable[T]) -> T:
 
 
 def text(name: str, value: object, *, most: int | None = None, empty: bool = False) -> str:
-    """Return a text that UTF-8 can hold, of at most *most* characters, blank only where *empty* says so."""
+    """
+    Return a text without lone surrogates, of at most *most* characters.
+
+    *empty* allows blank text.
+    """
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} must be a text, got {type(value).__name__}")
     if not empty and not value.strip():
@@ -100,7 +114,7 @@ def text(name: str, value: object, *, most: int | None = None, empty: bool = Fal
 
 
 def encodable(name: str, value: str, *, whose: str = "") -> bytes:
-    """Return a text as UTF-8, which has no bytes for a lone surrogate."""
+    """Return a text encoded as UTF-8. A lone surrogate cannot be encoded and raises."""
     try:
         return value.encode()
     except UnicodeEncodeError as error:
@@ -113,7 +127,11 @@ def encodable(name: str, value: str, *, whose: str = "") -> bytes:
 def items(
     name: str, value: object, *, of: str = "texts", most: int | None = None, what: str = "items"
 ) -> tuple[Any, ...]:
-    """Return several things; one text or mapping in their place is a mistake."""
+    """
+    Return the items of an iterable.
+
+    Reject a single text, bytes or mapping, which is likely a mistake.
+    """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidArgument(f"{name} must be a list of {of}, got {type(value).__name__}")
     found = tuple(value)
@@ -123,13 +141,13 @@ def items(
 
 
 def texts(name: str, value: object, *, most: int | None = None, longest: int | None = None) -> tuple[str, ...]:
-    """Return several texts."""
+    """Return several texts. *most* limits their number, *longest* the characters of each."""
     found = items(name, value, most=most)
     return tuple(text(f"{name}[{position}]", one, most=longest) for position, one in enumerate(found))
 
 
 def moment(name: str, value: object) -> datetime:
-    """Return a time in UTC, cut to whole milliseconds; a text is read as ISO 8601."""
+    """Return a time in UTC, truncated to milliseconds. A text is parsed as ISO 8601."""
     if isinstance(value, str):
         try:
             time = datetime.fromisoformat(value)
@@ -149,17 +167,17 @@ def moment(name: str, value: object) -> datetime:
 
 
 def refused(name: str, rule: str, value: object, *, hint: str | None = None) -> InvalidArgument:
-    """Return the error that *value* breaks a rule."""
+    """Return the error for a *value* that breaks a rule."""
     return InvalidArgument(f"{name} {rule}, got {shown(value)}", hint=hint)
 
 
 def printable(text: str) -> str:
-    """Return a text as a terminal may show it: a name may be anybody's, and a terminal obeys control characters."""
+    """Return a text with control characters escaped, since a terminal would interpret them."""
     return text if text.isprintable() else ascii(text)
 
 
 def field(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..., None]:
-    """Return an attrs validator that names just the field."""
+    """Return an attrs validator whose errors name the field."""
 
     def validate(_: object, attribute: Any, value: object) -> None:
         check(attribute.name, value, *args, **rules)
@@ -168,7 +186,7 @@ def field(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..
 
 
 def setting(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..., None]:
-    """Return an attrs validator that names class and field, and raises `InvalidSetting`."""
+    """Return an attrs validator that raises `InvalidSetting` with class and field name."""
 
     def validate(instance: object, attribute: Any, value: object) -> None:
         name = f"{type(instance).__name__}.{attribute.name}"

@@ -1,1 +1,1 @@
-"""The session: composition, life cycle and tool calls."""
+"""The session: composition, life cycle, tool calls, and the storage backend."""

@@ -1,9 +1,9 @@
 """
-Where conversations and memories are kept: a directory or server that all sessions of the process share, or nowhere.
+Storage backend of sessions: a shared directory or server, or a temporary store.
 
-A directory holds ``journal/``, the store; ``locks``, by which a conversation is open in one process only;
-and ``views/``, what was derived from the memories in the store, which can be deleted at any time.
-On a server the same rows are in a table, memories in tables of their own, and locks are leases.
+A directory contains ``journal/``, the store; ``locks``, which allow only one process to open a conversation;
+and ``views/``, data derived from the memories in the store, which can be deleted at any time.
+On a server, the same rows are in a table, memories are in separate tables, and locks are leases.
 """
 
 from __future__ import annotations
@@ -70,18 +70,22 @@ _log: Final = logging.getLogger("mama_structs")
 HELD: Final = "a conversation that another process or event loop has open holds texts of the evidence, or read them"
 DAMAGED: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
-# The real path, and device and inode, which another directory of the same path would not have; or a server's URL.
+# Real path, device and inode of a directory: a new directory at the same path differs. A URL for a server.
 Key = tuple[str, int, int] | str
 
 
 def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
-    """Return the engines that keep memories in a store: the one place that decides which these are."""
+    """
+    Return the memory engines of a directory store.
+
+    The only place that selects the implementation.
+    """
     return EmbeddedEngines(storage, views=views)
 
 
 def server_engines(server: Server) -> Engines:
-    """Return the engines that keep memories on a server."""
-    # Nothing of it is needed where memories are in a directory.
+    """Return the memory engines of a PostgreSQL server."""
+    # Imported lazily: sessions in a directory do not need the PostgreSQL engine.
     from mama_structs.memory.engines.postgres.engine import PostgresEngines  # noqa: PLC0415
 
     return PostgresEngines(server)
@@ -89,7 +93,7 @@ def server_engines(server: Server) -> Engines:
 
 @attrs.define(eq=False)
 class Conversation:
-    """An open conversation, and the event loops of the sessions that have it open, one for each."""
+    """An open conversation, with one event loop for each session that has it open."""
 
     key: ConversationKey
     refs: RefStore
@@ -99,12 +103,12 @@ class Conversation:
 
     @property
     def is_forsaken(self) -> bool:
-        """Whether nobody can close it any more: its sessions were forgotten with their loops, or could not finish."""
+        """True if all its event loops are closed, so that no session can close it any more."""
         return all(loop.is_closed() for loop in self.loops)
 
 
 class Home:
-    """Keeps conversations and memories; made by `at`, and used by sessions of any loop."""
+    """Stores conversations and memories for sessions of any event loop. Created by `at`."""
 
     def __init__(
         self,
@@ -121,14 +125,19 @@ class Home:
         self._locks = locks
         self._open: dict[ConversationKey, Conversation] = {}
         self._is_unused = False
-        # Namespaces whose unreachable texts are reclaimed at the close. A directory has one for all.
+        # Namespaces whose unreferenced texts are deleted on close. A directory has a single text area for all
+        # namespaces.
         self._spaces: set[str] = {""} if isinstance(storage, Storage) else set()
         self._freed: list[Future[object]] = []
         self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     @classmethod
     async def at(cls, place: Path | str | None, *, options: ServerSettings | None = None) -> Home:
-        """Open a directory or a URL's server, or share it; None for one that leaves nothing. Undone by `close`."""
+        """
+        Open or share the backend of a directory or server URL.
+
+        None for a temporary one. Undone by `close`.
+        """
         if place is None:
             storage = Storage.temporary()
             return cls(storage, embedded_engines(storage, views=None))
@@ -147,18 +156,18 @@ class Home:
 
     @property
     def location(self) -> Path | str | None:
-        """Where it is, None where nothing is left of it; a server's address is without its password."""
+        """The directory or the server's URL without the password; None for a temporary store."""
         return None if self._key is None else self.path or self.storage.location
 
     @property
     def users(self) -> int:
-        """How many sessions use its directory or server."""
+        """Number of sessions that use this directory or server."""
         return 1 if self._key is None else directories.users(self._key)
 
     async def enter(self, namespace: str, name: str | None, refs: RefStore) -> Conversation:
-        """Take up a namespace's conversation where it was left, or begin it; None for a fresh one."""
+        """Open a conversation of a namespace, or create it. A *name* of None creates a fresh one."""
         loop = asyncio.get_running_loop()
-        # One session of a loop at a time, so that two at once share what one of them opens.
+        # Serialize the sessions of one loop, so that two concurrent calls share one conversation object.
         async with self._gates.setdefault(loop, asyncio.Lock()):
             key = ConversationKey(namespace, name or uuid.uuid4().hex)
             known = self._open.get(key)
@@ -204,7 +213,11 @@ class Home:
         return conversation
 
     def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
-        """Return a conversation that begins with all that another one holds; None for a fresh name."""
+        """
+        Return a conversation with a copy of all content of *origin*.
+
+        A *name* of None is a fresh one.
+        """
         key = attrs.evolve(origin.key, name=uuid.uuid4().hex if name is None else check_conversation(name))
         if key in self._open:
             raise _known(key.name)
@@ -223,7 +236,7 @@ class Home:
         return self._keep(Conversation(key, refs, log, [loop], told))
 
     async def assign(self, name: str, *, origin: str, namespace: str) -> int:
-        """Move a conversation that is open nowhere to another namespace, and return how many handles it holds."""
+        """Move a closed conversation to another namespace, and return the number of its handles."""
         checked = check_conversation(name)
         source, target = (ConversationKey(check_namespace(one), checked) for one in (origin, namespace))
         if source == target:
@@ -238,33 +251,37 @@ class Home:
             await self._settled()
             return moved
 
-        # The locks are let go when it is done, whoever waits for it.
+        # A cancelled caller must not skip the release of the locks.
         return await to_its_end(move())
 
     async def namespaces(self) -> tuple[str, ...]:
-        """Return whose memories or conversations it keeps, sorted."""
+        """Return the sorted namespaces that have memories or conversations."""
         spoken = await self.storage.look(namespaces_of)
         return tuple(sorted({*await self.engines.namespaces(), *spoken}))
 
     async def conversations(self, namespace: str) -> tuple[ConversationInfo, ...]:
-        """Return what conversations a namespace has, the last used first."""
+        """Return the conversations of a namespace, the last used first."""
         space = check_namespace(namespace)
         is_open = await self._knows_claims()
         return await self.storage.look(lambda rows: listed(rows, space, is_open), namespace=space)
 
     async def delete(self, name: str, *, namespace: str) -> None:
-        """Delete a conversation that is open nowhere, wholly or not at all; texts that others use stay."""
+        """Delete a closed conversation atomically. Texts that other conversations use remain."""
         key = ConversationKey(check_namespace(namespace), check_conversation(name))
         if not await to_its_end(self._deleted([key])):
             raise await unknown(self.storage, key)
 
     async def expire(self, namespace: str, before: datetime) -> int:
-        """Delete the conversations of a namespace that were used last before a time and open nowhere; count them."""
+        """Delete closed conversations that were last used before a time; return their number."""
         keys = await self.storage.look(lambda rows: unused(rows, namespace, before), namespace=namespace)
         return await to_its_end(self._deleted(keys, before=before))
 
     async def _deleted(self, keys: Sequence[ConversationKey], *, before: datetime | None = None) -> int:
-        """Delete conversations, and return how many; with *before* only those that nobody has open or used since."""
+        """
+        Delete conversations and return their number.
+
+        With *before*, skip open and recently used ones.
+        """
         count = 0
         for key in keys:
             try:
@@ -291,7 +308,7 @@ class Home:
         return count
 
     async def erase_texts(self, erasure: Erasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
-        """Delete the refs and descriptors of a namespace that are to go; return how many, and what holds others."""
+        """Delete the refs and descriptors of an erasure; return their number and obstacles."""
         count = 0
         held: dict[str, None] = {}
         keys = [key for key in self._open if key.namespace == namespace]
@@ -305,13 +322,17 @@ class Home:
                 held[DAMAGED] = None
         if not dry_run:
             await reclaim(self.storage, namespace)
-            # It deletes nothing if a damaged row may refer to the text.
+            # Reclaiming deletes nothing if a damaged row may refer to the text.
             owed = await self.storage.read([DEBT], namespace=namespace)
             held |= dict.fromkeys([DAMAGED] if DEBT in owed else [])
         return count, (*held,)
 
     async def _erased(self, key: ConversationKey, erasure: Erasure, *, dry_run: bool) -> int:
-        """Delete what is to go from one conversation, and return how much; StoreBusy where others have it open."""
+        """
+        Erase from one conversation, and return the number of entries.
+
+        Raise `StoreBusy` if others have it open.
+        """
         known = self._open.get(key)
         with contextlib.ExitStack() as claims:
             if known is not None and known.refs.is_here and not known.is_forsaken:
@@ -343,7 +364,7 @@ class Home:
         return len(going)
 
     async def _note_use(self, conversation: Conversation) -> None:
-        """Keep that it was used just now, unless the disk would have to be waited for: nothing depends on it."""
+        """Store the time of use. Best effort: skipped if the write would have to wait for a lock."""
         if conversation.log is not None and conversation.log.is_started:
             with contextlib.suppress(MamaStructsError):
                 at = conversation.refs.now()
@@ -352,7 +373,11 @@ class Home:
                 )
 
     async def leave(self, conversation: Conversation) -> None:
-        """End one session's use; after the last one it takes nothing more, and stays locked until all is on disk."""
+        """
+        Remove one session.
+
+        After the last one, the conversation stays locked until all data is on disk.
+        """
         conversation.loops.remove(asyncio.get_running_loop())
         if conversation.loops:
             await self.storage.flush()
@@ -368,7 +393,7 @@ class Home:
         await self._settled()
 
     async def check(self) -> list[Finding]:
-        """Look for damage."""
+        """Check the store for damage."""
         findings = await self.storage.check()
         return findings + [
             Finding("error", "missing", f"{text} is gone, which {change} names", change)
@@ -376,7 +401,7 @@ class Home:
         ]
 
     async def close(self) -> None:
-        """End one session's use; the last one closes it."""
+        """Remove one session; the last one closes the backend."""
         if self._key is not None and directories.leave(self._key) is None:
             return
         self._is_unused = True
@@ -390,19 +415,19 @@ class Home:
         await self.finish()
 
     async def finish(self) -> None:
-        """Write what `leave` or `close` could not write; again is no error."""
+        """Write the data that `leave` or `close` could not write. Idempotent."""
         if not self._is_unused:
             await self.flush()
             return
         await self.storage.close()
-        # Not before everything is written: another process may take the conversations up from here on.
+        # Release the locks after all data is written: another process may open the conversations from here on.
         if isinstance(self._locks, Leases):
             await in_own_thread(self._locks.close)
         elif self._locks is not None:
             self._locks.close()
 
     def close_now(self) -> None:
-        """Do as `close`, in a thread without a loop, for a session that never came to be."""
+        """Close synchronously, in a thread without a loop, for a session that failed to open."""
         if self._key is not None and self._locks is not None and directories.leave(self._key) is self:
             try:
                 self.storage.close_now()
@@ -426,7 +451,7 @@ class Home:
             self._release(conversation.key)
 
     async def _take(self, key: ConversationKey) -> None:
-        """Lock a conversation, and keep no event loop waiting for a server."""
+        """Lock a conversation without blocking the event loop while a server answers."""
         if not isinstance(self._locks, Leases):
             self._claim(key)
             return
@@ -447,7 +472,7 @@ class Home:
         self._spaces.add(self.storage.space(key.namespace))
         try:
             if isinstance(self._locks, Leases):
-                # No other session knows a fresh name, so its claim need not wait for the server.
+                # No other session knows a fresh name, so the claim need not wait for the server.
                 (self._locks.claim_later if is_fresh else self._locks.claim)(key.part, key.namespace)
             elif self._locks is not None:
                 self._locks.claim(key.lock)
@@ -462,13 +487,13 @@ class Home:
             self._locks.release(key.lock)
 
     async def _settled(self) -> None:
-        """Wait until others can have what was let go."""
+        """Wait until the released locks are available to others."""
         while self._freed:
-            with contextlib.suppress(StoreError):  # then it ends by itself
+            with contextlib.suppress(StoreError):  # an unreleased lease expires on the server
                 await outcome(self._freed.pop())
 
     async def _knows_claims(self) -> Callable[[ConversationKey], bool]:
-        """Return what tells whether anybody has a conversation open."""
+        """Return a function that returns True if any process has a conversation open."""
         locks = self._locks
         if isinstance(locks, Leases):
             claimed = await in_own_thread(locks.claimed)
@@ -478,7 +503,7 @@ class Home:
 
 @contextlib.asynccontextmanager
 async def home_at(place: Path | str) -> AsyncIterator[Home]:
-    """Open a directory or a server without a session."""
+    """Open the backend of a directory or server without a session."""
     home = await Home.at(place)
     try:
         yield home
@@ -487,13 +512,13 @@ async def home_at(place: Path | str) -> AsyncIterator[Home]:
 
 
 directories: Final[Registry[Key, Home]] = Registry()
-"""The session directories and servers that this process has open."""
+"""The directories and servers that this process has open."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=directories.forget)
 
 
 def _join(path: Path) -> Home:
-    """Return a directory, open, making it where there is none; blocks until it is."""
+    """Return the backend of a directory, which is created if missing. Blocking."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         real = os.path.realpath(path, strict=True)
@@ -516,11 +541,11 @@ def _join(path: Path) -> Home:
 
 
 def _join_server(url: str, options: ServerSettings | None) -> Home:
-    """Return a server, open; blocks until it is."""
+    """Return the backend of a server. Blocking."""
 
     def make() -> Home:
         with contextlib.ExitStack() as opened:
-            # Storage and leases are closed one after the other, and each gives up what it has of the server.
+            # Storage and leases are closed one after the other, and each needs its own pool until then.
             servers = [Server.open(url, options=options) for _ in range(2)]
             for server in servers:
                 opened.callback(server.close)
@@ -540,7 +565,7 @@ def _join_server(url: str, options: ServerSettings | None) -> Home:
 
 
 def _keeping(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, Change]], None]:
-    """Return what writes down what a conversation was told, where it is kept at all."""
+    """Return a function that stores the recall log of a persistent conversation."""
     return lambda rows: None if log is None else log.tell(rows, refs.now())
 
 

@@ -1,8 +1,8 @@
 """
-How `mama_structs.recall.Recall` comes to be: what is read, what of it is told, and in which words (DESIGN 6a).
+Builds the `Recall` for a message (DESIGN 6a): finds memories and renders new facts.
 
-One search and one more look at the store find it; the rest are functions of values.
-The text is data: whatever a memory says stands quoted in one line (`_quoting`) between tags that none can spell.
+Finding takes one search and one more read of the store; the other functions are pure.
+Memory texts are untrusted: each is quoted on one line (`prompt_quoting`), between tags that quoted text cannot contain.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ _LEAST_CHARS: Final = 300
 _LIMIT: Final = 10
 BOUNDS: Final = attrs.evolve(SHOWN, relevance=0.35)
 """
-What is worth telling unasked: with less relevance of the best hit nothing is said.
+Relevance bounds for recall: nothing is recalled if the best hit is below them.
 
-Whoever searches expects an answer; most messages have none. It was chosen on half of the questions, see
-``benchmarks/recall.py``.
+They are stricter than for a search, because most messages need no memory. The value was chosen on half of the
+questions, see ``benchmarks/recall.py``.
 """
-# Characters of a message that are searched for: a request stands at its beginning or end.
+# Characters of a message that are used as the query: a request is at its beginning or end.
 _HEAD, _TAIL = 1_500, 1_500
-# Characters of a text, where there is room for them and where there is not.
+# Maximum characters of a text: the normal size, and the size if there is too little room.
 _SIZES: Final = (280, 100)
 _CUTS: Final = tuple(most // part for most in _SIZES for part in (1, 2))
 _STEPS: Final = 8
-# What a checkpoint carries out, and conflicts.
+# Maximum number of each: conflicts, memories that carry out a checkpoint, and predecessors.
 _MOST: Final = 3
-# Memories whose links are looked through for contradictions.
+# Maximum number of memories whose links are read to find contradictions.
 _MOST_READ: Final = 64
-# Memories whose words are held against each other.
+# Maximum number of hits whose texts are compared to find contradictions.
 _MOST_COMPARED: Final = 6
 _CONTRADICTS: Final = frozenset(
     map(
@@ -97,14 +97,14 @@ async def recall(
     max_chars: int = 2_000,
 ) -> Recall:
     """
-    Return what the memories have to say to a message, and note in *told* what was said.
+    Return the memories that are relevant to a message, and record them in *told*.
 
     Args:
-        memories: Where to look.
+        memories: The store to search.
         message: As for `Session.recall`.
-        told: What the conversation was told before; None for nothing, and nothing is kept.
-        exposure: Tells whether the message goes on with earlier work; None for the cues that come along.
-        resuming: Whether work goes on whatever the message is, as where nobody has said anything yet.
+        told: Log of the facts that were already recalled; None for an empty log that is not stored.
+        exposure: Detects if the message continues earlier work; None for the built-in cues.
+        resuming: Whether to treat any message as a continuation, as at the start of a conversation.
         max_chars: As for `Session.recall`.
 
     """
@@ -113,13 +113,13 @@ async def recall(
     text = await run_inline_or_in_thread(measure(message), _question, message)
     hits: list[Hit] = []
     if text.strip():
-        hits, _ = await memories._worth_showing(text, limit=_LIMIT, bounds=BOUNDS)  # noqa: SLF001 - a plan for this answer
-        # Compiling the cues takes a quarter of a second, once in a process.
+        hits, _ = await memories._worth_showing(text, limit=_LIMIT, bounds=BOUNDS)  # noqa: SLF001
+        # Compiling the cues takes a quarter of a second, once per process.
         resuming = resuming or (await in_own_thread(functools.partial(_kind_of, text, exposure))) == "resuming"
     if not hits and not resuming:
         return Recall()
-    plan = functools.partial(Grounds.of, hits=hits, where=memories._holding(), resuming=resuming)  # noqa: SLF001 - as above
-    grounds = await memories._each(plan)  # noqa: SLF001 - as above
+    plan = functools.partial(Grounds.of, hits=hits, where=memories._holding(), resuming=resuming)  # noqa: SLF001
+    grounds = await memories._each(plan)  # noqa: SLF001 - internal API for this function
     return written(attrs.evolve(Grounds.joined(grounds), own=memories.namespace), hits, told, room)
 
 
@@ -134,18 +134,18 @@ def _kind_of(text: str, exposure: Exposure | None) -> str | None:
 
 @functools.cache
 def _exposure() -> Exposure:
-    # To check its cues takes longer than to look for them in a message.
+    # Cached: checking the cues takes longer than matching them against a message.
     return Exposure()
 
 
 def is_recalled(text: str, told: Told) -> bool:
-    """Tell whether a text only says what a conversation was told: what was recalled is never learnt again."""
+    """Return True if a text only repeats recalled text, which must not be saved again."""
     rest = without_recalled(text)
     return (rest != text and not rest.strip()) or told.said(_words(rest))
 
 
 def _words(text: str) -> str:
-    """Return a text as it is recognised: as it was and as it was shown it has the same words."""
+    """Normalize a text for comparison, so that it matches both before and after quoting."""
     return plainly(text).casefold().strip("\"' .!?…。")
 
 
@@ -153,30 +153,34 @@ def _bounded(text: str) -> str:
     return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]}\n{text[-_TAIL:]}"
 
 
-# What is known
+# Relevant memories
 
 
 @attrs.frozen(kw_only=True)
 class Grounds:
-    """What the store says beside what was found, all of one moment; everything is named by its id."""
+    """
+    Data of the store that is related to the hits, read at one change number.
+
+    All keys are memory ids.
+    """
 
     memories: Mapping[str, Memory]
-    """Those that were found, and those that are told of beside them."""
+    """The hits and the related memories that may be recalled with them."""
     superseded_by: Mapping[str, str] = attrs.field(factory=dict)
-    """What stands in the place of those that do not hold any more."""
+    """Current successor of each replaced memory."""
     leads_to: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
-    """What a checkpoint carries out, and the decision of whose outcome a context tells."""
+    """Memories that carry out a checkpoint, and the decisions whose outcome a context memory explains."""
     before: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
-    """What each took the place of."""
+    """Direct predecessors of each memory."""
     against: Sequence[Link] = ()
-    """The links that say that two contradict each other."""
+    """Links that mark two memories as contradictory."""
     checkpoint: Memory | None = None
     own: str | None = None
-    """The namespace that needs no naming."""
+    """The session's own namespace, which is not named in the text."""
 
     @classmethod
     def of(cls, reader: Reader, hits: Sequence[Hit], *, where: Filter, resuming: bool) -> Grounds:
-        """Return what is known of hits and of the last checkpoint, if work goes on with that: what passes *where*."""
+        """Read the memories related to *hits* that pass *where*, and the last checkpoint."""
         found = [hit.memory for hit in hits]
         newest = reader.window(attrs.evolve(where, types=_CHECKPOINTS), limit=1) if resuming else ()
         checkpoint = next(iter(reader.get(newest)), None)
@@ -188,7 +192,7 @@ class Grounds:
         if decisions := {other for _, other in leading} - nodes.keys():
             pairs += _pairs(reader, decisions)
         took = [(one, other) for one, other, kind in pairs if kind == _EVOLUTION and one in {*nodes, *decisions}]
-        # Rows of links are read where a user or a model linked, which is little.
+        # The cost is bounded: only links by users and models are read, which are few.
         opposing = sorted({one for one, _, kind in pairs if kind == _ASSOCIATION}, reverse=True)[:_MOST_READ]
         against = [link for own in reader.links_of_many(opposing, "out") for link in own if _contradicts(link)]
         ends = reader.find_many([end for link in against for end in (link.from_id, link.to_id)])
@@ -210,7 +214,7 @@ class Grounds:
 
     @classmethod
     def joined(cls, several: Sequence[Grounds]) -> Grounds:
-        """Return what several namespaces say of hits in any of them; work goes on from the first one's checkpoint."""
+        """Merge the results of several namespaces. The checkpoint is that of the first one."""
         first, *others = several
         if not others:
             return first
@@ -223,16 +227,16 @@ class Grounds:
         return cls(**maps, against=against, checkpoint=first.checkpoint)
 
     def known(self, ids: Iterable[str]) -> list[Memory]:
-        """Return those of some memories that may be told of."""
+        """Return the memories of some ids that may be recalled."""
         return [self.memories[one] for one in ids if one in self.memories]
 
     def stands(self, memory_id: str) -> bool:
-        """Tell whether a memory holds: nothing took its place, and it did not fail."""
+        """Return True if a memory is current: it is neither replaced nor failed."""
         memory = self.memories.get(memory_id)
         return memory is not None and memory_id not in self.superseded_by and _outcome(memory) is not Outcome.FAILED
 
     def conflicts(self, hits: Iterable[Hit]) -> Iterator[Conflict]:
-        """Yield what stands against what else stands, each pair once: what links say, then what *hits* say."""
+        """Yield contradictory pairs of current memories: linked pairs first, then *hits*."""
         seen: set[frozenset[str]] = set()
         for link in self.against:
             pair = frozenset((link.from_id, link.to_id))
@@ -247,7 +251,7 @@ class Grounds:
 
 
 def _pairs(reader: Reader, nodes: Iterable[int]) -> list[tuple[int, int, int]]:
-    """Return the ends and the type of the links of nodes, but for the automatic ones, which say that two are alike."""
+    """Return source, target and type of the links of nodes, except automatic associations."""
     table = reader.links(np.array(sorted(nodes), np.int64), "both", _LINKS)
     chosen = only(table, (table.types != _ASSOCIATION) | (table.creators != SYSTEM))
     return list(zip(chosen.sources.tolist(), chosen.targets.tolist(), chosen.types.tolist(), strict=True))
@@ -276,12 +280,16 @@ def _outcome(memory: Memory) -> Outcome | None:
     return memory.metadata.outcome if isinstance(memory.metadata, DecisionMetadata) else None
 
 
-# What is told
+# Rendering
 
 
 @attrs.frozen(kw_only=True)
 class _Line:
-    """Something that may be told: where, about what, in whose words, and in a form with texts of so many characters."""
+    """
+    A line that may be recalled.
+
+    `form` renders it with texts of at most the given number of characters.
+    """
 
     section: int
     about: str
@@ -291,7 +299,7 @@ class _Line:
     object: Hit | Memory | Conflict
 
     def fact(self, said: str) -> Fact:
-        """Return what a conversation is told with it."""
+        """Return the entry of the recall log for this line."""
         cut = (quoted(text, most=most) for text in self.texts for most in _CUTS if len(text) > most)
         return Fact(
             about=self.about,
@@ -301,7 +309,7 @@ class _Line:
 
 
 def written(grounds: Grounds, hits: Sequence[Hit], told: Told, room: int) -> Recall:
-    """Return what is new to a conversation and fits, and note it as told."""
+    """Render and record the new facts that fit into *room* characters."""
     sections: list[list[str]] = [[] for _ in _TITLES]
     left = room + 1 - len(_FRAME.format(""))
     chosen: dict[str, tuple[_Line, str]] = {}
@@ -331,7 +339,7 @@ def written(grounds: Grounds, hits: Sequence[Hit], told: Told, room: int) -> Rec
 
 
 def _lines(grounds: Grounds, hits: Sequence[Hit], told: Told) -> Iterator[_Line]:
-    """Yield what may be told, what matters most first."""
+    """Yield candidate lines, the most important first."""
     checkpoint = grounds.checkpoint
     if checkpoint is not None:
         yield _line(grounds, checkpoint, checkpoint, _CHECKPOINT)
@@ -340,7 +348,7 @@ def _lines(grounds: Grounds, hits: Sequence[Hit], told: Told) -> Iterator[_Line]
         if not is_reason(hit.memory):
             yield from _of(grounds, hit, told)
         else:
-            # A reason is told with its decision.
+            # A memory that explains an outcome is shown as part of its decision.
             for memory in grounds.known(grounds.leads_to.get(hit.memory.id, ())):
                 yield from _of(grounds, _beside(hit, memory), told)
     if checkpoint is not None:
@@ -350,12 +358,16 @@ def _lines(grounds: Grounds, hits: Sequence[Hit], told: Told) -> Iterator[_Line]
 
 
 def _beside(hit: Hit, memory: Memory) -> Hit:
-    """Return a memory that is told of since another one was found."""
+    """Return a hit for a related memory; its path is the id of the original hit."""
     return attrs.evolve(hit, memory=memory, path=(hit.memory.id,))
 
 
 def _of(grounds: Grounds, hit: Hit, told: Told) -> Iterator[_Line]:
-    """Yield what is told of a memory: that it holds, or that it failed and why; nothing of what only was."""
+    """
+    Yield the lines of a memory: that it is current, or that it failed and why.
+
+    Skip other replaced memories.
+    """
     memory = hit.memory
     replaced = grounds.superseded_by.get(memory.id)
     if _outcome(memory) in _NOT_WELL:
@@ -365,14 +377,14 @@ def _of(grounds: Grounds, hit: Hit, told: Told) -> Iterator[_Line]:
         yield _line(
             grounds, memory, hit, _STANDS, *(f"in place of {_id(one)}" for one in before if told.was_told_of(one))
         )
-        # What was tried before is tried again where nobody says why it was left.
+        # Show failed predecessors, because a model without the reason would try the same again.
         for one in grounds.known(before):
             if _outcome(one) in _NOT_WELL:
                 yield _line(grounds, one, _beside(hit, one), _FAILED, f"in its place {_id(memory.id)}")
 
 
 def _line(grounds: Grounds, memory: Memory, told: Hit | Memory, section: int, *notes: str) -> _Line:
-    """Return what is told of a memory."""
+    """Return the line of a memory."""
     metadata = memory.metadata
     texts = [memory.content]
     if isinstance(metadata, DecisionMetadata):
@@ -382,7 +394,7 @@ def _line(grounds: Grounds, memory: Memory, told: Hit | Memory, section: int, *n
     return _Line(
         section=section,
         about=memory.id,
-        # That it stands in the place of another is no news of it; that another stands in its place is.
+        # A successor changes the state of a failed memory. A predecessor changes nothing about a current one.
         state=[*texts, str(_outcome(memory)), _whence(memory), *(notes if section == _FAILED else ())],
         texts=texts,
         form=functools.partial(_said, grounds, memory, notes),
@@ -395,14 +407,14 @@ def _whence(memory: Memory) -> Origin:
 
 
 def _marks(grounds: Grounds, memory: Memory) -> list[str]:
-    """Return the marks of a memory from outside, from a tool, or of another namespace."""
+    """Return the marks of a memory that is from outside, from a tool, or in another namespace."""
     mark = mark_of(_whence(memory))
     is_own = grounds.own in (None, memory.namespace)
     return [*([] if is_own else [f"in {quoted(memory.namespace, most=_SIZES[-1])}"]), *([] if mark is None else [mark])]
 
 
 def _said(grounds: Grounds, memory: Memory, notes: Sequence[str], most: int) -> str:
-    """Say what a memory holds, in one line."""
+    """Render a memory as one line."""
     about = [memory.type.value, f"{memory.created_at:%Y-%m-%d}"]
     if memory.topic:
         about.append(f"on {quoted(memory.topic, most=_SIZES[-1])}")
@@ -424,7 +436,7 @@ def _said(grounds: Grounds, memory: Memory, notes: Sequence[str], most: int) -> 
 
 
 def _id(memory_id: str) -> str:
-    """Return an id, nothing for one that was made up to say something."""
+    """Return an id in brackets, or nothing if it could be read as an instruction."""
     return f"[{memory_id}]" if plainly(memory_id) == memory_id and not _BLANK_OR_BRACKET.search(memory_id) else ""
 
 

@@ -1,4 +1,4 @@
-"""The session: what a host opens, uses and closes."""
+"""The `Session`: the object that a host opens, uses and closes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtim
 
 import attrs
 
-import mama_structs  # for the annotations: what they name loads when a session opens, or someone asks for the hints
-from mama_structs._internal.budget import Budget
+import mama_structs  # for the annotations: the names load when a session opens, or type hints are evaluated
 from mama_structs._internal.event_loop import (
     LoopBound,
     enter_session,
@@ -28,10 +27,14 @@ from mama_structs._internal.event_loop import (
     to_its_end,
     using_session,
 )
+from mama_structs._internal.budget import Budget
+from mama_structs._internal.validation import is_address, whole
 from mama_structs._internal.offload import measure, run_inline_or_in_thread
+from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, trusts_in, using_inserted_texts
 from mama_structs._internal.reprs import Figures, boxed, counted, escaped, heading, table
 from mama_structs._internal.telemetry import load, observed
-from mama_structs._internal.validation import is_address, whole
+from mama_structs.refs.conversations.conversation_info import Conversations
+from mama_structs.refs.markup.parser import Event
 from mama_structs.errors import (
     DescriptorError,
     InvalidArgument,
@@ -42,37 +45,34 @@ from mama_structs.errors import (
     shown,
 )
 from mama_structs.memory.types.copy_report import Copied
-from mama_structs.memory.types.extraction_result import Learned
 from mama_structs.memory.types.judge import Judge
+from mama_structs.memory.types.extraction_result import Learned
 from mama_structs.memory.types.model import Maintained
 from mama_structs.memory.types.reranker import Reranker
-from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, trusts_in, using_inserted_texts
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
-from mama_structs.refs.conversations.conversation_info import Conversations
-from mama_structs.refs.markup.parser import Event
 from mama_structs.settings import Settings, with_its_tools
-from mama_structs.storage.files import check_path, is_store
 from mama_structs.storage.sqlite_errors import Finding
-from mama_structs.tools.pass_by_reference import Passed, passed
+from mama_structs.storage.files import check_path, is_store
 from mama_structs.tools.wire_names import SUCCESSORS, WireNames, in_profile
+from mama_structs.tools.pass_by_reference import Passed, passed
 
 if TYPE_CHECKING:
-    from mama_structs.memory.records.record_store import RecordStore
-    from mama_structs.refs.store.observed_messages import Heard
     from mama_structs.session.backend import Conversation, Home
+    from mama_structs.refs.store.observed_messages import Heard
+    from mama_structs.memory.records.record_store import RecordStore
     from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
 
-# Fewer characters hold no answer that says what it leaves out.
+# A smaller budget has no room for an answer that says what it omits.
 _LEAST_BUDGET = 100
-# Bytes that file systems allow a name.
+# Maximum bytes of a file name in common file systems.
 _MAX_PART = 255
-# What a newcomer forgets.
+# Hint for code that uses a session without opening it.
 _FORGOTTEN = (
     "session = await Session.open(...), or async with Session.open(...) as session; "
     "where nothing can be awaited: from mama_structs.sync import Session"
@@ -81,32 +81,36 @@ _FORGOTTEN = (
 
 @runtime_checkable
 class OffersTools(Protocol):
-    """A source that brings ready-made tools along."""
+    """A source with ready-made tools."""
 
     def tools(self, resolver: Resolver, options: ReferenceOptions = ..., /) -> Iterable[Callable[..., Awaitable[Any]]]:
-        """Return the tools, which only read, asking through *resolver*; *options* are given where a host gave some."""
+        """
+        Return read-only tools that resolve entities with *resolver*.
+
+        *options* are the host's, if set.
+        """
 
 
 @attrs.define(eq=False)
 class _Common:
-    """What a session shares with its forks, and what *closing* closes when nobody uses it any more."""
+    """State that a session shares with its forks. `closing` runs when the last of them closes."""
 
     home: Home
-    # A directory as it was given: it may be relative to where the process is.
+    # A directory as the caller passed it; it may be relative to the working directory.
     location: Path | str | None
     memories: mama_structs.MemoryStore
     resolver: Resolver
     references: ReferenceOptions | None
     loop: LoopBound
     closing: AsyncExitStack
-    # The names of the tools that sources bring along, whether the profile takes them or not.
+    # Names of the ready-made tools of sources, including those that the profile excludes.
     ready_made: frozenset[str] = frozenset()
     users: int = 0
 
     async def leave(self, conversation: Conversation) -> None:
-        """End one session's use."""
+        """Remove one session; the last one closes the shared state."""
         self.users -= 1
-        # Each step runs, whatever happens to the others; the last one pushed runs first.
+        # Every step runs, even if others raise. The last one pushed runs first.
         async with AsyncExitStack() as steps:
             if self.users == 0:
                 steps.push_async_callback(self.closing.aclose)
@@ -115,22 +119,22 @@ class _Common:
 
 class Session:
     """
-    Memories, refs, references and tools of one agent; made by `Session.open`.
+    Memories, refs, references and tools of one agent; created by `Session.open`.
 
     Belongs to the event loop that opened it.
-    Used with ``async with`` it is also the one that a bare `with_references` or `with_descriptors` in that block uses.
+    Inside ``async with``, it is also the session that an unbound `with_references` or `with_descriptors` uses.
 
     Attributes:
-        settings: As given; without descriptors where the profile of tools leaves out ``read_fd``.
-        location: The session's directory, or its server's address without the password; None where it has none.
-        conversation: The name under which `open` comes back to these refs.
+        settings: The given settings; descriptors are disabled if the tool profile lacks ``read_fd``.
+        location: The session's directory, or its server's address without the password; None for a temporary session.
+        conversation: Name of the conversation, with which `open` continues it.
         memories: Decisions, checkpoints, insights and contexts; forks share them.
-        records: What hosts keep: JSON under labels and a key; forks share them.
-        refs: What keeps refs and descriptors.
-        resolver: What resolves references; forks share it.
-        references: The defaults and ceilings of tools that add references, as given to `open`; None for the usual ones.
-        tools: Every tool, shown to a model or not.
-        exposed: Which of them a model sees.
+        records: JSON values that hosts store under labels and a key; forks share them.
+        refs: The store of refs and descriptors.
+        resolver: Resolves references; forks share it.
+        references: Defaults and ceilings of tools that add references, as given to `open`; None for the built-in ones.
+        tools: All tools, including those that the model does not see.
+        exposed: The tools that the model sees.
 
     """
 
@@ -144,12 +148,12 @@ class Session:
         tools: Iterable[mama_structs.Tool] = (),
         added: Iterable[mama_structs.Tool] = (),
     ) -> None:
+        from mama_structs.session.wiring import contents_of, reference_share  # noqa: PLC0415 - lazy import
         from mama_structs.refs.store.observed_messages import Heard  # noqa: PLC0415
-        from mama_structs.session.wiring import contents_of, reference_share  # noqa: PLC0415 - a session is open: see the top
-        from mama_structs.tools.exposed_tools import ToolView  # noqa: PLC0415
         from mama_structs.tools.memory_tools import memory_tools  # noqa: PLC0415
         from mama_structs.tools.ref_tools import ref_tools  # noqa: PLC0415
         from mama_structs.tools.tool import ToolSet  # noqa: PLC0415
+        from mama_structs.tools.exposed_tools import ToolView  # noqa: PLC0415
 
         self._common = common
         self._conversation: Conversation = conversation
@@ -204,45 +208,43 @@ class Session:
         exposure: mama_structs.Exposure | None = None,
     ) -> Opening:
         """
-        Open a session: ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
+        Open a session.
+
+        Use ``async with Session.open(...) as session`` or ``session = await Session.open(...)``.
 
         Args:
-            location: The session's directory, made if missing (mode 0700), or the URL of a PostgreSQL server
-                (``postgresql://user@host/database``, extra ``postgres``), which keeps memories, refs and descriptors;
-                None for a session that leaves nothing behind.
-            structs: A Structs node's URL, a `StructsClient`, or anything with ``async fetch(entity_id)``.
+            location: The session's directory, created if missing (mode 0700), or the URL of a PostgreSQL server
+                (``postgresql://user@host/database``, extra ``postgres``), which stores memories, refs and descriptors;
+                None for a temporary session that leaves nothing on disk.
+            structs: A Structs node's URL, a `StructsClient`, or any object with ``async fetch(entity_id)``.
             sources: Further sources of entities.
-            embedder: Turns texts into vectors for the memories; None for the one that the store was written with,
-                or the default in a new store: `UniversalSentenceEmbedder` where it is installed, else `HashEmbedder`.
-            reranker: Reads the question and the best hits of a search together, and says their order; None for none.
-            judge: Is asked at each save how the new memory stands to older ones of its matter, see
-                `mama_structs.memory.types.judge.Judge`; None for nobody.
-            namespace: Whose memories and conversations; those of other namespaces are never seen, but for *reads*.
-            reads: Further namespaces whose memories are found and read, and never written; see `Memory.namespace`.
-            conversation: The name of a conversation to come back to, or to begin; None for a fresh one.
-            files: The directory below which models may write files; it is made with the first file. None: models have
+            embedder: Converts texts to vectors for the memories. None for the embedder that the store was written with,
+                or the default in a new store: `UniversalSentenceEmbedder` if it is installed, else `HashEmbedder`.
+            reranker: Reorders the best hits of a search by reading them with the query; None for no reranking.
+            judge: Classifies each new memory against older ones on the same subject, see
+                `mama_structs.memory.types.judge.Judge`; None for no judge.
+            namespace: Namespace of the memories and conversations. Others are not accessible, except for *reads*.
+            reads: Further namespaces whose memories can be read but not written; see `Memory.namespace`.
+            conversation: Name of the conversation to continue or create; None for a fresh one.
+            files: Directory below which models may write files; it is created with the first file. None: models have
                 no tool that writes files.
-            references: Defaults for the ready-made tools and for `with_references` of this session, and the ceilings
-                on what models ask of them; see `ReferenceOptions`.
-            resolver: One that several sessions share: its sources in place of *structs* and *sources*, with its cache,
-                its limits and its ``settings.references``. Whoever made it closes it, after the sessions.
+            references: Defaults for the ready-made tools and for `with_references` of this session, and ceilings for
+                the values that models request; see `ReferenceOptions`.
+            resolver: A resolver that several sessions share. Its sources replace *structs* and *sources*; its cache,
+                its limits and its ``settings.references`` apply. Its creator closes it, after the sessions.
             settings: See `Settings`.
-            exposure: By which words `tools_for` tells what a message asks for; None for the cues that come along.
+            exposure: Detects the topic of a message for `tools_for`; None for the built-in cues.
 
         Raises:
-            InvalidArgument: An argument breaks its rule; raised at once, before anything is opened.
+            InvalidArgument: An argument breaks its rule; raised immediately, before anything is opened.
             StoreError: The directory cannot be used; raised when the session opens.
-                Its children say why: `StoreBusy` where another process has the conversation open.
+                Subclasses give the reason, such as `StoreBusy` if another process has the conversation open.
             EmbedderMismatch: Another embedder made the vectors of the memories; raised when the session opens.
             WrongLoop: *resolver* belongs to another event loop; raised when the session opens.
             SessionClosed: *resolver* is closed; raised when the session opens.
-            ImportError: *settings* ask for OpenTelemetry, which is not installed; raised at once.
+            ImportError: *settings* enable OpenTelemetry, which is not installed; raised immediately.
 
         """
-        from mama_structs.memory.store.factory import check_helpers, open_memories  # noqa: PLC0415
-        from mama_structs.memory.types.requests import check_scopes  # noqa: PLC0415
-        from mama_structs.refs.conversations.conversation_log import check_conversation  # noqa: PLC0415
-        from mama_structs.refs.store.ref_store import RefStore  # noqa: PLC0415
         from mama_structs.session.backend import Home  # noqa: PLC0415
         from mama_structs.session.wiring import (  # noqa: PLC0415
             MEMORY_IDS,
@@ -252,6 +254,10 @@ class Session:
             mentions_in,
             recall_from,
         )
+        from mama_structs.refs.conversations.conversation_log import check_conversation  # noqa: PLC0415
+        from mama_structs.refs.store.ref_store import RefStore  # noqa: PLC0415
+        from mama_structs.memory.store.factory import check_helpers, open_memories  # noqa: PLC0415
+        from mama_structs.memory.types.requests import check_scopes  # noqa: PLC0415
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
         from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
 
@@ -293,7 +299,8 @@ class Session:
                 asking = shared.joined_by([memory_source(memories)], recall=recall_from(memories), strange=chain_ids)
                 closing.push_async_callback(asking.close)
                 entered = await home.enter(own_namespace, name, refs)
-                # What is due is done at the next opening, where somebody else is writing just now, or nobody can.
+                # Best effort: if another process is writing, or the store is read-only, the next opening does the
+                # maintenance.
                 with suppress(StoreBusy, StoreReadOnly):
                     await memories.maintain()
                     await _expire(home, entered, known)
@@ -317,18 +324,18 @@ class Session:
     @staticmethod
     async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
         """
-        Return the conversations of a directory or server, the last used first; no session need have it open.
+        Return the conversations of a store, last used first, without opening a session.
 
         Args:
             location: A session's directory, or its server's URL.
-            namespace: Whose conversations.
+            namespace: The namespace of the conversations.
 
         Raises:
-            InvalidArgument: There is no session's directory, or *namespace* breaks its rule.
-            StoreError: It cannot be read.
+            InvalidArgument: *location* is not a session's directory, or *namespace* breaks its rule.
+            StoreError: The store cannot be read.
 
         """
-        from mama_structs.session.backend import home_at  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.session.backend import home_at  # noqa: PLC0415 - lazy import
 
         place = await _store(location)
         async with home_at(place) as home:
@@ -344,17 +351,17 @@ class Session:
     @staticmethod
     async def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
         """
-        Return the sorted names of the namespaces that have memories or conversations in a directory or on a server.
+        Return the sorted namespaces of a store that have memories or conversations.
 
         Args:
             location: A session's directory, or its server's URL.
 
         Raises:
-            InvalidArgument: There is no session's directory.
-            StoreError: It cannot be read.
+            InvalidArgument: *location* is not a session's directory.
+            StoreError: The store cannot be read.
 
         """
-        from mama_structs.session.backend import home_at  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.session.backend import home_at  # noqa: PLC0415 - lazy import
 
         async with home_at(await _store(location)) as home:
             return await home.namespaces()
@@ -368,25 +375,26 @@ class Session:
         progress: Callable[[int, int], object] | None = None,
     ) -> Copied:
         """
-        Copy all that a store holds to another, and compare the two; again, or after a kill, it adds what is missing.
+        Copy the content of a store to another one, and compare the two.
 
-        Nothing in *target* is replaced or deleted, nor *source* written to; a directory is copied as of one moment.
+        Repeating the call, such as after a crash, adds only missing data. Data in *target* is never replaced or
+        deleted, and *source* is not written to. A directory is copied from a consistent snapshot.
 
         Args:
-            source: A session's directory, or the URL of a server, to which nobody should write meanwhile.
-            target: Where it is copied to, either as well: what an earlier run has begun, or nothing yet.
-            namespace: Only the memories and conversations of this one; all by default.
-            progress: Called with how many steps are done, and of how many as far as is known.
+            source: A session's directory, or the URL of a server, which should not be written to during the copy.
+            target: The directory or URL to copy to: empty, or from an earlier run.
+            namespace: Copy only the memories and conversations of this namespace; None for all.
+            progress: Called with the number of finished steps and the number of known steps.
 
         Raises:
-            InvalidArgument: There is no session's directory at *source*, or something else is at *target*.
-            UnknownNamespace: The source has nothing of *namespace*.
-            StoreDiffers: The target has other things in a namespace, or could not be made equal.
+            InvalidArgument: *source* is not a session's directory, or *target* contains other files.
+            UnknownNamespace: The source has no such *namespace*.
+            StoreDiffers: The target has other data in a namespace, or could not be made equal.
             EmbedderMismatch: The target has vectors of another embedder.
             StoreError: One of the two cannot be read or written.
 
         """
-        from mama_structs.session.store_copy import copy  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.session.store_copy import copy  # noqa: PLC0415 - lazy import
 
         return await copy(await _store(source), _place(target), namespace=namespace, progress=progress)
 
@@ -414,24 +422,24 @@ class Session:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The names of tools that work but are not shown: those of v1.0, unless the settings show them."""
+        """Names of callable tools that models do not see: by default the v1.0 tools."""
         return tuple(name for name in SUCCESSORS if name not in self.tools) if self.settings.tools.memory else ()
 
     @property
     def wire_names(self) -> WireNames:
-        """The names of all tools in the form that every provider accepts, and the way back."""
+        """Names of all tools in the form that every provider accepts, and the reverse mapping."""
         return WireNames.of(self.tools, hidden=self.hidden)
 
     @functools.cached_property
     def _deprecated(self) -> dict[str, Tool]:
-        # Most sessions are never asked for one.
+        # Lazy: most sessions never need the deprecated tools.
         from mama_structs.tools.deprecated import deprecated_tools  # noqa: PLC0415
 
         return {tool.name: tool for tool in deprecated_tools(self.memories)}
 
     @property
     def is_open(self) -> bool:
-        """Whether the session can be used: it was not closed, and its event loop is not closed."""
+        """True if the session can be used: neither it nor its event loop is closed."""
         return not self._closed and not self._common.loop.is_over
 
     @property
@@ -441,13 +449,13 @@ class Session:
 
     def tools_for(self, message: object) -> list[mama_structs.Tool]:
         """
-        Return the tools that a model should see for its user's message, the most useful first.
+        Return the tools that a model should see for a user's message, the most relevant first.
 
-        Tools of other memories work are left out only where it is clear what the message asks for; see `Exposure`.
-        A tool that is left out still works, and tools of the host, of refs and of the chain are never left out.
+        Memory tools are omitted only if the topic of the message is clear; see `Exposure`. Omitted tools can still be
+        called. Tools of the host, of refs and of the chain are never omitted.
 
         Args:
-            message: A text, or a provider's message or list of messages, of which the last one of the user counts.
+            message: A text, or a provider's message or list of messages, whose last user message is used.
 
         """
         self._check_here()
@@ -456,10 +464,10 @@ class Session:
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
         """
-        Return the names of the tools that a model should use for its user's message, the most useful first.
+        Return the names of the tools for a user's message, the most relevant first.
 
-        For providers that can restrict a model's choice and keep the list of tools, as ``allowed_tools`` does: prompt
-        caches and runs depend on that list. It does not change what `tools` and `exposed` show.
+        For providers that restrict the choice without changing the tool list, as ``allowed_tools`` does: prompt caches
+        and runs depend on that list. It does not change the results of `tools` and `exposed`.
 
         Args:
             message: As for `tools_for`.
@@ -477,38 +485,37 @@ class Session:
         max_chars: int | Literal["settings"] | None = "settings",
     ) -> Any:
         """
-        Run a tool with arguments as a model gives them, and return data that JSON can hold.
+        Run a tool with a model's arguments, and return the result as JSON data.
 
-        Any tool can be called, whether or not a model sees it at the moment.
-        An argument ``{"$ref": "ref:x"}`` becomes the text that the handle stands for, up to 100 levels deep.
-        In parameters that take any text, or a list of texts, so does a text that is exactly ``ref:x`` or ``fd:1``, and
-        ``{{ref:x}}`` or ``{{ref:x:10-20}}`` (lines) in a longer text. A backslash in front prevents it, and so does the
-        tool's ``resolve`` if it is False.
-        The log, and an adapter's answer to the model, name what was put in; see `resolved`.
-        The answer is no longer, as compact JSON, than the settings for answers allow. A longer result is shortened by
-        its structure and says so under ``shortened``; handles give the rest; see `RefStore.wrap`.
-        References have half of the budget for themselves, and lose fields before they are left out.
-        A text takes the place of each part of the result that has no JSON form, and says that the tool has run.
+        Any tool can be called, even if the model does not see it at the moment.
+        An argument ``{"$ref": "ref:x"}`` is replaced by the text of the handle, up to 100 levels deep.
+        In parameters that accept any text, or a list of texts, a text that is exactly ``ref:x`` or ``fd:1`` is
+        replaced, too, and so is ``{{ref:x}}`` or ``{{ref:x:10-20}}`` (lines) inside a longer text. A preceding
+        backslash, or ``resolve=False`` of the tool, prevents it. The log, and an adapter's answer to the model, name
+        the inserted handles; see `resolved`. The compact JSON of the answer fits into the budget of the settings. A
+        longer result is truncated by its structure and says so under ``shortened``; handles give the rest; see
+        `RefStore.wrap`. References may use half of the budget, and lose fields before they are omitted. Each part of
+        the result without a JSON form is replaced by a text that says that the tool has run.
 
         Args:
-            tool_name: The name of one of `tools`, or of a deprecated tool; also as on the wire: ``save__decision``.
-            arguments: Its arguments by name, or JSON text of them, checked against the tool's schema.
+            tool_name: Name of one of `tools`, or of a deprecated tool; wire names such as ``save__decision`` work, too.
+            arguments: The arguments by name, or their JSON text, which are validated with the tool's schema.
             host: Values for the tool's parameters ``ctx``, ``run_context`` and ``tool_context``.
-            max_chars: ``"settings"`` for the budget of ``settings.answers``; None for the whole result, however long,
-                for code of the host; a number for a budget of so many characters, 100 or more.
+            max_chars: ``"settings"`` for the budget of ``settings.answers``; None for the whole result of any length,
+                for code of the host; a number for a budget in characters, 100 or more.
 
         Raises:
             UnknownTool: There is no such tool.
             InvalidArgument: An argument is missing, unknown or of the wrong type; the tool did not run.
-            HandleNotFound: Nothing has a handle that an argument names; the tool did not run.
+            HandleNotFound: A handle in an argument does not exist; the tool did not run.
 
         """
         self._check()
         budget = self._budget(max_chars)
         load = measure(arguments)
         tool, asked = self._tool(tool_name), await run_inline_or_in_thread(load, _read, arguments)
-        # The number of handles may be the same again: answers of memory tools replace older ones.
-        version, inserted = self.refs._version, None  # noqa: SLF001 - of this package, as below
+        # Compare the version, not the number of handles: answers of memory tools replace older ones.
+        version, inserted = self.refs._version, None  # noqa: SLF001 - internal API of this package, as below
         try:
             given = await self.refs.look(load, lambda refs: passed(asked, tool, refs.get))
         except (DescriptorError, InvalidArgument) as error:
@@ -530,7 +537,7 @@ class Session:
                 result = await tool.run(given.arguments, host=host)
                 if kind := getattr(result, "type", None) if isinstance(result, str) else None:
                     found["error__type"] = kind
-        from mama_structs.refs.store.decorator import shorten  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.refs.store.decorator import shorten  # noqa: PLC0415 - lazy import
 
         with using_inserted_texts(inserted):
             shown = await shorten(
@@ -540,24 +547,28 @@ class Session:
             try:
                 await self.flush()
             except StoreError as error:
-                # The tool has done its work. What it said can be read, and the next flush tries again.
+                # The tool has run and its result is readable, so the call succeeds. The next flush writes the data.
                 _log.warning("what %s stored is not on disk yet: %s", tool.name, error)
         return shown
 
     def _budget(self, max_chars: int | str | None) -> Budget | None:
-        """Return what an answer may have, None where it is not bounded."""
+        """Return the budget of an answer, or None if it is unlimited."""
         if max_chars != "settings" and max_chars is not None:
             return Budget(whole("max_chars", max_chars, _LEAST_BUDGET))
-        # Where no tool reads on, what is left out would be lost.
+        # Without descriptors, no tool can read the rest of a truncated result.
         return self.refs.budget if max_chars is not None and self.settings.descriptors.enabled else None
 
     def _told(self, tool: Tool, result: Any, budget: Budget | None, *, refs: mama_structs.RefStore, keeps: bool) -> Any:
-        """Return a tool's result as data within the budget; may run in a thread, with a draft of the refs."""
+        """
+        Return a tool's result as data within the budget.
+
+        May run in a thread, with a draft of the refs.
+        """
         from mama_structs._internal.control_flow import is_framework_result  # noqa: PLC0415
         from mama_structs._internal.jsonable import to_answer  # noqa: PLC0415
-        from mama_structs.refs.messages.media import with_blocks  # noqa: PLC0415
         from mama_structs.refs.store.decorator import within_budget  # noqa: PLC0415
         from mama_structs.refs.store.entries import TOOL_RESULT  # noqa: PLC0415
+        from mama_structs.refs.messages.media import with_blocks  # noqa: PLC0415
         from mama_structs.tools.memory_tools import make_room  # noqa: PLC0415
         from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
 
@@ -567,7 +578,7 @@ class Session:
         data = result if is_error else to_answer(with_blocks(result))
         if budget is None:
             return data
-        # What the tools of handles read is kept already, and what memories gave makes room for what is new.
+        # Results of the handle tools are stored already. Old answers of memories are removed to make room for new ones.
         keeps = keeps and tool.wrapped and not is_error and self.settings.descriptors.enabled
         is_own = self._is_own(tool)
         source = tool.name if is_own or tool.name in self.hidden else TOOL_RESULT
@@ -592,7 +603,7 @@ class Session:
 
     def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:
         """
-        Return a tool's arguments as `call` would pass them on, to show them to a person who approves the call.
+        Return a tool's arguments as `call` would pass them, for approval by a person.
 
         Args:
             tool_name: As for `call`.
@@ -601,42 +612,46 @@ class Session:
         Raises:
             UnknownTool: There is no such tool.
             InvalidArgument: An argument is missing, unknown or of the wrong type.
-            HandleNotFound: Nothing has a handle that an argument names.
+            HandleNotFound: A handle in an argument does not exist.
 
         """
         self._check_here()
         return passed(_read(arguments), self._tool(tool_name), self.refs.get)
 
     def _tool(self, name: str) -> Tool:
-        """Return a tool by its name here or on the wire, one of v1.0 too."""
+        """Return a tool by its name or wire name. Includes the deprecated tools."""
         name = name if name in self.tools else self.wire_names.by_wire.get(name, name)
         return self._deprecated[name] if name in self.hidden else self.tools[name]
 
     def _is_own(self, tool: Tool) -> bool:
-        """Tell whether it is one for memories or refs, which are made anew for a fork; a host may replace each."""
+        """
+        Return True for the memory and ref tools of this session.
+
+        A fork creates its own; a host may replace them.
+        """
         return self._own.get(tool.name) is tool
 
     # Memories
 
     async def recall(self, message: object, *, max_chars: int = 2_000, again: bool = False) -> Recall:
         """
-        Return what the model should know before it answers a message; empty if nothing is relevant.
+        Return the memories that are relevant to a message; empty if there are none.
 
-        The text says where the work stood last (if the message continues it), what holds on the topic, what failed and
-        why, and which memories contradict each other. Each fact is told once a conversation, unless it changed; forks
-        know what was told.
+        The text contains the last state of the work (if the message continues it), current memories on the topic,
+        failures with their reasons, and contradictory memories. A conversation and its forks get each fact once, until
+        it changes.
 
         Args:
-            message: A text, or a provider's message or list of messages, of which the last one of the user counts.
-            max_chars: Characters of the text at the most, 300 or more.
-            again: Whether what was told before may be told again, as after the conversation was compacted.
+            message: A text, or a provider's message or list of messages, whose last user message is used.
+            max_chars: Maximum number of characters of the text, 300 or more.
+            again: Whether to repeat facts that were already recalled, as after the conversation was compacted.
 
         Raises:
             EmbeddingFailed: The embedder failed.
             StoreError: The memories cannot be read.
 
         """
-        from mama_structs.session.recall_builder import recall  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.session.recall_builder import recall  # noqa: PLC0415 - lazy import
 
         self._check()
         told = self._conversation.told
@@ -648,7 +663,7 @@ class Session:
             return await recall(self.memories, message, told=told, exposure=self._exposure, max_chars=max_chars)
 
     def is_recalled(self, text: str) -> bool:
-        """Tell whether a text says only what `recall` told this conversation."""
+        """Return True if a text only repeats text that `recall` returned in this conversation."""
         from mama_structs.session.recall_builder import is_recalled  # noqa: PLC0415
 
         self._check_here()
@@ -656,28 +671,29 @@ class Session:
 
     async def remember(self, messages: object, *, extract: Callable[..., Any], origin: Origin | None = None) -> Learned:
         """
-        Ask a model of the host what to learn from a conversation, check its proposals, and save the good ones.
+        Extract memories from a conversation with a model of the host, and save the valid ones.
 
-        *extract* is called as ``extract(prompt, schema)``, once for some 24,000 characters of messages: it gives the
-        prompt to a model, with the JSON schema where the provider takes one, and returns the answer, as text or data.
-        Of each record the messages that it comes from are kept as evidence, and it is trusted as the least of them.
-        What memories said, recalled or given by a tool, is not learnt again; copies are merged. Nothing is
-        retired but by the session's judge.
+        *extract* is called as ``extract(prompt, schema)``, once per about 24,000 characters of messages: it passes the
+        prompt to a model, with the JSON schema if the provider supports one, and returns the answer, as text or data.
+        The source messages of each memory are stored as evidence, and its trust is the lowest of theirs. Text from
+        memories, recalled or returned by a tool, is not extracted again; duplicates are merged. Only the session's
+        judge can retire older memories.
 
         Args:
-            messages: One message, a list, or a whole request or run, in any provider's shape; a text is the user's.
-            extract: A function, async or not; a plain one runs in a thread.
-            origin: The most that all of it is trusted, such as ``"outside"`` for mails; None for who said each.
+            messages: One message, a list, or a whole request or run, in any provider's format; a text is the user's.
+            extract: A function, async or not; a synchronous one runs in a thread.
+            origin: Upper limit for the trust of all messages, such as ``"outside"`` for mails; None for the author of
+                each.
 
         Raises:
-            InvalidArgument: Something is no message, or another argument breaks its rule; nothing was saved.
+            InvalidArgument: An item is not a message, or another argument breaks its rule; nothing was saved.
             EmbeddingFailed: The embedder failed; nothing was saved.
             StoreError: The memories cannot be written.
 
         """
-        from mama_structs.memory.store.extraction import Utterance, learn  # noqa: PLC0415
+        from mama_structs.session.wiring import author_of  # noqa: PLC0415 - lazy import
         from mama_structs.refs.messages.transcript import spoken_in  # noqa: PLC0415
-        from mama_structs.session.wiring import author_of  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.memory.store.extraction import Utterance, learn  # noqa: PLC0415
 
         self._check()
 
@@ -696,8 +712,8 @@ class Session:
         return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)
 
     def _author_of(self, text: str, speaker: Origin) -> Origin:
-        """Return the least trusted author of a message by *speaker*, which may show the text of handles."""
-        from mama_structs.session.wiring import author_of  # noqa: PLC0415 - a session is open: see the top
+        """Return the least trusted author of a message, which may show the text of handles."""
+        from mama_structs.session.wiring import author_of  # noqa: PLC0415 - lazy import
 
         return author_of(text, speaker, self.refs)
 
@@ -705,21 +721,21 @@ class Session:
 
     async def observe(self, message: object) -> mama_structs.Ingested:
         """
-        Store the refs of a model's answer; they are on disk when this returns.
+        Store the refs of a model's answer. They are on disk when this returns.
 
-        The same message again, as when an adapter observes it, too, changes nothing. What its author may not have meant
-        is told to the model with the next result of a tool that an adapter runs.
+        Idempotent: the same message may be observed again, such as by an adapter. Diagnostics about the marks in the
+        message are reported to the model with the next tool result of an adapter.
 
         Args:
-            message: See `RefStore.ingest`; of any size, since a large one is processed in a thread.
+            message: See `RefStore.ingest`. Any size is accepted; a large message is processed in a thread.
 
         Raises:
-            InvalidArgument: *message* is no model's answer; nothing was stored.
+            InvalidArgument: *message* is not a model's answer; nothing was stored.
             StoreBusy: Other calls changed the refs during each of several attempts to store a large message.
-            StoreError: The disk does not take it; the refs can be used, and the next `flush` tries again.
+            StoreError: The disk is not writable; the refs can be used, and the next `flush` tries again.
 
         """
-        from mama_structs.refs.store.ref_collector import message_load  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.refs.store.ref_collector import message_load  # noqa: PLC0415 - lazy import
 
         self._check()
         load = message_load(message)
@@ -733,7 +749,7 @@ class Session:
         return ingested
 
     def stream(self) -> SessionStream:
-        """Return a stream for an answer that comes in parts: ``feed(chunk)``, then ``await close()``."""
+        """Return a stream for an answer in chunks: ``feed(chunk)``, then ``await close()``."""
         self._check_here()
         return SessionStream(self.refs.stream(), self._streamed)
 
@@ -743,7 +759,9 @@ class Session:
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
-        Return a result as a model should read it, shortened if it is long; the whole is on disk then.
+        Return a result as a model should read it, truncated if it is long.
+
+        The full result is stored on disk.
 
         A large result is processed in a thread.
 
@@ -754,7 +772,7 @@ class Session:
                 outside. With ``"user_input"`` the user's own words around the pasted text stay visible.
 
         Raises:
-            StoreError: The disk does not take it.
+            StoreError: The disk is not writable.
 
         """
         self._check()
@@ -765,15 +783,15 @@ class Session:
 
     def system_prompt(self, *, handles: bool = False) -> str:
         """
-        Return what the system prompt should say about what this session can do: memories, refs and descriptors.
+        Return the part of the system prompt that explains memories, refs and descriptors.
 
-        It names tools as they are on the wire, and only those that there are.
+        It uses wire names, and names only existing tools.
 
         Args:
-            handles: Whether to list the refs and descriptors that there are.
+            handles: Whether to list the existing refs and descriptors.
 
         """
-        from mama_structs.recall import SENTENCE  # noqa: PLC0415 - a session is open: see the top
+        from mama_structs.recall import SENTENCE  # noqa: PLC0415 - lazy import
         from mama_structs.tools.instructions import memory_instructions  # noqa: PLC0415
 
         self._check_here()
@@ -782,17 +800,17 @@ class Session:
 
     def fork(self, conversation: str | None = None) -> Session:
         """
-        Return a session with a copy of all refs and descriptors, which shares memories, tools and resolver.
+        Return a session with copied refs and descriptors, and shared memories and resolver.
 
-        Later refs and descriptors do not cross in either direction, and closing one leaves the other open.
-        Tools that were added to this session are the fork's, too; ready-made ones work on the fork's own refs.
-        On a server it waits for an answer, as long as the settings say, where a name is given, and for nothing else.
+        Later refs and descriptors are not shared, and closing one session leaves the other one open.
+        The fork has the tools that were added to this session; ready-made tools work on the fork's own refs.
+        With a name on a server, the call blocks for the server's answer, limited by the timeouts in the settings.
 
         Args:
-            conversation: The fork's name; None for a fresh one.
+            conversation: Name of the fork; None for a fresh one.
 
         Raises:
-            InvalidArgument: The namespace has a conversation of this name.
+            InvalidArgument: The namespace has a conversation with this name.
             StoreBusy: Another process has it open.
 
         """
@@ -811,7 +829,7 @@ class Session:
 
     async def check(self) -> CheckReport:
         """
-        Look for damage in the session's files, without changing anything.
+        Check the session's files for damage, without changing anything.
 
         Raises:
             StoreError: The directory cannot be read at all.
@@ -825,18 +843,20 @@ class Session:
         self, path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
     ) -> Path:
         """
-        Copy the session's whole directory as of one moment; others may go on writing.
+        Copy the session's whole directory as a consistent snapshot.
+
+        Other processes may keep writing.
 
         Args:
-            path: A directory that does not exist yet, or is empty; a session can be opened at it.
-            progress: Called with how many pages of the database are copied, and of how many.
+            path: A directory that is missing or empty; a session can be opened in the copy.
+            progress: Called with the number of copied pages of the database, and the total number.
 
         Returns:
             The copy's path.
 
         Raises:
-            InvalidArgument: The session has no directory, or there is something at *path*.
-            StoreError: The copy cannot be made; nothing is left of it.
+            InvalidArgument: The session has no directory, or *path* is not empty.
+            StoreError: The copy failed; its files were removed.
 
         """
         from mama_structs.storage.backup import backup  # noqa: PLC0415
@@ -855,10 +875,10 @@ class Session:
 
     async def maintain(self) -> Maintained:
         """
-        Once a week remove automatic links that have become weak or old; cheap at other times.
+        Prune weak and old automatic links, at most once a week. Cheap if nothing is due.
 
-        Conversations are deleted that nobody came back to for ``settings.descriptors.conversation_ttl`` seconds.
-        A session does this by itself when it opens.
+        Also deletes conversations that were not used for ``settings.descriptors.conversation_ttl`` seconds.
+        Runs automatically when a session opens.
 
         Raises:
             StoreError: The directory cannot be written to.
@@ -870,7 +890,7 @@ class Session:
 
     async def warm_up(self) -> None:
         """
-        Load the embedder, the views, the reranker and the cues of the exposure, which take a while the first time.
+        Load the embedder, the views, the reranker and the cues, which are slow on first use.
 
         Raises:
             EmbeddingFailed: The embedder cannot be loaded.
@@ -883,7 +903,11 @@ class Session:
         await self.memories.warm_up()
 
     def stats(self) -> dict[str, Any]:
-        """Return figures about memories (as of the last call), refs and references, for people: shown as a table."""
+        """
+        Return statistics of memories (as of the last call), refs and references.
+
+        The repr is a table.
+        """
         self._check_here()
         return Figures(
             memories=self.memories.figures(),
@@ -896,7 +920,7 @@ class Session:
         Wait until everything stored so far is on disk.
 
         Raises:
-            StoreError: The disk does not take it; nothing is lost, and the next flush tries again.
+            StoreError: The disk is not writable; no data is lost, and the next flush tries again.
 
         """
         self._check()
@@ -904,13 +928,13 @@ class Session:
 
     async def close(self) -> None:
         """
-        Cancel running calls, write what is not on disk yet, and release connections; a second call does nothing.
+        Cancel running calls, write pending data to disk, and release connections. Idempotent.
 
-        Once begun it runs to its end, even if the caller is cancelled.
+        Runs to completion once started, even if the caller is cancelled.
 
         Raises:
             WrongLoop: The session belongs to another event loop, and stays open there.
-            StoreError: The disk did not take the rest of the data. The conversation stays locked until another call
+            StoreError: Pending data could not be written. The conversation stays locked until another call
                 succeeds or the process ends; everything else was released.
 
         """
@@ -940,7 +964,7 @@ class Session:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def _check_here(self) -> None:
-        """Check what needs no running loop, only the thread of the session's own."""
+        """Raise unless the session is open and used in its thread. Needs no running loop."""
         if self._closed:
             raise SessionClosed("the session is closed", hint="work inside its with block, or open another one")
         self._common.loop.check_thread()
@@ -952,11 +976,11 @@ class Session:
 
 class SessionStream:
     """
-    Takes a model's answer as it comes: ``feed`` every chunk, then ``await close()``.
+    A stream for a model's answer: ``feed`` every chunk, then ``await close()``.
 
     Args:
-        stream: Scans and stores.
-        closed: Takes what was found, and waits for the disk.
+        stream: The stream of the ref store, which parses and stores the refs.
+        closed: Called with the result when the stream closes; waits for the disk.
 
     """
 
@@ -969,10 +993,10 @@ class SessionStream:
 
     def feed(self, chunk: object) -> list[Event]:
         """
-        Take the next part and return what is known by now; see `RefStream.feed`.
+        Process the next chunk, and return the new parser events; see `RefStream.feed`.
 
         Raises:
-            InvalidArgument: It is no chunk of an answer, or has more than 1,000,000 characters or 1,000 refs.
+            InvalidArgument: *chunk* is not part of an answer, or has more than 1,000,000 characters or 1,000 refs.
             SessionClosed: The stream was closed.
 
         """
@@ -981,10 +1005,12 @@ class SessionStream:
 
     async def close(self) -> mama_structs.Ingested:
         """
-        Store the refs, which are on disk when this returns; again, the same.
+        Store the refs, which are on disk when this returns.
+
+        Idempotent: a second call returns the same result.
 
         Raises:
-            StoreError: The disk does not take it; the refs can be used, and the next `Session.flush` tries again.
+            StoreError: The disk is not writable; the refs can be used, and the next `Session.flush` tries again.
 
         """
         ingested: mama_structs.Ingested = await self._stream.finish()
@@ -993,7 +1019,7 @@ class SessionStream:
 
 
 async def _expire(home: Home, conversation: Conversation, settings: Settings) -> None:
-    """Delete the conversations that nobody came back to, if the settings say after which time."""
+    """Delete the conversations that were not used within the TTL, if the settings have one."""
     ttl = settings.descriptors.conversation_ttl
     if ttl is not None and home.location is not None:
         before = conversation.refs.now() - timedelta(seconds=ttl)
@@ -1004,10 +1030,10 @@ async def _expire(home: Home, conversation: Conversation, settings: Settings) ->
 @attrs.frozen
 class CheckReport:
     """
-    What `Session.check` found; ``str()`` of it is a line for each.
+    Result of `Session.check`; ``str()`` of it has one line for each finding.
 
     Args:
-        findings: One for each thing found; warnings among them are no damage.
+        findings: All findings. Those with severity "warning" are not damage.
 
     """
 
@@ -1015,7 +1041,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged or in danger."""
+        """True if no finding is an error."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __str__(self) -> str:
@@ -1023,7 +1049,11 @@ class CheckReport:
 
 
 class Opening:
-    """A session that is about to open: await it, or enter it with ``async with``; used before, it says so."""
+    """
+    A session that is not open yet: await it, or enter it with ``async with``.
+
+    Any other use raises an error that explains how to open it.
+    """
 
     def __init__(self, make: Callable[[], Awaitable[Session]]) -> None:
         self._make = make
@@ -1031,10 +1061,10 @@ class Opening:
         self._session: Session | None = None
 
     def __repr__(self) -> str:
-        """Say what was forgotten."""
+        """Return a text that explains how to open the session."""
         return f"<Session that is not open: {_FORGOTTEN}>"
 
-    # Type checkers see the mistake where it is written, as long as they do not know of these.
+    # Hidden from type checkers, so that they report the mistake in the caller's code.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -1044,7 +1074,7 @@ class Opening:
             raise InvalidArgument("a session is entered with async with", hint=_FORGOTTEN)
 
         def __exit__(self, *_: object) -> None:
-            """Be there, or nobody would call `__enter__`."""
+            """Required by the protocol: without it, `with` would not call `__enter__`."""
 
     def __await__(self) -> Generator[Any, None, Session]:
         return self._open().__await__()
@@ -1066,7 +1096,7 @@ class Opening:
 
 
 def _known(settings: object) -> Settings:
-    """Return a session's settings, after a check and with what they ask for loaded."""
+    """Validate a session's settings, and load OpenTelemetry if they enable it."""
     if settings is not None and not isinstance(settings, Settings):
         raise InvalidArgument(f"settings must be Settings, got {shown(settings)}")
     known = with_its_tools(settings or Settings())
@@ -1076,13 +1106,13 @@ def _known(settings: object) -> Settings:
 
 
 def _read(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
-    from mama_structs.tools.argument_repair import read_arguments  # noqa: PLC0415 - a session is open: see the top
+    from mama_structs.tools.argument_repair import read_arguments  # noqa: PLC0415 - lazy import
 
     return read_arguments(arguments) if arguments is None or isinstance(arguments, str) else arguments
 
 
 def _structs_source(structs: object) -> EntitySource:
-    # The chain's models take longer to load than everything else together, and a session without a chain needs none.
+    # Lazy: the chain's models take longer to load than all other modules, and most sessions do not need them.
     from mama_structs.structs.source import StructsSource  # noqa: PLC0415
 
     return structs if isinstance(structs, StructsSource) else StructsSource(structs)
@@ -1091,7 +1121,7 @@ def _structs_source(structs: object) -> EntitySource:
 def _offered(
     source: OffersTools, resolver: Resolver, options: ReferenceOptions | None
 ) -> Iterable[Callable[..., Awaitable[Any]]]:
-    """Return the tools that a source offers, which need not take the host's *options*."""
+    """Return the tools of a source. *options* are passed only if its method accepts them."""
     if options is None:
         return source.tools(resolver)
     try:
@@ -1104,7 +1134,7 @@ def _offered(
 def _sources(
     structs: object, sources: Iterable[EntitySource], *, resolver: object, references: object
 ) -> tuple[EntitySource, ...]:
-    """Return the sources to ask, or raise `InvalidArgument` for what cannot be asked with them."""
+    """Return the sources to use, or raise `InvalidArgument` for an invalid combination."""
     if references is not None and not isinstance(references, ReferenceOptions):
         raise InvalidArgument(f"references must be ReferenceOptions, got {shown(references)}")
     own = check_sources(sources)
@@ -1115,7 +1145,7 @@ def _sources(
         raise InvalidArgument(f"resolver must be a Resolver, got {shown(resolver)}")
     if every:
         raise InvalidArgument(
-            "resolver= has its own sources, beside which structs= and sources= would never be asked",
+            "resolver= has its own sources, so structs= and sources= must not be given with it",
             hint="Resolver([StructsSource(URL), ...]) for all sessions, or leave resolver out",
         )
     return resolver.sources
@@ -1127,7 +1157,7 @@ async def _store(location: str | os.PathLike[str]) -> Path | str:
         if not is_store(place):
             raise InvalidArgument(f"{os.fspath(place)!r:.200} is no session's directory")
         return place
-    from mama_structs.storage.postgres.pool import has_session  # noqa: PLC0415 - most sessions are in a directory
+    from mama_structs.storage.postgres.pool import has_session  # noqa: PLC0415 - lazy import
 
     if not await in_own_thread(lambda: has_session(place)):
         raise InvalidArgument("in that database was no session yet", hint="nothing was made; check its address")
@@ -1135,10 +1165,10 @@ async def _store(location: str | os.PathLike[str]) -> Path | str:
 
 
 def _place(location: str | os.PathLike[str]) -> Path | str:
-    """Return where a session is: a directory, or the URL of a server."""
+    """Return a session's location: a directory, or the URL of a server."""
     if not is_address(location):
         return _path(location)
-    from mama_structs.storage.postgres.pool import check_url  # noqa: PLC0415 - most sessions are in a directory
+    from mama_structs.storage.postgres.pool import check_url  # noqa: PLC0415 - lazy import
 
     return check_url(location)
 

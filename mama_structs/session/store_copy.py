@@ -1,10 +1,10 @@
 """
-All that one store holds, copied to another: memories by their engines, conversations by their rows.
+Copies a store to another one: memories by engine, conversations by row.
 
-What is missing is added, in the source's order, and then all of it is compared.
-Nothing that is there is ever replaced or deleted: so what was interrupted goes on, and who runs it twice, or two at
-once, end with the same.
-A directory is read as of one moment, out of a backup that is removed in the end: nothing is written to it.
+Missing data is added in the source's order, and then all data is compared.
+Existing data is never replaced or deleted, so an interrupted copy can be continued, and repeated or concurrent copies
+have the same result.
+A directory is read from a temporary backup, which is a consistent snapshot. The directory itself is not written to.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from mama_structs.tools.wire_names import hint_at
 
 _ROWS: Final = 500
 _BYTES: Final = 2**22
-# Its directory may be made by a run that was killed before there was a store in it.
+# Files that may exist in a target without a store: they are from a run that was killed early.
 _OWN: Final = frozenset({JOURNAL, LOCKS, "views"})
-# Nothing is searched there, so that no graph of vectors is needed.
+# The copy does no vector searches, so it needs no HNSW graph.
 _EXACT: Final = MemorySettings(exact_up_to=2**62)
 
 Progress = Callable[[int, int], object]
 
 
 async def copy(source: Path | str, target: Path | str, *, namespace: str | None, progress: Progress | None) -> Copied:
-    """Copy a session's directory to another; see `Session.copy`."""
+    """Copy a session's directory or server to another; see `Session.copy`."""
     if source == target:
         raise InvalidArgument("the target is where the source is", hint="name another one")
     place, beside = target, None
@@ -61,7 +61,11 @@ async def copy(source: Path | str, target: Path | str, *, namespace: str | None,
 
 
 async def copy_home(source: Home, target: Home, *, namespace: str | None, progress: Progress | None) -> Copied:
-    """Copy what one home keeps to another, wherever the two keep it; *source* must not be written to meanwhile."""
+    """
+    Copy the content of one backend to another.
+
+    *source* must not be written to during the copy.
+    """
     known = await source.namespaces()
     if namespace is not None and namespace not in known:
         raise UnknownNamespace(namespace, hint=hint_at(namespace, known))
@@ -76,7 +80,7 @@ async def copy_home(source: Home, target: Home, *, namespace: str | None, progre
         name: await _memories(source, target, tally, name=name, steps=steps, damaged=damaged)
         for name, tally in tallies.items()
     }
-    # Conversations name no memories, and memories no rows of these: either may come first.
+    # The order is free: conversations do not refer to memories, and memories do not refer to rows of conversations.
     lost = await _put_texts(source.storage, target.storage, rows, steps)
     await _put_rows(target.storage, rows)
     await _compare(target.storage, rows, lost, tallies, steps)
@@ -88,10 +92,10 @@ async def copy_home(source: Home, target: Home, *, namespace: str | None, progre
 
 
 def _checked(source: Path | None, target: Path) -> Path:
-    """Return where a copy's directory really is, unless that is in the source or somebody else's."""
+    """Return the real path of the target. Reject one inside the source, or with foreign files."""
     with explained(target):
         real, place = source and Path(os.path.realpath(source)), Path(os.path.realpath(target))
-        names = set(os.listdir(place)) if place.exists() else set()  # noqa: PTH208 - names are what is compared
+        names = set(os.listdir(place)) if place.exists() else set()  # noqa: PTH208 - compare names
     if real is not None and (real == place or real in place.parents or place in real.parents):
         raise InvalidArgument(f"{str(target)!r:.200} is where the source is", hint="name another directory")
     if not names <= _OWN and not is_store(place):
@@ -103,14 +107,14 @@ def _checked(source: Path | None, target: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def _moment(directory: Path, beside: Path | None) -> AsyncIterator[Home]:
-    """Open a directory as it is now, out of a copy of its files."""
+    """Open a consistent snapshot of a directory, from a temporary copy of its files."""
     temporary = TemporaryDirectory(beside)
 
     def make() -> None:
         with explained(temporary.path):
             if beside is not None:
                 make_directory(beside)
-            # What a run that was killed has left is as large as a store.
+            # Remove the backups of killed runs, which are as large as a store.
             sweep(beside)
             temporary.make()
 
@@ -125,7 +129,7 @@ async def _moment(directory: Path, beside: Path | None) -> AsyncIterator[Home]:
 
 @attrs.define
 class _Steps:
-    """How far the work is: what was copied, and what was compared, of as much as is known of by now."""
+    """Progress of copying and comparing. The total grows while namespaces are read."""
 
     progress: Progress | None
     total: int
@@ -143,7 +147,7 @@ class _Steps:
 async def _memories(
     source: Home, target: Home, tally: KindTally, *, name: str, steps: _Steps, damaged: list[str]
 ) -> int:
-    """Copy a namespace's memories, and return how many were not there."""
+    """Copy the memories of a namespace, and return the number of added ones."""
     try:
         record = await source.engines.recorded(name)
         if record is None and name in await source.engines.namespaces():
@@ -166,7 +170,7 @@ async def _memories(
         await to_its_end(source.engines.leave(name))
     damaged += run.damaged
     if run.missing:
-        # What has a bad seal is found where all rows are looked at.
+        # Rows with a bad checksum are only found by a check of all rows.
         part, said = f"/{quote(name, safe='')}/", "\n".join(damaged)
         for found in await source.storage.check():
             if found.kind == "damaged" and found.key and part in found.key and found.key not in said:
@@ -175,7 +179,7 @@ async def _memories(
 
 
 def _refuse_others(there: CarriedRows, wanted: CarriedRows) -> None:
-    """Refuse a copy that has rows of conversations which the source has not, or has otherwise."""
+    """Reject a target with conversation rows that are missing or different in the source."""
     for key, row in there.rows.items():
         if not key.startswith(LAX) and wanted.rows.get(key) != row:
             refuse(there.spaces[key], "has other conversations, or other things in them, than the source", [key])
@@ -184,10 +188,15 @@ def _refuse_others(there: CarriedRows, wanted: CarriedRows) -> None:
 async def _put_texts(
     source: RowStorage, target: RowStorage, rows: CarriedRows, steps: _Steps
 ) -> Mapping[tuple[str, str], str]:
-    """Copy the texts that conversations hold, and return a line for each unreadable one by namespace and key."""
+    """
+    Copy the texts of conversations.
+
+    Return a message for each unreadable text, by namespace and key.
+    """
     lost: dict[tuple[str, str], str] = {}
     for name, keys in _pages(rows.texts):
-        found = await source.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023 - awaited
+        # Awaited in the same iteration.
+        found = await source.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
         lost |= {(name, key): f"{key}: {row.reason}" for key, row in found.items() if isinstance(row, Damaged)}
         texts = [(key, row) for key, row in found.items() if isinstance(row, bytes)]
         put = functools.partial(_put_new, texts=texts)
@@ -202,7 +211,7 @@ def _put_new(rows: Rows, texts: Sequence[tuple[str, bytes]]) -> None:
 
 
 def _pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, list[str]]]:
-    """Yield a namespace and keys of it, with a bounded number of keys and bytes at a time."""
+    """Yield a namespace and some of its keys, bounded in number and bytes per page."""
     page: list[str] = []
     size, namespace = 0, ""
     for (name, key), length in sizes.items():
@@ -216,7 +225,7 @@ def _pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, list[str
 
 
 async def _put_rows(target: RowStorage, wanted: CarriedRows) -> None:
-    """Copy the other rows, those of each namespace in their order."""
+    """Copy the other rows, in order within each namespace."""
     by_namespace: dict[str, list[tuple[str, bytes]]] = {}
     for key, row in wanted.rows.items():
         by_namespace.setdefault(wanted.spaces[key], []).append((key, row))
@@ -243,7 +252,7 @@ async def _compare(
     tallies: Mapping[str, KindTally],
     steps: _Steps,
 ) -> None:
-    """Compare the conversations that are there with the source."""
+    """Compare the conversations of the target with the source."""
     there = await target.look(lambda rows: carried(rows, list(tallies), strays=False))
 
     def compare() -> None:
@@ -262,7 +271,8 @@ async def _compare(
     load = Load(items=len(there.rows) + len(wanted.rows))
     await run_inline_or_in_thread(load, compare)
     for name, keys in _pages(there.texts):
-        found = await target.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023 - awaited
+        # Awaited in the same iteration.
+        found = await target.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
         for key, row in found.items():
             if isinstance(row, Damaged):
                 refuse(name, "has damaged texts of conversations", [key])

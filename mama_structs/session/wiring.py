@@ -1,4 +1,4 @@
-"""What ties references, memory and refs, which do not know each other: mentions, evidence, memories as a source."""
+"""Connections between references, memory and refs: mentions, evidence, memory source."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS
 
 _HANDLES: Final = ("fd:", "ref:")
 _MAX_MENTIONS: Final = 1000
-# What models put around a handle.
+# Characters that models put around a handle.
 _AROUND: Final = " \t\r\n`'\"<>[](){}"
-# Decisions about one entity that a reference carries.
+# Maximum number of decisions about one entity in a reference.
 _RECALLED: Final = 3
 _PUNCTUATION: Final = ".:!?*_~#@|"
-# Between an id and what is no part of it, where the whole word is none.
+# Separators between an id and the rest of a word.
 _BETWEEN: Final = re.compile(r"[/=:|→]")
-# What stands between blanks, quotes, brackets and commas.
+# A word: text between blanks, quotes, brackets and commas.
 _WORD: Final = re.compile("[^\\s,;()\\[\\]{}<>\"'`\u201c\u201d\u2018\u2019\u300c\u300d]+")
 # The element of a handle whose text is shown, and the note on a handle in shortened JSON. Either may be part of a text
 # in JSON, where backslashes precede the quotation marks.
@@ -42,9 +42,9 @@ _PARTICLE: Final = re.compile(r"[가-힣]{1,8}$")
 
 
 def mentions_in(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
-    """Return the ids of entities that a text names, each once, in the order of the text."""
-    # A word is an id where all of it is one, but for punctuation around it (``**2-1**``), a Korean particle behind it
-    # (``2-1에서``), or what stands before or behind a slash, colon or equals sign (``id=2-1``).
+    """Return the ids of entities that a text mentions, deduplicated, in the order of the text."""
+    # A whole word is matched, with these exceptions: punctuation around it (``**2-1**``), a Korean particle after it
+    # (``2-1에서``), and parts at a slash, colon or equals sign (``id=2-1``).
     schemes = [scheme for scheme in schemes if scheme.contains in text]
     if not schemes:
         return ()
@@ -75,23 +75,25 @@ MEMORY_IDS: Final = IdScheme(
         "context": ("topic", "content", "trust"),
     },
 )
-"""How the ids of memories look, those of v1.0 included."""
+"""Scheme of memory ids, including those of v1.0."""
 
 
 def chain_ids() -> tuple[IdScheme, ...]:
-    """Return how the chain's ids look, for sessions that have no source for them."""
-    from mama_structs.structs.scheme import STRUCTS_SCHEME  # noqa: PLC0415 - most sessions without the chain meet none
+    """Return the scheme of the chain's ids, for sessions without a source for them."""
+    # Most sessions without a chain do not need it.
+    from mama_structs.structs.scheme import STRUCTS_SCHEME  # noqa: PLC0415
 
     return (STRUCTS_SCHEME,)
 
 
 def erasing(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]]) -> EraseTexts:
-    """Return what deletes refs and descriptors with the memories whose evidence they are, or that tools read there."""
+    """Return a function that deletes refs and descriptors with texts of erased memories."""
 
     def erase_texts(doomed: Doomed, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
         def is_read(source: str) -> bool:
             tool = source.partition(" ")[0]
-            # What another memory gave goes, too: it can be loaded again, and may stand beside what goes.
+            # Delete all results of memory tools: they can be loaded again, and may contain erased text next to other
+            # memories.
             return tool in MEMORY_TOOLS or tool in SUCCESSORS or doomed.names(source)
 
         return erase(Erasure(doomed.digests, is_read, doomed.names), dry_run=dry_run)
@@ -100,7 +102,7 @@ def erasing(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]]) -> Era
 
 
 def memory_source(memories: MemoryStore) -> Source:
-    """Return a source that answers for the ids of memories."""
+    """Return a source that resolves memory ids."""
 
     async def fetch(memory_id: str) -> Mapping[str, Any]:
         try:
@@ -124,7 +126,7 @@ def _as_entity(memory: Memory) -> dict[str, Any]:
 def recall_from(
     memories: MemoryStore,
 ) -> Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]:
-    """Return what gives the newest decisions about entities, an id and one line each."""
+    """Return a function that finds the newest decisions about entities."""
 
     async def recall(ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         found = {one: await memories.about(one, limit=_RECALLED, types=[MemoryType.DECISION]) for one in ids}
@@ -150,7 +152,11 @@ def _one_line(memory: Memory) -> str:
 
 
 def reference_share(resolver: Resolver) -> Callable[[Mapping[str, Any]], OwnShare | None]:
-    """Return what gives the references of an answer, which shrink by rules of their own, None where it has none."""
+    """
+    Return a function that finds an answer's references, which are truncated separately.
+
+    The function returns None if the answer has no references.
+    """
 
     def brief_of(kind: str) -> tuple[str, ...]:
         briefs = (source.scheme.brief_of(kind) for source in resolver.sources)
@@ -160,8 +166,8 @@ def reference_share(resolver: Resolver) -> Callable[[Mapping[str, Any]], OwnShar
 
 
 def contents_of(refs: RefStore) -> FindContent:
-    """Return a function that resolves a handle in evidence to its versioned handle, text and provenance."""
-    # A text that begins like a handle must be one: as plain text it would mean nothing in another conversation.
+    """Return a function that resolves a handle in evidence to handle, text and provenance."""
+    # A text that begins like a handle must be a valid one: as plain text it is meaningless in another conversation.
 
     def find(evidence: str) -> tuple[str, str, Provenance] | None:
         bare = evidence.strip(_AROUND)
@@ -181,11 +187,11 @@ def author_of(text: str, speaker: Origin, refs: RefStore) -> Origin:
 
 
 def _trusts_shown(text: str, refs: RefStore) -> Iterator[Origin]:
-    """Yield the trust of each handle whose text a message shows, as `RefStore.wrap` and the tools of refs write it."""
+    """Yield the trust of each handle whose text a message shows."""
     for found in _SHOWN_HANDLE.finditer(text):
         handle = found["tag"] or found["json"]
         try:
             yield refs.get(handle).trust
         except DescriptorError:
-            # It was deleted, or belongs to another conversation.
+            # The handle was deleted, or belongs to another conversation.
             yield UNKNOWN_ORIGIN

@@ -1,1 +1,1 @@
-"""Async functions as tools for a model: schemas, checked arguments, our own tools, and which of them are seen."""
+"""Tools for models: schemas, argument validation, built-in tools, and exposure."""

@@ -1,8 +1,8 @@
 """
-What a model got a little wrong, put right where it can only mean one thing.
+Repair of a model's arguments if their meaning is unambiguous.
 
-Models write numbers as text, one string for a list of them, JSON text for an object, null for what they leave out.
-A value that is right as it stands is never touched, and what could mean two things is left as it is, to be refused.
+Models write numbers as text, one string instead of a list, JSON text instead of an object, or null for an omitted
+value. Valid values are never changed. Ambiguous values are returned unchanged and then rejected by the validation.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Requ
 
 from mama_structs.errors import InvalidArgument, shown
 
-# What a model means by these is anybody's guess where a list is wanted.
+# Placeholder words that are ambiguous for a list parameter, so they do not become list items.
 _NOTHING_SAID: Final = frozenset({"", "null", "none", "nil", "undefined", "n/a", "na", "-"})
 _LONGEST_NUMBER: Final = 64
 _WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,29})(?:\.0+)?")
 _NUMBER: Final = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
-# Beyond this not every whole number is one that a float can be.
+# Larger integers are not all exactly representable as float.
 _EXACT: Final = 2**53
 _MAX_NOTES: Final = 3
 _LONGEST_NAME: Final = 1_000
@@ -40,22 +40,22 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 
 def told(value: object) -> str:
-    """Return what a model is told of a value that it gave: what an error may say of it, with JSON's words."""
+    """Describe a value for a model: as in an error, with JSON's spelling of constants."""
     return _WORDS[value] if value is None or isinstance(value, bool) else shown(value)
 
 
 def converted(value: object, kind: Any) -> Any:
-    """Return a value as a type has it; raise ValueError or RecursionError where it is not of this type as it stands."""
-    import msgspec  # noqa: PLC0415 - loaded since the tool was made
+    """Return a value converted to a type. Raise ValueError or RecursionError if it is invalid."""
+    import msgspec  # noqa: PLC0415 - already loaded when the tool was created
 
     if not _is_finite(value):
         raise ValueError("NaN and the infinities are no JSON")
-    # JSON has text keys only: for a dict[int, ...] they are read as numbers.
+    # JSON keys are texts; for a dict[int, ...] they are converted to numbers.
     return msgspec.convert(value, kind, strict=True, str_keys=True)
 
 
 def fits(value: object, kind: Any) -> bool:
-    """Tell whether a value is of a type as it stands."""
+    """Return True if a value is valid for a type without repair."""
     try:
         converted(value, kind)
     except (ValueError, RecursionError):
@@ -72,7 +72,11 @@ def _is_finite(value: object) -> bool:
 
 
 def mended(value: Any, kind: Any, notes: list[str]) -> Any:
-    """Return what a value means where a type is wanted, itself where that cannot be said; *notes* gets near names."""
+    """
+    Return a value repaired for a type, or unchanged if it is ambiguous.
+
+    Suggested names go to *notes*.
+    """
     if fits(value, kind):
         return value
     kind = _bare(kind)
@@ -115,7 +119,7 @@ def _as_choice(value: Any, kind: Any) -> Any:
     word = value.strip()
 
     def is_meant(choice: Any) -> bool:
-        # A choice in another case, or a number or bool as text.
+        # Match choices in another case, and numbers or bools written as text.
         is_text = isinstance(choice, str)
         return bool(choice.casefold() == word.casefold() if is_text else _as_scalar(word, type(choice)) == choice)
 
@@ -149,27 +153,28 @@ def _as_list(value: Any, kind: Any, notes: list[str]) -> Any:
     bare = _bare(item_kind)
     found = _listed(value) if isinstance(value, str) else value
     if bare in (Any, object) or (get_origin(bare) or bare) in _LISTS:
-        # Of two levels of lists nobody knows which one was left out.
+        # In nested lists it is ambiguous which level is missing.
         if not isinstance(found, list | tuple):
             return value
         is_list = [isinstance(_from_json(one) if isinstance(one, str) else one, list | tuple) for one in found]
         return [mended(one, item_kind, notes) if inner else one for one, inner in zip(found, is_list, strict=True)]
     if isinstance(found, list | tuple):
         return [mended(item, item_kind, notes) for item in found]
-    # One item in place of a list of them.
+    # A single item instead of a list.
     item = mended(found, item_kind, notes)
     return [item] if found is not None and fits(item, item_kind) else value
 
 
 def _listed(text: str) -> Any:
-    """Return the list or object that a text is the JSON of, the text itself for one item, None for what may be more."""
+    """Return the JSON value in a text, the text itself for one item, or None if ambiguous."""
     found = _from_json(text)
     if found is not None:
         return found
     word = text.strip()
-    # In brackets it looks like JSON, which it is not.
+    # Brackets around text that is not valid JSON.
     is_bracketed = word[:1] + word[-1:] in ("[]", "{}")
-    # Several items are written as ``auth, jwt``, or one a line; a sentence has commas, too.
+    # Several items, such as ``auth, jwt`` or one per line. A sentence contains commas, too, so each part must be one
+    # word.
     parts = _SEPARATOR.split(word)
     may_be_several = len(word.splitlines()) > 1 or (len(parts) > 1 and all(len(part.split()) <= 1 for part in parts))
     return None if word.casefold() in _NOTHING_SAID or is_bracketed or may_be_several else text
@@ -191,7 +196,7 @@ def _as_object(value: Any, fields: Mapping[str, _Field], notes: list[str]) -> An
 
 
 def _note(notes: list[str], key: object, names: Iterable[str]) -> None:
-    # Looking for names that are near takes time, and a few show what is wrong with all.
+    # The search for similar names is slow, and a few suggestions are enough.
     near = nearest(key, names) if len(notes) < _MAX_NOTES else None
     note = f"did you mean {near} by {told(key)}?"
     if near is not None and note not in notes:
@@ -204,7 +209,7 @@ def _object_in(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _from_json(text: str) -> Any:
-    """Return the object or list that a text is the JSON of; None where it is none."""
+    """Return the object or list of a JSON text, or None if it contains none."""
     if text.strip()[:1] not in ("{", "["):
         return None
     try:
@@ -218,10 +223,10 @@ def _refuse(word: str) -> None:
 
 
 def read_arguments(arguments: object) -> Mapping[str, Any]:
-    """Return a call's arguments: a mapping, JSON text of one, or empty text and None for none."""
+    """Return the arguments of a call as a mapping; they may be JSON text, empty text or None."""
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}
-    # Some models write the JSON text of the JSON text.
+    # Some models encode the JSON text twice.
     for _ in range(2):
         if isinstance(arguments, str):
             try:
@@ -236,19 +241,23 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON (an `object_pairs_hook`); raise ValueError for a name that is given twice."""
+    """
+    Return a JSON object as a dict (an `object_pairs_hook`).
+
+    Raise ValueError for a repeated name.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
-        # Which one was meant nobody knows.
+        # It is ambiguous which value is meant.
         raise ValueError("a name is given twice")
     return found
 
 
-# The names of arguments as a model wrote them
+# Argument names
 
 
 def renamed(given: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
-    """Return what was given with the right names for those that differ in case, ``_`` and ``-`` only."""
+    """Return the arguments with correct names if a name differs only in case, ``_`` and ``-``."""
     by_style: dict[str, list[str]] = {}
     for name in names:
         by_style.setdefault(_unstyled(name), []).append(name)
@@ -262,36 +271,36 @@ def renamed(given: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
     for key, value in given.items():
         if key in meant and times[meant[key]] == 1:
             right[meant[key]] = value
-        # A null under a name that nothing has is left out.
+        # An unknown argument that is null is dropped: it is an omitted value.
         elif key in names or value is not None or not isinstance(key, str):
             right[key] = value
     return right
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
-    """Return the name that one most likely stands for, None where none is near."""
+    """Return the most similar name, or None if none is similar."""
     by_style = {_unstyled(one): one for one in names}
     near = difflib.get_close_matches(_unstyled(str(name)), by_style, n=1)
     return by_style[near[0]] if near else None
 
 
 def _unstyled(name: str) -> str:
-    # No parameter is called so, and to compare all of it with each takes time.
+    # Limit the length, since comparing long names is slow and no parameter has one.
     return _UNSTYLED.sub("", name[:_LONGEST_NAME]).casefold()
 
 
-# What the classes that tools take as objects have inside
+# Fields of the classes that tools accept as objects
 
 
 class _Field(NamedTuple):
-    """What an object takes under one name: a type as `msgspec.convert` takes it, and whether it has no default."""
+    """A field of an object: its type for `msgspec.convert`, and whether it has no default."""
 
     type: Any
     required: bool
 
 
 def _bare(kind: Any) -> Any:
-    """Take off what stands around a type."""
+    """Remove `Annotated`, `NewType` and type aliases around a type."""
     while True:
         if get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
@@ -304,8 +313,8 @@ def _bare(kind: Any) -> Any:
 
 
 def _fields_of(kind: Any) -> dict[str, _Field] | None:
-    """Return the fields of a class by their names in JSON; None for what has none."""
-    from msgspec import inspect  # noqa: PLC0415 - loaded since the tool was made
+    """Return the fields of a class by their JSON names, or None for other types."""
+    from msgspec import inspect  # noqa: PLC0415 - already loaded when the tool was created
 
     found = inspect.type_info(kind) if isinstance(kind, type) else None
     if not isinstance(found, inspect.StructType | inspect.TypedDictType | inspect.DataclassType):

@@ -1,7 +1,7 @@
-"""The seven tools of v1.0, with their parameters and results, on top of today's memories; removed in 2.0."""
+"""The seven deprecated tools of v1.0, on the current memory store; removed in 2.0."""
 
-# These docstrings and names are for models: they never see where the tools work, v1.0 spelt some parameters in
-# camelCase, and the sign for information is v1.0's.
+# Docstrings and names are for models, so `place` is not documented. The camelCase parameters and the information sign
+# are from v1.0.
 # ruff: noqa: D417, N803, RUF001
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from mama_structs.tools.wire_names import last_line, note_on
 
 Function = Callable[..., Coroutine[Any, Any, Any]]
 
-# What each word of v1.0 means, as its schemas said it and as it was checked; two say nothing yet.
+# Outcome words of v1.0. Two of them set no outcome.
 _OUTCOMES: Final[Mapping[str, Outcome | None]] = {
     "pending": None,
     "success": Outcome.SUCCESS,
@@ -69,7 +69,7 @@ _SHOWN_OUTCOMES: Final[Mapping[Outcome | None, str]] = {
     Outcome.FAILED: "❌ FAILED",
     Outcome.PARTIAL: "⚠️ PARTIAL",
 }
-# The words overlap but for the case, in which models are not careful: so any text is taken, and looked up in any case.
+# The words differ in case only, which models often get wrong: accept any text, and ignore the case.
 OutcomeWord = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*_OUTCOMES]})]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Days = Annotated[float, msgspec.Meta(gt=0)]
@@ -79,21 +79,21 @@ _SUGGESTED: Final = 5
 _CANDIDATES: Final = 20
 _SIMILAR_TOPICS: Final = 3
 _SHORT_QUESTION: Final = 3
-# Below this a search has found nothing, see `Hit`.
+# A search with lower relevance found nothing, see `Hit`.
 _MIN_RELEVANCE: Final = 0.3
-# v1.0 cut what it listed after as many characters.
+# Length limits of v1.0 for listed texts.
 _PREVIEW: Final = 60
 _REASONING: Final = 300
 _NOT_KEPT: Final = "trust_context was not kept: say in the reasoning what the decision rests on"
 _WORD: Final = re.compile(r"[^\W_]+")
 _DAY: Final = 86400
-# As many scales away nothing is left of recency.
+# Beyond this number of scales squared, the recency is practically 0.
 _FAR: Final = 1e6
-# Between the tool and the host's code that asked for it stand these.
+# Top-level packages of the frames between the tool and the host's calling code.
 _PASSED_OVER: Final = frozenset({"mama_structs", "asyncio"})
 
 _READS: Final = ToolAnnotations(read_only=True, open_world=False)
-# What was there before is kept.
+# Earlier data is retained.
 _ADDS: Final = ToolAnnotations(destructive=False, open_world=False)
 
 _TEMPLATES: Final[list[Tool]] = []
@@ -102,29 +102,30 @@ _warned: set[str] = set()
 
 @attrs.frozen(kw_only=True, eq=False)
 class OldTools:
-    """Where the tools work, and the clock that gives the seconds since 1970, for ages."""
+    """The store of the tools, and the clock (seconds since 1970) for ages."""
 
     memories: MemoryStore
     clock: Callable[[], float] = time.time
 
     @property
     def now(self) -> datetime:
-        """The present (UTC)."""
+        """The current time in UTC."""
         return datetime.fromtimestamp(self.clock(), UTC)
 
     async def newest_on(self, topic: str) -> Memory | None:
-        """Return the newest decision of a topic that still holds and can be changed, None where there is none."""
+        """Return the newest current and writable decision of a topic, or None."""
         chain = await self.memories.by_topic(topic)
         found = [one for one in standing(chain.memories, chain.links) if one.namespace == self.memories.namespace]
         return next((one for one in found if one.type is MemoryType.DECISION and one.topic == topic), None)
 
     async def newest_holding(self, limit: int) -> list[Memory]:
-        """Return the newest decisions that still hold, newest first."""
+        """Return the newest decisions that were not superseded, newest first."""
         asked = 2 * limit
         while True:
             newest = await self.memories.recent(limit=asked, types=[MemoryType.DECISION])
-            beside = await self.memories._beside(memory.id for memory in newest)  # noqa: SLF001 - what all tools show
-            # One may be deleted meanwhile.
+            # Internal API that all tools use.
+            beside = await self.memories._beside(memory.id for memory in newest)  # noqa: SLF001
+            # A memory may be deleted between the two reads.
             found = [one for one in newest if one.id in beside and beside[one.id].superseded_by is None]
             if len(found) >= limit or len(newest) < asked:
                 return found[:limit]
@@ -132,39 +133,39 @@ class OldTools:
 
 
 def deprecated_tools(memories: MemoryStore, *, clock: Callable[[], float] = time.time) -> list[Tool]:
-    """Return the seven tools of v1.0, in its order, on some memories."""
+    """Return the seven tools of v1.0, in its order, for a store."""
     place = OldTools(memories=memories, clock=clock)
     return [bound(template, place=place) for template in _TEMPLATES]
 
 
-# What is offered: with warnings, to the host's developer once, to a model each time
+# Creation of tools with deprecation warnings: once per process for developers, in each result for models
 
 
 def forget_warnings() -> None:
-    """Let each tool warn again, as in a new process; for tests."""
+    """Reset the warnings, as in a new process; for tests."""
     _warned.clear()
 
 
 def _warn(name: str) -> None:
-    """Say to the host's developer, once a process, what the model is told each time."""
+    """Warn the host's developer once per process. The model gets the note in each result."""
     if name in _warned:
         return
-    # At the host's own line, since by default Python shows a script's own ones only. An awaiting coroutine's frame is
-    # on the stack like any caller's.
+    # Attribute the warning to the host's line, since by default Python shows only warnings of the main script. The
+    # frame of an awaiting coroutine is on the stack like any caller's.
     level, frame = 1, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PASSED_OVER:
         level, frame = level + 1, frame.f_back
-    # Where the host turned warnings into errors, the tool has done nothing yet, and each of its calls ends so.
+    # If the host turns warnings into errors, this raises before the tool runs, in every call.
     warnings.warn(f"the tool {name} is deprecated: {note_on(name)}", DeprecationWarning, stacklevel=level)
     _warned.add(name)
 
 
 def _old_tool(title: str, annotations: ToolAnnotations) -> Callable[[Function], Function]:
-    """Offer a function as a tool that warns, and says in its result, an object or a text, that it is deprecated."""
+    """Register a function as a tool that warns, and adds a deprecation note to its result."""
 
     def offered(function: Function) -> Function:
         name = function.__name__
-        # v1.0 raised what went wrong with checkpoints, and answered everything else with an object.
+        # v1.0 raised errors for checkpoints, and returned an object for all others.
         on_error = None if name.endswith("_checkpoint") else functools.partial(_answer, name)
 
         @functools.wraps(function)
@@ -185,7 +186,7 @@ def _old_tool(title: str, annotations: ToolAnnotations) -> Callable[[Function], 
 
 
 def _answer(name: str, error: MamaStructsError, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Show an error as v1.0 did; what no model can mend is raised."""
+    """Return an error in the format of v1.0. Errors that a model cannot fix are raised."""
     if isinstance(error, SessionClosed | WrongLoop | NoSession):
         raise error
     _warn(name)
@@ -193,35 +194,35 @@ def _answer(name: str, error: MamaStructsError, _arguments: Mapping[str, Any]) -
     return {"success": False, "message": f"❌ {what}: {error}", "deprecated": note_on(name)}
 
 
-# Which decisions are shown, and in which order
+# Selection and order of decisions
 
 
 @attrs.frozen(kw_only=True)
 class Recency:
-    """How much newer ones are preferred: recency has a share of *weight*, and falls to *decay* after *scale* days."""
+    """Preference for newer decisions: a share of *weight*, decaying over *scale* days."""
 
     weight: float = 0.3
     scale: float = 7.0
     decay: float = 0.5
 
     def score(self, relevance: float, age_days: float) -> float:
-        """Return what orders the suggestions."""
-        # The formula is the one that v1.0 described, `decay ** ((age / scale) ** 2)`; the one that it computed gave
-        # 0.486 in place of 0.5 at the scale.
+        """Return the score that orders the suggestions."""
+        # The formula is the one that v1.0 documented, `decay ** ((age / scale) ** 2)`. Its implementation returned
+        # 0.486 instead of 0.5 at the scale.
         scales = max(age_days, 0.0) / self.scale
-        # Multiplied, since a power that is too large raises. What is newer than now is as new as can be.
+        # Multiply, since a large power would raise OverflowError. Future times count as now.
         recency = math.pow(self.decay, min(scales * scales, _FAR))
         return (1 - self.weight) * relevance + self.weight * recency
 
 
 def standing(memories: Sequence[Memory], links: Iterable[Link]) -> list[Memory]:
-    """Return those of some memories, newest first, that none of the others supersedes, directly or not."""
+    """Return the memories, newest first, that no other one supersedes, directly or indirectly."""
     replaced = holding(((link.from_id, link.to_id) for link in links), (memory.id for memory in memories))
     return [memory for memory in memories if memory.id not in replaced]
 
 
 def ranked(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> list[Hit]:
-    """Return the hits that answer, best first: as a search orders them, or with their age weighed."""
+    """Return the relevant hits, best first, in search order or weighted by recency."""
     found = [hit for hit in hits if hit.relevance >= _MIN_RELEVANCE]
     if recency is None:
         return found
@@ -231,7 +232,7 @@ def ranked(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> li
     }
 
     def key(hit: Hit) -> tuple[float, bool]:
-        # As in every search, what was superseded stands behind what took its place.
+        # As in every search, a superseded decision ranks below its successor.
         return min(scores[hit.memory.id], scores.get(hit.superseded_by or "", 1.0)), hit.superseded_by is None
 
     return sorted(found, key=key, reverse=True)
@@ -247,20 +248,20 @@ def _first_word(topic: str) -> str:
 
 @contextlib.contextmanager
 def _named(**names: str) -> Iterator[None]:
-    """Let errors name an argument as the tool does, and not as what the tool calls."""
+    """Rename arguments in errors from the store's name to the tool's name."""
     try:
         yield
     except InvalidArgument as error:
         message = str(error.args[0])
         for own, shown in names.items():
-            # Each message begins with the argument that it is about.
+            # Every message starts with the name of the argument.
             if re.match(rf"{own}\b", message):
                 raise InvalidArgument(f"{shown}{message.removeprefix(own)}", hint=error.hint) from error
         raise
 
 
 def _outcome(word: str) -> tuple[str, Outcome | None]:
-    """Return a word in lower case and what it means, None for the two that say nothing yet."""
+    """Return a word in lower case and its outcome, None for the two words without one."""
     meanings = {known.lower(): outcome for known, outcome in _OUTCOMES.items()}
     if (given := word.strip().lower()) in meanings:
         return given, meanings[given]
@@ -268,7 +269,7 @@ def _outcome(word: str) -> tuple[str, Outcome | None]:
 
 
 def _reason(failure_reason: str | None, limitation: str | None) -> tuple[str | None, str]:
-    """Return both texts of v1.0 as one, and the names of those that it is made of."""
+    """Merge both texts of v1.0 into one, and return the names of the given ones."""
     why, but = (failure_reason or "").strip(), (limitation or "").strip()
     names = " and ".join(name for name, text in (("failure_reason", why), ("limitation", but)) if text)
     return f"{why}\nLimitation: {but}" if why and but else why or but or None, names or "outcome"
@@ -311,13 +312,14 @@ async def save_decision(
     if result is None and reason is not None:
         raise InvalidArgument("failure_reason and limitation need an outcome", hint="give failure or partial")
     if result is Outcome.FAILED and reason is None:
-        # v1.0 took a failure without a reason here. Its reasoning would be a wrong one: it says why it was chosen.
+        # v1.0 accepted a failure without a reason. The reasoning would be wrong here: it explains the choice, not the
+        # failure.
         reason = f"No reason was given why this failed: {shortened(decision)}"
     created_by: CreatedBy = "llm" if type == "assistant_insight" else "user"
     about = check_topic(topic)
-    # A session and its forks hold the same one, so that two at once make one chain. Sessions that were opened apart do
-    # not wait for each other: where both save at once, a chain may fork, which recalling and listing cope with.
-    async with place.memories._shared.chaining:  # noqa: SLF001 - what all views of these memories have in common
+    # A session and its forks share this lock, so that concurrent saves create one chain. Separately opened sessions
+    # have different locks, so their concurrent saves may fork a chain, which recalling and listing can handle.
+    async with place.memories._shared.chaining:  # noqa: SLF001 - internal state that all views of the store share
         before = await place.newest_on(about)
         memory = await place.memories.save_decision(
             about,
@@ -326,7 +328,7 @@ async def save_decision(
             confidence=confidence,
             supersedes=before.id if before else None,
             created_by=created_by,
-            # A model calls the tool, whoever it says has decided.
+            # The caller is a model, even if it names the user as the author.
             origin="model",
         )
     message = f"✅ Decision saved successfully (ID: {memory.id})"
@@ -337,7 +339,7 @@ async def save_decision(
                     memory.id, result, reason=reason, created_by=created_by, origin="model"
                 )
         except MamaStructsError as error:
-            # Saving it again would make it supersede itself: the model must learn that it is there.
+            # Report success: if the model saved the decision again, it would supersede itself.
             message = f"{message}, but not its outcome: {error}"
     return {
         "success": True,
@@ -458,7 +460,7 @@ async def update_outcome(
         with _named(reason=names):
             await place.memories.set_outcome(before.id, result, reason=reason, created_by="llm")
     elif word == "superseded":
-        beside = await place.memories._beside([before.id])  # noqa: SLF001 - what all tools show
+        beside = await place.memories._beside([before.id])  # noqa: SLF001 - internal API that all tools use
         if before.id not in beside:
             raise MemoryNotFound(before.id)
         if beside[before.id].superseded_by is None:
@@ -534,7 +536,7 @@ async def load_checkpoint(*, place: OldTools) -> str:
 
 
 def _told(text: str) -> str:
-    """Return a memory's text, several lines as a quotation of which each line begins as one."""
+    """Return a memory's text; several lines become a Markdown quotation."""
     lines = text.strip().splitlines()
     return plainly(text) if len(lines) < 2 else "".join(f"\n> {plainly(one)}" for one in lines)  # noqa: PLR2004
 
@@ -558,7 +560,7 @@ def _mark(memory: Memory) -> str | None:
 
 
 def _history(topic: str, chain: Chain, now: datetime) -> str:
-    """Return a topic's decisions newest first, each once with reasoning and outcome."""
+    """Return a topic's decisions newest first, deduplicated, with reasoning and outcome."""
     ends = {memory.id for memory in standing(chain.memories, chain.links)}
     decisions = [memory for memory in chain if memory.type is MemoryType.DECISION]
     parts = [f"# Decisions: {cut(topic, _PREVIEW)}"]

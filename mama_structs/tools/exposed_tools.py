@@ -1,4 +1,4 @@
-"""The list of a session's tools that a model is shown, as it changes with what the user writes."""
+"""The tools that a model sees, updated with each message of the user."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Mode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
 @attrs.frozen(kw_only=True)
 class Exposed:
     """
-    Which tools a model is offered.
+    The tools that a model sees at one moment.
 
     Args:
-        version: Rises by one whenever the set of names changes, and only then.
-        names: The tools' names, those that the context puts first in front.
-        context: What was found out about the message.
+        version: Increased by one with every change of the set of names.
+        names: Names of the tools, starting with those that the context prioritizes.
+        context: Result of `Exposure.detect` for the message.
         narrowed: Whether tools are hidden.
 
     """
@@ -42,16 +42,18 @@ class Exposed:
 
 class ToolView:
     """
-    The tools of a session as a model sees them, message by message; it notices tools that were added.
+    The tools of a session that a model sees, chosen for each message.
+
+    Includes tools that are added later.
 
     Args:
         tools: All tools.
-        exposure: What decides; by default `Exposure()`.
-        mode: ``"force_static"`` always offers every tool; the decision is made and logged all the same.
-            ``"auto"`` and ``"force_dynamic"`` follow the decision; they differ for adapters only.
+        exposure: Chooses the tools for a message; by default `Exposure()`.
+        mode: ``"force_static"`` always shows every tool, although the choice is still made and logged.
+            ``"auto"`` and ``"force_dynamic"`` apply the choice; they differ for adapters only.
 
     Raises:
-        InvalidArgument: There is no such mode.
+        InvalidArgument: The mode is unknown.
 
     """
 
@@ -61,19 +63,19 @@ class ToolView:
         self._exposure = exposure
         self._subscribers: dict[object, Callable[[Exposed], object]] = {}
         self._known: tuple[str, ...] = ()
-        # Tools that come before anybody looks belong to the first version.
+        # Lazy: tools that are added before the first access belong to version 1.
         self._current: Exposed | None = None
 
     @property
     def exposure(self) -> Exposure:
-        """What decides."""
+        """The exposure that chooses the tools."""
         if self._exposure is None:
             self._exposure = Exposure()
         return self._exposure
 
     @property
     def current(self) -> Exposed:
-        """What is offered now: as of the last message, and of the tools that there are by now."""
+        """The visible tools: the choice for the last message, applied to the current set of tools."""
         current = self._current
         if current is None:
             self._known = self._tools.names
@@ -83,13 +85,13 @@ class ToolView:
         return current
 
     def for_message(self, message: object) -> Exposed:
-        """Choose the tools for a message, as in `Exposure.detect`, and remember the choice."""
+        """Choose the tools for a message with `Exposure.detect`, and store the choice."""
         exposed = self._expose(self.exposure.detect(message))
         self._log(exposed.context, exposed.names, f"exposed, version {exposed.version}")
         return exposed
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
-        """Return the names of the tools for a message, and let the list stay as it is; see `Session.allowed_for`."""
+        """Return the tool names for a message without storing the choice."""
         context = self.exposure.detect(message)
         names = self._chosen(self._tools.names, context)
         self._log(context, names, "allowed")
@@ -100,20 +102,20 @@ class ToolView:
         _log.info(said, context.kind, context.confidence, len(names), len(self._tools), what, self.mode)
 
     def tools(self) -> list[Tool]:
-        """Return the tools that are offered now."""
+        """Return the tools that are currently visible."""
         return [self._tools[name] for name in self.current.names]
 
     def subscribe(self, callback: Callable[[Exposed], object]) -> Callable[[], None]:
         """
-        Have *callback* called whenever the set of names has changed.
+        Call *callback* after every change of the set of names.
 
-        It is called before `for_message` returns; what it raises is logged, and stops nothing.
+        It is called before `for_message` returns. Its exceptions are logged and otherwise ignored.
 
         Returns:
-            What ends the subscription; calling it again does nothing.
+            A function that ends the subscription. Idempotent.
 
         Raises:
-            InvalidArgument: It cannot be called, or would have to be awaited.
+            InvalidArgument: *callback* is not callable, or is async.
 
         """
         if not callable(callback) or inspect.iscoroutinefunction(callback):
@@ -121,15 +123,15 @@ class ToolView:
                 f"callback must be a function that is not async, got {type(callback).__name__}",
                 hint="set an event or start a task from a plain function",
             )
-        # What it is told of is a change from what there is now.
+        # Initialize the state, so that the first notification is a change from it.
         _ = self.current
-        # The same function may subscribe twice; each ends its own.
+        # A unique key, because the same function may be subscribed twice.
         key = object()
         self._subscribers[key] = callback
         return lambda: self._subscribers.pop(key, None) and None
 
     def __repr__(self) -> str:
-        """Show the version, how many tools it offers, and the mode; nothing is decided for it."""
+        """Return version, number of visible tools and mode, without initializing the state."""
         known = len(self._tools)
         version, offered = (1, known) if self._current is None else (self._current.version, len(self._current.names))
         return f"<ToolView version {version}: {offered} of {known} tools, {self.mode}>"
@@ -146,10 +148,11 @@ class ToolView:
         for subscriber in tuple(self._subscribers.values()) if changed else ():
             try:
                 subscriber(exposed)
-            except Exception as error:  # noqa: BLE001 - a subscriber's fault must cost neither the turn nor the others
+            # A failing subscriber must not break the turn or other subscribers.
+            except Exception as error:  # noqa: BLE001
                 _log.error("a subscriber failed at version %d of the tools: %s", exposed.version, raised(error))
             if self._current is not exposed:
-                # A subscriber asked for another message: everyone has been told of the newer version by now.
+                # A subscriber has processed another message, so all subscribers already have a newer version.
                 break
         return exposed
 
@@ -157,6 +160,6 @@ class ToolView:
         if self.mode == "force_static":
             return known
         seen = self.exposure.select(known, context)
-        # A host's own tool may have a name of v1.0, and is never hidden.
+        # A host's own tool with a name of v1.0 is never hidden.
         own = [name for name in known if name in SUCCESSORS and name not in seen and not self._tools[name].deprecated]
         return (*seen, *own)

@@ -1,8 +1,8 @@
 """
-Which memory tools a model should see: a pure decision from the words of a message.
+Selection of the memory tools that a model sees, from the words of a message.
 
-The cues, the rules of the contexts, the wording of requests, the learned weights and the tuned numbers are data, in
-``data/``, which is read before the first message and not before.
+Cues, context rules, request patterns, learned weights and thresholds are data files in ``data/``. They are read before
+the first message, not on import.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mama_structs.errors import InvalidArgument, shown
 from mama_structs.refs.messages.provider_messages import said_by_user
 from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS
 
-# The kind of cues for requests that none of the contexts covers.
+# Kind of the cues for requests that no context covers.
 OTHER: Final = "other"
 ALWAYS: Final[tuple[str, ...]] = ("save/decision", "save/checkpoint", "load/checkpoint")
-# The order in which the learned weights of a piece stand, and the letters that they are written in.
+# Order of the learned weights of an n-gram, and the letters that encode their values.
 _LEARNED: Final[tuple[str | None, ...]] = (None, "resuming", "deciding", "searching", "tracking")
 _SCALE: Final = string.ascii_uppercase + string.ascii_lowercase
 
@@ -35,11 +35,11 @@ _HANGUL = re.compile("[가-힣]")
 _LETTERS: Final = {"ko": _HANGUL, "en": re.compile("[a-z]")}
 
 
-# What cues and contexts are
+# Cues and context rules
 
 
 def _as_tuple(value: object) -> object:
-    # A text is iterable, too, and would fall apart into letters; what is no collection stays, to be refused.
+    # A text would be split into letters. Other values that are not iterable are rejected by the validator.
     return value if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
 
 
@@ -51,21 +51,21 @@ def _check_texts(_owner: object, field: Any, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class Cue:
     """
-    Words that tell what a user wants.
+    Words that show what a user wants.
 
-    Matched against the user's own words: composed (NFC), in lower case, one sentence a line, without quotations and
-    code. A pattern's dot does not leave the sentence, and its ``^`` and ``$`` are the sentence's ends.
+    Cues match the user's own words in normalized form: NFC, lower case, one sentence per line, without quotations and
+    code. A pattern's dot does not match a line break, and ``^`` and ``$`` match at the ends of a sentence.
 
     Args:
-        kind: The context that it speaks for; ``"other"`` where it asks for what no context covers; None where the
-            words mean nothing here ("success message"): what it matches is taken out before the others look.
-        words: Words or phrases; each counts where a word starts with it, so that ``search`` is found in ``searching``
-            and not in ``research``. Spaces between words may be missing.
-        pattern: A regular expression, in place of *words*.
-        weight: 0 to 1: how sure it is on its own.
-        asks: Whether it asks for something. What only tells something counts as long as nothing else is asked.
-        language: ``"en"`` and ``"ko"`` are looked for only in texts with such letters; any other name is for people.
-            To ``"en"``, only ASCII letters make a word, since a Korean particle may follow at once.
+        kind: Context that the cue indicates; ``"other"`` for a request that no context covers; None for words without
+            meaning here ("success message"): its matches are removed before other cues are matched.
+        words: Words or phrases, matched as prefixes of words: ``search`` matches ``searching`` but not ``research``.
+            Spaces between words are optional.
+        pattern: A regular expression, instead of *words*.
+        weight: Confidence of the cue alone, from 0 to 1.
+        asks: Whether the cue is a request. A statement only counts if the message contains no other request.
+        language: ``"en"`` and ``"ko"`` match only texts with letters of the script; other names are informational.
+            For ``"en"``, only ASCII letters are part of a word, since a Korean particle may follow directly.
 
     Raises:
         InvalidArgument: Neither or both of *words* and *pattern* are given, or a value is out of its range.
@@ -81,7 +81,7 @@ class Cue:
     regex: re.Pattern[str] = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what could never match, or would match everything."""
+        """Reject cues that never match, or match everything."""
         if self.kind is not None and not (isinstance(self.kind, str) and self.kind.strip()):
             raise InvalidArgument(f"kind must be a text or None, got {shown(self.kind)}")
         if bool(self.words) == (self.pattern is not None):
@@ -94,7 +94,7 @@ class Cue:
 
     def _compiled(self) -> re.Pattern[str]:
         if self.pattern is None:
-            # Longer ones first, so that the match is the longest; Korean is often typed without its spaces.
+            # Longer words first, for the longest match. Spaces are optional, since Korean is often typed without them.
             ordered = sorted(self.words, key=len, reverse=True)
             each = (r"\s*".join(map(re.escape, unicodedata.normalize("NFC", one).lower().split())) for one in ordered)
             source = rf"(?<!\w)(?:{'|'.join(each)})"
@@ -103,7 +103,7 @@ class Cue:
         else:
             raise InvalidArgument(f"pattern must be a text, got {type(self.pattern).__name__}")
         try:
-            # A Korean particle may follow an English word at once: to an English cue, that is where the word ends.
+            # A Korean particle may directly follow an English word: with ASCII, the word ends there.
             return re.compile(source, re.MULTILINE | (re.ASCII if self.language == "en" else re.NOFLAG))
         except re.error as error:
             raise InvalidArgument(
@@ -115,7 +115,8 @@ class Cue:
 def _check_pattern(_rule: object, field: Any, value: object) -> None:
     try:
         if value is not None:
-            re.compile(value)  # type: ignore[call-overload]  # whatever a host gave: a wrong type is an error below
+            # A host's value may be of any type; a wrong one raises below.
+            re.compile(value)  # type: ignore[call-overload]
     except (re.error, TypeError) as error:
         raise InvalidArgument(f"{field.name} must be a regular expression, got {shown(value)}: {error}") from error
 
@@ -123,14 +124,14 @@ def _check_pattern(_rule: object, field: Any, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class ContextRule:
     """
-    Which memory tools a context calls for.
+    The memory tools of a context.
 
     Args:
-        kind: The context's name, as its cues have it.
-        tools: Names, or patterns such as ``search/*``; what is always exposed need not be named.
-        priority: The tools that come first, in order.
-        doubts: A regular expression for words that may ask for a tool that is not among *tools*: where one is found,
-            nothing is hidden, however clear the context. Better one too many than one too few.
+        kind: Name of the context, as in its cues.
+        tools: Names, or patterns such as ``search/*``, in addition to the tools that are always exposed.
+        priority: The tools that are listed first, in order.
+        doubts: A regular expression for words that may request a tool that is not in *tools*. If it matches, no tool is
+            hidden, because a missing tool is worse than an additional one.
 
     """
 
@@ -140,7 +141,7 @@ class ContextRule:
     doubts: str | None = attrs.field(default=None, validator=_check_pattern)
 
 
-# The data that comes along
+# Built-in data
 
 
 def _data(name: str) -> list[str]:
@@ -149,7 +150,11 @@ def _data(name: str) -> list[str]:
 
 
 def _patterns(name: str) -> Iterator[tuple[list[str], str]]:
-    """Yield the head of each record of a file with its pattern: alternatives, with {NAME} for the parts above."""
+    """
+    Yield the header and pattern of each record in a file.
+
+    ``{NAME}`` is replaced by an earlier part.
+    """
     parts: dict[str, str] = {}
     lines = _data(name)
     heads = [number for number, line in enumerate(lines) if not line.startswith(" ")]
@@ -164,7 +169,7 @@ def _patterns(name: str) -> Iterator[tuple[list[str], str]]:
 
 @functools.cache
 def _default_cues() -> tuple[Cue, ...]:
-    # Some 400 patterns take a fifth of a second to compile, which no session needs before its first message.
+    # Lazy: compiling about 400 patterns takes a fifth of a second.
     return tuple(
         Cue(
             kind=None if kind == "None" else kind,
@@ -194,7 +199,7 @@ class _LearnedWeights(NamedTuple):
 
 @functools.cache
 def _weights() -> _LearnedWeights:
-    """Read the tuned numbers, and the learned weights of pieces in steps of ``unit``."""
+    """Read the thresholds, and the learned weights of n-grams in steps of ``unit``."""
     named: dict[str, str] = {}
     pieces: dict[str, tuple[int, ...]] = {}
     for line in _data("weights.tsv"):
@@ -213,21 +218,21 @@ def _number(name: str) -> float:
 
 @functools.cache
 def _asking() -> Mapping[str, re.Pattern[str]]:
-    """Read by what words requests are told from statements, and from what is not wanted."""
+    """Read the patterns that separate requests from statements and negations."""
     return {name: re.compile(pattern) for (name,), pattern in _patterns("asking.txt")}
 
 
-# A user's own words: what is quoted, pasted or code says nothing about what the user wants. The bounds keep a pasted
-# megabyte as cheap as a long paragraph: requests stand at a message's beginning or end.
+# Extraction of the user's own words: quotations, pasted text and code do not show what the user wants. The limits bound
+# the cost of long messages; requests are at the beginning or end of a message.
 
-# Stands for what was taken out, so that "mark `auth` as failed" still has an object.
+# Replaces removed text, so that "mark `auth` as failed" still has an object.
 GAP: Final = "◻"
-# Characters that are read of a long message, before and after taking out what is not the user's own.
+# Characters of a long message that are read, before and after the removal of quoted and pasted text.
 _HEAD, _TAIL = 3_000, 5_000
 _KEPT_HEAD, _KEPT_TAIL = 300, 600
-# Longer sentences are cut: a request and its object stand closer together.
+# Longer sentences are split: a request and its object are close together.
 _SENTENCE = 240
-# What pieces are taken from.
+# Maximum number of sentences that n-grams are taken from.
 _SENTENCES: Final = 40
 _LETTERS_IN_A_ROW: Final = (2, 3, 4)
 _FENCE: Final = "```"
@@ -261,20 +266,20 @@ _APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"
 
 
 class Wording(NamedTuple):
-    """What a user said: composed (NFC), in lower case, one sentence a line; and whether nothing was left out."""
+    """The user's words (NFC, lower case, one sentence a line), and if they are complete."""
 
     words: str
     whole: bool
 
 
 def own_words(text: str) -> Wording:
-    """Find the user's own words in a message, of a long one in its beginning and its end."""
+    """Extract the user's own words from a message; of a long one, only its beginning and end."""
     whole = len(text) <= _HEAD + _TAIL
     plain = unicodedata.normalize("NFC", _bounded(text))
     plain = _FENCED.sub(f"\n{GAP}\n", plain) if _FENCE in plain or "~~~" in plain else plain
     plain = _QUOTED.sub(GAP, _INLINE.sub(GAP, _PASTED.sub("", plain)))
     if not plain.strip(f"{GAP} \n\t.,:;!?"):
-        # Nothing else was said, so that the quotation marks are only wrapping; a fence is not.
+        # The whole message is in quotation marks, which are only a wrapper. A code fence is not.
         is_wrapped = _QUOTED.fullmatch(text.strip()) is not None
         plain = text[:_KEPT_HEAD].strip("\"'“”\u2018\u2019「」『』«» \n\t") if is_wrapped else ""
         plain = unicodedata.normalize("NFC", plain)
@@ -291,7 +296,7 @@ def own_words(text: str) -> Wording:
 def _bounded(text: str) -> str:
     if len(text) <= _HEAD + _TAIL:
         return text
-    # A fence may begin in the head or in what is left out, and end in the tail.
+    # A fence may start in the head or in the omitted middle, and end in the tail.
     opens = text.count(_FENCE, 0, len(text) - _TAIL) % 2 == 1
     head = text[:_HEAD]
     closed = f"\n{_FENCE}" if head.count(_FENCE) % 2 else ""
@@ -299,7 +304,7 @@ def _bounded(text: str) -> str:
 
 
 def pieces(words: str) -> set[str]:
-    """Return what a text is made of: two to four letters in a row, words, pairs of words, how sentences begin."""
+    """Return the features of a text: character n-grams, words, word pairs, sentence ends."""
     found: set[str] = set()
     for sentence in words.split("\n")[:_SENTENCES]:
         line = f" {sentence} "
@@ -313,15 +318,15 @@ def pieces(words: str) -> set[str]:
     return found
 
 
-# Whether a message asks for something beside what was recognised: if so, its tools are not known.
+# Requests besides the recognized ones: their tools are unknown.
 
-# Shorter ones are greetings and fillers.
+# Shorter clauses are greetings and fillers.
 _WORDS: Final = 3
 _KOREAN_WORDS: Final = 2
 
 
 def _asks_beside(words: str, understood: list[int]) -> bool:
-    """Tell whether a clause asks for something in which no understood cue begins."""
+    """Return True if a clause without a recognized cue contains a request."""
     asking = _asking()
     breaks = [found.end() for found in asking["breaks"].finditer(words)]
     for start, end in itertools.pairwise([0, *breaks, len(words)]):
@@ -337,20 +342,20 @@ def _asks_beside(words: str, understood: list[int]) -> bool:
     return False
 
 
-# The decision
+# Decision
 
 
 @attrs.frozen
 class Context:
     """
-    What a message is about, as far as the choice of tools goes.
+    The topic of a message, and the tools for it.
 
     Args:
-        kind: ``"resuming"``, ``"deciding"``, ``"searching"``, ``"tracking"``, or a kind of the host's; None where
-            nothing of the sort was found.
-        confidence: 0 to 1: how sure that is, and that nothing else is asked for; 0 where *kind* is None.
-        allowed: The memory tools to see, or ``"all"``.
-        priority: The tools that come first; empty where all are seen, so that their order stays as it is.
+        kind: ``"resuming"``, ``"deciding"``, ``"searching"``, ``"tracking"``, or a host's kind; None if no context
+            matches.
+        confidence: Confidence, from 0 to 1, that the kind is right and nothing else is requested; 0 if *kind* is None.
+        allowed: Names of the visible memory tools, or ``"all"``.
+        priority: Names of the tools that are listed first; empty if all are visible, which keeps their order.
 
     """
 
@@ -364,7 +369,7 @@ NO_CONTEXT: Final = Context(None, 0.0, "all", ())
 
 
 class _Sign(NamedTuple):
-    """A cue that was found."""
+    """The match of a cue."""
 
     kind: str
     weight: float
@@ -376,20 +381,20 @@ class _Sign(NamedTuple):
 @attrs.frozen(kw_only=True)
 class Exposure:
     """
-    Decides from a message which memory tools a model should see.
+    Selects from a message the memory tools that a model should see.
 
-    Only the ten memory tools and their seven names of v1.0 are ever hidden, and only where one context is clear and
-    nothing else is asked for.
+    Only the memory tools and their deprecated names of v1.0 are ever hidden, and only if one context is clear and
+    nothing else is requested.
 
     Args:
-        cues: What tells a context; ``(*Exposure().cues, Cue(...))`` adds to ours. Beside ours, what messages of each
-            kind are made of counts, too.
-        contexts: Which tools each context calls for; ours are ``Exposure().contexts``.
+        cues: Cues for the contexts; ``(*Exposure().cues, Cue(...))`` adds to the built-in ones. With the built-in cues,
+            learned weights of typical messages count, too.
+        contexts: Tools of each context; the built-in ones are ``Exposure().contexts``.
         always: Tools that are never hidden.
-        threshold: The confidence from which tools are hidden.
+        threshold: Minimum confidence for hiding tools.
 
     Raises:
-        InvalidArgument: A value is of the wrong type or out of its range, a context is there twice, or a cue's kind
+        InvalidArgument: A value is of the wrong type or out of its range, a context is repeated, or a cue's kind
             has no context.
 
     """
@@ -401,7 +406,7 @@ class Exposure:
     _learned: bool = attrs.field(init=False, eq=False, repr=False, default=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what does not fit together."""
+        """Reject inconsistent arguments."""
         if not (isinstance(self.threshold, int | float) and 0 <= self.threshold <= 1):
             raise InvalidArgument(f"threshold must be from 0 to 1, got {shown(self.threshold)}")
         for name, items, wanted in (("cues", self.cues, Cue), ("contexts", self.contexts, ContextRule)):
@@ -421,18 +426,18 @@ class Exposure:
 
     def detect(self, message: object) -> Context:
         """
-        Tell what the user wants now.
+        Return the context of a message.
 
         Args:
             message: A text; or content blocks, a message, a list of messages or a request, as dicts or as a provider's
-                objects. The user's last text in them counts. None and unknown shapes match no context.
+                objects. Their last text of the user is used. None and unknown formats match no context.
 
         """
         wording = own_words(said_by_user(message))
         signs = self._signs(wording.words)
         context = self._decide(signs, wording)
-        # The weights were learned beside our cues, and say nothing where a host has its own instead. Nor can pieces
-        # tell what is not to be done, or a fact that is to be kept from a rule.
+        # The weights were trained together with the built-in cues, so they do not apply to other cues. They also cannot
+        # detect a negation, or a request that no context covers.
         keeps = any(not sign.weight or (sign.kind == OTHER and sign.weight >= _number("sure")) for sign in signs)
         if not self._learned or context.kind not in _LEARNED or (context.kind is None and keeps):
             return context
@@ -440,11 +445,11 @@ class Exposure:
 
     def select(self, names: Iterable[str], context: Context) -> tuple[str, ...]:
         """
-        Return the names of the tools to show: those of *context* first, then the others in their order.
+        Return the names of the visible tools; the priority of *context* comes first.
 
         Args:
-            names: Of tools of any sort; only memory tools are left out.
-            context: From `detect`.
+            names: Names of any tools; only memory tools are hidden.
+            context: Result of `detect`.
 
         """
         allowed = context.allowed
@@ -467,10 +472,10 @@ class Exposure:
         most = int(_number("matches"))
         signs = []
         for cue in cues:
-            # Most cues find nothing, and `search` says so faster than an iterator would.
+            # Most cues do not match, and `search` is faster than an iterator.
             if cue.kind is not None and cue.regex.search(text) is not None:
                 for found in itertools.islice(cue.regex.finditer(text), most):
-                    # What is said and not wanted weighs nothing.
+                    # A negated match has no weight.
                     weighs = not _negated(text, found)
                     signs.append(_Sign(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span()))
         return [_read_again(sign, signs) for sign in signs]
@@ -494,7 +499,7 @@ class Exposure:
         return _unsure(kind, confidence) if confidence < self.threshold else self._narrowed(kind, confidence)
 
     def _weighed(self, context: Context, signs: list[_Sign], wording: Wording) -> Context:
-        """Weigh what the cues say against what messages of each kind are made of."""
+        """Combine the result of the cues with the learned weights."""
         likely = _likeness(wording.words, context)
         unsure = max(self.threshold - _number("doubt"), 0.0)
         if context.allowed != "all":
@@ -510,7 +515,7 @@ class Exposure:
         return NO_CONTEXT if kind is None else _unsure(kind, min(round(likely[kind], 3), unsure))
 
     def _doubts(self, kind: str, wording: Wording, understood: list[_Sign]) -> bool:
-        """Tell whether the message may ask for anything else: in what was not read, or not understood."""
+        """Return True if the message may contain another request, in unread or unrecognized text."""
         doubts = self._rule(kind).doubts
         return (
             not wording.whole
@@ -536,7 +541,7 @@ def _negated(text: str, found: re.Match[str]) -> bool:
     start, end = found.span()
     first = max(0, start - int(_number("reach")))
     first = text.rfind("\n", first, start) + 1 or first
-    # The end of the match may already be within the ending.
+    # The match may end inside the suffix that negates it.
     return (
         _asking()["not_before"].search(text[first:start]) is not None
         or _asking()["not_after"].search(text, max(start, end - 4), end + 8) is not None
@@ -544,7 +549,7 @@ def _negated(text: str, found: re.Match[str]) -> bool:
 
 
 def _likeness(words: str, context: Context) -> dict[str | None, float]:
-    """Tell how likely each kind is, by what the labelled messages of that kind are made of."""
+    """Return the probability of each kind, by the learned weights of the message's features."""
     numbers, bias, table = _weights()
     known = [weights for weights in map(table.get, pieces(words)) if weights is not None]
     scale = numbers["unit"] / math.sqrt(len(known) or 1)
@@ -559,7 +564,7 @@ def _likeness(words: str, context: Context) -> dict[str | None, float]:
 
 
 def _read_again(sign: _Sign, signs: list[_Sign]) -> _Sign:
-    """Weaken a sign where another kind reads the same words better: in "did we decide on it?" nothing is decided."""
+    """Weaken a match if another kind matches better, as in "did we decide on it?"."""
     for other in signs:
         overlaps = other.start < sign.end and sign.start < other.end
         if not overlaps or other.kind == sign.kind or OTHER in (sign.kind, other.kind):
@@ -580,5 +585,5 @@ def _strength(kind: str, signs: list[_Sign], *, elsewhere: bool) -> float:
 
 
 def _last_asked(kind: str, signs: list[_Sign]) -> int:
-    """Return where this kind is asked for last; before the text where it is not asked for."""
+    """Return the start of the last request of this kind, or -1."""
     return max((sign.start for sign in signs if sign.kind == kind and sign.asks), default=-1)

@@ -1,11 +1,11 @@
-"""What a system prompt says about memories, as far as a session has the tools for it."""
+"""Instructions about memories for the system prompt, limited to the tools of the session."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Final
 
-# Each part with the tools that it names.
+# Required tools and text of each instruction.
 _PARTS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (
         ("search/by_context",),
@@ -29,6 +29,6 @@ _BLOCK: Final = "<memory_instructions>\nMemories outlive this conversation.\n{}\
 
 
 def memory_instructions(names: Collection[str], *, recalled: str) -> str:
-    """Return the block on memories for a session that has tools of these *names*, *recalled* last; empty without."""
+    """Return the memory instructions for some tools, with the sentence *recalled* last."""
     parts = [text for needed, text in _PARTS if all(name in names for name in needed)]
     return _BLOCK.format("\n".join(f"- {part}" for part in (*parts, recalled))) if parts else ""

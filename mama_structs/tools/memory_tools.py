@@ -1,9 +1,9 @@
 """
-The tools through which a model uses memories, in the order of DESIGN section 7.
+The tools with which a model uses memories, in the order of DESIGN section 7.
 
-An answer asks the store a fixed number of questions, however much it shows.
+The number of store reads per answer is constant, independent of the number of memories.
 """
-# ruff: noqa: D417 - these docstrings are for models, who never see the store
+# ruff: noqa: D417 - these docstrings are for models, which never see the store
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound
 from mama_structs.tools.wire_names import MEMORY_TOOLS
 
-# What the tools take, in types with bounds and words for models
+# Parameter types with bounds and descriptions for models
 
 _MAX_LIMIT: Final = 50
 _MAX_QUERY: Final = 10_000
 _MAX_TIME: Final = 64
-# "2026-03-01"; words that a model tries instead get an answer that says more than their length.
+# Length of "2026-03-01". A model that writes words instead gets an error that explains the format.
 _MIN_TIME: Final = 10
 Text = Annotated[str, Meta(min_length=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -68,7 +68,11 @@ Result = Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
 class LinkTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link that a model asks for, from what it saves to a memory that there is; *to_id* is an earlier name."""
+    """
+    A link that a model requests, from the new memory to an existing one.
+
+    *to_id* is an alias of *id*.
+    """
 
     id: Id | None = None
     relationship: Annotated[str, Meta(min_length=1, max_length=MAX_RELATIONSHIP)] = "related to"
@@ -79,7 +83,7 @@ class LinkTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 Links = Annotated[Sequence[Id | LinkTo], Meta(max_length=MAX_LINKS)]
-# What models are shown of it: the rest is accepted, too.
+# The schema for models. Other fields of `LinkTo` are accepted, too.
 _NOTHING: Final[tuple[str, Any]] = ("default", [])
 _LINKS_SHOWN: Final[Mapping[str, Any]] = {
     "type": "array",
@@ -98,12 +102,12 @@ _LINKS_SHOWN: Final[Mapping[str, Any]] = {
         ]
     },
 }
-# Bounds of which a model thinks by itself, and the tool says when one is passed: every list of tools has them.
+# Constraints that are omitted from the schema to save tokens. Models rarely violate them, and the error explains them.
 _UNSAID: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a model gave to a tool that saves, as the method of `MemoryStore` of the same name takes it."""
+    """Return a model's arguments as keyword arguments of a `MemoryStore` method."""
     given = {name: value for name, value in arguments.items() if name != "memories"}
     if "links" in given:
         given["links"] = [_link_asked(place, link) for place, link in enumerate(given["links"])]
@@ -119,7 +123,7 @@ def _link_asked(place: int, link: str | LinkTo) -> dict[str, Any]:
 
 
 def _moment(name: str, text: str) -> datetime:
-    """Read a time that a model gave; without a time zone it is meant as UTC."""
+    """Parse a time from a model; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -130,21 +134,21 @@ def _moment(name: str, text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-# What the tools answer, cut to what a model can read at once
+# Answers, truncated for models
 
-# Characters of a text that an answer about one memory shows; what is longer gets a handle.
+# Characters of a text in an answer about one memory; a longer text gets a handle.
 _WHOLE: Final = 1000
 _WITHOUT_HANDLE: Final = 4000
 _LINE: Final = 160
-# Below this relevance nothing was found (DESIGN section 6).
+# A lower relevance counts as not found (DESIGN section 6).
 _LOW: Final = 0.3
-# Characters of one search answer's texts, shared out among its memories.
+# Characters of all texts of a search answer, divided among its memories.
 _ROOM: Final = 8000
 _LEAST: Final = 120
 _MOST: Final = 400
-# Characters of a text beside others of its kind, such as one of several pieces of evidence.
+# Maximum characters of a text in a list, such as a piece of evidence.
 _BESIDE: Final = 400
-# How many of each an answer shows.
+# Maximum number of items in an answer.
 _LINKS: Final = 20
 _OUTCOMES: Final = 10
 _EVIDENCE: Final = 10
@@ -155,22 +159,23 @@ _AROUND_A_TOPIC: Final = 5
 _NEAR_TOPICS: Final = 5
 _TOPICS_LOOKED_AT: Final = 500
 _DAY: Final = timedelta(days=1)
-# The confidence that a decision has where nobody said one.
+# Default confidence of a decision.
 _USUAL: Final = DecisionMetadata().confidence
 _UNITS: Final = {"year": 31_536_000, "month": 2_592_000, "week": 604_800, "day": 86_400, "hour": 3600, "minute": 60}
 
 
-# That two were saved at nearly one time is no news.
+# Temporal links are omitted: a similar time of saving is not informative.
 _TELLING: Final = frozenset(LinkType) - {LinkType.TEMPORAL}
 
 _T = TypeVar("_T")
 
 
-# Each answer has the fields above; those below it, only where they say something (see `_answer`).
+# Required fields of an answer are in its base class; optional fields are included if they are not empty (see
+# `_answer`).
 
 
 class Cut(TypedDict):
-    """A text that an answer shows the beginning of."""
+    """A truncated text in an answer."""
 
     field: str
     characters: int
@@ -194,7 +199,11 @@ class LinkLine(TypedDict, total=False):
 
 
 class OneMemory(TypedDict):
-    """What every answer says of a memory; its time is left out where that is the time of the one before."""
+    """
+    Fields of a memory in every answer.
+
+    The time is omitted if it equals that of the previous entry.
+    """
 
     id: str
     content: str
@@ -228,7 +237,7 @@ class RecentMemory(BriefMemory, total=False):
 
 
 class FoundMemory(RecentMemory, total=False):
-    """A memory that a search found."""
+    """A memory in the results of a search."""
 
     reasoning: str
 
@@ -254,7 +263,7 @@ class Version(OneMemory, total=False):
 
 
 class OutcomeTold(TypedDict):
-    """One outcome of a decision."""
+    """Required fields of an outcome in the history of a decision."""
 
     outcome: str
     at: str
@@ -267,7 +276,7 @@ class OutcomeLine(OutcomeTold, total=False):
 
 
 class EvidenceTold(TypedDict):
-    """What a decision rests on."""
+    """Required fields of a piece of evidence."""
 
     source: str
 
@@ -279,13 +288,13 @@ class EvidenceLine(EvidenceTold, total=False):
 
 
 class Noted(TypedDict, total=False):
-    """What an answer may say beside its subject."""
+    """An optional note in an answer."""
 
     note: str
 
 
 class SavedMemory(TypedDict):
-    """What was saved."""
+    """Required fields of an answer about a saved memory."""
 
     id: str
 
@@ -338,7 +347,7 @@ class Whole(OneMemory, total=False):
 
 
 class AboutOne(TypedDict):
-    """The memory that was asked for."""
+    """Required fields of the answer of load/context."""
 
     memory: Whole
 
@@ -358,7 +367,7 @@ class WithContext(AboutOne, Noted, total=False):
 
 
 class FoundByContext(TypedDict):
-    """The memories that were found, the best first."""
+    """Required fields of the answer of search/by_context; the best memory is first."""
 
     found: list[Answering]
 
@@ -368,7 +377,7 @@ class ByContext(FoundByContext, Noted):
 
 
 class FoundRecent(TypedDict):
-    """The newest memories."""
+    """Required fields of the answer of search/recent."""
 
     found: list[RecentMemory]
 
@@ -378,7 +387,7 @@ class Recent(FoundRecent, Noted):
 
 
 class OnTopic(TypedDict):
-    """The versions on a topic, newest first."""
+    """Required fields of the answer of search/by_topic; the newest version is first."""
 
     topic: str
     versions: list[Version]
@@ -394,7 +403,7 @@ class ByTopic(OnTopic, Noted, total=False):
 
 
 class EvolvedDecision(TypedDict):
-    """A decision with its outcome."""
+    """Required fields of the answer of evolve/outcome."""
 
     decision: str
     outcome: str
@@ -409,7 +418,7 @@ class Evolved(EvolvedDecision, Noted, total=False):
 
 
 class ForgottenCounts(TypedDict):
-    """How many memories were forgotten, by type."""
+    """Numbers of erased memories by type."""
 
     forgotten: dict[str, int]
 
@@ -425,7 +434,7 @@ class Forgot(ForgottenCounts, Noted, total=False):
 
 
 class CorrectedMemory(TypedDict):
-    """The text of a memory after a correction."""
+    """Required fields of the answer of evolve/correct."""
 
     id: str
     content: str
@@ -438,13 +447,13 @@ class Corrected(CorrectedMemory, total=False):
 
 
 def beginning(text: str, most: int) -> str:
-    """Return the beginning of a text, with a mark where something is left out."""
+    """Return the beginning of a text, with an ellipsis if it was cut."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def line(text: str, most: int = _LINE) -> str:
     """Return the beginning of a text as one line."""
-    # Runs of blanks shrink; nothing beyond this much of the text can be seen.
+    # Whitespace shrinks, so more than *most* characters are read, but the cost stays bounded.
     return beginning(" ".join(text[: 8 * most].split()), most)
 
 
@@ -454,10 +463,10 @@ def _short(text: str | None, most: int = _LINE) -> str | None:
 
 @attrs.define
 class Cutter:
-    """Shortens the long texts of one answer and stores each under a handle; `more` lists them in the answer."""
+    """Truncates the long texts of an answer, and stores each under a handle in `more`."""
 
     refs: RefStore
-    # The source of the texts, as models see it, and their provenance.
+    # Source of the texts as models see it, and their provenance.
     source: str
     provenance: Provenance
     more: list[More] = attrs.field(factory=list)
@@ -468,7 +477,7 @@ class Cutter:
         return cls(refs, f"{tool} {memory.id}", Provenance(memory.origin, memory.trust))
 
     def cut(self, field: str, text: str, *, most: int = _WHOLE) -> str:
-        """Return a text, or its beginning and a note among `more` on where the whole of it is."""
+        """Return a text, or its beginning and a note in `more` with the handle of the full text."""
         if len(text) <= most:
             return text
         handle = self._handle(field, text)
@@ -480,11 +489,11 @@ class Cutter:
         return beginning(text, _WITHOUT_HANDLE)
 
     def cut_or_none(self, field: str, text: str | None, *, most: int = _WHOLE) -> str | None:
-        """Do the same with what may not be there."""
+        """Return the same as `cut`, or None for None."""
         return None if text is None else self.cut(field, text, most=most)
 
     def cut_items(self, field: str, items: Sequence[str], *, most: int = 30) -> list[str]:
-        """Return short items as they are, else the first of them, with a note on where all are."""
+        """Return a short list unchanged, or the first items and a note with the handle of all."""
         if len(items) <= most and sum(map(len, items)) <= _WHOLE:
             return list(items)
         shown = [line(item) for item in items[:most]]
@@ -498,7 +507,7 @@ class Cutter:
         return shown
 
     def keep_rest(self, field: str, items: Sequence[str], *, shown: int) -> None:
-        """Note among `more` where the items are that the answer leaves out, as lines of one text."""
+        """Store the omitted items as lines of one text, and note its handle in `more`."""
         if not items:
             return
         text = "\n".join(items)
@@ -510,7 +519,7 @@ class Cutter:
         self.more.append(_answer(More, {"field": field, "characters": len(text), "fd": handle, "note": note}))
 
     def _handle(self, field: str, text: str) -> str | None:
-        """Return the handle of a text, the one that it has if it has one; None where there is no room."""
+        """Return the existing or new handle of a text, or None if the quota is exhausted."""
         source = f"{self.source}, {field}"
         for known in self.refs.descriptors():
             is_alike = (known.source, known.provenance, known.chars) == (source, self.provenance, len(text))
@@ -525,12 +534,12 @@ class Cutter:
 
 
 def make_room(refs: RefStore) -> None:
-    """Leave half of a conversation's room to what is nowhere else: what memories gave can be loaded again."""
+    """Delete descriptors with memory texts, which can be reloaded, to free half of a quota."""
     for known in refs.descriptors():
         usage = refs.usage
         if 2 * usage.handles < usage.max_handles and 2 * usage.bytes < usage.max_bytes:
             return
-        # Which tool gave it, and of what.
+        # The source starts with the name of the tool.
         if known.source.partition(" ")[0] in MEMORY_TOOLS:
             refs.delete(known.handle)
 
@@ -540,12 +549,12 @@ def _written(moment: datetime) -> str:
 
 
 def when(moment: datetime, now: datetime) -> str:
-    """Say when something was: ``3 hours ago`` within a day, else the date."""
+    """Return the age of a time within a day, such as ``3 hours ago``, otherwise its date."""
     return age(moment, now) if abs(now - moment) < _DAY else f"{moment:%Y-%m-%d}"
 
 
 def age(moment: datetime, now: datetime) -> str:
-    """Say how long ago something was: ``3 hours ago``."""
+    """Return the age of a time, such as ``3 hours ago``."""
     seconds = (now - moment).total_seconds()
     for unit, length in _UNITS.items():
         if seconds >= length:
@@ -555,12 +564,12 @@ def age(moment: datetime, now: datetime) -> str:
 
 
 def _share(count: int) -> int:
-    """Return how many characters of each text an answer about several memories shows."""
+    """Return the number of characters for each text in an answer about several memories."""
     return max(_LEAST, min(_MOST, _ROOM // (2 * max(1, count))))
 
 
 def _outcome_of(memory: Memory) -> tuple[str | None, str | None]:
-    """Return what became of a decision, and why; twice None for what is none."""
+    """Return the outcome of a decision and its reason, or None twice."""
     metadata = memory.metadata
     if not isinstance(metadata, DecisionMetadata) or metadata.outcome is None:
         return None, None
@@ -568,7 +577,7 @@ def _outcome_of(memory: Memory) -> tuple[str | None, str | None]:
 
 
 def _told(kind: type[_T], memory: Memory, memories: MemoryStore, *, most: int = _LINE, **more: object) -> _T:
-    """Tell of a memory what an answer of one kind says of it: its texts in lines of so many characters, and *more*."""
+    """Return the entry of a memory in an answer, with truncated texts and *more* fields."""
     decision = memory.metadata if isinstance(memory.metadata, DecisionMetadata) else None
     outcome, reason = _outcome_of(memory)
     known = {
@@ -583,7 +592,7 @@ def _told(kind: type[_T], memory: Memory, memories: MemoryStore, *, most: int = 
 
 
 def _named(memory: Memory, memories: MemoryStore) -> dict[str, object]:
-    """Return what tells a memory from others, without what goes without saying."""
+    """Return the identifying fields of a memory, without default values."""
     confidence = getattr(memory.metadata, "confidence", None)
     return {
         "id": memory.id,
@@ -597,7 +606,7 @@ def _named(memory: Memory, memories: MemoryStore) -> dict[str, object]:
 
 
 def _shown_trust(memory: Memory | None) -> Origin | None:
-    """Return the trust of a memory if an answer must show it, which is that of a tool or of an outside source."""
+    """Return the trust of a memory if it is a tool's or an outside source's, else None."""
     return None if memory is None else marked_trust(least_trusted([memory.origin, memory.trust]))
 
 
@@ -618,7 +627,7 @@ def _link(link: Link, memory_id: str, *, reason: str | None = None, trust: Origi
 
 
 def _answer(kind: type[_T], known: Mapping[str, object]) -> _T:
-    """Return what an answer of one kind says, out of what is known; what need not stand there stands if it tells."""
+    """Return an answer of one type: required fields, and optional fields with a value."""
     fields: Any = kind
     wanted, needed = fields.__annotations__, fields.__required_keys__
     said = {name: value for name, value in known.items() if name in needed or (name in wanted and _tells(value))}
@@ -626,19 +635,23 @@ def _answer(kind: type[_T], known: Mapping[str, object]) -> _T:
 
 
 def _tells(value: object) -> bool:
-    """Tell whether a value says something: it is there, not empty, and no count of nothing."""
+    """Return True unless a value is None, empty or a count of 0."""
     return value is not None and value not in ("", []) and not (type(value) is int and value == 0)
 
 
 def _read_only(memories: MemoryStore, memory: Memory) -> str | None:
-    """Return whose a memory is that is only read here, None for one that can be changed."""
+    """Return the namespace of a read-only memory, or None for a writable one."""
     return None if memory.namespace == memories.namespace else memory.namespace
 
 
 async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
-    """Return what is shown beside memories, by id; nothing where it cannot be read: what was done is done."""
+    """
+    Return successors and links of memories by id.
+
+    Best effort: empty if they cannot be read.
+    """
     try:
-        return await memories._beside(ids)  # noqa: SLF001 - a plan for these answers
+        return await memories._beside(ids)  # noqa: SLF001 - internal API for these answers
     except MamaStructsError:
         return {}
 
@@ -681,7 +694,7 @@ async def save_decision(
     """
     given = _given(locals())
     for position, item in enumerate(evidence):
-        # The form in which the store keeps evidence: nobody shows it to a model, so what it names is made up.
+        # The store's internal format of evidence. No model has seen it, so its hash is made up.
         if parse_kept(item.strip()) is not None:
             raise InvalidArgument(
                 f"evidence[{position}] must not name a text by its hash",
@@ -737,12 +750,12 @@ async def save_insight(
 
 
 def _saved(memory: Memory) -> Saved:
-    """Say what was saved, and what stands on its matter; what else a model knows it has said itself."""
+    """Return the answer to a save: the id, and a note about conflicts and duplicates."""
     return _answer(Saved, {"id": memory.id, "note": _noticed(memory.id, memory.noticed)})
 
 
 def _noticed(saved: str, seen: Noticed | None) -> str | None:
-    """Say in a line what was noticed: what matters most, and the id by which a model settles it."""
+    """Return a note about the most important duplicate or conflict, with the id to resolve it."""
     if not seen:
         return None
     if any(one.id == saved for one in seen.copy_of):
@@ -757,7 +770,7 @@ def _noticed(saved: str, seen: Noticed | None) -> str | None:
         if found
     )
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    # What was said, denied and is said again: which of these holds is to be settled.
+    # The text was saved before, then contradicted, and is saved again: the model must resolve the conflict.
     if seen.copy_of and found is not seen.copy_of:
         what = f"Said before, and {what[0].lower()}{what[1:]}"
     return f"{what} {found[0].id}{others}: if that no longer holds, evolve/supersede it by this id."
@@ -765,7 +778,7 @@ def _noticed(saved: str, seen: Noticed | None) -> str | None:
 
 @contextlib.asynccontextmanager
 async def _naming_the_decision(memories: MemoryStore, name: str, memory_id: str | None) -> AsyncIterator[None]:
-    """Say which argument it was when a store refuses what is no decision, and what gives decisions."""
+    """Explain in an error that the id is not a decision's, and which tools return decisions."""
     try:
         yield
     except InvalidArgument:
@@ -793,7 +806,7 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
     if memory is None:
         return {"note": "There is no checkpoint yet: search/recent shows what else was saved."}
     metadata = memory.metadata
-    assert isinstance(metadata, CheckpointMetadata)  # noqa: S101 - a checkpoint has no other
+    assert isinstance(metadata, CheckpointMetadata)  # noqa: S101 - checkpoints have this metadata type
     cutter = Cutter.of(refs, "load/checkpoint", memory)
     carried_out = [
         link.to_id
@@ -812,7 +825,7 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> LastCheck
     return _answer(LastCheckpoint, known)
 
 
-async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> WithContext:  # noqa: A002 - DESIGN's name
+async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> WithContext:  # noqa: A002 - name in DESIGN
     """
     Load one memory whole: how it evolved, what is linked to it, what it rests on.
 
@@ -829,7 +842,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     known = await _beside_one(memories, memory)
     told, today = known.outcome_of, _id_of(known.superseded_by)
     if told is None and today is None:
-        # What was read first says it, too, where the second could not be read.
+        # If the second read failed, use the chain of the first one.
         today = _standing(found.chain).get(memory.id)
     note = None
     if today is not None:
@@ -840,7 +853,7 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
     versions = _near(found.chain.memories, memory)
     around = _around(found.around, found.chain)
     links = [link for link in found.links if _is_told(link)]
-    # The reason of a link is trusted as the memory where the link begins.
+    # The reason of a link has the trust of the memory at which the link starts.
     begins = {memory.id: memory, **{one.memory.id: one.memory for one in found.around}}
     answer = {
         "memory": whole,
@@ -862,13 +875,13 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> With
 
 
 def _around(around: Sequence[Reached], chain: Chain) -> list[Reached]:
-    """Leave out what is told already: versions of the same, and why outcomes came so, which stand beside these."""
+    """Omit versions and outcome reasons, which the answer already contains."""
     versions = {memory.id for memory in chain.memories}
     return [one for one in around if one.memory.id not in versions and not is_reason(one.memory)]
 
 
 def _is_told(link: Link) -> bool:
-    """Tell whether a link says more than what stands around: somebody made it, and no other field tells of it."""
+    """Return True for an explicit link that no other field of the answer shows."""
     word, reason = link.metadata.original_relationship, link.metadata.reason
     return link.created_by != "system" and (word not in (SUPERSEDES, OUTCOME_OF) or reason is not None)
 
@@ -876,9 +889,9 @@ def _is_told(link: Link) -> bool:
 def _whole(found: Surroundings, cutter: Cutter, memories: MemoryStore, *, today: str | None, told: str | None) -> Whole:
     memory = found.memory
     outcome, reason = _outcome_of(memory)
-    # What a memory of its type has not is left empty.
+    # Missing fields of this memory type are left empty.
     part = functools.partial(getattr, memory.metadata)
-    # A record has a history, too: that of its values.
+    # Records have a history, too, but of their values.
     history = memory.metadata.history if isinstance(memory.metadata, DecisionMetadata) else ()
     after = cutter.cut_items("successors", successors(found.links, memory.id), most=_LINKS)
     known = {
@@ -887,7 +900,7 @@ def _whole(found: Surroundings, cutter: Cutter, memories: MemoryStore, *, today:
         "reasoning": cutter.cut_or_none("reasoning", part("reasoning", None)),
         "outcome": outcome,
         "outcome_reason": cutter.cut_or_none("outcome_reason", reason),
-        # Of one alone all stands above.
+        # A single outcome is already in `outcome`.
         "outcomes": _outcome_lines(history, cutter) if len(history) > 1 else None,
         "category": cutter.cut_or_none("category", part("category", None)),
         "tags": cutter.cut_items("tags", part("tags", ())),
@@ -904,20 +917,20 @@ def _whole(found: Surroundings, cutter: Cutter, memories: MemoryStore, *, today:
 
 
 def _near(versions: Sequence[Memory], memory: Memory) -> Sequence[Memory]:
-    """Return a few newer versions, this one and older ones, so that a long chain can be walked from one to the next."""
+    """Return the neighbouring versions of a memory in a long chain."""
     place = next((place for place, one in enumerate(versions) if one.id == memory.id), 0)
     first = max(0, min(place - _NEAR_VERSIONS // 4, len(versions) - _NEAR_VERSIONS))
     return versions[first : first + _NEAR_VERSIONS]
 
 
 def _outcome_lines(history: Sequence[OutcomeChange], cutter: Cutter) -> list[OutcomeLine]:
-    """Show the last outcomes of a decision, with the earlier ones behind a handle."""
+    """Return the last outcomes of a decision; earlier ones get a handle."""
     earlier = [f"{_written(one.at)} {one.outcome.value}: {one.reason or 'no reason'}" for one in history[:-_OUTCOMES]]
     cutter.keep_rest("outcomes", earlier, shown=_OUTCOMES)
     shown: list[OutcomeLine] = []
     for place, change in enumerate(history[-_OUTCOMES:], start=len(earlier)):
         reason = _short(change.reason)
-        # Of the last one all stands above.
+        # The full reason of the last outcome is already in `outcome_reason`.
         if place < len(history) - 1:
             reason = cutter.cut_or_none(f"outcomes[{place}].reason", change.reason, most=_BESIDE)
         told = {"outcome": change.outcome.value, "reason": reason, "at": _written(change.at)}
@@ -926,7 +939,11 @@ def _outcome_lines(history: Sequence[OutcomeChange], cutter: Cutter) -> list[Out
 
 
 def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter, begins: Mapping[str, Memory]) -> list[LinkLine]:
-    """Return the first links of a memory, with the others behind a handle; *begins* has where links begin."""
+    """
+    Return the first links of a memory; the others get a handle.
+
+    *begins* maps ids to source memories.
+    """
     shown = []
     cutters = [_limited(cutter, begins.get(link.from_id)) for link in links]
     for place, link in enumerate(links[:_LINKS]):
@@ -945,14 +962,18 @@ def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter, begins: M
 
 
 def _limited(cutter: Cutter, memory: Memory | None) -> Cutter:
-    """Return a cutter for texts of a memory beside the one that an answer is about; they share `Cutter.more`."""
-    # The beginning of a link may be too far away to be read.
+    """
+    Return a cutter for texts of another memory in the same answer.
+
+    They share `Cutter.more`.
+    """
+    # The source memory of a link may not have been read.
     other = Provenance.by(UNKNOWN_ORIGIN) if memory is None else Provenance(memory.origin, memory.trust)
     return attrs.evolve(cutter, provenance=cutter.provenance.limited_by(other))
 
 
 def _evidence_lines(evidence: Sequence[Evidence], cutter: Cutter) -> list[EvidenceLine]:
-    """Return what a memory rests on, with the texts that were kept of it."""
+    """Return the evidence of a memory, with its stored texts."""
     shown = [
         _answer(
             EvidenceLine,
@@ -986,7 +1007,7 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
 
     """
     chain = await memories.by_topic(topic, link_types=_TELLING)
-    # The reason of an outcome stands beside the outcome.
+    # Reasons are part of the outcomes.
     versions = [memory for memory in chain.memories if not is_reason(memory)]
     shown = versions[:_VERSIONS]
     most = _share(len(shown))
@@ -1025,18 +1046,18 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> ByTopic:
 
 
 def _others(successors_: Sequence[str], today: str | None) -> list[str]:
-    """Return what took a memory's place, unless that is just what stands there today, which is said already."""
+    """Return the successors of a memory, or nothing if the only one is its current successor."""
     return [] if list(successors_) == [today] else list(successors_)
 
 
 def _standing(chain: Chain) -> dict[str, str]:
-    """Return what stands today in the place of each memory of a chain that does not hold itself."""
+    """Return the current successor of each superseded memory of a chain."""
     return holding(((link.from_id, link.to_id) for link in chain.links), (memory.id for memory in chain.memories))
 
 
 async def _near_topics(memories: MemoryStore, topic: str) -> list[str]:
-    """Return topics that exist and look or mean nearly the same."""
-    # Most are found by how they look; words of another language or another word for it, by what they mean.
+    """Return existing topics with a similar spelling or meaning."""
+    # Spelling finds most of them. Semantic search finds other languages and synonyms.
     try:
         recent = await memories.recent(limit=_TOPICS_LOOKED_AT, types=[MemoryType.DECISION])
         hits = await memories.search(topic, types=[MemoryType.DECISION], limit=_NEAR_TOPICS)
@@ -1070,7 +1091,8 @@ async def by_context(
         limit: At most
 
     """
-    best, more = await memories._worth_showing(query, types=types, limit=limit)  # noqa: SLF001 - its tools are ours
+    # Internal API for these tools.
+    best, more = await memories._worth_showing(query, types=types, limit=limit)  # noqa: SLF001
     shown = await _found(FoundMemory, memories, [hit.memory for hit in best])
     found: list[Answering] = [
         {**one, "relevance": round(hit.relevance, 2)} for one, hit in zip(shown, best, strict=True)
@@ -1112,7 +1134,7 @@ async def recent(
 
 
 async def _found(kind: type[_T], memories: MemoryStore, found: Sequence[Memory]) -> list[_T]:
-    """Show memories that a search found, with what holds in their place: all of it is read at once."""
+    """Return the entries of found memories with their current successors, in one read."""
     beside = await _beside(memories, *(memory.id for memory in found)) if found else {}
     most = _share(len(found))
     shown = []
@@ -1217,7 +1239,7 @@ _OTHERWISE: Final = "say in words what was decided instead"
 async def _successor(
     memories: MemoryStore, decision_id: str, decision: str, reasoning: str, *, confidence: float
 ) -> Memory:
-    """Save what supersedes a decision, or let a memory supersede one of its type that is saved already."""
+    """Save a new successor of a decision, or link an existing memory as its successor."""
     if not is_id(named := decision.strip()):
         return await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
     new, old = await memories.get(named), await memories.get(decision_id)
@@ -1288,10 +1310,10 @@ async def forget(
     )
 
 
-# The tools
+# Tool definitions
 
 _READS: Final = ToolAnnotations(read_only=True, open_world=False)
-# Nothing is lost: an earlier outcome stays in the history, and a superseded decision stays where it is.
+# No data is lost: earlier outcomes stay in the history, and superseded decisions stay stored.
 _ADDS: Final = ToolAnnotations(destructive=False, open_world=False)
 _DESTROYS: Final = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
 _FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
@@ -1311,7 +1333,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
 
 
 def memory_tools(memories: MemoryStore, refs: RefStore, *, forget: bool = False) -> list[Tool]:
-    """Return the tools for one store, with *refs* for what is too long; all stores' tools share their schemas."""
+    """Return the tools for one store; *refs* stores long texts. All stores share the schemas."""
     chosen = (template for template in _templates() if forget or template.name != "evolve/forget")
     return [bound(template, memories=memories, refs=refs) for template in chosen]
 
@@ -1335,19 +1357,19 @@ def _template(name: str, title: str) -> Tool:
         tool,
         input_schema=_shown(tool.input_schema),
         on_error=_raise,
-        # A text that is saved would be gone with its conversation, were it kept as a handle.
+        # Resolve handles: a saved handle would be lost with its conversation.
         resolve=name.startswith(("save/", "evolve/")) and function is not forget,
         handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
     )
 
 
 def _shown(schema: Any) -> Any:
-    """Return what models are shown of a schema: what they have to know, as every request pays for it."""
+    """Return the part of a schema that models need, since it is part of every request."""
     if not isinstance(schema, Mapping):
         return schema
     shown = {key: _shown(value) for key, value in schema.items() if key not in _UNSAID and (key, value) != _NOTHING}
     if "properties" in shown:
-        # What is not described is accepted, and other arguments or tools say it as well.
+        # Parameters without a description are accepted, but models do not need them.
         described = {name: one for name, one in shown["properties"].items() if "description" in one}
         if "links" in described:
             described["links"] = {"description": described["links"]["description"], **_LINKS_SHOWN}
@@ -1356,7 +1378,7 @@ def _shown(schema: Any) -> Any:
 
 
 def _raise(error: MamaStructsError, _arguments: Mapping[str, Any]) -> NoReturn:
-    """Raise an error with a way out for a model."""
+    """Raise an error with a hint for a model."""
     if isinstance(error, MemoryNotFound) and error.hint is None:
         error.hint = "search/by_context, search/by_topic and search/recent give ids"
     raise error

@@ -1,10 +1,10 @@
 """
-Pass by reference: texts in place of the handles that a tool's arguments name.
+Pass by reference: replace handles in a tool's arguments by their texts.
 
-``{"$ref": "ref:x"}`` is the text wherever it stands. Strict schemas forbid it, so plain text does as well, in
-parameters (and lists) that take any text: what is exactly a handle is the text behind it, and ``{{ref:x}}`` or
-``{{ref:x:10-20}}`` (lines) inside a longer text is replaced. A backslash in front keeps either as it is.
-Only refs go into a longer text: what was copied from outside must not pull in other texts from there.
+``{"$ref": "ref:x"}`` is replaced everywhere. Strict schemas forbid it, so plain text works as well, in parameters (and
+lists) that accept any text: a text that is exactly a handle is replaced, and so is ``{{ref:x}}`` or ``{{ref:x:10-20}}``
+(lines) inside a longer text. A preceding backslash prevents it.
+Only refs are inserted into a longer text: text that was copied from outside must not pull in other outside texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REF: Final = "$ref"
 _HANDLES: Final = ("fd:", "ref:")
 _MAX_DEPTH: Final = 100
 _MOST: Final = 1_000_000
-# What keeps a parameter from taking any text.
+# Schema keywords that restrict a parameter to certain texts.
 _NARROW: Final = frozenset({"enum", "const", "pattern", "format", "contentEncoding"})
 _EXACT: Final = re.compile(r"(?P<kept>\\*)(?P<handle>(?:ref|fd):\S{1,300})")
 _INSIDE: Final = re.compile(
@@ -39,7 +39,7 @@ class Passed:
     A tool's arguments as the tool receives them.
 
     Args:
-        arguments: With texts in place of handles.
+        arguments: Arguments with texts in place of handles.
         handles: The handles of these texts, deduplicated, with their versions.
         provenance: The provenance of these texts together; None if there are none.
 
@@ -52,16 +52,18 @@ class Passed:
 
 def passed(asked: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -> Passed:
     """
-    Return a tool's arguments with texts in place of handles, checked without repeating a text in an error.
+    Replace the handles in a tool's arguments by their texts, and validate the result.
+
+    An error of the validation never contains an inserted text.
 
     Args:
-        asked: As the model gave them.
-        tool: Whose arguments they are; for its *handles* a handle is put in place of ``{"$ref": …}``.
-        find: What gives the entry of a handle.
+        asked: The model's arguments.
+        tool: The called tool. In its *handles* arguments, ``{"$ref": …}`` is replaced by the handle itself.
+        find: Returns the entry of a handle.
 
     Raises:
-        InvalidArgument: The tool does not take them, or they would be too large.
-        HandleNotFound: Nothing has a handle.
+        InvalidArgument: The tool rejects the arguments, or they would be too large.
+        HandleNotFound: A handle does not exist.
 
     """
     if not isinstance(asked, Mapping):
@@ -81,7 +83,7 @@ def passed(asked: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -
 
 @attrs.define
 class _Putting:
-    """Puts texts, or with *is_named* the handles by themselves, in place of the handles in one call."""
+    """Replaces the handles of one call by their texts, or with *is_named* by handles."""
 
     _tool: Tool
     _find: Callable[[str], Entry]
@@ -117,7 +119,7 @@ class _Putting:
         return value
 
     def _text(self, text: str) -> str:
-        """Return a text with what its handles stand for."""
+        """Return a text with its handles replaced."""
         exact = _EXACT.fullmatch(text)
         if exact and _is_handle(exact["handle"]):
             return text[1:] if exact["kept"] else self._content(exact["handle"])
@@ -138,7 +140,7 @@ class _Putting:
         return text
 
     def _content(self, handle: str, *, first: int | None = None, last: int | None = None) -> str:
-        """Return the text behind a handle, or lines of it."""
+        """Return the text of a handle, or some of its lines."""
         try:
             entry = self._find(handle)
         except HandleNotFound as error:
@@ -154,12 +156,12 @@ class _Putting:
             raise InvalidRange(f"{handle} has no lines {first} to {last}", valid=(1, body.lines), handle=handle)
         pages = body.pages(entry.page_size)
         start, end = pages.line_start(first), pages.line_start(min(last, body.lines) + 1)
-        # What stands behind the last line is the business of the text around.
+        # The line break after the last line belongs to the surrounding text.
         return body.text[start:end].removesuffix("\n").removesuffix("\r")
 
 
 def _handle_in(value: Any) -> str | None:
-    """Return the handle of ``{"$ref": "ref:x"}``, None for everything else, a JSON Schema's for one."""
+    """Return the handle of ``{"$ref": "ref:x"}``, or None, as for a JSON Schema's ``$ref``."""
     handle = value.get(_REF) if isinstance(value, Mapping) and len(value) == 1 else None
     return handle if isinstance(handle, str) and handle.startswith(_HANDLES) else None
 

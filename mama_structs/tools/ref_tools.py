@@ -1,4 +1,4 @@
-"""The tools through which a model uses refs and descriptors; what goes wrong is an answer, too."""
+"""Tools with which a model uses refs and descriptors. Errors are returned as answers."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
 
     """
     entry = store.get(ref_id)
-    # A text that is edited is read whole.
+    # Editing reads the whole text, so its length counts.
     load = measure(old, new, entry.content.text)
     return store.rendering.stored(await store.change(load, lambda refs: refs.edit(ref_id, old, new, origin="model")))
 
@@ -203,12 +203,12 @@ async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
     )
 
 
-# The arguments of these tools that are handles.
+# Arguments of these tools that are handles.
 HANDLES: Final = frozenset({"fd", "ref_id"})
 
 _READS: Final = ToolAnnotations(read_only=True, open_world=False)
 _WRITES: Final = ToolAnnotations(open_world=False)
-# A new fd or version takes room and nothing else.
+# A new fd or version only uses space.
 _KEEPS: Final = ToolAnnotations(destructive=False, open_world=False)
 _TOOLS: Final = (
     (read_fd, "Read a text", _KEEPS),
@@ -222,11 +222,15 @@ _TOOLS: Final = (
 
 
 def ref_tools(store: RefStore) -> list[Tool]:
-    """Return the tools for one store, none where it is switched off; stores share their schemas."""
+    """
+    Return the tools for one store, or none if refs are disabled.
+
+    All stores share the schemas.
+    """
     if not store.settings.enabled:
         return []
     answer = functools.partial(_answer, rendering=store.rendering)
-    # Where the host names no directory, no model writes a file.
+    # Without a directory for files, models cannot write files.
     templates = [one for one in _templates() if store.files is not None or one.name != "fd_to_file"]
     return [bound(template, on_error=answer, store=store) for template in templates]
 
@@ -245,7 +249,7 @@ def _templates() -> tuple[Tool, ...]:
 
 
 def _answer(error: MamaStructsError, arguments: Mapping[str, Any], *, rendering: Rendering) -> ErrorText:
-    """Show an error as a model sees it; what no model can mend is raised."""
+    """Render an error for a model. Errors that a model cannot fix are raised."""
     if not isinstance(error, DescriptorError | InvalidArgument):
         raise error
     given = arguments.get("fd", arguments.get("ref_id")) if isinstance(arguments, Mapping) else None

@@ -1,4 +1,4 @@
-"""What a tool takes and gives: types and docstrings as JSON Schema (2020-12), and the check of what a model sends."""
+"""JSON Schemas (2020-12) of functions, and validation of a model's arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mama_structs.tools.argument_repair import converted, fits, mended, nearest,
 JSONSchema = dict[str, Any]
 
 REFERENCE = "#/$defs/"
-# Where schemas stand within a schema: one, in a list, by name.
+# Keywords whose value is one schema, a list of schemas, or schemas by name.
 _ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 _SEVERAL = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -34,7 +34,7 @@ _NOUNS = {
     "object": "an object",
     "null": "null",
 }
-# The least, the most, the word before both, and what is counted.
+# Minimum keyword, maximum keyword, preposition for a range, and unit.
 _RANGES = (
     ("minimum", "maximum", "from", ""),
     ("minLength", "maxLength", "of", "character"),
@@ -54,8 +54,8 @@ _MAX_FIELDS = 12
 def schemas_of(
     hints: Mapping[str, Any], descriptions: Mapping[str, str]
 ) -> tuple[dict[str, JSONSchema], dict[str, JSONSchema]]:
-    """Return the schemas of a function's parameters, and the definitions of the recursive types among them."""
-    # What ``msgspec.Meta`` says goes before what the docstring says.
+    """Return the schemas of parameters, and the definitions of their recursive types."""
+    # Descriptions of ``msgspec.Meta`` take precedence over the docstring.
     try:
         schemas, components = _from_msgspec(hints.values())
     except TypeError as cause:
@@ -71,7 +71,7 @@ def schemas_of(
 
 
 def describe(kind: Any) -> JSONSchema:
-    """Return the schema of a type as `to_jsonable` writes it, ``{}`` where nothing is known about it."""
+    """Return the schema of a type in the form of `to_jsonable`, or ``{}`` if it is unknown."""
     if callable(getattr(kind, "model_json_schema", None)):
         schema = kind.model_json_schema(mode="serialization", by_alias=False)
         components = schema.pop("$defs", {})
@@ -92,26 +92,26 @@ def describe(kind: Any) -> JSONSchema:
 
 
 def expected(schema: JSONSchema) -> str:
-    """Say in words what a schema accepts: ``an integer from 0 to 2``, ``'a', 'b' or null``."""
+    """Describe a schema in words: ``an integer from 0 to 2``, ``'a', 'b' or null``."""
     *others, last = dict.fromkeys(_in_words(schema))
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _from_msgspec(kinds: Iterable[Any]) -> tuple[tuple[JSONSchema, ...], dict[str, JSONSchema]]:
-    import msgspec  # noqa: PLC0415 - only once a tool is made
+    import msgspec  # noqa: PLC0415 - loaded when the first tool is created
 
     def anything(kind: type) -> JSONSchema:
         if kind is object:
-            # An empty schema counts as none; `_tidied` drops the comment.
+            # msgspec treats an empty schema as missing; `_tidied` removes the comment.
             return {"$comment": "anything"}
-        # msgspec's word for "not mine": it then refuses the type itself.
+        # By raising it, the hook leaves the type to msgspec, which then rejects it.
         raise NotImplementedError
 
     return msgspec.json.schema_components(kinds, schema_hook=anything, ref_template=f"{REFERENCE}{{name}}")
 
 
 def _unfit(hints: Mapping[str, Any]) -> InvalidArgument:
-    """Find the parameter that msgspec refuses."""
+    """Return the error for the parameter that msgspec rejects."""
     for name, hint in hints.items():
         try:
             _from_msgspec([hint])
@@ -128,7 +128,7 @@ def _unfit(hints: Mapping[str, Any]) -> InvalidArgument:
 
 
 def _refuse_text_objects(hints: Mapping[str, Any]) -> None:
-    """Refuse what we write as text, as msgspec would have a model give the fields."""
+    """Reject classes that are written as text, whose fields msgspec would require."""
     for name, hint in hints.items():
         for kind in _text_objects(hint):
             raise InvalidArgument(
@@ -138,8 +138,8 @@ def _refuse_text_objects(hints: Mapping[str, Any]) -> None:
 
 
 def _text_objects(kind: Any) -> Iterator[type]:
-    """Yield the classes within a type whose objects `to_jsonable` writes as text."""
-    import msgspec.inspect  # noqa: PLC0415 - only for types with fields
+    """Yield the classes inside a type whose objects `to_jsonable` writes as text."""
+    import msgspec.inspect  # noqa: PLC0415 - needed for types with fields only
 
     waiting: list[Any] = [msgspec.inspect.type_info(kind)]
     seen: list[Any] = []
@@ -157,9 +157,10 @@ def _text_objects(kind: Any) -> Iterator[type]:
 def _tidied(
     schemas: Iterable[JSONSchema], components: Mapping[str, JSONSchema], *, writing: bool = False
 ) -> tuple[list[JSONSchema], dict[str, JSONSchema]]:
-    """Return schemas that say what really is accepted, with components in their places, and the recursive ones."""
+    """Return corrected schemas with inlined components, and the recursive definitions."""
     apart = recursive(components)
-    # OpenAPI's discriminator points at components. Sets are read from arrays that repeat items, but never written so.
+    # OpenAPI's discriminator refers to components. Sets may be read from arrays with repeated items, but are written
+    # without.
     dropped = {"$comment", "discriminator"} if writing else {"$comment", "discriminator", "uniqueItems"}
 
     def walk(node: Any) -> Any:
@@ -174,13 +175,13 @@ def _tidied(
         if not writing and (choices := _choices(node)):
             node = {**{key: value for key, value in node.items() if key != "anyOf"}, "enum": choices}
         if node.get("format") == "decimal" and not writing:
-            # msgspec reads decimals from numbers, too.
+            # msgspec also parses decimals from numbers.
             node = {**node, "type": ["string", "number"]}
         return {key: inside(key, value) for key, value in node.items() if key not in dropped}
 
     def inside(key: str, value: Any) -> Any:
         if key in _DATA:
-            # A default of a class may be what JSON writes otherwise, a tuple for one.
+            # A class's default may be a value that JSON writes differently, such as a tuple.
             return to_jsonable(value)
         if key == "properties":
             return {name: walk(one) for name, one in value.items()}
@@ -190,7 +191,7 @@ def _tidied(
 
 
 def _choices(node: JSONSchema) -> list[Any]:
-    """Return the values of a schema that takes a boolean or one of some words, which one enum says; else none."""
+    """Return the values of a union of bool and enums, or nothing for other schemas."""
     bare = [one for one in node.get("anyOf", ()) if one != {"type": "boolean"}]
     if len(bare) + 1 != len(node.get("anyOf", ())) or not all(one.keys() == {"enum"} for one in bare):
         return []
@@ -198,7 +199,7 @@ def _choices(node: JSONSchema) -> list[Any]:
 
 
 def subschemas(schema: Any) -> Iterator[JSONSchema]:
-    """Yield a schema and all schemas within it, without following ``$ref``."""
+    """Yield a schema and all nested schemas, without following ``$ref``."""
     waiting = [schema]
     while waiting:
         node = waiting.pop()
@@ -212,7 +213,7 @@ def subschemas(schema: Any) -> Iterator[JSONSchema]:
 
 
 def reached(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
-    """Return the names of the definitions that a schema needs, those of these included."""
+    """Return the names of the definitions that a schema refers to, directly or indirectly."""
     found: set[str] = set()
     waiting = [schema]
     while waiting:
@@ -226,12 +227,12 @@ def reached(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
 
 
 def recursive(definitions: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the definitions that contain themselves."""
+    """Return the names of the definitions that refer to themselves."""
     return frozenset(name for name, one in definitions.items() if name in reached(one, definitions))
 
 
 def alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what a value may be: the schema itself, or each of those that it chooses from."""
+    """Yield the alternatives of an ``anyOf`` schema, or the schema itself."""
     if "anyOf" in schema:
         for one in schema["anyOf"]:
             yield from alternatives(one)
@@ -239,12 +240,12 @@ def alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield schema
 
 
-# What an answer may be that says less than the tool gave
+# Schemas of truncated answers
 
-# What an answer says of itself, under names that its tool has not taken.
+# Fields that an answer adds about itself; underscores are appended if the tool uses the name.
 _OWN_NAME = re.compile(r"(?:shortened|ref_notes)_*")
 _OWN: JSONSchema = {"description": "What was left out of the answer, or notes on it", "type": ["object", "array"]}
-# What holds no more where members, elements or characters are left out, or cannot be told.
+# Constraints that a truncated value can violate, or whose validity is unknown.
 _BROKEN = frozenset(
     (
         *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties"),
@@ -252,13 +253,13 @@ _BROKEN = frozenset(
         *("not", "if", "then", "else", "unevaluatedProperties", "unevaluatedItems"),
     )
 )
-# What would count or name the members that are added.
+# Constraints that count or name the added fields.
 _CLOSING = frozenset({"maxProperties", "propertyNames"})
 _ELSEWHERE = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 def widened(schema: Mapping[str, Any] | None) -> JSONSchema | None:
-    """Return the schema of a tool's answers, shortened or not, for that of its results; None where there is none."""
+    """Return the schema of possibly truncated answers, or None if it cannot be derived."""
     if schema is None or schema.get("type") != "object" or not schema.keys().isdisjoint((*_SEVERAL, *_ELSEWHERE)):
         return None
     made = {key: value for key, value in _loosened(schema).items() if key not in _CLOSING}
@@ -287,11 +288,15 @@ def _or_own(schema: Any) -> Any:
 
 
 def _loosened(node: Any) -> Any:
-    """Return a schema that holds for what is left of a value, too; the elements of an array stay as they were."""
+    """
+    Return a schema that also accepts a truncated value.
+
+    Elements of arrays keep their schema.
+    """
     if not isinstance(node, Mapping):
         return node
     made = {key: value for key, value in node.items() if key not in _BROKEN and not _is_of_containers(key, value)}
-    # Less than one of them wants may be what another one takes.
+    # A truncated value may match several alternatives.
     if "oneOf" in made:
         made = {key: value for key, value in {"anyOf": made["oneOf"], **made}.items() if key != "oneOf"}
     for key, value in made.items():
@@ -305,7 +310,7 @@ def _loosened(node: Any) -> Any:
 
 
 def _is_of_containers(key: str, value: Any) -> bool:
-    """Tell whether a schema lists mappings or lists that a value must be."""
+    """Return True if a ``const`` or ``enum`` contains mappings or lists."""
     values = [value] if key == "const" else value if key == "enum" else ()
     return any(isinstance(one, (dict, list)) for one in values)
 
@@ -330,7 +335,7 @@ def _in_words(schema: JSONSchema) -> Iterator[str]:
 
 
 def _fields(schema: JSONSchema) -> Iterator[str]:
-    """Name what an object has inside: ``{to_id, reason?}``."""
+    """Describe the fields of an object: ``{to_id, reason?}``."""
     properties = list(schema.get("properties", ()))
     if properties:
         required = schema.get("required", ())
@@ -339,7 +344,7 @@ def _fields(schema: JSONSchema) -> Iterator[str]:
 
 
 def _limits(schema: JSONSchema) -> Iterator[str]:
-    """Say what a schema demands beyond the type."""
+    """Describe the constraints of a schema besides its type."""
     for minimum, maximum, between, unit in _RANGES:
         least, most = schema.get(minimum), schema.get(maximum)
         if least is None and most is None:
@@ -357,7 +362,7 @@ def _limits(schema: JSONSchema) -> Iterator[str]:
         yield f"(each {expected(schema['items'])})"
 
 
-# What a function takes, and the check of what a model sends
+# Signatures
 
 HOST_PARAMETERS = frozenset({"ctx", "run_context", "tool_context"})
 
@@ -366,7 +371,7 @@ _REFERENCES = {
     "references": {
         "type": "object",
         "description": "What the ids in the result stand for, by id",
-        # Where they had to be shortened, one is a line of text.
+        # A truncated reference is one line of text.
         "additionalProperties": {"type": ["object", "string"]},
     },
     "references_meta": {"type": "object", "description": "What was left out, and why"},
@@ -379,14 +384,14 @@ _UNRESOLVED = (NameError, AttributeError, SyntaxError, TypeError)
 
 @attrs.frozen
 class Parameter:
-    """One parameter that a model may set: what `msgspec.convert` checks against, and the same as JSON Schema."""
+    """A parameter that a model may set: its type for `msgspec.convert` and its schema."""
 
     type: Any
     schema: dict[str, Any]
     required: bool
 
     def usage(self, name: str) -> str:
-        """Say what it is for, and whether it may be left out; empty where a fault says all there is."""
+        """Return a hint with its description, empty if the error already says enough."""
         said = self.schema.get("description")
         if not isinstance(said, str) or not said:
             return "" if self.required else f"{name} is optional"
@@ -396,24 +401,24 @@ class Parameter:
 
 @attrs.frozen
 class Signature:
-    """What a function takes, and from whom."""
+    """The parameters of a function, grouped by who sets them."""
 
     parameters: Mapping[str, Parameter]
-    # What is taken without being shown.
+    # Accepted from models, but not in the schema.
     hidden: Mapping[str, Parameter]
-    # What only the host may set, and whether it must.
+    # Set by the host only; True if required.
     host: Mapping[str, bool]
-    # What a partial has set already.
+    # Already set by a partial.
     bound: frozenset[str]
-    # What ``**kwargs`` takes.
+    # The parameter for ``**kwargs``.
     others: Parameter | None
-    # The recursive types, which schemas name as ``#/$defs/...``.
+    # Recursive types, which schemas reference as ``#/$defs/...``.
     definitions: Mapping[str, Any]
     returns: Any
 
     @classmethod
     def of(cls, function: Any, *, descriptions: Mapping[str, str]) -> Signature:
-        """Read the signature of anything callable, with what the docstring says about each parameter."""
+        """Return the signature of a callable, with the descriptions of its parameters."""
         signature = inspect.signature(function)
         namespaces = [layer.namespace for layer in reversed(layers_of(function))]
         bound = bound_by_partials(function)
@@ -433,7 +438,7 @@ class Signature:
             for found in own
         }
         others = next((found.name for found in own if found.kind is found.VAR_KEYWORD), None)
-        # Of the result nobody may say the type, or say it for type checkers only.
+        # The return annotation may be missing, or importable for type checkers only.
         returns: Any = Any
         with contextlib.suppress(*_UNRESOLVED):
             returns = _resolved(signature.return_annotation, namespaces)
@@ -466,7 +471,7 @@ class Signature:
         return schema
 
     def output_schema(self) -> dict[str, Any] | None:
-        """Return the JSON Schema of the result as `to_jsonable` writes it, None where it is no object or unknown."""
+        """Return the JSON Schema of the result, or None if it is not an object."""
         schema = describe(self.returns)
         takes_references = "include_references" in self.parameters
         if schema == {} and takes_references:
@@ -475,13 +480,17 @@ class Signature:
             return None
         if takes_references:
             own = schema.get("properties", {})
-            # What has such a key of its own may be left as it is.
+            # A result that already has such a key may be returned unchanged.
             added = {name: {"anyOf": [own[name], one]} if name in own else one for name, one in _REFERENCES.items()}
             schema = {**schema, "properties": {**own, **added}}
         return schema
 
     def check(self, arguments: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
-        """Return the arguments as the function's types want them, repaired where they can only mean one thing."""
+        """
+        Validate a model's arguments, and return them converted.
+
+        Unambiguous mistakes are repaired.
+        """
         if not isinstance(arguments, Mapping):
             raise InvalidArgument(f"{tool}: the arguments must be an object, got {told(arguments)}", hint=self._names())
         given = self.named(arguments)
@@ -493,7 +502,7 @@ class Signature:
         for name, value in given.items():
             parameter = self.parameter(name)
             if parameter is None:
-                # Looking for names that are near takes time.
+                # The search for similar names is slow.
                 faults.append(self._unknown(name) if len(faults) < _MAX_FAULTS else "")
                 is_unknown = True
             elif value is not None or parameter.required or fits(value, parameter.type):
@@ -512,14 +521,14 @@ class Signature:
         return checked
 
     def check_host(self, values: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
-        """Return what the host passes to its own parameters, of any type."""
+        """Return the host's values for the host parameters, of any type."""
         missing = [name for name, required in self.host.items() if required and name not in values]
         if missing:
             raise InvalidArgument(f"{tool}: the host must pass {' and '.join(missing)}", hint="no model can set these")
         return {name: value for name, value in values.items() if name in self.host}
 
     def parameter(self, name: object) -> Parameter | None:
-        """Return the parameter that takes the argument *name*, None where a model cannot set it."""
+        """Return the parameter that accepts the argument *name*, or None if a model cannot set it."""
         if not isinstance(name, str) or name in HOST_PARAMETERS or name in self.bound:
             return None
         return self.parameters.get(name) or self.hidden.get(name, self.others)
@@ -529,7 +538,11 @@ class Signature:
         return f"{told(name)} is no argument of this tool{f', did you mean {near}?' if near else ''}"
 
     def named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put names right that can only mean one parameter; those of the host are no model's to give."""
+        """
+        Correct argument names that can only mean one parameter.
+
+        Host parameters keep their names.
+        """
         if self.others is not None:
             return arguments
         theirs = {name: value for name, value in arguments.items() if name in HOST_PARAMETERS | self.bound}
@@ -569,10 +582,10 @@ def _hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) -> Any:
 
 
 def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
-    """Evaluate a postponed annotation, first where the innermost function was written, then further out."""
+    """Evaluate a postponed annotation in the module of the innermost function, then others."""
     if annotation is inspect.Signature.empty:
         return Any
-    # One annotation at a time: names that exist for type checkers only are common in the return type, and harmless.
+    # Evaluate one annotation at a time: unresolvable names in the return type are common and harmless.
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     for namespace in namespaces[:-1]:
         try:
@@ -584,9 +597,10 @@ def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
 
 def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, Any]:
     """
-    Add the default to a parameter's schema, if it is something that a model could have sent.
+    Add the default to a parameter's schema, if a model could have sent it.
 
-    None and False go without saying, as every tool is part of every request: null is taken for what may be left out.
+    None and False are omitted to save tokens, as tools are part of every request. Null is accepted for optional
+    parameters.
     """
     if default is inspect.Parameter.empty or default is False:
         return schema
@@ -596,13 +610,13 @@ def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, 
         written = to_jsonable(default)
         converted(written, hint)
     except (MamaStructsError, ValueError):
-        # A sentinel, or None where null is not accepted: models leave the argument out.
+        # Omit a sentinel, or None if null is not accepted: models omit the argument.
         return schema
     return {**schema, "default": written}
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without the alternative null, where it has others."""
+    """Return a schema without the alternative null, if there are other alternatives."""
     others = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
     rest = {key: value for key, value in schema.items() if key != "anyOf"}
     if not others:
@@ -612,12 +626,12 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-# What msgspec repeats of a value.
+# The parts of msgspec's messages that repeat a value.
 _GIVEN: Final = re.compile(r"(?s)(unknown field |enum value )[`'](.*?)[`'](?= - at `\$[^`]*`\Z|\Z)")
 
 
 def _detail(fault: Exception) -> str:
-    """Say what is wrong inside a value, where the type as a whole does not say it."""
+    """Return the error inside a value, or an empty text if the expected type explains it."""
     if isinstance(fault, RecursionError):
         return ": it is nested too deeply"
     text = _GIVEN.sub(lambda found: found[1] + told(found[2]), str(fault)).replace("`", "")
@@ -627,14 +641,14 @@ def _detail(fault: Exception) -> str:
     return f": at {place.removeprefix('$').removeprefix('.')}, {text[:1].lower()}{text[1:]}"
 
 
-# What a docstring says about each parameter
+# Parameter descriptions in docstrings
 
 _HEADER = re.compile(r"(?:Args|Arguments):\s*")
 _ENTRY = re.compile(r"\*{0,2}(?P<names>\w+(?:, *\w+)*)(?: *\([^)]*\))? *: *(?P<text>.*)")
 
 
 def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
-    """Part a Google-style docstring into its text without ``Args:``, and what that says of each parameter."""
+    """Split a Google-style docstring into its text and the parameter descriptions."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     start = next((number for number, line in enumerate(lines) if _HEADER.fullmatch(line)), None)
     if start is None:
@@ -645,7 +659,11 @@ def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
 
 
 def _entries(lines: list[str]) -> dict[str, str]:
-    """Read ``name: text`` entries; a line that is indented further goes on with the entry above it."""
+    """
+    Parse ``name: text`` entries.
+
+    A line with deeper indentation continues the previous entry.
+    """
     texts: dict[str, list[str]] = {}
     current: list[str] = []
     block = inspect.cleandoc("\n".join(["", *lines])).splitlines()

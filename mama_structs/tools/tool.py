@@ -1,4 +1,4 @@
-"""Tools: functions with what a model has to know about them, and the tools of a session by name."""
+"""Tools: functions with schemas for models, and the collection of a session's tools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class ErrorText(str):
-    """A tool's answer that says what went wrong; *type* is the error's."""
+    """A tool's answer that describes an error; *type* is the error's type."""
 
     __slots__ = ("type",)
 
@@ -41,13 +41,15 @@ class ErrorText(str):
 @attrs.frozen(kw_only=True)
 class ToolAnnotations:
     """
-    How a tool behaves, for hosts that ask before they run one; by default it may change anything, as in MCP.
+    Behaviour of a tool, for hosts that ask before running it.
+
+    The defaults are the least safe, as in MCP.
 
     Args:
-        read_only: It changes nothing.
-        destructive: It may remove or overwrite something. By default, whatever is not *read_only*.
-        idempotent: Running it again with the same arguments changes nothing more. By default, what is *read_only*.
-        open_world: It reaches beyond the session, to the network for one.
+        read_only: The tool changes nothing.
+        destructive: The tool may remove or overwrite something. Default: not *read_only*.
+        idempotent: Repeating a call with the same arguments has no further effect. Default: *read_only*.
+        open_world: The tool reaches beyond the session, such as the network.
 
     """
 
@@ -57,7 +59,7 @@ class ToolAnnotations:
     open_world: bool = True
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Reject contradictory values."""
         if self.read_only and self.destructive:
             raise InvalidArgument("a tool that is read_only cannot be destructive", hint="leave one of them out")
 
@@ -80,25 +82,25 @@ def _refuse_other(_tool: object, field: attrs.Attribute[Any], value: object) -> 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Tool:
     """
-    A function as a tool for a model; `from_function` makes one.
+    A function as a tool for a model, created by `from_function`.
 
     Args:
-        name: As models call it, such as ``save/decision``; at most 64 characters.
-        title: The name for people.
-        description: What it does, when to use it and when not.
+        name: Name for models, such as ``save/decision``; at most 64 characters.
+        title: Display name for people.
+        description: What the tool does, and when to use it.
         input_schema: JSON Schema (2020-12) of the arguments. Shared: copy it before changing it.
-        output_schema: JSON Schema of the answer, shortened or not; None where the result is no object, nothing is
-            known about it, or what was given says more than a shortened result could keep. Shared, too.
-        annotations: How it behaves.
-        function: What runs.
-        signature: What checks the arguments.
-        on_error: What the tool answers in place of raising, for tools whose errors are results that a model reads.
+        output_schema: JSON Schema of the answer, which may be truncated. None if the result is not an object, its type
+            is unknown, or no schema also covers truncated results. Shared, too.
+        annotations: Behaviour of the tool.
+        function: The function to run.
+        signature: Validates the arguments.
+        on_error: Returns the answer for an error instead of raising it, for tools whose errors are read by models.
         wrapped: Whether `Session.call` may turn a large result into a descriptor.
-        handles: The arguments that take a ``ref:`` or ``fd:`` itself: for these `Session.call` puts the handle, and
-            not the text, in place of ``{"$ref": "ref:x"}``.
-        resolve: Whether an argument that is a handle, or has ``{{ref:x}}`` in it, is replaced by the text that it
-            stands for. Set it to False for tools that take handles, or search for words.
-        deprecated: Whether it is one of v1.0, whose names a host's own tool may have, too.
+        handles: Arguments that accept a ``ref:`` or ``fd:`` itself: `Session.call` replaces ``{"$ref": "ref:x"}`` in
+            them by the handle instead of the text.
+        resolve: Whether handles and ``{{ref:x}}`` in text arguments are replaced by their texts. Set it to False for
+            tools that accept handles, or search for words.
+        deprecated: Whether it is a tool of v1.0; a host's own tool may have the same name.
 
     """
 
@@ -127,28 +129,28 @@ class Tool:
         annotations: ToolAnnotations | None = None,
     ) -> Tool:
         """
-        Make a tool of a function, bound method, `functools.partial` or object with a ``__call__``.
+        Create a tool from a function, bound method, `functools.partial` or callable object.
 
-        What is not async runs in a thread of its own, where the session's own objects refuse to be used.
+        A function that is not async runs in a new thread, where the session's own objects cannot be used.
 
-        Signature and type hints say what is accepted; ``Annotated[..., msgspec.Meta(...)]`` adds bounds.
-        Parameters named ``ctx``, ``run_context`` and ``tool_context`` belong to the host, and so does what a partial
-        has bound: models neither see nor set them.
+        Signature and type hints define the schema; ``Annotated[..., msgspec.Meta(...)]`` adds bounds.
+        Parameters named ``ctx``, ``run_context`` and ``tool_context``, and arguments bound by a partial, belong to the
+        host: models neither see nor set them.
 
         Args:
-            function: What the tool runs.
-            name: By default the function's name, or its class's in snake_case.
-            title: By default the function's attribute ``tool_title``, or made from the name.
-            description: By default the docstring without its ``Args:`` section, which describes the parameters.
-            annotations: How the tool behaves; by default it may change anything.
+            function: The function to run.
+            name: Default: the function's name, or its class's in snake_case.
+            title: Default: the function's attribute ``tool_title``, or derived from the name.
+            description: Default: the docstring without its ``Args:`` section, which describes the parameters.
+            annotations: Behaviour of the tool; by default it may change anything.
 
         Raises:
-            InvalidArgument: It is a generator or no function, or a parameter cannot be offered to a model.
+            InvalidArgument: *function* is a generator or not callable, or JSON Schema cannot describe a parameter.
 
         """
         run = awaited(function)
         layers = layers_of(function)
-        # A callable object's decorator says the name of its class, and the method inside only that it is called.
+        # For a callable object, the outer layer has the name of the class; the method's name is only `__call__`.
         innermost = layers[0] if layers[-1].name == "__call__" else layers[-1]
         text, about_parameters = split_docstring(innermost.docstring)
         name = _default_name(innermost.name) if name is None else name
@@ -167,9 +169,9 @@ class Tool:
 
     async def __call__(self, /, **arguments: Any) -> Any:
         """
-        Check the arguments, run the function, and return its result untouched.
+        Validate the arguments, run the function, and return its result unchanged.
 
-        A host's own call: what a decorator holds models to does not hold for it, as it does in `run`.
+        This is a call by the host: the limits that a decorator sets for models apply in `run` only.
 
         Raises:
             InvalidArgument: Arguments are missing, unknown or of a wrong type; the message names each, and nothing ran.
@@ -183,8 +185,8 @@ class Tool:
         Run the tool with a model's *arguments* and the *host*'s own.
 
         Args:
-            arguments: From the model: nothing in here can stand in for a parameter of the host.
-            host: From the host: values for the parameters ``ctx``, ``run_context`` and ``tool_context``.
+            arguments: The model's arguments, which cannot set parameters of the host.
+            host: The host's values for the parameters ``ctx``, ``run_context`` and ``tool_context``.
 
         Raises:
             InvalidArgument: As for a call.
@@ -212,18 +214,18 @@ class Tool:
         return result
 
     def __repr__(self) -> str:
-        """Show name and parameters."""
+        """Return name and parameters."""
         return f"<Tool {self.name}({', '.join(self.signature.parameters)})>"
 
 
 def bound(
     template: Tool, *, on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None, **values: object
 ) -> Tool:
-    """Return a tool of a partial with these values for what it has set, as far as it has, and with the same schemas."""
-    assert isinstance(template.function, functools.partial)  # noqa: S101 - that is what templates are made of
+    """Return a copy of a template tool with other bound values, and shared schemas."""
+    assert isinstance(template.function, functools.partial)  # noqa: S101 - templates are created from partials
     own = {name: values[name] for name in template.function.keywords}
     made = copy.copy(template)
-    # `attrs.evolve` would make the schema of answers anew, for every tool of every session and fork.
+    # `attrs.evolve` would compute the schema of the answers again, for every tool of every session and fork.
     object.__setattr__(made, "function", functools.partial(template.function.func, **own))
     if on_error is not None:
         object.__setattr__(made, "on_error", on_error)
@@ -241,7 +243,7 @@ def _default_title(name: str) -> str:
 
 class ToolSet(Mapping[str, Tool]):
     """
-    The tools of a session by name, in the order in which they were added.
+    The tools of a session by name, in insertion order.
 
     >>> len(ToolSet())
     0
@@ -268,19 +270,19 @@ class ToolSet(Mapping[str, Tool]):
         """
         Add a tool, or a function as a tool, and return the tool.
 
-        The same function again, as from a cell of a notebook that runs again, takes the place of the first: the same
-        object, or one of the same qualified name at the top of the same module.
+        Adding the same function again, such as by rerunning a notebook cell, replaces the first one. Functions are the
+        same if they are the same object, or have the same qualified name at the top level of the same module.
 
         Args:
-            function: A tool, or what `Tool.from_function` takes.
-            name: As in `Tool.from_function`; what is given replaces what a tool came with.
+            function: A tool, or an argument for `Tool.from_function`.
+            name: As in `Tool.from_function`; overrides the value of a tool.
             title: As above.
             description: As above.
             annotations: As above.
-            replace: Whether it takes the place of any other tool of its name.
+            replace: Whether to replace any other tool with this name.
 
         Raises:
-            InvalidArgument: The name is taken by something else, or the function cannot be a tool; nothing was added.
+            InvalidArgument: Another tool has this name, or the function cannot be a tool; nothing was added.
 
         """
         if isinstance(function, Tool):
@@ -301,7 +303,7 @@ class ToolSet(Mapping[str, Tool]):
 
     def remove(self, name: str) -> Tool:
         """
-        Remove a tool and return it; older lists of tools still name it, but cannot run it.
+        Remove a tool and return it. Models with an older list of tools cannot run it any more.
 
         Raises:
             UnknownTool: No tool has this name.
@@ -311,18 +313,18 @@ class ToolSet(Mapping[str, Tool]):
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
         """
-        Run a tool as a model asked for it, and return its result as JSON-able data.
+        Run a tool with a model's arguments, and return its result as JSON data.
 
-        A text takes the place of each part of the result that has no JSON form, and says that the tool has run.
+        Each part of the result without a JSON form is replaced by a text that says that the tool has run.
 
         Args:
-            name: The tool's.
-            arguments: As the model gave them.
+            name: Name of the tool.
+            arguments: The model's arguments.
             host: Values for the tool's parameters ``ctx``, ``run_context`` and ``tool_context``.
 
         Raises:
             UnknownTool: No tool has this name.
-            InvalidArgument: The arguments are not those of the tool; nothing ran.
+            InvalidArgument: The arguments are invalid; nothing ran.
 
         """
         result = await self[name].run(arguments, host=host)
@@ -331,33 +333,33 @@ class ToolSet(Mapping[str, Tool]):
         return await run_inline_or_in_thread(measure(result), to_answer, result)
 
     def __getitem__(self, name: str) -> Tool:
-        """Return the tool of this name, or raise `UnknownTool` with the nearest names."""
+        """Return the tool with this name, or raise `UnknownTool` with similar names."""
         try:
             return self._tools[name]
         except KeyError:
             raise UnknownTool(name, hint=hint_at(name, self.names)) from None
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether a tool has this name."""
+        """Return True if a tool has this name."""
         return name in self._tools
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the names, in order."""
+        """Iterate over the names, in order."""
         return iter(self._tools)
 
     def __len__(self) -> int:
-        """Count the tools."""
+        """Return the number of tools."""
         return len(self._tools)
 
-    # `Mapping.get` would let `UnknownTool` through, which is no KeyError.
+    # `Mapping.get` only catches KeyError, and `UnknownTool` is not one.
     @overload
     def get(self, name: str, /) -> Tool | None: ...
     @overload
     def get(self, name: str, /, default: Tool | _Default) -> Tool | _Default: ...
     def get(self, name: str, /, default: object = None) -> object:
-        """Return the tool, or *default* where no tool has this name."""
+        """Return the tool, or *default* if no tool has this name."""
         return self._tools.get(name, default)
 
     def __repr__(self) -> str:
-        """Show the tools' names."""
+        """Return the tools' names."""
         return f"ToolSet({', '.join(self._tools)})"

@@ -1,4 +1,4 @@
-"""The names of tools: ours, those of v1.0, and each as every provider takes it."""
+"""Names of the built-in tools, successors of the v1.0 tools, and wire names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import attrs
 
 from mama_structs.errors import InvalidSetting, UnknownTool, shown
 
-# The memory tools with their titles for people: the only tools that are ever hidden, by their whole names, since a
-# host's own `save/file` is none of them.
+# Memory tools with their display titles. Only these are ever hidden, by their exact names: a host's own `save/file` is
+# not.
 MEMORY_TOOLS: Final[Mapping[str, str]] = {
     "save/decision": "Save a decision",
     "save/checkpoint": "Save a checkpoint",
@@ -28,7 +28,7 @@ MEMORY_TOOLS: Final[Mapping[str, str]] = {
     "evolve/correct": "Correct a memory",
     "evolve/forget": "Forget memories",
 }
-# A name of v1.0 is seen whenever the tool that took its place is.
+# A v1.0 tool is visible whenever its successor is.
 SUCCESSORS: Final[Mapping[str, str]] = {
     "save_decision": "save/decision",
     "recall_decision": "search/by_topic",
@@ -40,7 +40,7 @@ SUCCESSORS: Final[Mapping[str, str]] = {
 }
 REMOVED_IN: Final = "2.0"
 
-# What all providers have in common: 64 characters at the most, a letter first, no dash; hosts put prefixes before them.
+# Common denominator of all providers: at most 64 characters, starting with a letter, no dash. Hosts add prefixes.
 MAX_WIRE_NAME: Final = 40
 _TAIL: Final = 9
 _OTHERS: Final = re.compile(r"[^A-Za-z0-9_]")
@@ -49,7 +49,7 @@ _CHAIN: Final = "structs_"
 
 
 def in_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> frozenset[str]:
-    """Return which of the ready-made tools there are to be, by ``settings.tools.profile``."""
+    """Return the names of the built-in tools in ``settings.tools.profile``."""
     if profile == "all":
         return frozenset(names)
     if profile == "memory":
@@ -64,17 +64,17 @@ def in_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> frozense
 
 
 def note_on(name: str) -> str:
-    """Return what each result of a tool of v1.0 says."""
+    """Return the deprecation note in the results of a v1.0 tool."""
     return f"use {SUCCESSORS[name]}; removed in {REMOVED_IN}"
 
 
 def last_line(name: str) -> str:
-    """Return what the last line of each text of a tool of v1.0 says; adapters look for it."""
+    """Return the last line of the text results of a v1.0 tool. Adapters search for it."""
     return f"Deprecated: {note_on(name)}"
 
 
 def hint_at(name: object, names: Sequence[str]) -> str:
-    """Say which tools a model may have meant by a name that none of *names* is."""
+    """Return a hint with the tools of *names* that a model may have meant by an unknown name."""
     if str(name).startswith(_CHAIN) and not any(one.startswith(_CHAIN) for one in names):
         return "the session asks no node of the chain: open it with structs=URL for the tools that do"
     if name == "fd_to_file":
@@ -88,17 +88,17 @@ def hint_at(name: object, names: Sequence[str]) -> str:
 
 @attrs.frozen
 class WireNames:
-    """The names of tools as a provider takes them: ``save/decision`` is ``save__decision``."""
+    """Mapping between tool names and provider names: ``save/decision`` is ``save__decision``."""
 
     by_tool: Mapping[str, str]
     by_wire: Mapping[str, str]
-    # The names on the wire that a hint may name.
+    # Wire names that may appear in hints.
     told: tuple[str, ...]
 
     @classmethod
     def of(cls, names: Iterable[str], *, hidden: Iterable[str] = ()) -> Self:
-        """Give each tool a name of its own; *hidden* ones can be called, are in no hint, and take none away."""
-        # A name depends on the tools before it only, so that tools that are added later change none.
+        """Assign a unique wire name to each tool. *hidden* tools come last and are not in hints."""
+        # A name depends only on the tools before it, so that adding tools does not change existing names.
         shown = tuple(names)
         by_tool: dict[str, str] = {}
         by_wire: dict[str, str] = {}
@@ -112,7 +112,7 @@ class WireNames:
         return cls(by_tool, by_wire, tuple(by_tool[name] for name in shown))
 
     def tool(self, wire: str) -> str:
-        """Return the tool's name for one on the wire or its own; raise `UnknownTool` where there is none."""
+        """Return the tool name for a wire name or tool name, or raise `UnknownTool`."""
         if wire in self.by_wire:
             return self.by_wire[wire]
         if wire in self.by_tool:
@@ -120,8 +120,8 @@ class WireNames:
         raise UnknownTool(wire, hint=hint_at(wire, self.told))
 
     def said(self, text: str) -> str:
-        """Return a text of ours (never what a memory says) with the names on the wire in place of the tools' own."""
-        # Others than those of two parts are on the wire as they are, or words like any other.
+        """Replace tool names by wire names in a text of this package, not of a memory."""
+        # Names without a slash are equal to their wire names, or could be ordinary words.
         own = [name for name in self.by_tool if "/" in name]
         if not own:
             return text
@@ -130,11 +130,11 @@ class WireNames:
 
 
 def wire_name(name: str) -> str:
-    """Return a name as every provider takes it, if it were the only one."""
+    """Return the wire name of a tool, ignoring conflicts with other names."""
     plain = _OTHERS.sub("_", name.replace("/", "__"))
     if not plain[:1].isalpha():
         plain = f"tool_{plain}"
     if len(plain) <= MAX_WIRE_NAME:
         return plain
-    # Cut names stay apart by what they were cut from.
+    # The hash keeps truncated names unique.
     return f"{plain[: MAX_WIRE_NAME - _TAIL]}_{blake2b(name.encode(), digest_size=4).hexdigest()}"

@@ -1,7 +1,7 @@
 """
-Runs the Python blocks of a Markdown page as a reader would, one after the other, and compares what they print.
+Runs the Python blocks of a Markdown page in order, and compares their output with the page.
 
-The blocks of a page share one namespace and one event loop; each runs in a context of its own, as notebook cells do.
+The blocks of a page share one namespace and one event loop. Each runs in its own context, like a notebook cell.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PYTHON_NAMES = frozenset({"py", "python", "python3", "pycon", "ipython"})
 
 
 class PageError(AssertionError):
-    """A page says something that does not hold; the text begins with file and line."""
+    """A page is wrong; the message starts with file and line."""
 
 
 @attrs.frozen
@@ -85,13 +85,13 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def needed_by(page: Path) -> list[str]:
-    """Return the modules that a page says it needs in its first line: ``<!-- needs: one, another -->``."""
+    """Return the modules in a page's first line: ``<!-- needs: one, another -->``."""
     said = re.match(r"<!-- needs: (.+) -->$", page.read_text(encoding="utf-8").partition("\n")[0])
     return [] if said is None else [name.strip() for name in said[1].split(",")]
 
 
 def check_block(block: Block) -> None:
-    """Refuse a Python block that would not be run, or that only pretends to do something."""
+    """Reject a Python block that would not be executed, or that has no effect."""
     if block.language in _PYTHON_NAMES and block.info != "python":
         raise block.wrong(f"a Python block is tagged exactly `python`, got `{block.info}`")
     if block.info != "python":
@@ -113,7 +113,7 @@ def _parse(block: Block) -> ast.Module:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Tell whether what was printed is what the page shows; a line ``...`` stands for any lines."""
+    """Return True if the output matches the page; a line ``...`` matches any lines."""
     pattern = "".join(
         r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()) + r"[ \t]*\n"
         for line in shown.splitlines()
@@ -123,11 +123,11 @@ def matches(shown: str, printed: str) -> bool:
 
 def run_page(page: Path) -> int:
     """
-    Run a page and return how many Python blocks it has.
+    Run a page, and return the number of its Python blocks.
 
     Raises:
-        PageError: A block fails, warns, prints something else than the page shows, asks another host than this one,
-            or leaves something open.
+        PageError: A block fails, warns, prints other output than the page shows, connects to another host,
+            or leaves a resource open.
 
     """
     blocks = blocks_of(page)
@@ -140,9 +140,10 @@ def run_page(page: Path) -> int:
     if not python:
         return 0
     name = f"docs_{re.sub('[^a-z0-9]', '_', page.stem.lower())}"
-    sys.modules[name] = module = types.ModuleType(name)  # Dataclasses and typing.get_type_hints look their module up.
+    # dataclasses and typing.get_type_hints need the registered module
+    sys.modules[name] = module = types.ModuleType(name)
     left: list[str] = []
-    # What other tests left to the collector is not this page's.
+    # Collect the garbage of other tests before the page runs.
     gc.collect()
     hook, sys.unraisablehook = sys.unraisablehook, lambda raised: left.append(f"{raised.exc_value!r}")
     try:
@@ -159,7 +160,7 @@ def run_page(page: Path) -> int:
         if tasks or left:
             raise python[-1][0].wrong(f"the page leaves something open: {[*left, *map(repr, tasks)]}")
     finally:
-        # What a failed page left open must not fail the next one.
+        # Resources of a failed page must not affect the next one.
         module.__dict__.clear()
         gc.collect()
         sys.unraisablehook = hook
@@ -168,7 +169,7 @@ def run_page(page: Path) -> int:
 
 
 def _run_block(block: Block, namespace: dict[str, Any], runner: asyncio.Runner) -> str:
-    # Blank lines in front make tracebacks point into the page.
+    # Leading blank lines make tracebacks point into the page.
     source = "\n" * block.line + block.text
     code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     function = types.FunctionType(code, namespace)
@@ -193,7 +194,7 @@ def _indented(text: str) -> str:
     return textwrap.indent(text or "(nothing)\n", "    ", lambda _: True)
 
 
-# --- the network ---------------------------------------------------------------------------------------------------
+# --- network ---------------------------------------------------------------------------------------------------------
 
 _guarded = False
 
@@ -223,7 +224,7 @@ sys.addaudithook(_audit)
 
 @contextlib.contextmanager
 def _loopback_only() -> Any:
-    global _guarded  # noqa: PLW0603 - an audit hook cannot be taken away, only be switched off
+    global _guarded  # noqa: PLW0603 - an audit hook cannot be removed, only disabled
     _guarded = True
     try:
         yield
@@ -233,18 +234,18 @@ def _loopback_only() -> Any:
 
 __all__ = ["database", "postgres", "prepared"]
 
-# --- fixtures: `--import-mode=importlib` leaves test modules no other way to share code ------------------------------
+# --- fixtures: with `--import-mode=importlib`, test modules cannot share code in another way --------------------------
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give *page* to every test that asks for it."""
+    """Parametrize tests with an argument *page*."""
     if "page" in metafunc.fixturenames:
         metafunc.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 
 
 @pytest.fixture(scope="session")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the one directory in which all pages are run, one after the other."""
+    """Return the directory in which all pages run, one after the other."""
     return tmp_path_factory.mktemp("here")
 
 
@@ -252,14 +253,14 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def docs(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> types.SimpleNamespace:
-    """Give the functions of this module, in the directory of all pages."""
+    """Return the functions of this module, with the shared directory as working directory."""
     monkeypatch.chdir(here)
     if "page" in request.fixturenames:
         for name in needed_by(request.getfixturevalue("page")):
             pytest.importorskip(name, reason=f"the page needs {name}: nox -s hosts runs it")
     if "page" in request.fixturenames and request.getfixturevalue("page").name == "server.md":
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
-    # Pages make a directory of their own there.
+    # Pages create their temporary directories there.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return types.SimpleNamespace(
         root=ROOT,

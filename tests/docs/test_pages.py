@@ -1,4 +1,4 @@
-"""What the pages say holds: every block runs, every link leads somewhere, every public name is in the reference."""
+"""The documentation: blocks run, links resolve, and the reference is complete."""
 
 import ast
 import enum
@@ -39,7 +39,7 @@ from mama_structs.refs.store import ref_store as store
 from mama_structs.refs.store import text as content
 from mama_structs.refs.store import text_search as search
 
-# The first code that a newcomer sees: it has no line that makes a directory.
+# The first pages for newcomers have no code that creates a directory.
 SHORT = ("README.md", "index.md")
 DEMO = "python3 -m venv .venv && .venv/bin/pip install '.[semantic]' && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
@@ -64,22 +64,22 @@ ERRORS = sorted(
 )
 
 
-def test_every_block_of_a_page_runs(docs, page):
-    """Every Python block prints what the page shows, in one directory for all pages; a page leaves nothing there."""
+def test_page_blocks_print_the_shown_output(docs, page):
+    """All pages share one directory, and leave no files in it."""
     before = set(docs.here.iterdir())
     docs.run_page(page)
 
     assert page.name in SHORT or before == set(docs.here.iterdir())
 
 
-def test_pages_run_in_one_directory_twice(docs):
-    """All pages may be run in one directory, and again: those that leave something there print the same both times."""
+def test_short_pages_print_the_same_twice(docs):
+    """They leave files in the shared directory."""
     for page in 2 * [page for page in docs.pages if page.name in SHORT]:
         docs.run_page(page)
 
 
-def test_there_are_blocks_to_run(docs):
-    """The pages are found and hold blocks: otherwise the test above would say nothing."""
+def test_pages_have_blocks(docs):
+    """Otherwise the tests of blocks would pass without effect."""
     counts = {page.name: sum(block.info == "python" for block in docs.blocks_of(page)) for page in docs.pages}
 
     assert counts["README.md"] >= 1
@@ -89,8 +89,8 @@ def test_there_are_blocks_to_run(docs):
     assert sum(counts.values()) >= 150
 
 
-def test_tests_shown_to_the_reader_pass(docs, page, tmp_path):
-    """A block that defines tests is a whole test module: pytest, as a reader runs it, passes every test in it."""
+def test_tests_in_pages_pass(docs, page, tmp_path):
+    """A block that defines tests is a complete test module, which runs with pytest."""
     blocks = [block for block in docs.blocks_of(page) if block.info == "python"]
     modules = [block for block in blocks if re.search(r"^(async )?def test_", block.text, re.MULTILINE)]
     if not modules:
@@ -102,7 +102,7 @@ def test_tests_shown_to_the_reader_pass(docs, page, tmp_path):
         (tmp_path / f"test_block_{number}.py").write_text(block.text)
     tests = sum(len(re.findall(r"^(?:async )?def test_", block.text, re.MULTILINE)) for block in modules)
 
-    # With CI set, Hypothesis draws the same examples every time and gives a slow machine its time.
+    # With CI set, Hypothesis draws fixed examples without a deadline.
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path, env={**os.environ, "CI": "true", "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}, capture_output=True, text=True, timeout=600, check=False,
@@ -128,8 +128,8 @@ def _links(page):
     return re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", _without_blocks(page.read_text(encoding="utf-8")))
 
 
-def test_links_lead_somewhere(docs):
-    """Every link between pages names a file that exists, and a heading that it has."""
+def test_links_between_pages_resolve(docs):
+    """Files and headings exist."""
     for page, link in [(one, link) for one in docs.pages for link in _links(one)]:
         if re.match(r"[a-z]+:", link):
             continue
@@ -141,7 +141,7 @@ def test_links_lead_somewhere(docs):
 
 
 def _clicks(index):
-    """Return how many clicks on links in texts lead from a page to each other page."""
+    """Return the number of clicks on links from a page to each other page."""
     clicks, reached = {index: 0}, [index]
     for page in reached:
         for link in _links(page):
@@ -152,8 +152,8 @@ def _clicks(index):
     return clicks
 
 
-def test_every_page_is_two_clicks_away(docs):
-    """From docs/index.md two clicks lead to every page, and one leads from the README to docs/index.md."""
+def test_every_page_is_at_most_two_clicks_away(docs):
+    """From docs/index.md, which the README links to."""
     clicks = _clicks(docs.root / "docs" / "index.md")
 
     assert {} == {page: clicks.get(page) for page in docs.pages[1:] if clicks.get(page, 3) > 2}
@@ -171,8 +171,8 @@ def test_every_page_is_two_clicks_away(docs):
         ("explanation/cost.md", ["## Tokens", "characters", "## Time", "ms"]),
     ],
 )
-def test_what_people_ask_first_is_two_clicks_away(docs, asked, says):
-    """Saving and searching, each framework, the disk, a crash, the price of a turn: two clicks, and the page says it."""
+def test_frequent_questions_are_answered_within_two_clicks(docs, asked, says):
+    """Saving and searching, frameworks, storage, crashes, and token costs."""
     target = docs.root / "docs" / asked
     text = target.read_text(encoding="utf-8")
 
@@ -180,8 +180,8 @@ def test_what_people_ask_first_is_two_clicks_away(docs, asked, says):
     assert [] == [words for words in says if words not in text]
 
 
-def test_the_readme_is_short_and_its_picture_is_made_by_the_code(docs):
-    """A front page is read in two minutes, its first code has eight lines, and its picture is what a store says."""
+def test_readme_is_short_and_has_generated_picture(docs):
+    """Its first code has eight lines."""
     readme = docs.root / "README.md"
     code = next(block for block in docs.blocks_of(readme) if block.info == "python")
     made = runpy.run_path(str(docs.root / "scripts" / "picture.py"))
@@ -192,8 +192,8 @@ def test_the_readme_is_short_and_its_picture_is_made_by_the_code(docs):
     assert made["picture"]() == made["TARGET"].read_text(encoding="utf-8"), "run scripts/picture.py"
 
 
-def test_notebooks_hold_no_outputs(docs):
-    """What a cell gave on somebody's machine is not kept; `nox -s docs` executes the notebooks."""
+def test_notebooks_have_no_outputs(docs):
+    """`nox -s docs` executes them."""
     notebooks = sorted((docs.root / "docs" / "notebooks").glob("*.ipynb"))
     cells = [cell for path in notebooks for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
@@ -202,15 +202,15 @@ def test_notebooks_hold_no_outputs(docs):
     assert {(None, False)} == {(cell["execution_count"], bool(cell["outputs"])) for cell in code}
 
 
-def test_an_agent_of_ones_own_has_forty_lines(docs):
-    """The first block of how-to/own-loop.md is the whole agent, in 40 lines."""
+def test_example_agent_has_at_most_forty_lines(docs):
+    """The first block of how-to/own-loop.md."""
     agent, *_ = docs.blocks_of(docs.root / "docs" / "how-to" / "own-loop.md")
 
     assert len(agent.text.splitlines()) <= 40
 
 
-def test_one_sentence_per_line(docs):
-    """No line of prose holds two sentences, so that a change shows as what it is."""
+def test_lines_contain_one_sentence(docs):
+    """So that diffs show changed sentences."""
     prose = [
         (page.name, line)
         for page in docs.pages
@@ -220,15 +220,15 @@ def test_one_sentence_per_line(docs):
     assert [] == [one for one in prose if not one[1].startswith("|") and re.search(r"[a-z)][.!?] [A-Z]", one[1])]
 
 
-def test_rows_stand_in_a_table(docs):
-    """Every row that begins a table has the line of dashes behind it: others are shown as plain text with bars."""
+def test_tables_have_separator_line(docs):
+    """Without it, rows are rendered as plain text."""
     for page in docs.pages:
         text = _without_blocks(page.read_text(encoding="utf-8"))
 
         assert [] == re.findall(r"(?:\A|\n(?!\|).*\n)(\|.*)\n(?!\|[ :|-]+\|\n)", f"\n\n{text}\n"), page
 
 
-# --- the reference ---------------------------------------------------------------------------------------------------
+# --- reference -------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -240,7 +240,7 @@ def _reference(root):
 
 @functools.cache
 def _reference_names(root):
-    """Return every name that stands in code in the reference, dotted ones in parts as well."""
+    """Return all names in code spans of the reference, including the parts of dotted names."""
     spans = re.findall(r"`([^`\n]+)`", _reference(root))
     return frozenset(name for span in spans for name in re.findall(r"[A-Za-z_]\w*", span))
 
@@ -253,7 +253,7 @@ def _section(docs, heading):
 
 def _home_of(name):
     inner = (results, model, store, entries, parser, content, search, export, kinds)
-    # These are no public modules: what they give is met as a result.
+    # These are not public modules: users only get their objects as results.
     doors = (mama_structs, testing, embedders, *inner)
     if name in MOVED:
         return importlib.import_module(MOVED[name])
@@ -261,8 +261,7 @@ def _home_of(name):
 
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
-def test_public_names_are_in_the_reference(docs, module):
-    """Every public name loads and is in the reference."""
+def test_public_names_load_and_are_in_the_reference(docs, module):
     public = importlib.import_module(module).__all__
     known = _reference_names(docs.root)
 
@@ -272,7 +271,6 @@ def test_public_names_are_in_the_reference(docs, module):
 
 
 def test_errors_are_in_the_reference(docs):
-    """Every error class is in the reference."""
     known = _reference_names(docs.root)
 
     assert len(ERRORS) > 10
@@ -291,8 +289,7 @@ def test_errors_are_in_the_reference(docs):
         *("as_embedder", "Finding"),
     ],
 )
-def test_every_parameter_is_in_the_reference(docs, documented):
-    """The section of a class names each of its parameters."""
+def test_parameters_are_in_section_of_their_class(docs, documented):
     section = _section(docs, documented)
     parameters = inspect.signature(getattr(_home_of(documented), documented)).parameters
 
@@ -312,8 +309,7 @@ def test_every_parameter_is_in_the_reference(docs, documented):
         *("Embedder", "Calibration", "HashEmbedder", "UniversalSentenceEmbedder"),
     ],
 )
-def test_every_member_is_in_the_reference(docs, documented):
-    """The section of a class names each of its public methods and properties."""
+def test_members_are_in_section_of_their_class(docs, documented):
     section = _section(docs, documented)
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", section))))
     home = _home_of(documented)
@@ -329,8 +325,7 @@ def test_every_member_is_in_the_reference(docs, documented):
     assert set() == members - named
 
 
-def test_events_are_in_the_reference_with_their_signatures(docs):
-    """Each event's row says how it is made."""
+def test_events_are_in_the_reference_with_signatures(docs):
     rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)`", _section(docs, "Events"), re.MULTILINE))
     known = {
         kind.__name__: ", ".join(
@@ -346,8 +341,7 @@ def test_events_are_in_the_reference_with_their_signatures(docs):
 @pytest.mark.parametrize(
     "documented", ["ReferenceSettings", "DescriptorSettings", "MemorySettings", "ToolSettings", "LinkingPolicy"]
 )
-def test_defaults_of_settings_are_as_the_reference_says(docs, documented):
-    """Each setting has a row, with its default."""
+def test_settings_are_in_the_reference_with_defaults(docs, documented):
     rows = re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", _section(docs, documented), re.MULTILINE)
     said = {name: ast.literal_eval(default) for name, default in rows}
     kind = getattr(mama_structs, documented)
@@ -356,22 +350,21 @@ def test_defaults_of_settings_are_as_the_reference_says(docs, documented):
     assert kind() == kind(**said)
 
 
-def test_strict_linking_is_as_the_reference_says(docs):
-    """The third column of the policy's table is the preset `strict`."""
+def test_strict_linking_matches_the_reference(docs):
+    """The third column of the table of `LinkingPolicy`."""
     rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|", _section(docs, "LinkingPolicy"), re.MULTILINE)
 
     assert LinkingPolicy.strict() == LinkingPolicy(**{name: ast.literal_eval(value) for name, value in rows})
 
 
 def _written(signature):
-    """Return a signature as the reference writes it."""
+    """Return a signature in the format of the reference."""
     bare = [one.replace(annotation=one.empty) for one in signature.parameters.values() if one.name != "self"]
     text = str(signature.replace(parameters=bare, return_annotation=signature.empty))
     return text.replace("'", '"')[1:-1]
 
 
-def test_methods_of_the_memory_store_are_in_the_reference_with_their_signatures(docs):
-    """The row of each method says how it is called."""
+def test_memory_store_methods_are_in_the_reference_with_signatures(docs):
     rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)`", _section(docs, "MemoryStore"), re.MULTILINE))
     known = {
         name: _written(inspect.signature(value))
@@ -383,8 +376,7 @@ def test_methods_of_the_memory_store_are_in_the_reference_with_their_signatures(
     assert known == rows
 
 
-def test_metadata_is_in_the_reference_with_its_attributes(docs):
-    """The row of each class of metadata names its attributes, no more and no less."""
+def test_metadata_classes_are_in_the_reference_with_attributes(docs):
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Metadata"), re.MULTILINE))
     known = {kind.__name__: kind for kind in (*model.METADATA.values(), model.OutcomeChange, model.FormerValue)}
 
@@ -394,21 +386,21 @@ def test_metadata_is_in_the_reference_with_its_attributes(docs):
         assert [field.name for field in attrs.fields(kind)] == re.findall(r"`(\w+)`", text), name
 
 
-def test_providers_are_in_the_reference_with_their_arguments(docs):
-    """The row of each provider's embedder names its arguments, in order, with their defaults."""
+def test_providers_are_in_the_reference_with_arguments(docs):
+    """In order, with their defaults."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Providers"), re.MULTILINE))
 
     assert len(rows) == 5
     for name, text in rows.items():
         arguments = re.findall(r"`(\w+)(?:=([^`]*))?`", re.sub(r"\(.*?\)", "", text))
         parameters = inspect.signature(getattr(embedders, name)).parameters.values()
-        # 0 and None stand for what the provider has; an argument without a default has none to be named.
+        # 0 and None stand for the provider's default; required arguments have no default.
         known = {one.name: None if one.default in (inspect.Parameter.empty, 0) else one.default for one in parameters}
         assert known == {argument: ast.literal_eval(value or "None") for argument, value in arguments}, name
 
 
-async def test_a_sessions_tools_are_in_the_reference_with_their_arguments(docs):
-    """The row of each tool names its arguments, in order, with their defaults; schemas leave None and False unsaid."""
+async def test_session_tools_are_in_the_reference_with_arguments(docs):
+    """In order, with their defaults; schemas omit None and False."""
     rows = re.findall(r"^\| `([\w/]+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
     known = {}
     allowed = Settings(tools=ToolSettings(forget=True))
@@ -427,8 +419,7 @@ async def test_a_sessions_tools_are_in_the_reference_with_their_arguments(docs):
     }
 
 
-def test_models_are_in_the_reference_with_their_attributes(docs):
-    """The rows of entities, attributes, answers and enums say what the classes have, no more and no less."""
+def test_chain_models_are_in_the_reference_with_attributes(docs):
     rows = {
         name: set(re.findall(r"`(\w+)`", has))
         for name, has in re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", _section(docs, "Models of the chain"), re.MULTILINE)
@@ -451,8 +442,7 @@ def test_models_are_in_the_reference_with_their_attributes(docs):
     assert {} == wrong
 
 
-def test_the_tree_of_errors_is_as_the_reference_says(docs):
-    """Each error's row names a base class that it has, its type's word, and attributes that it documents."""
+def test_error_rows_match_base_class_type_and_attributes(docs):
     rows = re.findall(
         r"^\| `(\w+)` \| (?:`(\w+)`)? ?\| `(\w+)` \| .* \| (.*?) ?\|$", _section(docs, "Errors"), re.MULTILINE
     )
@@ -462,7 +452,7 @@ def test_the_tree_of_errors_is_as_the_reference_says(docs):
         error = getattr(errors, name)
         assert word == error.type, name
         assert not base or base in {parent.__name__ for parent in error.__mro__[1:]}, name
-        # Each class annotates what it has; the rows of those below `DescriptorError` name its `handle`, too.
+        # Each class annotates its attributes. Rows below `DescriptorError` name its `handle`, too.
         documented = set(re.findall(r"`(\w+)`", data))
         own = set(vars(error).get("__annotations__", ())) - {"type"}
         assert own <= documented, name
@@ -470,11 +460,10 @@ def test_the_tree_of_errors_is_as_the_reference_says(docs):
         assert ("hint" in documented) == (error is errors.MamaStructsError), name
 
 
-# --- the two commands ------------------------------------------------------------------------------------------------
+# --- commands in the README ------------------------------------------------------------------------------------------
 
 
 def test_readme_has_exactly_the_two_commands(docs):
-    """The README's shell blocks are the two commands, and nothing else."""
     shell = [
         block.text.strip() for block in docs.blocks_of(docs.root / "README.md") if block.language in ("sh", "bash")
     ]
@@ -482,23 +471,22 @@ def test_readme_has_exactly_the_two_commands(docs):
     assert [DEMO, TESTS] == shell
 
 
-def test_first_command_ends_in_a_script_that_exists():
-    """What the first command runs is installed by the package."""
-    import mama_structs.cli.main  # noqa: PLC0415 - a missing one fails this test only
+def test_first_command_runs_existing_script():
+    import mama_structs.cli.main  # noqa: PLC0415 - a missing module fails this test only
 
     assert callable(mama_structs.cli.main)
 
 
 def test_second_command_is_what_ci_runs(docs):
-    """`.ci/run` runs the README's second command; pip may be quiet there."""
+    """In `.ci/run`, pip may be quiet."""
     script = (docs.root / ".ci" / "run").read_text(encoding="utf-8")
 
-    # Nothing may stand behind `nox`: the command runs everything.
+    # No arguments after `nox`: the command runs everything.
     assert re.search(re.escape(TESTS) + r"\s*(;|\}|$)", script.replace("pip install -q ", "pip install "), re.MULTILINE)
 
 
-def test_second_command_runs_the_docs_and_the_tests(docs):
-    """Plain `nox` runs these tests and others, and `.ci/run` those that start servers and kill processes."""
+def test_default_nox_sessions_run_docs_and_tests(docs):
+    """`.ci/run` also runs the sessions that start servers and kill processes."""
     noxfile = (docs.root / "noxfile.py").read_text(encoding="utf-8")
     default = re.search(r"nox\.options\.sessions = \[(.*?)\]", noxfile, re.DOTALL)
 
@@ -513,8 +501,7 @@ def test_second_command_runs_the_docs_and_the_tests(docs):
     assert "mama_structs.cli.main:main" == project["project"]["scripts"]["mama-structs"]
 
 
-def test_modules_that_pages_name_exist(docs):
-    """A page that says where something lives names a file that is there."""
+def test_modules_named_in_pages_exist(docs):
     package = docs.root / "mama_structs"
     missing = {
         (page.name, name)

@@ -1,4 +1,4 @@
-"""The runner itself: what makes a page fail."""
+"""The page runner: errors of pages are detected."""
 
 import textwrap
 
@@ -328,20 +328,18 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", GOOD.values(), ids=GOOD)
-def test_page_holds(docs, page_of, text):
-    """A page that says what happens passes."""
+def test_run_page_accepts_correct_page(docs, page_of, text):
     docs.run_page(page_of(text))
 
 
 @pytest.mark.parametrize(("reason", "text"), BAD.values(), ids=BAD)
-def test_page_does_not_hold(docs, page_of, reason, text):
-    """A page that says something else than what happens fails, and the message says why."""
+def test_run_page_rejects_wrong_page(docs, page_of, reason, text):
+    """The message names the reason."""
     with pytest.raises(docs.PageError, match=reason):
         docs.run_page(page_of(text))
 
 
-def test_failure_points_into_the_page(docs, page_of):
-    """A failure names the line of the block, and its traceback the line of the statement."""
+def test_page_error_points_to_line_of_block_and_statement(docs, page_of):
     page = page_of("""\
         # Title
 

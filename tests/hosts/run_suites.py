@@ -233,7 +233,7 @@ class Environment:
         runs = [[*dict.fromkeys(files), *covered, *counting]] if files else []
         if pages:
             chosen = " or ".join(dict.fromkeys(pages))
-            runs.append(["tests/docs/test_pages.py", "-k", f"test_every_block_of_a_page_runs and ({chosen})"])
+            runs.append(["tests/docs/test_pages.py", "-k", f"test_page_blocks_print_the_shown_output and ({chosen})"])
         command = [str(self.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"]
         return all(subprocess.run([*command, *one], cwd=ROOT, check=False).returncode == 0 for one in runs)
 

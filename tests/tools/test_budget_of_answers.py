@@ -1,4 +1,4 @@
-"""Nothing that a model can call answers with more than the budget."""
+"""The answer of every tool fits into the answer budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = "decision_nothing_1700000000000_00000000"
 
 
 def tokens(text):
-    """Count as a host may: what is not ASCII costs more."""
+    """Count tokens like a host whose tokenizer needs more tokens for non-ASCII text."""
     return len(text.encode()) // 3 + 1
 
 
@@ -38,37 +38,37 @@ BUDGETS = {
 
 
 def often(text, count, most):
-    """Return how often a text is given: what a host answers with fits into its own memory."""
+    """Return the number of repetitions of a text, limited to 5 MB in total."""
     return min(abs(count) % most, 1 + 5_000_000 // (len(text) or 1))
 
 
 async def rows(count: int, text: str = "text") -> list[dict[str, object]]:
-    """Give rows."""
+    """Return rows."""
     return [{"n": n, "text": text, "owner": f"1-{n}"} for n in range(often(text, count, 5_000))]
 
 
 async def mapping(keys: list[str], text: str = "text") -> dict[str, str]:
-    """Give as many texts as there are keys."""
+    """Return a mapping with a text for each key."""
     return {f"{key}{n}": text for n in range(often(text, 500, 501)) for key in keys}
 
 
 async def document(text: str, times: int) -> str:
-    """Give a long text."""
+    """Return a long text."""
     return text * often(text, times, 2_000)
 
 
 async def written(count: int, text: str) -> str:
-    """Give JSON as text."""
+    """Return JSON as text."""
     return json.dumps({"rows": await rows(count, text), "text": text * often(text, 50, 51)})
 
 
 async def blocks(texts: list[str], count: int) -> list[dict[str, str]]:
-    """Give blocks of text."""
+    """Return content blocks."""
     return [{"type": "text", "text": text * 100} for text in texts for _ in range(often(text * 100, count, 300))]
 
 
 async def raising(text: str, times: int) -> str:
-    """Fail at length."""
+    """Raise an error with a long message."""
     raise ValueError(text * often(text, times, 5_000))
 
 
@@ -76,7 +76,7 @@ HOSTS = (rows, mapping, document, written, blocks, raising)
 
 
 class World:
-    """One session that has everything, for all examples, on an event loop of its own."""
+    """A session with all kinds of tools, shared by all examples, with its own event loop."""
 
     def __init__(self, runner, session, ids):
         self.runner = runner
@@ -101,7 +101,7 @@ async def filled(session):
             links=[{"to_id": one, "relationship": "refines", "reason": WORDS * 100} for one in ids[:50]],
         )
         ids.append(made.id)
-        # Of a megabyte a change takes its time.
+        # Changes with a text of a megabyte are slow.
         await memories.set_outcome(first.id if n % 6 == 0 else ids[1], "FAILED", reason=f"{n} {LONG[:5_000]}")
     ids.append((await memories.save_insight(LONG, tags=[f"{n} {WORDS * 9}" for n in range(90)], source=WORDS * 9)).id)
     steps = [f"{n} {LONG[:5_000]}" for n in range(100)]
@@ -116,14 +116,14 @@ async def filled(session):
 
 
 def chosen_for(answers):
-    # What is stored must not be refused.
+    # The quota must not reject the stored texts.
     roomy = DescriptorSettings(max_bytes=2**30, max_handles=100_000)
     return Settings(answers=answers, tools=ToolSettings(deprecated=True), descriptors=roomy)
 
 
 @pytest.fixture(scope="module")
 def full_store(tmp_path_factory):
-    """Fill a store once; what changes it works on copies."""
+    """Fill a store once. Tests that change it use copies."""
     place = tmp_path_factory.mktemp("full") / "agent.mama"
 
     async def fill():
@@ -169,7 +169,7 @@ PLACES = st.integers(-3, 60_000) | st.sampled_from([1, 2, 10**9, 10**30])
 
 
 def arguments_for(tool, ids):
-    """Return right arguments, with handles and ids that exist, and here and there what is hostile."""
+    """Return valid arguments with existing handles and ids, and occasionally hostile values."""
     strategies = {}
     for name, schema in tool.input_schema["properties"].items():
         alone = {**tool.input_schema, "properties": {name: schema}, "required": [name]}
@@ -191,7 +191,7 @@ def arguments_for(tool, ids):
 
 
 def holds(world, name, arguments):
-    """Call a tool and see that its text is within the budget, and still JSON where it is a structure."""
+    """Call a tool, and assert that its answer fits into the budget and is valid JSON if it is a structure."""
     told = world.answer(name, arguments)
     budget = world.session.refs.budget
     assert budget.holds(told.text), f"{name} answers with {budget.size(told.text)} of {budget.limit}"
@@ -201,9 +201,9 @@ def holds(world, name, arguments):
 
 
 @pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
-def test_the_longest_memories_are_within_the_budget_and_say_where_to_go_on(world):
+def test_memory_tools_stay_within_budget_and_give_handles_for_long_memories(world):
     """Texts of a megabyte, fifty hits, and a decision with a thousand links."""
-    # Whichever tests came before, the newest checkpoint is a long one.
+    # The newest checkpoint must be a long one, regardless of earlier tests.
     steps = [f"{n} {LONG[:5_000]}" for n in range(100)]
     world.runner.run(world.session.memories.save_checkpoint(LONG, open_files=steps, next_steps=steps))
     calls = {
@@ -221,14 +221,13 @@ def test_the_longest_memories_are_within_the_budget_and_say_where_to_go_on(world
         told = holds(world, world.session.wire_names.by_tool[name], arguments)
 
         assert not told.is_error
-        # Where the lines of v1.0 are cut, they name the memory.
+        # Truncated lines of the v1.0 tools contain the memory's id.
         assert re.search(
             "decision_" if name in ("suggest_decision", "list_decisions") else 'fd"?[:=]"fd:', told.text
         ), name
 
 
-def test_what_a_search_leaves_out_is_behind_its_handle(world):
-    """Row after row, whole, from the first one on."""
+def test_search_stores_omitted_rows_under_handle(world):
     told = world.answer("search__recent", {"limit": 50})
     kept = told.data["shortened"]["/found"]
     rows = [json.loads(line) for line in world.session.refs.get(kept["fd"]).text.splitlines()]
@@ -237,8 +236,8 @@ def test_what_a_search_leaves_out_is_behind_its_handle(world):
     assert told.data["found"] == rows[: kept["shown"]]
 
 
-def test_what_memories_gave_makes_room_for_what_is_nowhere_else():
-    """However often a model searches, a result of a host's tool is kept."""
+def test_memory_results_are_evicted_before_other_descriptors():
+    """A host's result is retained, regardless of the number of searches."""
 
     async def searched():
         chosen = Settings(descriptors=DescriptorSettings(max_handles=20))
@@ -258,8 +257,8 @@ def test_what_memories_gave_makes_room_for_what_is_nowhere_else():
 
 
 @pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
-def test_no_arguments_get_more_than_the_budget(world):
-    """Tools of memories, of v1.0, of refs, of the chain and of the host, with arguments right, wrong and hostile."""
+def test_call_with_random_arguments_stays_within_budget(world):
+    """Tools of memories, v1.0, refs, the chain and the host, with valid, invalid and hostile arguments."""
     names = list(world.session.tools)
     wires = world.session.wire_names.by_tool
 
@@ -274,7 +273,7 @@ def test_no_arguments_get_more_than_the_budget(world):
 
 @pytest.mark.parametrize("arguments", [None, [], "text", LONG, "[" * 100_000, {LONG: LONG}, {"a": [LONG] * 9}, 5])
 @pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
-def test_what_is_no_arguments_at_all_is_answered_within_the_budget(world, arguments):
-    """Also for tools that there are not, whose names are long."""
+def test_call_with_non_object_arguments_stays_within_budget(world, arguments):
+    """Includes unknown tools with long names."""
     for name in itertools.chain(world.session.wire_names.by_wire, ["nothing", LONG, "", "\ud800"]):
         holds(world, name, arguments)

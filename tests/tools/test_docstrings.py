@@ -1,4 +1,4 @@
-"""Google-style docstrings."""
+"""Parsing of Google-style docstrings."""
 
 import pytest
 
@@ -18,6 +18,5 @@ from mama_structs.tools.schema import split_docstring
         ("Args: are in the text.", "Args: are in the text.", {}),
     ],
 )  # fmt: skip
-def test_the_args_section_is_parted_from_the_text(docstring, text, entries):
-    """A docstring's text and what it says about each parameter are told apart."""
+def test_split_docstring_separates_text_and_parameter_descriptions(docstring, text, entries):
     assert (text, entries) == split_docstring(docstring)

@@ -1,4 +1,4 @@
-"""Which memory tools a message calls for."""
+"""Selection of the memory tools for a message."""
 
 import collections
 import functools
@@ -46,13 +46,12 @@ def kind_of(text):
     return detected(text).kind
 
 
-# The labelled lists
+# Labelled messages
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("which", "abcdegijklmtuv")
-def test_the_context_is_right_for_nine_messages_of_ten(which):
-    """On every list of labelled messages at least 90 % of the kinds are right, None included."""
+def test_detect_finds_labelled_kind_for_90_percent_of_messages(which):
     rows = [row for row in MESSAGES if row["list"] == which]
     wrong = [row["text"] for row in rows if kind_of(row["text"]) != row["kind"]]
 
@@ -60,8 +59,7 @@ def test_the_context_is_right_for_nine_messages_of_ten(which):
     assert len(wrong) <= 0.1 * len(rows), wrong
 
 
-def test_a_needed_tool_is_never_hidden():
-    """No message of any list has a tool hidden that it needs."""
+def test_select_never_hides_needed_tool_of_labelled_message():
     wrong = [
         row["text"]
         for row in MESSAGES
@@ -71,16 +69,14 @@ def test_a_needed_tool_is_never_hidden():
     assert [] == wrong
 
 
-def test_tools_are_hidden_for_most_clear_messages():
-    """Tools are hidden for half of the messages that are about something, or the whole would be pointless."""
+def test_detect_narrows_tools_for_half_of_the_relevant_messages():
     about = [row for row in MESSAGES if row["kind"] is not None and row["list"] not in "fh"]
     narrowed = [row for row in about if detected(row["text"]).allowed != "all"]
 
     assert len(narrowed) >= 0.5 * len(about)
 
 
-def test_the_lists_are_long_enough_and_in_two_languages():
-    """The lists have hundreds of messages, none twice, in both languages and of every kind."""
+def test_labelled_messages_cover_both_languages_and_all_kinds():
     counts = collections.Counter((row["language"], row["kind"]) for row in MESSAGES)
 
     assert len(MESSAGES) >= 3_000
@@ -90,8 +86,7 @@ def test_the_lists_are_long_enough_and_in_two_languages():
         assert min(counts[language, kind] for kind in (None, "resuming", "deciding", "searching", "tracking")) >= 30
 
 
-def test_decomposed_letters_and_other_apostrophes_change_nothing():
-    """A message says the same in NFD, with curly apostrophes, and with spaces around it."""
+def test_detect_ignores_unicode_form_apostrophes_and_surrounding_spaces():
     for row in MESSAGES[::6]:
         said = detected(row["text"])
         decomposed = unicodedata.normalize("NFD", row["text"]).replace("n't", "n\u2019t")
@@ -99,7 +94,7 @@ def test_decomposed_letters_and_other_apostrophes_change_nothing():
         assert said == EXPOSURE.detect(f"  {decomposed}\n"), row["text"]
 
 
-# What a user says, and what only looks like it
+# Requests and similar texts
 
 
 @pytest.mark.parametrize(
@@ -120,8 +115,7 @@ def test_decomposed_letters_and_other_apostrophes_change_nothing():
         ("We decided yesterday that ids are strings, now fix the parser", None),
     ],
 )
-def test_what_is_meant_is_told_from_what_a_substring_says(text, kind):
-    """The cases at which plain substrings failed are told apart."""
+def test_detect_distinguishes_requests_from_matching_substrings(text, kind):
     assert kind == kind_of(text)
 
 
@@ -136,13 +130,11 @@ def test_what_is_meant_is_told_from_what_a_substring_says(text, kind):
         "> what did we decide about caching?\nplease answer this mail",
     ],
 )
-def test_quotations_code_and_logs_say_nothing(text):
-    """What is quoted, pasted or code is not what the user wants."""
+def test_detect_ignores_quotations_code_and_logs(text):
     assert NO_CONTEXT == EXPOSURE.detect(text)
 
 
-def test_a_message_that_is_one_quotation_is_read():
-    """Quotation marks around a whole message are only wrapping."""
+def test_detect_reads_message_in_quotation_marks():
     assert "resuming" == kind_of('"continue from yesterday"')
 
 
@@ -155,8 +147,8 @@ def test_a_message_that_is_one_quotation_is_read():
         ("이 결정 저장해줘", "이 결정 저장하지 말고 기다려"),
     ],
 )
-def test_what_is_not_to_be_done_is_no_request(plain, negated):
-    """A negated request is none, whether the negation stands before the verb or behind it."""
+def test_detect_ignores_negated_request(plain, negated):
+    """The negation may be before or after the verb."""
     assert kind_of(plain) is not None
     assert kind_of(negated) is None
 
@@ -171,16 +163,15 @@ def test_what_is_not_to_be_done_is_no_request(plain, negated):
         "JWT 왜 버렸지? 교훈으로 저장해줘",
     ],
 )
-def test_everything_is_seen_where_two_things_are_asked_for(text):
-    """A second request that needs other tools leaves less than the threshold."""
+def test_detect_allows_all_tools_when_message_has_two_requests(text):
     context = EXPOSURE.detect(text)
 
     assert context.confidence < 0.7
     assert ("all", ()) == (context.allowed, context.priority)
 
 
-def test_a_kind_that_is_not_sure_enough_does_not_decide():
-    """A kind that another request overrules is left out, and the others are still compared (this raised once)."""
+def test_detect_ignores_kind_that_another_request_overrules():
+    """Regression: the comparison with the remaining kinds raised an error."""
     cues = (
         Cue(kind="deciding", pattern="keep", weight=0.79),
         Cue(kind=OTHER, pattern="paint", weight=0.9),
@@ -190,8 +181,8 @@ def test_a_kind_that_is_not_sure_enough_does_not_decide():
     assert "searching" == Exposure(cues=cues).detect("keep it, paint it, look").kind
 
 
-def test_two_messages_in_one_hardly_ever_hide_what_either_needs():
-    """Of messages that are two messages of the lists, at most one in a hundred has a needed tool hidden."""
+def test_select_rarely_hides_needed_tool_of_combined_messages():
+    """At most one percent of the pairs of labelled messages has a needed tool hidden."""
     rows = [row for row in MESSAGES if row["needed"] and len(row["text"]) < 160]
     pairs = list(zip(rows, rows[::-1], strict=True))[: len(rows) // 2 : 2]
     hidden = [
@@ -218,20 +209,18 @@ def test_two_messages_in_one_hardly_ever_hide_what_either_needs():
         ("로그 파일에 에러를 기록해줘", None),
     ],
 )
-def test_keeping_a_choice_decides_and_keeping_a_fact_does_not(text, kind):
-    """To have a choice or a rule remembered is to decide; a fact is for another tool, and code is neither."""
+def test_detect_distinguishes_saving_a_choice_from_saving_a_fact(text, kind):
     assert kind == kind_of(text)
 
 
 @pytest.mark.parametrize("text", ["last session에서 하던 작업 이어서 go", "그 strategy failed였어"])
-def test_a_particle_ends_an_english_word(text):
-    """English cues see words that a Korean particle follows without a space."""
+def test_english_cue_matches_word_with_korean_particle(text):
     english = Exposure(cues=[cue for cue in DEFAULT_CUES if cue.language == "en"])
 
     assert english.detect(text).kind is not None
 
 
-# Providers' messages
+# Provider messages
 
 
 @pytest.mark.parametrize(
@@ -258,8 +247,8 @@ def test_a_particle_ends_an_english_word(text):
         {"type": "human", "content": "continue from yesterday"},
     ],
 )
-def test_the_users_last_text_counts(message):
-    """Of a provider's messages only the user's last text counts, as a dict or as an object."""
+def test_detect_uses_last_user_text_of_provider_message(message):
+    """Messages may be dicts or objects."""
 
     def as_object(value):
         if isinstance(value, dict):
@@ -285,16 +274,14 @@ def test_the_users_last_text_counts(message):
         {"kind": "response", "parts": [{"content": "continue from yesterday"}]},
     ],
 )
-def test_what_is_no_text_of_a_user_says_nothing(message):
-    """A message without the user's words, or of a shape that is not known, hides nothing and raises nothing."""
+def test_detect_returns_no_context_for_message_without_user_text(message):
     assert NO_CONTEXT == EXPOSURE.detect(message)
 
 
 # Selection
 
 
-def test_each_context_shows_its_tools_and_the_core():
-    """The mapping is that of the requirements; the core is always there, and the first tool comes first."""
+def test_select_returns_context_tools_and_core_with_first_tool_first():
     expected = {
         "resuming": {"load/context", "search/recent"},
         "deciding": {"save/insight", "search/by_context", "search/by_topic", "evolve/supersede"},
@@ -317,8 +304,8 @@ def test_each_context_shows_its_tools_and_the_core():
         assert context.priority[0] == EXPOSURE.select(NAMES, context)[0]
 
 
-def test_only_memory_tools_are_hidden():
-    """A host's tool stays whatever it is called, and a name of v1.0 goes with its successor."""
+def test_select_hides_only_memory_tools():
+    """A deprecated name is hidden with its successor."""
     seen = EXPOSURE.select(NAMES, EXPOSURE.detect("continue from yesterday"))
 
     assert {*HOST} <= {*seen}
@@ -326,8 +313,7 @@ def test_only_memory_tools_are_hidden():
     assert "evolve/outcome" not in seen
 
 
-def test_without_a_context_nothing_moves():
-    """Where all tools are seen, they keep their order."""
+def test_select_keeps_order_without_context():
     assert NAMES == EXPOSURE.select(NAMES, EXPOSURE.detect("fix the build"))
 
 
@@ -335,8 +321,7 @@ def test_without_a_context_nothing_moves():
     names=st.lists(st.sampled_from(NAMES), unique=True),
     text=st.sampled_from([row["text"] for row in MESSAGES]) | st.text(max_size=200),
 )
-def test_selection_only_drops_memory_tools_and_keeps_the_order(names, text):
-    """Whatever the message: each tool once, hosts' tools all there, the core there, the rest in the order given."""
+def test_select_drops_only_memory_tools_and_keeps_order_for_any_text(names, text):
     context = EXPOSURE.detect(text)
     seen = EXPOSURE.select(names, context)
     rest = [name for name in seen if name not in context.priority]
@@ -348,11 +333,10 @@ def test_selection_only_drops_memory_tools_and_keeps_the_order(names, text):
     assert (context.allowed == "all") == (context.confidence < 0.7 or context.kind is None)
 
 
-# What messages are made of
+# Learned weights
 
 
-def test_pieces_name_a_kind_but_hide_nothing_alone():
-    """Without a cue a kind may be named by what such messages are made of, and then every tool is shown."""
+def test_learned_weights_detect_kind_but_hide_nothing():
     cues_alone = Exposure(cues=DEFAULT_CUES[:-1])
     named = [
         row["text"]
@@ -364,18 +348,18 @@ def test_pieces_name_a_kind_but_hide_nothing_alone():
     assert all(detected(text).allowed == "all" for text in named)
 
 
-# What is data
+# Data files
 
 
-def test_every_message_is_decided_as_before_cues_and_weights_were_data():
-    """Kind, confidence, tools and order are those that were written down when all of it was Python."""
+def test_detect_matches_recorded_decisions():
+    """The recorded decisions are from before cues and weights were data files."""
     names = [*MEMORY_TOOLS]
     for row, line in zip(MESSAGES, DECISIONS.splitlines(), strict=True):
         kind, confidence, allowed, *priority = line.split()
         context = detected(row["text"])
-        # `save/checkpoint` is in every context since.
+        # `save/checkpoint` was added to every context since the recording.
         tools = "all" if allowed == "all" else {"save/checkpoint", *(names[int(number)] for number in allowed)}
-        # Two more tools begin with `evolve/` since.
+        # Two more tools that begin with `evolve/` were added since the recording.
         if "9" in allowed and "8" in allowed:
             tools |= {"evolve/correct", "evolve/forget"}
 
@@ -389,8 +373,8 @@ def lines_of(name):
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-def test_every_line_of_a_file_of_cues_is_read(language):
-    """Each line is a named part, the head of a cue, or one alternative of its pattern; every part is used."""
+def test_cue_file_lines_are_all_used(language):
+    """Each line is a named part, the header of a cue, or an alternative of its pattern."""
     lines = lines_of(f"cues_{language}.txt")
     cues = [cue for cue in DEFAULT_CUES if cue.language == language]
     heads = [line for line in lines if line[0] not in "= "]
@@ -407,8 +391,8 @@ def test_every_line_of_a_file_of_cues_is_read(language):
     assert all("{" not in re.sub(r"\{\d+,?\d*\}", "", cue.pattern) for cue in cues)
 
 
-def test_every_line_of_the_weights_is_a_number_or_a_piece_with_five():
-    """The tuned numbers each say what they mean; a piece has a letter for each kind, and can be found in a message."""
+def test_weights_file_has_described_numbers_and_five_letters_per_feature():
+    """Each feature also occurs in a labelled message."""
     rows = [line.split("\t") for line in lines_of("weights.tsv")]
     numbers = [row for row in rows if len(row) == 3]
     entries = [row for row in rows if len(row) == 2]
@@ -423,8 +407,7 @@ def test_every_line_of_the_weights_is_a_number_or_a_piece_with_five():
     assert {piece.replace("_", " ") for piece, _ in entries} <= found
 
 
-def test_every_line_of_the_contexts_is_read():
-    """Each rule's tools and doubts are those of the file."""
+def test_contexts_file_lines_are_all_used():
     lines = lines_of("contexts.txt")
     rules = [f"{rule.kind} {','.join(rule.tools)} {','.join(rule.priority)}" for rule in DEFAULT_CONTEXTS]
 
@@ -433,8 +416,8 @@ def test_every_line_of_the_contexts_is_read():
         assert line[0] != " " or any(line[2:].partition("{")[0] in rule.doubts for rule in DEFAULT_CONTEXTS), line
 
 
-def test_every_line_of_how_requests_are_worded_is_read():
-    """Each line is a named part, a name, or one alternative of its pattern; every part is used."""
+def test_request_pattern_file_lines_are_all_used():
+    """Each line is a named part, a name, or an alternative of its pattern."""
     lines = lines_of("asking.txt")
     patterns = exposure_module._asking()
 
@@ -445,11 +428,10 @@ def test_every_line_of_how_requests_are_worded_is_read():
         assert line[0] != " " or any(alternative in pattern.pattern for pattern in patterns.values()), line
 
 
-# Cues of a host
+# Custom cues
 
 
-def test_a_host_adds_a_language():
-    """Cues in another language work beside ours."""
+def test_exposure_accepts_cues_in_additional_language():
     exposure = Exposure(
         cues=(*DEFAULT_CUES, Cue(kind="resuming", words=("mach weiter", "wo waren wir"), language="de"))
     )
@@ -460,8 +442,7 @@ def test_a_host_adds_a_language():
     assert "resuming" == exposure.detect("continue from yesterday").kind
 
 
-def test_a_host_adds_a_context():
-    """A kind of the host's own has its own tools."""
+def test_exposure_accepts_custom_context():
     rule = ContextRule(kind="planning", tools=("search/*",), priority=("search/recent",), doubts="but")
     exposure = Exposure(cues=[Cue(kind="planning", pattern=r"\bplan\b", weight=0.9)], contexts=[rule], always=())
 
@@ -472,8 +453,8 @@ def test_a_host_adds_a_context():
     assert exposure.detect("planets").kind is None
 
 
-def test_masks_and_other_requests_count_against_a_context():
-    """A cue without a kind takes words away; one of the kind `OTHER` is a rival."""
+def test_detect_applies_masks_and_other_requests():
+    """A cue without a kind removes words; one of the kind `OTHER` competes."""
     base = (Cue(kind="searching", words=("look",), weight=0.9),)
     masked = Exposure(cues=(*base, Cue(kind=None, words=("look out",))))
     rivalled = Exposure(cues=(*base, Cue(kind=OTHER, words=("paint",))))
@@ -509,8 +490,7 @@ def test_masks_and_other_requests_count_against_a_context():
         (lambda: Exposure(always="save/decision"), "always must be a tuple"),
     ],
 )
-def test_what_does_not_fit_is_refused_when_made(make, message):
-    """A cue, a context or an exposure that makes no sense is refused at once."""
+def test_cue_context_and_exposure_reject_invalid_arguments(make, message):
     with pytest.raises(InvalidArgument, match=message):
         make()
 
@@ -519,13 +499,12 @@ def test_what_does_not_fit_is_refused_when_made(make, message):
 
 
 @given(st.text())
-def test_any_text_has_a_context(text):
-    """No text makes the decision fail."""
+def test_detect_returns_context_for_any_text(text):
     assert isinstance(EXPOSURE.detect(text), Context)
 
 
-def test_of_a_long_message_both_ends_are_read_and_nothing_is_hidden():
-    """A request before or after a pasted megabyte is found; but what was not read may ask for anything."""
+def test_detect_reads_both_ends_of_long_message_and_allows_all_tools():
+    """The unread middle may contain another request."""
     filler = "the quick brown fox jumps over the lazy dog. " * 20_000
     for text in (f"continue from yesterday. {filler}", f"{filler} continue from yesterday"):
         context = EXPOSURE.detect(text)
@@ -556,8 +535,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_a_megabyte_takes_no_more_steps_than_ten_thousand_characters(unit, steps):
-    """The work is bounded however long a message is, and whatever it repeats."""
+def test_detect_takes_bounded_steps_for_long_message(unit, steps):
     short, long = (unit * (length // len(unit)) for length in (10_000, 1_000_000))
 
     assert steps(EXPOSURE.detect, long) <= 1.1 * steps(EXPOSURE.detect, short) + 50

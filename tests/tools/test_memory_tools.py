@@ -1,4 +1,4 @@
-"""The memory tools: what a model is told, what is stored, and what it can go on with."""
+"""The memory tools: schemas, stored data and answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def tools(session):
 
 @pytest.fixture
 async def jwt(call):
-    """JWT was chosen, failed, and made way for sessions on the server."""
+    """JWT was chosen, failed, and was superseded by server sessions."""
     first = await call("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state on the server")
     await call(
         "evolve/outcome", decision_id=first["id"], outcome="FAILED", reason="A stolen token could not be revoked"
@@ -86,7 +86,7 @@ async def jwt(call):
     return first["id"], second["id"]
 
 
-# ---- what a model is told
+# ---- schemas
 
 
 def objects_in(schema):
@@ -100,13 +100,11 @@ def objects_in(schema):
             yield from objects_in(inner)
 
 
-async def test_the_tools_are_in_the_order_of_the_design(tools):
-    """Save, load, search, evolve, in this order."""
+async def test_tools_are_in_design_order(tools):
     assert NAMES == [tool.name for tool in tools]
 
 
-async def test_every_tool_says_when_to_use_it_and_when_not(tools):
-    """Each description names what the tool is for, and which tool is for what it is not."""
+async def test_descriptions_say_when_to_use_and_not_to_use_each_tool(tools):
     for tool in tools:
         assert "Use it" in tool.description
         unfit = tool.description[tool.description.index("Don't use it") :]
@@ -115,7 +113,6 @@ async def test_every_tool_says_when_to_use_it_and_when_not(tools):
 
 
 async def test_schemas_are_strict_and_describe_every_argument(tools):
-    """No object takes more than it names, and every argument has a description, those of links included."""
     for tool in tools:
         Draft202012Validator.check_schema(tool.input_schema)
         Draft202012Validator.check_schema(tool.output_schema)
@@ -125,8 +122,8 @@ async def test_schemas_are_strict_and_describe_every_argument(tools):
             assert found["properties"].keys() - described <= {"id"}, tool.name
 
 
-async def test_a_link_is_shown_as_an_id_or_an_id_with_a_word(tools):
-    """What else a link takes need not be in every request."""
+async def test_links_schema_accepts_id_or_id_with_relationship(tools):
+    """Other fields of a link are omitted from the schema, which is part of every request."""
     for tool in (tools[0], tools[2]):
         an_id, an_object = tool.input_schema["properties"]["links"]["items"]["anyOf"]
 
@@ -135,8 +132,7 @@ async def test_a_link_is_shown_as_an_id_or_an_id_with_a_word(tools):
         assert ["id"] == an_object["required"]
 
 
-async def test_defaults_and_bounds_are_in_the_schemas(tools):
-    """What a model may leave out, and how far it may go, stands in the schema."""
+async def test_schemas_contain_defaults_and_bounds(tools):
     by_name = {tool.name: tool.input_schema["properties"] for tool in tools}
 
     assert (0, 1, 0.7) == tuple(
@@ -147,8 +143,7 @@ async def test_defaults_and_bounds_are_in_the_schemas(tools):
     assert {"SUCCESS", "FAILED", "PARTIAL"} == set(by_name["evolve/outcome"]["outcome"]["enum"])
 
 
-async def test_what_is_not_shown_is_accepted(call, memories, jwt):
-    """Arguments that are seldom of use, and what else a link takes, cost no request anything."""
+async def test_arguments_missing_in_schema_are_accepted(call, memories, jwt):
     first = await call("save/decision", topic="auth", decision="d", reasoning="", supersedes=jwt[1], implements=jwt[:1])
     fact = await call("save/insight", content="a fact", category="speed")
     second = await call("evolve/supersede", decision_id=first["id"], decision="e", reasoning="", confidence=0.2)
@@ -160,16 +155,15 @@ async def test_what_is_not_shown_is_accepted(call, memories, jwt):
     assert 0.2 == (await memories.get(second["id"])).metadata.confidence
 
 
-async def test_no_description_repeats_what_the_schema_says(tools):
-    """A bound or a choice is said once, by the schema; the strict form puts it in words."""
+async def test_descriptions_do_not_repeat_bounds_of_schema(tools):
+    """The strict schema describes bounds in words."""
     sure = strict_schema(tools[0].input_schema)["properties"]["confidence"]["description"]
 
     assert "How sure it is (0 to 1; null for the default, 0.7)" == sure
     assert "SUCCESS" not in tools[8].input_schema["properties"]["outcome"]["description"]
 
 
-async def test_a_wrong_argument_is_refused_in_a_few_words(call):
-    """Only what is wrong is explained, with what a link has inside."""
+async def test_invalid_argument_error_names_only_wrong_arguments(call):
     with pytest.raises(InvalidArgument) as refused:
         await call("save/decision", topic="", decision="d", reasoning="r", links=[{"to": "x"}])
 
@@ -184,24 +178,21 @@ async def test_a_wrong_argument_is_refused_in_a_few_words(call):
     assert 500 > len(str(refused.value))
 
 
-async def test_annotations_tell_reading_from_adding(tools):
-    """Loading and searching read; saving and evolving add, and destroy nothing; nothing leaves the session."""
+async def test_annotations_distinguish_reading_from_adding(tools):
     for tool in tools:
         assert tool.annotations.read_only is (tool.name in READING)
         assert not tool.annotations.destructive
         assert not tool.annotations.open_world
 
 
-async def test_tools_of_several_stores_share_their_schemas(tools, memories):
-    """Schemas are made once for all sessions."""
+async def test_tools_of_several_stores_share_schemas(tools, memories):
     others = memory_tools(memories, RefStore())
 
     assert all(one.input_schema is other.input_schema for one, other in zip(tools, others, strict=True))
     assert all(one.output_schema is other.output_schema for one, other in zip(tools, others, strict=True))
 
 
-async def test_no_argument_reaches_the_stores(call):
-    """A model can neither see nor set what the tools are bound to."""
+async def test_model_cannot_set_bound_stores(call):
     with pytest.raises(InvalidArgument, match="'memories' is no argument of this tool"):
         await call("load/checkpoint", memories=None)
 
@@ -209,8 +200,7 @@ async def test_no_argument_reaches_the_stores(call):
 # ---- saving
 
 
-async def test_whatever_a_model_saves_says_that_it_was_a_model(call, memories, jwt):
-    """Memories and links that tools make are marked as the model's."""
+async def test_saved_memories_and_links_have_model_as_author(call, memories, jwt):
     await call("save/checkpoint", summary="Sessions work", implements=[jwt[1]])
     await call(
         "save/insight", content="Redis loses sessions at restart", links=[{"to_id": jwt[1], "relationship": "limits"}]
@@ -223,8 +213,7 @@ async def test_whatever_a_model_saves_says_that_it_was_a_model(call, memories, j
     assert {"llm"} == {link.created_by for link in links}
 
 
-async def test_a_decision_is_stored_as_it_was_given(call, memories, jwt):
-    """Everything that was given is found again, and the answer says the id and the links."""
+async def test_save_decision_stores_all_arguments(call, memories, jwt):
     answer = await call(
         "save/decision",
         topic="cache",
@@ -259,8 +248,8 @@ async def test_a_decision_is_stored_as_it_was_given(call, memories, jwt):
     }
 
 
-async def test_links_are_ids_or_ids_with_a_word(call, memories, jwt):
-    """An id alone, an id with a word, and the earlier name of it all make a link; without an id nothing is saved."""
+async def test_links_accept_id_and_id_with_relationship(call, memories, jwt):
+    """An object without an id is rejected, and nothing is saved."""
     links = [jwt[0], {"id": jwt[1], "relationship": "depends on"}, {"to_id": jwt[1], "relationship": "explains"}]
     saved = await call("save/insight", content="a fact", links=links)
     made = {
@@ -277,15 +266,13 @@ async def test_links_are_ids_or_ids_with_a_word(call, memories, jwt):
         await call("save/insight", content="another", links=[{"id": jwt[0], "relation": "explains"}])
 
 
-async def test_a_save_answers_with_its_id_alone(call, jwt):
-    """What a model has said itself, and the links that were made by themselves, are no news to it."""
+async def test_save_returns_only_id_when_nothing_was_noticed(call, jwt):
     saved = await call("save/decision", topic="auth", decision="d", reasoning="r", links=[jwt[0]], implements=[jwt[1]])
 
     assert ["id"] == list(saved)
 
 
-async def test_a_saved_decision_can_take_the_place_of_another(call, memories, jwt):
-    """What a save's note names is superseded by what was saved: nothing is written twice."""
+async def test_supersede_accepts_id_of_saved_decision(call, memories, jwt):
     saved = await call("save/decision", topic="login", decision="Use passkeys", reasoning="No passwords")
     before = await memories.count()
     answer = await call("evolve/supersede", decision_id=jwt[1], decision=saved["id"], reasoning="They are safer")
@@ -302,8 +289,8 @@ async def test_a_saved_decision_can_take_the_place_of_another(call, memories, jw
         await call("evolve/supersede", decision_id=jwt[1], decision=new["id"], reasoning="")
 
 
-async def test_a_save_says_in_one_line_what_stands_on_its_matter(call, memories):
-    """A copy is the first one; what contradicts or replaces names the id, by which it can be superseded at once."""
+async def test_save_note_names_conflicting_or_duplicate_memory(call, memories):
+    """A duplicate returns the id of the first memory."""
     first = await call("save/decision", topic="logins", decision="Use JWT for logins", reasoning="No state")
     again = await call("save/decision", topic="logins", decision="use JWT for logins.", reasoning="No state")
     against = await call("save/decision", topic="logins", decision="Do not use JWT for logins", reasoning="No state")
@@ -334,8 +321,7 @@ async def test_a_save_says_in_one_line_what_stands_on_its_matter(call, memories)
         }
     )
 )
-def test_a_note_on_a_save_is_one_short_line_with_one_id(kinds):
-    """However much is noticed, one id is named, of what matters most, and nothing where nothing is."""
+def test_save_note_is_one_line_with_most_important_id(kinds):
     seen = Noticed(**{name: tuple(found) for name, found in kinds.items()})
     note = _noticed("decision_z", seen)
     first = [*kinds["may_replace"], *kinds["may_contradict"], *kinds["copy_of"]]
@@ -347,8 +333,7 @@ def test_a_note_on_a_save_is_one_short_line_with_one_id(kinds):
         assert bool(seen.copy_of and first[0] is not seen.copy_of[0]) is note.startswith("Said before, and ")
 
 
-async def test_a_slip_is_corrected_under_its_id(call, memories):
-    """What it says now is answered, and what it said before stays as history."""
+async def test_correct_changes_text_and_keeps_history(call, memories):
     saved = await call("save/insight", content="The fort has 12 towers")
     answer = await call("evolve/correct", id=saved["id"], content="The fort has 21 towers", reason="swapped digits")
     memory = await memories.get(saved["id"])
@@ -359,8 +344,8 @@ async def test_a_slip_is_corrected_under_its_id(call, memories):
         await call("evolve/correct", id="insight_nothing", content="x")
 
 
-async def test_a_model_forgets_where_its_host_allows_it():
-    """It is asked for by what it is or is about, counted beforehand where that is asked for, and gone; never all."""
+async def test_forget_erases_by_id_source_and_topic_when_host_allows_it():
+    """A dry run counts only. A call without arguments erases nothing."""
     async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(forget=True))) as session:
         tool = session.tools["evolve/forget"]
         one = await session.memories.save_insight("Ada lives in Ghent", source="ref:mail")
@@ -386,7 +371,7 @@ async def test_a_model_forgets_where_its_host_allows_it():
             Draft202012Validator(tool.output_schema).validate(answer)
 
 
-async def test_what_is_saved_is_answered_even_if_it_cannot_be_read_again(call, memories, monkeypatch):
+async def test_save_succeeds_when_memory_cannot_be_read_back(call, memories, monkeypatch):
     """An error would make a model save a second time."""
 
     async def fail(_ids):
@@ -424,8 +409,7 @@ async def test_what_is_saved_is_answered_even_if_it_cannot_be_read_again(call, m
         ("search/by_context", {"query": "x", "types": []}, "types must be"),
     ],
 )
-async def test_what_breaks_a_rule_is_refused_by_name(call, memories, name, arguments, message):
-    """The message names the argument and the rule, and nothing is stored."""
+async def test_invalid_argument_is_named_and_nothing_is_stored(call, memories, name, arguments, message):
     with pytest.raises(InvalidArgument, match=message):
         await call(name, **arguments)
 
@@ -446,8 +430,8 @@ async def test_what_breaks_a_rule_is_refused_by_name(call, memories, name, argum
         ("evolve/supersede", {"decision_id": "?", "decision": "b", "reasoning": "c"}),
     ],
 )
-async def test_an_unknown_id_is_refused_with_the_nearest(call, memories, jwt, name, arguments):
-    """An id with a letter too few names the one that was meant, and nothing is stored."""
+async def test_unknown_id_error_names_similar_id(call, memories, jwt, name, arguments):
+    """Nothing is stored."""
     before = await memories.count()
     wrong = json.loads(json.dumps(arguments).replace("?", jwt[0][:-1]))
     with pytest.raises(MemoryNotFound) as refused:
@@ -458,8 +442,7 @@ async def test_an_unknown_id_is_refused_with_the_nearest(call, memories, jwt, na
 
 
 @pytest.mark.parametrize("wrong", ["auth", "인증", "decision"])
-async def test_what_is_no_id_is_answered_with_where_ids_come_from(call, jwt, wrong):
-    """A topic in place of an id is near no id, and the hint says what gives one."""
+async def test_unknown_id_error_names_tools_that_return_ids(call, jwt, wrong):
     with pytest.raises(MemoryNotFound, match="search/by_context, search/by_topic and search/recent give ids"):
         await call("evolve/outcome", decision_id=wrong, outcome="SUCCESS")
 
@@ -469,8 +452,7 @@ async def test_what_is_no_id_is_answered_with_where_ids_come_from(call, jwt, wro
 
 @pytest.mark.parametrize("query", ["why did we leave JWT?", "왜 JWT를 버렸지?"])
 @pytest.mark.parametrize(("limit", "types"), [(1, None), (2, None), (5, None), (5, ["decision"])])
-async def test_one_search_tells_why_jwt_was_left_and_for_what(call, jwt, query, limit, types):
-    """Whichever memory is found first, the answer holds the failure's reason and what took its place."""
+async def test_search_by_context_returns_failure_reason_and_successor(call, jwt, query, limit, types):
     answer = await call("search/by_context", query=query, limit=limit, types=types)
     told = json.dumps(answer["found"])
 
@@ -480,8 +462,7 @@ async def test_one_search_tells_why_jwt_was_left_and_for_what(call, jwt, query, 
     assert jwt[1] in told
 
 
-async def test_why_an_outcome_came_so_leads_to_what_holds(call, jwt):
-    """Asked of contexts alone, the answer names the decision that failed and what took its place."""
+async def test_search_by_context_links_outcome_reason_to_decision_and_successor(call, jwt):
     (found,) = (await call("search/by_context", query="Which stolen token?", types=["context"]))["found"]
 
     assert "A stolen token could not be revoked" == found["content"]
@@ -492,8 +473,7 @@ async def test_why_an_outcome_came_so_leads_to_what_holds(call, jwt):
     )
 
 
-async def test_a_hit_shows_what_a_decision_came_to(call, jwt):
-    """A failed decision comes with outcome, reason, and what stands in its place."""
+async def test_search_by_context_returns_outcome_of_decision(call, jwt):
     answer = await call("search/by_context", query="JWT for logins", types=["decision"])
     hit = next(one for one in answer["found"] if one["id"] == jwt[0])
 
@@ -502,15 +482,13 @@ async def test_a_hit_shows_what_a_decision_came_to(call, jwt):
     assert 0.3 < hit["relevance"] <= 1
 
 
-async def test_an_outcomes_reason_names_its_decision(call, jwt):
-    """What was saved as the reason of an outcome leads to the decision, and to what holds now."""
+async def test_recent_links_outcome_reason_to_decision(call, jwt):
     answer = await call("search/recent", types=["context"])
 
     assert [(jwt[0], jwt[1])] == [(one["tells_outcome_of"], one["superseded_by"]) for one in answer["found"]]
 
 
-async def test_what_is_superseded_twice_names_what_holds_today(call, jwt):
-    """Of a chain of three, the first one is answered with the last."""
+async def test_recent_names_current_successor_of_chain(call, jwt):
     third = await call("evolve/supersede", decision_id=jwt[1], decision="Use passkeys", reasoning="No passwords")
     answer = await call("search/recent", types=["decision"])
 
@@ -519,8 +497,8 @@ async def test_what_is_superseded_twice_names_what_holds_today(call, jwt):
     }
 
 
-async def test_every_tool_names_what_holds_today(call, session):
-    """Along a chain and at a fork, ``superseded_by`` is one and the same in every answer."""
+async def test_memory_tools_name_same_current_successor(call, session):
+    """Along a chain and at a fork, ``superseded_by`` is equal in every answer."""
     ids = [(await call("save/decision", topic="auth", decision="Version 0", reasoning="r"))["id"]]
     for number in range(1, 4):
         ids.append(
@@ -558,8 +536,8 @@ async def test_every_tool_names_what_holds_today(call, session):
     pairs=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda pair: pair[0] > pair[1]), max_size=10),
     circle=st.booleans(),
 )
-def test_what_holds_is_what_a_search_says(pairs, circle):
-    """Whatever superseded what, with forks and joins and a circle, tools and searches name the same memory."""
+def test_current_successor_matches_plain_search(pairs, circle):
+    """With forks, joins and a cycle."""
     reader = PlainReader()
     memories = [plain_memory(f"m{number}", at=number * 60.0) for number in range(7)]
     for memory in memories:
@@ -577,7 +555,7 @@ def test_what_holds_is_what_a_search_says(pairs, circle):
         assert (None if searched is None else f"m{searched}") == _standing(chain).get(f"m{node}")
 
 
-async def test_what_cannot_be_read_beside_a_hit_costs_only_itself(call, memories, jwt, monkeypatch):
+async def test_search_skips_memory_that_was_deleted_between_reads(call, memories, jwt, monkeypatch):
     """Another process may delete a memory between the two reads of one search."""
     first, second = jwt
     beside = memories._beside
@@ -596,7 +574,7 @@ async def test_what_cannot_be_read_beside_a_hit_costs_only_itself(call, memories
     monkeypatch.setattr(memories, "search", gone)
     topic = await call("search/by_topic", topic="Auth")
 
-    # What was read before says that it does not hold.
+    # The first read already shows that it was superseded.
     assert second == whole["memory"]["superseded_by"]
     assert "no longer holds" in whole["note"]
     for answer in (deleted, unread):
@@ -606,7 +584,7 @@ async def test_what_cannot_be_read_beside_a_hit_costs_only_itself(call, memories
 
 
 class CountingReader:
-    """A reader that notes which questions it was asked."""
+    """A reader that records the called methods."""
 
     def __init__(self, reader, asked):
         self._reader, self._asked = reader, asked
@@ -623,8 +601,7 @@ class CountingReader:
         return answered
 
 
-async def test_an_answer_asks_as_often_for_thirty_memories_as_for_three(call, memories, monkeypatch):
-    """However many memories an answer shows, with successors and outcomes, engine and reader are asked no more."""
+async def test_number_of_reads_is_independent_of_number_of_memories(call, memories, monkeypatch):
     engine = memories._shared.engine
     read, plans, asked = engine.read, [], []
 
@@ -662,12 +639,11 @@ async def test_an_answer_asks_as_often_for_thirty_memories_as_for_three(call, me
 
         assert 1.9 * len(less[shown]) < len(more[shown]), name
         assert plans_of_few == plans_of_many <= 3, name
-        # A traversal that finds enough on its first round asks once less.
+        # A traversal that finds enough in its first round needs one call less.
         assert asked_of_many <= asked_of_few, (name, asked)
 
 
-async def test_nothing_found_says_what_to_try(call, jwt):
-    """An unrelated question is answered with nothing, and an empty store says that it is empty."""
+async def test_search_note_suggests_alternatives_when_nothing_matches(call, jwt):
     answer = await call("search/by_context", query="Quetzalcoatl", limit=1)
     none = await call("search/by_context", query="JWT", types=["insight"])
     recent = await call("search/recent", since="2100-01-01")
@@ -677,15 +653,13 @@ async def test_nothing_found_says_what_to_try(call, jwt):
     assert ([], True) == (recent["found"], "leave out types or since" in recent["note"])
 
 
-async def test_an_empty_store_is_no_error(call):
-    """Every search of an empty store answers."""
+async def test_searches_return_note_for_empty_store(call):
     assert "nothing saved yet" in (await call("search/recent"))["note"]
     assert [] == (await call("search/by_context", query="anything?"))["found"]
     assert "Ask search/by_context" in (await call("search/by_topic", topic="auth"))["note"]
 
 
-async def test_a_topic_shows_its_versions_newest_first(call, jwt):
-    """Versions, outcomes, reasons, and what holds in whose place."""
+async def test_search_by_topic_returns_versions_newest_first(call, jwt):
     answer = await call("search/by_topic", topic="auth")
     versions = {one["id"]: one for one in answer["versions"]}
 
@@ -696,8 +670,7 @@ async def test_a_topic_shows_its_versions_newest_first(call, jwt):
     assert "forks" not in answer
 
 
-async def test_a_fork_is_shown_and_said(call, jwt):
-    """Two successors of one decision are a fork, and whoever makes it is told."""
+async def test_supersede_note_and_search_by_topic_report_fork(call, jwt):
     other = await call("evolve/supersede", decision_id=jwt[0], decision="Use passkeys", reasoning="No passwords")
     answer = await call("search/by_topic", topic="auth")
 
@@ -708,8 +681,7 @@ async def test_a_fork_is_shown_and_said(call, jwt):
 @pytest.mark.parametrize(
     ("asked", "meant"), [("Auth Strategy", "auth_strategy"), ("auth-strategi", "auth_strategy"), ("인증", "인증 방식")]
 )
-async def test_an_unknown_topic_names_near_ones(call, asked, meant):
-    """Topics that look nearly the same are proposed, in any script."""
+async def test_search_by_topic_suggests_similar_topics(call, asked, meant):
     for topic in ("auth_strategy", "deployment", "인증 방식"):
         await call("save/decision", topic=topic, decision=f"Something about {topic}", reasoning="because")
     answer = await call("search/by_topic", topic=asked)
@@ -719,8 +691,8 @@ async def test_an_unknown_topic_names_near_ones(call, asked, meant):
     assert meant in answer["note"]
 
 
-async def test_a_long_history_is_walked_from_one_answer_to_the_next(call):
-    """Of 25 versions, 20 are shown; the last one's context shows the others."""
+async def test_long_history_is_readable_over_several_answers(call):
+    """Of 25 versions, 20 are shown; the context of the last one contains the others."""
     ids = [(await call("save/decision", topic="colour", decision="Colour 0", reasoning=""))["id"]]
     for number in range(1, 25):
         answer = await call("evolve/supersede", decision_id=ids[-1], decision=f"Colour {number}", reasoning="taste")
@@ -737,8 +709,8 @@ async def test_a_long_history_is_walked_from_one_answer_to_the_next(call):
     assert {ids[11], ids[13]} < {one["id"] for one in middle["evolution"]}
 
 
-async def test_recent_memories_go_by_time_and_type(call, memories):
-    """A date without a time zone is UTC, and what is older is left out."""
+async def test_recent_filters_by_time_and_type(call, memories):
+    """A date without a time zone is UTC."""
     for days in range(3):
         await memories.save_insight(f"fact {days}", created_at=NOON + dt.timedelta(days=days))
     await memories.save_checkpoint("stop", created_at=NOON)
@@ -753,8 +725,7 @@ async def test_recent_memories_go_by_time_and_type(call, memories):
     assert ["stop"] == await contents(types=["checkpoint"])
 
 
-async def test_answers_stay_short_however_long_the_memories_are(call, memories):
-    """Fifty memories of 2,000 characters each are answered in a few thousand words."""
+async def test_search_answers_are_short_for_long_memories(call, memories):
     await memories.save_many(
         {
             "type": "decision",
@@ -772,8 +743,7 @@ async def test_answers_stay_short_however_long_the_memories_are(call, memories):
     assert 40_000 > len(json.dumps(recent))
 
 
-async def test_searching_and_loading_store_no_memory(call, memories, jwt):
-    """Reading changes nothing."""
+async def test_searching_and_loading_change_nothing(call, memories, jwt):
     before = await memories.stats()
     await call("search/by_context", query="JWT")
     await call("search/by_topic", topic="auth")
@@ -789,16 +759,14 @@ async def test_searching_and_loading_store_no_memory(call, memories, jwt):
 # ---- loading
 
 
-async def test_a_missing_checkpoint_is_an_answer(call):
-    """Nothing to go on with is no error."""
+async def test_load_checkpoint_returns_note_when_there_is_none(call):
     answer = await call("load/checkpoint")
 
     assert ["note"] == list(answer)
     assert "There is no checkpoint yet" in answer["note"]
 
 
-async def test_the_newest_checkpoint_is_loaded(call, jwt):
-    """Summary, files, steps, what it carries out, and how old it is."""
+async def test_load_checkpoint_returns_newest_checkpoint(call, jwt):
     await call("save/checkpoint", summary="older")
     await call(
         "save/checkpoint", summary="newer", open_files=["a.py", "b.py"], next_steps=["test it"], implements=[jwt[1]]
@@ -815,8 +783,7 @@ async def test_the_newest_checkpoint_is_loaded(call, jwt):
     assert "more" not in answer
 
 
-async def test_a_long_checkpoint_goes_on_behind_handles(call, session):
-    """What is too long is cut, can be read whole, and is kept once however often it is loaded."""
+async def test_load_checkpoint_stores_long_texts_under_handles_once(call, session):
     summary = "가나다 " * 500
     files = [f"directory/file_{number}.py" for number in range(200)]
     await call("save/checkpoint", summary=summary, open_files=files)
@@ -833,8 +800,7 @@ async def test_a_long_checkpoint_goes_on_behind_handles(call, session):
     assert 2 == len(session.refs)
 
 
-async def test_full_refs_cost_the_rest_and_not_the_answer(memories):
-    """Where there is no room for a handle, a longer beginning is shown, and said to be one."""
+async def test_load_context_shows_longer_beginning_when_quota_is_exhausted(memories):
     call = caller(memories, RefStore(settings=DescriptorSettings(max_bytes=10)))
     saved = await call("save/decision", topic="a", decision="x" * 9000, reasoning="y" * 2000)
     answer = await call("load/context", id=saved["id"])
@@ -847,8 +813,7 @@ async def test_full_refs_cost_the_rest_and_not_the_answer(memories):
     assert "no room" in more["content"]["note"]
 
 
-async def test_many_short_items_without_room_are_counted(memories):
-    """Where there is no room for a handle, the first items are shown and all are counted."""
+async def test_load_checkpoint_counts_items_when_quota_is_exhausted(memories):
     call = caller(memories, RefStore(settings=DescriptorSettings(max_bytes=10)))
     await call("save/checkpoint", summary="many files", open_files=[f"f{number}" for number in range(31)])
     answer = await call("load/checkpoint")
@@ -859,8 +824,8 @@ async def test_many_short_items_without_room_are_counted(memories):
     ]
 
 
-async def test_a_few_long_items_are_shortened_and_said_to_be(memories, call, session):
-    """Each shows its beginning, and the whole of them stands behind a handle, or is said to be missing."""
+async def test_load_checkpoint_truncates_long_items(memories, call, session):
+    """The full texts are under a handle, or reported as missing."""
     steps = [f"{number}: {'test it well, ' * 30}" for number in range(3)]
     await call("save/checkpoint", summary="to do", next_steps=steps)
     answer = await call("load/checkpoint")
@@ -875,8 +840,7 @@ async def test_a_few_long_items_are_shortened_and_said_to_be(memories, call, ses
     ]
 
 
-async def test_a_memory_comes_with_all_that_belongs_to_it(call, jwt):
-    """The whole text, outcomes, evolution, links, and what is around."""
+async def test_load_context_returns_memory_with_outcomes_links_and_neighbours(call, jwt):
     saved = await call(
         "save/insight", content="Tokens live long", links=[{"to_id": jwt[0], "relationship": "explains"}]
     )
@@ -893,8 +857,7 @@ async def test_a_memory_comes_with_all_that_belongs_to_it(call, jwt):
 
 
 @pytest.mark.parametrize("kind", ["insight", "checkpoint", "context"])
-async def test_every_type_of_memory_can_be_loaded(call, memories, kind):
-    """What belongs to a type is shown, and what does not is null or empty."""
+async def test_load_context_supports_every_memory_type(call, memories, kind):
     if kind == "insight":
         saved = await memories.save_insight("a fact", category="speed", tags=["t"], source="a page")
     elif kind == "checkpoint":
@@ -909,8 +872,8 @@ async def test_every_type_of_memory_can_be_loaded(call, memories, kind):
     assert (None if kind == "checkpoint" else "a page") == memory.get("source")
 
 
-async def test_evidence_outlives_its_handle(call, memories, session):
-    """What a ref stood for is shown when it is short, and behind a handle when it is long."""
+async def test_load_context_returns_stored_evidence_text(call, memories, session):
+    """A long text is under a handle."""
     resolving = memories.resolving(
         lambda source: (
             (f"{source}@1", {"ref:s": "short", "ref:l": "long " * 900}[source]) if source.startswith("ref:") else None
@@ -927,8 +890,7 @@ async def test_evidence_outlives_its_handle(call, memories, session):
     assert "long " * 900 == session.refs.get(answer["more"][0]["fd"]).text
 
 
-async def test_all_evidence_is_reachable(call, session):
-    """What is long goes on behind a handle, and so do the pieces beyond the tenth."""
+async def test_load_context_stores_long_and_further_evidence_under_handles(call, session):
     long = "the minutes of the meeting\n" * 60
     pieces = [long, *(f"https://example.org/{number}" for number in range(1, 10)), "the eleventh " * 40, "the last"]
     saved = await call("save/decision", topic="t", decision="d", reasoning="r", evidence=pieces)
@@ -947,8 +909,7 @@ async def test_all_evidence_is_reachable(call, session):
     assert all(piece.strip() in rest for piece in pieces[10:])
 
 
-async def test_kept_texts_beyond_the_tenth_piece_are_reachable(memories, session):
-    """A text that a handle stood for stands with the pieces that an answer leaves out."""
+async def test_load_context_stores_texts_of_omitted_evidence_under_handle(memories, session):
     resolving = memories.resolving(lambda source: (f"{source}@1", f"text of {source}") if "ref:" in source else None)
     call = caller(resolving, session.refs)
     saved = await call(
@@ -960,8 +921,7 @@ async def test_kept_texts_beyond_the_tenth_piece_are_reachable(memories, session
     assert "evidence[10] ref:r10@1:\ntext of ref:r10\nevidence[11] ref:r11@1:\ntext of ref:r11" == rest
 
 
-async def test_what_has_no_room_is_said_to_be_left_out(memories):
-    """Where there is no room for a handle, the answer says how much is missing."""
+async def test_load_context_counts_omitted_evidence_when_quota_is_exhausted(memories):
     call = caller(memories, RefStore(settings=DescriptorSettings(max_bytes=10)))
     saved = await call(
         "save/decision", topic="t", decision="d", reasoning="r", evidence=[f"page {number}" for number in range(12)]
@@ -973,8 +933,7 @@ async def test_what_has_no_room_is_said_to_be_left_out(memories):
     ]
 
 
-async def test_nothing_of_an_insight_is_cut_without_a_handle(call, session):
-    """Category, source, the reasons of links and what is mentioned can all be read whole."""
+async def test_load_context_gives_handles_for_long_fields_of_insight(call, session):
     other = (await call("save/insight", content="another fact"))["id"]
     texts = {"category": "kind " * 300, "source": "a page " * 300, "links[0].reason": "because " * 100}
     saved = await call(
@@ -996,8 +955,7 @@ async def test_nothing_of_an_insight_is_cut_without_a_handle(call, session):
     )
 
 
-async def test_links_beyond_those_shown_are_reachable(call, session):
-    """Of thirty links, the ten that are left out stand behind a handle."""
+async def test_load_context_stores_omitted_links_under_handle(call, session):
     middle = (await call("save/insight", content="the middle"))["id"]
     ids = {
         (
@@ -1016,8 +974,7 @@ async def test_links_beyond_those_shown_are_reachable(call, session):
     assert ids <= {link["from_id"] for link in answer["links"]} | {one.split()[0] for one in text.splitlines()}
 
 
-async def test_every_outcome_is_reachable(call, session):
-    """Long reasons of earlier outcomes, and outcomes before the last ten, stand behind handles."""
+async def test_load_context_gives_handles_for_long_and_early_outcomes(call, session):
     saved = (await call("save/decision", topic="t", decision="d", reasoning="r"))["id"]
     for number in range(12):
         await call("evolve/outcome", decision_id=saved, outcome="PARTIAL", reason=f"{number}: " + "so it came " * 60)
@@ -1030,8 +987,7 @@ async def test_every_outcome_is_reachable(call, session):
     assert session.refs.get(more["outcomes[5].reason"]).text.startswith("5: so it came")
 
 
-async def test_a_session_takes_references_for_evidence_and_for_contents(session):
-    """A ``$ref`` is the text where a text is wanted, and the handle, whose text is kept, where evidence is."""
+async def test_save_decision_replaces_handles_in_text_and_keeps_them_in_evidence(session):
     await session.observe('<ref id="plan">Shield first</ref>')
     saved = await session.call(
         "save/decision",
@@ -1052,8 +1008,7 @@ async def test_a_session_takes_references_for_evidence_and_for_contents(session)
 # ---- evolving
 
 
-async def test_an_outcome_can_change_and_the_earlier_ones_stay(call, memories):
-    """The answer says what holds now and what was said before."""
+async def test_set_outcome_keeps_earlier_outcomes(call, memories):
     saved = await call("save/decision", topic="t", decision="Deploy on Friday", reasoning="We are brave")
     await call("evolve/outcome", decision_id=saved["id"], outcome="SUCCESS")
     answer = await call("evolve/outcome", decision_id=saved["id"], outcome="FAILED", reason="It broke on Saturday")
@@ -1063,16 +1018,15 @@ async def test_an_outcome_can_change_and_the_earlier_ones_stay(call, memories):
     assert "FAILED" == (await memories.get(saved["id"])).metadata.outcome
 
 
-async def test_a_failure_needs_a_reason(call, memories, jwt):
-    """Without one nothing is changed, and the hint says why it matters."""
+async def test_set_outcome_requires_reason_for_failure(call, memories, jwt):
     with pytest.raises(InvalidArgument, match="a FAILED outcome needs a reason"):
         await call("evolve/outcome", decision_id=jwt[1], outcome="FAILED")
 
     assert (await memories.get(jwt[1])).metadata.outcome is None
 
 
-async def test_only_decisions_evolve(call):
-    """What is no decision has no outcome and no successor; the argument is named, and where a decision is found."""
+async def test_set_outcome_and_supersede_reject_id_of_other_memory_type(call):
+    """The error names the argument and the tools that return decisions."""
     saved = (await call("save/checkpoint", summary="halfway"))["id"]
     refused = " must be the id of a decision, and 'checkpoint_.*' is of the type checkpoint .*search/by_topic gives"
     with pytest.raises(InvalidArgument, match=f"^decision_id{refused}"):
@@ -1083,8 +1037,7 @@ async def test_only_decisions_evolve(call):
         await call("save/decision", topic="a", decision="b", reasoning="c", supersedes=saved)
 
 
-async def test_a_successor_keeps_the_topic(call, memories, jwt):
-    """The answer shows what was replaced, with the reason of its failure."""
+async def test_supersede_keeps_topic_and_returns_replaced_text(call, memories, jwt):
     answer = await call("evolve/supersede", decision_id=jwt[1], decision="Use passkeys", reasoning="", confidence=0.9)
     memory = await memories.get(answer["id"])
 
@@ -1092,7 +1045,7 @@ async def test_a_successor_keeps_the_topic(call, memories, jwt):
     assert ("auth", "Keep sessions in Redis") == (answer["topic"], answer["replaced"])
 
 
-# ---- words
+# ---- formatting
 
 
 @pytest.mark.parametrize(
@@ -1107,13 +1060,11 @@ async def test_a_successor_keeps_the_topic(call, memories, jwt):
         (400 * 86400, "1 year ago"),
     ],
 )
-def test_ages_are_put_in_words(seconds, words):
-    """The largest unit of which there is one."""
+def test_age_uses_largest_unit(seconds, words):
     assert words == age(NOON, NOON + dt.timedelta(seconds=seconds))
 
 
-def test_beginnings_are_marked():
-    """What is cut ends with a mark, and what fits stays as it is."""
+def test_beginning_and_line_mark_truncated_text():
     assert "abc" == beginning("abc", 3)
     assert "ab…" == beginning("abcd", 3)
     assert "a b" == line("a\n\n   b", 3)
@@ -1121,7 +1072,7 @@ def test_beginnings_are_marked():
 
 
 def says_nothing(value):
-    """Whether a value, or one within it, is null or empty."""
+    """Return True if a value, or a nested one, is null or empty."""
     if isinstance(value, dict):
         return any(map(says_nothing, value.values()))
     if isinstance(value, list):
@@ -1129,8 +1080,7 @@ def says_nothing(value):
     return value in (None, "")
 
 
-async def test_no_answer_has_a_null_or_an_empty_list_but_for_what_was_looked_for(call, jwt):
-    """What has nothing to say is left out; only the list that a search is about may be empty."""
+async def test_answers_omit_empty_fields_except_search_results(call, jwt):
     answers = [
         await call("save/decision", topic="x", decision="d", reasoning=""),
         await call("save/insight", content="a fact"),

@@ -1,4 +1,4 @@
-"""Texts that are passed by their handles: as plain text, under every schema."""
+"""Pass by reference: handles in plain text arguments, for any schema."""
 
 import json
 import logging
@@ -56,8 +56,8 @@ async def session():
         yield opened
 
 
-async def test_what_is_exactly_a_handle_is_the_text(session):
-    """In any parameter that takes any text, alone and in lists, whatever else it may be."""
+async def test_call_replaces_text_that_is_exactly_a_handle(session):
+    """In any parameter that accepts any text, and in lists."""
     got = await session.call("take", {"text": "ref:code", "texts": ["fd:1", "ref:code@1", "x"], "maybe": "fd:1"})
 
     assert CODE == got["text"]
@@ -65,8 +65,8 @@ async def test_what_is_exactly_a_handle_is_the_text(session):
     assert "one\r\ntwo\r\nthree\r\n" == got["maybe"]
 
 
-async def test_inside_a_longer_text_refs_are_put_in(session):
-    """Whole, or the lines that are asked for; what is put in is not looked at again."""
+async def test_call_replaces_refs_inside_longer_text(session):
+    """Inserted text is not searched for handles."""
     asked = "a {{ref:code}} b {{ref:code:1-2}} c {{ref:code@1:4}} d {{ref:code:3-99}}"
     lines = CODE.split("\n")
     expected = f"a {CODE} b {lines[0]}\n{lines[1]} c {lines[3]} d {lines[2]}\n{lines[3]}"
@@ -93,13 +93,13 @@ async def test_inside_a_longer_text_refs_are_put_in(session):
         ("\\{{x}}", "\\{{x}}"),
     ],
 )
-async def test_everything_else_stays_as_it_came(session, asked, given):
-    """A backslash keeps a handle as words; what was copied from outside does not pull in other texts from there."""
+async def test_call_keeps_escaped_and_invalid_handles(session, asked, given):
+    """Handles of outside texts (``fd:``) are not replaced inside a longer text."""
     assert given == (await session.call("take", {"text": asked}))["text"]
 
 
-async def test_what_does_not_take_any_text_gets_what_was_said(session):
-    """An enum, a pattern, bytes, anything at all, and what is inside of an object."""
+async def test_call_keeps_handles_in_restricted_parameters(session):
+    """In an enum, a pattern, bytes, any type, and in objects."""
     asked = {"text": "x", "kind": "ref:code", "narrow": "ref:code", "anything": ["ref:code"], "nested": {"a": "fd:1"}}
     got = await session.call("take", asked)
 
@@ -108,8 +108,7 @@ async def test_what_does_not_take_any_text_gets_what_was_said(session):
 
 @given(text=WORDS)
 @example(text="\\{{ref:code}}{{ref:code}}")
-def test_every_text_can_be_said(text):
-    """With a backslash in front of each handle a tool gets any text, letter for letter."""
+def test_substitution_returns_any_escaped_text_unchanged(text):
     store = RefStore()
     store.put("code", CODE)
     store.add("one\n")
@@ -119,8 +118,7 @@ def test_every_text_can_be_said(text):
     assert text == passed({"text": escaped}, TAKE, store.get).arguments["text"]
 
 
-async def test_a_handle_that_is_not_there_says_how_to_pass_the_words(session):
-    """The tool does not run, and the error gives the literal form."""
+async def test_unknown_handle_error_shows_escaped_form(session):
     for asked in ("ref:cod", "a {{ref:cod:1-2}}", {"$ref": "ref:cod"}):
         with pytest.raises(HandleNotFound) as caught:
             await session.call("take", {"text": asked})
@@ -130,15 +128,14 @@ async def test_a_handle_that_is_not_there_says_how_to_pass_the_words(session):
         await session.call("take", {"text": "{{ref:code:7-9}}"})
 
 
-async def test_bytes_are_no_text(session):
-    """What a model can only see cannot be put into a text."""
+async def test_call_rejects_handle_of_binary_content(session):
     handle = session.refs.add(b"\x89PNG\r\n\x1a\n", mime_type="image/png").handle
     with pytest.raises(InvalidParameter, match="image/png"):
         await session.call("take", {"text": handle})
 
 
-async def test_a_short_text_cannot_grow_without_end(session):
-    """What is put into longer texts of one call has a million characters at the most; a handle alone has no limit."""
+async def test_call_limits_inserted_text_to_a_million_characters(session):
+    """A handle alone has no limit."""
     session.refs.put("big", "x" * 300_000)
     await session.refs.run_in_thread(lambda refs: refs.add("y" * 2_000_000))
     assert 900_002 == len(session.resolved("take", {"text": "{{ref:big}} {{ref:big}} {{ref:big}}"}).arguments["text"])
@@ -147,8 +144,7 @@ async def test_a_short_text_cannot_grow_without_end(session):
     assert 2_000_000 == len(session.resolved("take", {"text": "fd:2"}).arguments["text"])
 
 
-async def test_what_is_put_in_is_named(session, caplog):
-    """In the log, to whoever approves of the call, and to the model with the result."""
+async def test_inserted_handles_are_named_in_log_approval_and_answer(session, caplog):
     asked = {"text": "{{ref:code}}", "texts": ["fd:1"]}
     resolved = session.resolved("take", json.dumps(asked))
     with caplog.at_level(logging.INFO, logger="mama_structs"):
@@ -161,8 +157,8 @@ async def test_what_is_put_in_is_named(session, caplog):
     assert "return" not in caplog.text + repr(resolved)
 
 
-async def test_tools_that_take_handles_get_the_handle(session):
-    """Memory and ref tools resolve by themselves, and so does a tool of the host that says so."""
+async def test_tools_that_resolve_handles_receive_the_handle(session):
+    """Memory and ref tools, and tools of a host with ``resolve=False``."""
     session.tools.add(attrs.evolve(TAKE, name="raw", resolve=False))
     assert "ref:code" == (await session.call("raw", {"text": "ref:code"}))["text"]
     assert CODE == (await session.call("raw", {"text": {"$ref": "ref:code"}}))["text"]
@@ -179,15 +175,12 @@ async def test_tools_that_take_handles_get_the_handle(session):
     assert "fd:1" == session.refs.get("note").text
 
 
-async def test_an_argument_with_a_nearly_right_name_is_passed_on(session):
-    """A name that can only mean one parameter is put right first."""
+async def test_call_replaces_handle_in_argument_with_similar_name(session):
     assert CODE == (await session.call("take", {"Text": "ref:code"}))["text"]
 
 
 @pytest.mark.parametrize("nullable", [True, False])
-async def test_it_works_under_strict_schemas(session, nullable):
-    """What they allow is plain text, and that is all it takes."""
-
+async def test_call_replaces_handles_with_strict_schema(session, nullable):
     async def check(source: str, others: list[str] | None = None) -> list[int]:
         """Check."""
         return [len(source), *map(len, others or ())]
@@ -201,8 +194,7 @@ async def test_it_works_under_strict_schemas(session, nullable):
     assert [len(CODE), 16, 17] == await session.call("check", asked)
 
 
-async def test_a_model_held_to_a_strict_schema_passes_a_part_of_the_same_answer(session):
-    """What it marks, the call in the same answer uses."""
+async def test_call_resolves_ref_of_the_same_answer(session):
     message = {
         "role": "assistant",
         "content": '<ref id="fresh">\nx = 1\n</ref>',

@@ -1,4 +1,4 @@
-"""Which tools a session has: the profile, and what it leaves out."""
+"""Tool profiles of a session."""
 
 import pytest
 
@@ -25,8 +25,7 @@ async def mine():
     return "a line of the host's\n" * 2_000
 
 
-async def test_the_profile_of_memories_has_their_tools_alone():
-    """No tool of refs and of the chain is there; nothing tells of handles that no tool could read."""
+async def test_memory_profile_contains_only_memory_tools():
     async with opened(profile="memory") as session:
         assert [*session.tools] == [name for name in session.tools if name in MEMORY or name.startswith("evolve/")]
         assert {*MEMORY} <= {*session.tools}
@@ -37,8 +36,8 @@ async def test_the_profile_of_memories_has_their_tools_alone():
             await session.call("structs_query_player", {"player_id": "1-1"})
 
 
-async def test_a_profile_of_names_has_these_and_what_the_host_adds():
-    """A tool that is left out is unknown, on the wire too, in a fork as well; the host's own ones are all there."""
+async def test_profile_of_names_contains_named_and_added_tools():
+    """Other tools are unknown, also by their wire names and in a fork."""
     async with opened(profile=["save/decision", "structs_query_player"]) as session:
         session.tools.add(mine)
         fork = session.fork()
@@ -53,8 +52,7 @@ async def test_a_profile_of_names_has_these_and_what_the_host_adds():
 
 @pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
 @pytest.mark.parametrize("profile", ["all", "memory", ["save/insight"]])
-async def test_the_tools_of_v1_are_callable_in_every_profile(profile):
-    """What an agent of v1.0 calls works, whatever is shown."""
+async def test_deprecated_tools_are_callable_in_every_profile(profile):
     async with opened(profile=profile) as session:
         answer = await session.call(
             "save_decision", {"topic": "auth", "decision": "Use passkeys", "reasoning": "No passwords"}
@@ -66,16 +64,15 @@ async def test_the_tools_of_v1_are_callable_in_every_profile(profile):
 
 
 @pytest.mark.parametrize("name", ["save/decison", "evolve/forget", "structs_query_moon"])
-async def test_a_profile_that_names_no_tool_is_refused(name):
-    """A name that nothing has would leave a hole that nobody sees."""
+async def test_profile_rejects_unknown_tool_name(name):
     with pytest.raises(InvalidSetting, match=name) as refused:
         await opened(profile=["save/decision", name])
 
     assert refused.value.hint
 
 
-async def test_a_profile_of_names_of_v1_alone_is_refused():
-    """It would leave an agent without a tool: those of v1.0 are shown only where they are asked for."""
+async def test_profile_rejects_only_deprecated_names():
+    """It would leave a model without tools, since deprecated ones are hidden by default."""
     with pytest.raises(InvalidSetting, match=r"did you mean save/decision.*deprecated=True"):
         await opened(profile=("save_decision",))
     with pytest.raises(InvalidSetting, match=r"save_decision.*there are: "):
@@ -84,8 +81,7 @@ async def test_a_profile_of_names_of_v1_alone_is_refused():
         assert ["save_decision"] == [*session.tools]
 
 
-async def test_a_profile_with_read_fd_keeps_what_is_too_long():
-    """Where a tool reads on, a long answer is shortened and kept."""
+async def test_profile_with_read_fd_stores_truncated_results():
     async with opened(profile=["save/decision", "read_fd"]) as session:
         session.tools.add(mine)
 

@@ -1,4 +1,4 @@
-"""The tools for kept texts: no answer is longer than the budget, and following what it says reads everything."""
+"""The ref tools: answers fit into the budget, and their continuations read everything."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from mama_structs.settings import AnswerSettings
 from mama_structs.tools.ref_tools import ref_tools
 
 SMALL = 1_000
-# May only fall.
+# Upper limit that must not be raised.
 MOST_TOKENS = 1_200
 NUMBERS = st.integers(1, 9) | st.sampled_from([100, 4_000, 10**6, 10**9, 0, -1, 10**30])
 SIGNS = st.sampled_from(["a", "b", "\n", "\r\n", "\x00", "é", "😀", "</fd_content>", "x" * 700, '"' * 300, "a\n" * 400])
@@ -59,7 +59,7 @@ CALLS = st.sampled_from(sorted(ARGUMENTS)).flatmap(
 
 
 class Desk:
-    """A store with what a model may ask for, and its tools."""
+    """A store with its ref tools."""
 
     def __init__(self, answers=None, **settings):
         self.store = RefStore(answers=answers, **settings)
@@ -71,7 +71,7 @@ class Desk:
         return answer
 
     async def follow(self, name, **arguments):
-        """Read on as each answer says, and return the answers."""
+        """Call the continuation of each answer, and return all answers."""
         answers = []
         while arguments is not None:
             answers.append(answer_in(await self.call(name, **arguments)))
@@ -85,8 +85,8 @@ class Desk:
     title=st.text(st.sampled_from("&<'😀a"), max_size=300),
     calls=st.lists(CALLS, min_size=1, max_size=4),
 )
-async def test_no_answer_is_longer_than_the_budget(size, content, title, calls):
-    """Whatever is stored and whatever a model asks for, in characters and in tokens of any kind."""
+async def test_answers_fit_budget_for_any_content_and_arguments(size, content, title, calls):
+    """In characters and in tokens of any kind."""
     desk = Desk(SIZES[size])
     desk.store.add(content)
     desk.store.ingest(f'<ref id="a" title="{title}" type="text">{content}</ref>')
@@ -99,8 +99,8 @@ async def test_no_answer_is_longer_than_the_budget(size, content, title, calls):
 @given(size=st.sampled_from(sorted(SIZES)), content=CONTENTS.map(lambda text: text.replace("\0", "")), count=NUMBERS)
 @example(size="characters", content="ab\r\n" * 3_000, count=5_000)
 @example(size="bytes", content="😀" * 3_000, count=2_001)
-async def test_following_an_answer_reads_everything(size, content, count):
-    """What page and char mode, the whole and a ref show, joined, is the content, and each call is as the last said."""
+async def test_continuations_return_complete_content(size, content, count):
+    """In page and char mode, with `read_all`, and for a ref."""
     desk = Desk(SIZES[size])
     desk.store.ingest(f'<ref id="a">\n{content}\n</ref>')
     stored = desk.store.get("a").body.text
@@ -121,8 +121,7 @@ async def test_following_an_answer_reads_everything(size, content, count):
 
 
 @pytest.mark.parametrize("size", sorted(SIZES))
-async def test_rows_are_read_line_by_line(size):
-    """Each line of JSON Lines parses behind its number and tab, and all together are the rows."""
+async def test_line_mode_returns_parseable_json_lines(size):
     rows = [{"id": f"2-{n}", "name": f"</fd_content> {'é' * (n % 90)}"} for n in range(400)]
     desk = Desk(SIZES[size])
     desk.store.add("".join(f"{json_text(row)}\n" for row in rows))
@@ -133,8 +132,7 @@ async def test_rows_are_read_line_by_line(size):
     assert rows == [json.loads(line) for _, _, line in lines]
 
 
-async def test_a_line_longer_than_the_budget_is_cut_and_goes_on_by_characters():
-    """It is marked; the call that it names gives the rest of the line."""
+async def test_line_mode_truncates_long_line_and_continues_by_characters():
     desk = Desk()
     desk.store.add(f"one\n{'x' * 20_000}\nthree\n")
     first, second, *others = await desk.follow("read_fd", fd="fd:1", mode="line", count=3)
@@ -148,8 +146,8 @@ async def test_a_line_longer_than_the_budget_is_cut_and_goes_on_by_characters():
 
 @pytest.mark.parametrize("size", sorted(SIZES))
 @pytest.mark.parametrize("arguments", [{"count": 2}, {"mode": "char", "count": 810}, {"mode": "line", "count": 60}])
-async def test_following_next_never_reads_by_little_pieces(size, arguments):
-    """What an answer had no room for is small, and not the measure of every answer after it."""
+async def test_continuations_read_large_parts(size, arguments):
+    """The size left in one answer must not limit the following answers."""
     desk = Desk(SIZES[size])
     desk.store.add("a line of some twenty-eight\n" * 600)
     answers = await desk.follow("read_fd", fd="fd:1", **arguments)
@@ -158,8 +156,7 @@ async def test_following_next_never_reads_by_little_pieces(size, arguments):
 
 
 @pytest.mark.parametrize("category", ["code", "text"])
-async def test_a_list_of_one_category_goes_on_with_it(category):
-    """Following the list of one category shows each ref of it once, and no other."""
+async def test_list_refs_continuation_keeps_category(category):
     desk = Desk()
     for number in range(150):
         desk.store.ingest(f'<ref id="c{number}" lang="python">{number}</ref><ref id="t{number}">{number}</ref>')
@@ -170,8 +167,7 @@ async def test_a_list_of_one_category_goes_on_with_it(category):
     assert sorted(ref.id for ref in desk.store.list(category=category)) == sorted(ids)
 
 
-async def test_ten_megabytes_are_not_an_answer():
-    """Everything at once is as much as the budget holds, and says what remains."""
+async def test_read_all_of_large_content_returns_one_budget_and_remaining_size():
     desk = Desk()
     await desk.store.run_in_thread(lambda refs: refs.add("line of text\n" * 800_000))
     answer = answer_in(await desk.call("read_fd", fd="fd:1", read_all=True))
@@ -182,8 +178,7 @@ async def test_ten_megabytes_are_not_an_answer():
 
 
 @pytest.mark.once
-async def test_ten_thousand_refs_are_listed_in_parts():
-    """The newest first, with their number, and every one is listed once by going on."""
+async def test_list_refs_returns_ten_thousand_refs_in_parts():
     desk = Desk()
     for number in range(9_999):
         desk.store.ingest(f'<ref id="r{number}">{number}</ref>')
@@ -201,8 +196,7 @@ async def test_ten_thousand_refs_are_listed_in_parts():
 
 
 @pytest.mark.once
-async def test_a_search_that_finds_too_much_says_where_it_goes_on():
-    """However many matches and lines are asked for; going on finds each match once."""
+async def test_search_fd_continuation_finds_each_match_once():
     desk = Desk()
     desk.store.add("".join(f"{number} needle {'x' * 300}\n" for number in range(300)))
     found, start = [], 1
@@ -221,8 +215,7 @@ async def test_a_search_that_finds_too_much_says_where_it_goes_on():
     assert len(found) > 20
 
 
-async def test_an_id_alone_means_a_ref():
-    """Where a tool takes a handle, x is ref:x."""
+async def test_tools_accept_ref_id_without_prefix():
     desk = Desk()
     desk.store.ingest('<ref id="x">needle</ref>')
 
@@ -231,8 +224,7 @@ async def test_an_id_alone_means_a_ref():
     assert "there is no ref:y (nearest: ref:x)" == message_in(await desk.call("read_fd", fd="y"))
 
 
-async def test_an_error_about_something_long_is_short():
-    """A handle, a word or a query of any length is not given back whole."""
+async def test_error_does_not_repeat_long_argument():
     desk = Desk(SIZES["characters"])
     for name, arguments in (
         ("read_fd", {"fd": "ref:" + "x" * 10**6}),
@@ -243,8 +235,8 @@ async def test_an_error_about_something_long_is_short():
         assert "fd_error" == answer_in(await desk.call(name, **arguments)).name
 
 
-async def test_a_model_edits_and_puts_refs():
-    """Each is a new version, of which the answer says version and size; what is wrong is told, and nothing stored."""
+async def test_edit_ref_and_put_ref_create_versions():
+    """An invalid edit returns an error, and nothing is stored."""
     desk = Desk()
     desk.store.ingest('<ref id="x">one\ntwo</ref>')
 
@@ -260,8 +252,8 @@ async def test_a_model_edits_and_puts_refs():
     assert 3 == len(desk.store)
 
 
-async def test_what_a_default_session_teaches_is_short():
-    """The prompt, and names, descriptions and schemas of all descriptor tools: 1,400 tokens of four characters."""
+async def test_prompt_and_descriptions_of_ref_tools_are_short():
+    """At most 1,400 tokens of four characters."""
     async with Session.open() as session:
         shown = [tool for tool in session.tools.values() if "/" not in tool.name]
         texts = [
@@ -277,14 +269,12 @@ async def test_what_a_default_session_teaches_is_short():
     assert "$ref" not in texts[0]
 
 
-async def test_where_the_host_gives_files_the_prompt_says_how_one_is_written(tmp_path):
-    """And only there."""
+async def test_prompt_explains_file_export_only_with_files_directory(tmp_path):
     async with Session.open(files=tmp_path) as session:
         assert "fd_to_file(" in session.system_prompt()
 
 
-async def test_every_description_says_when_and_when_not():
-    """Models choose by them."""
+async def test_descriptions_say_when_to_use_and_not_to_use_each_tool():
     for tool in Desk().tools.values():
         assert tool.name == "list_refs" or {"Use it", "Don't use it"} <= {
             words for words in ("Use it", "Don't use it") if words in tool.description
@@ -292,8 +282,8 @@ async def test_every_description_says_when_and_when_not():
         assert all(schema.get("description") for schema in tool.input_schema["properties"].values())
 
 
-async def test_a_row_that_is_read_is_the_row():
-    """Also where it holds what no file takes, or what no answer shows as it is."""
+async def test_row_of_truncated_result_is_read_unchanged():
+    """Also with characters that files or answers cannot contain."""
     rows = [{"n": n, "text": f"\x7f\x85\x9b\ufffe\ud800é😀 {'x' * 100}"} for n in range(200)]
 
     async def table() -> dict:

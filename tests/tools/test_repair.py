@@ -1,4 +1,4 @@
-"""Arguments that are a little wrong: accepted where they can mean one thing, else refused with what is wanted."""
+"""Repair of arguments: unambiguous mistakes are fixed, others are rejected with the expected type."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ SAVE = Tool.from_function(save)
         (list[list[int]], "[[1], [2]]", [[1], [2]]),
     ],
 )
-async def test_what_can_only_mean_one_thing_is_accepted(annotation, value, meant):
-    """Numbers and objects as text, one item for a list, another case, nulls for what is left out."""
+async def test_unambiguous_value_is_repaired(annotation, value, meant):
+    """Numbers and objects as text, one item for a list, other case, nulls for omitted values."""
     received = await tool_taking(annotation)(value=value)
 
     assert (meant, type(meant)) == (received, type(received))
@@ -243,8 +243,8 @@ async def test_what_can_only_mean_one_thing_is_accepted(annotation, value, meant
         (int | list[int], "many", "got 'many'"),
     ],
 )
-async def test_what_could_mean_two_things_is_refused(annotation, value, wanted):
-    """The message says what is wanted, and what came in its place."""
+async def test_ambiguous_value_is_rejected(annotation, value, wanted):
+    """The message contains the expected type and the value."""
     with pytest.raises(
         InvalidArgument, match="take: value must be .*" + wanted.replace("|", "\\|").replace("?", "\\?")
     ):
@@ -263,8 +263,7 @@ async def test_what_could_mean_two_things_is_refused(annotation, value, wanted):
         ({"decision_id": "d", "supersedes": "null"}, {"supersedes": "null"}),
     ],
 )
-async def test_names_and_nulls_are_put_right(given, meant):
-    """Null stands for what is left out, and a name in another style for the only argument that it can be."""
+async def test_names_and_nulls_are_repaired(given, meant):
     expected = await SAVE(decision_id="d")
 
     assert expected | meant == await SAVE.run(given)
@@ -290,14 +289,13 @@ async def test_names_and_nulls_are_put_right(given, meant):
         ({"decision_id": "d", "CTX": 1}, "'CTX' is no argument of this tool"),
     ],
 )
-async def test_other_names_are_refused(given, message):
-    """Unknown names are refused, naming the nearest; two names for one argument are none for it."""
+async def test_unknown_and_repeated_names_are_rejected(given, message):
+    """The message names the most similar argument."""
     with pytest.raises(InvalidArgument, match=message.replace("?", "\\?")):
         await SAVE.run(given)
 
 
-async def test_every_fault_is_named_and_not_without_end():
-    """The first ten faults are named, and how many more there are."""
+async def test_error_names_ten_faults_and_counts_others():
     with pytest.raises(InvalidArgument, match="and 9993 more") as refused:
         await SAVE.run({"confidence": "high", "limit": "many", **{f"extra_{number}": 1 for number in range(10_000)}})
 
@@ -306,9 +304,7 @@ async def test_every_fault_is_named_and_not_without_end():
     assert 4000 > len(str(refused.value))
 
 
-async def test_what_takes_any_names_takes_them_as_they_are():
-    """Where any name is an argument, a name in another style is one, too."""
-
+async def test_names_are_not_repaired_for_variable_keywords():
     async def take(decision_id: str = "", **others: int) -> dict[str, Any]:
         return {"decision_id": decision_id, **others}
 
@@ -319,14 +315,12 @@ async def test_what_takes_any_names_takes_them_as_they_are():
         await tool.run({"other": None})
 
 
-async def test_a_host_calls_with_the_same_leniency():
-    """`await tool(...)` and `tool.run` check alike."""
+async def test_host_call_repairs_arguments_too():
+    """`await tool(...)` and `tool.run` validate alike."""
     assert 0.5 == (await SAVE(decision_id="d", confidence="0.5"))["confidence"]
 
 
-async def test_large_nonsense_is_refused_in_steps_proportional_to_it(steps):
-    """Four times as much takes not ten times as many steps."""
-
+async def test_large_invalid_arguments_take_linear_steps(steps):
     async def taken(count):
         nonsense = {
             "decision_id": "d",
@@ -342,7 +336,7 @@ async def test_large_nonsense_is_refused_in_steps_proportional_to_it(steps):
     assert await taken(8_000) < 6 * await taken(2_000)
 
 
-# ---- what holds whatever is given
+# ---- properties
 
 ANNOTATIONS = [
     str,
@@ -411,8 +405,7 @@ texts = values.map(json.dumps)
 
 
 @given(kind=st.sampled_from(KINDS), value=values | texts)
-def test_a_valid_argument_is_never_changed(kind, value):
-    """What the type takes as it stands arrives as `msgspec` alone would give it."""
+def test_valid_argument_is_never_changed(kind, value):
     annotation, tool, _ = kind
     try:
         strict = msgspec.convert(value, annotation, strict=True, str_keys=True)
@@ -424,8 +417,7 @@ def test_a_valid_argument_is_never_changed(kind, value):
 
 
 @given(kind=st.sampled_from(KINDS), value=values | texts)
-def test_what_is_accepted_is_of_the_type(kind, value):
-    """Whatever was put right, the function gets what its schema allows; bounds hold."""
+def test_repaired_argument_matches_schema(kind, value):
     _, tool, validator = kind
     try:
         received = to_jsonable(asyncio.run(tool.run({"value": value})))
@@ -437,8 +429,7 @@ def test_what_is_accepted_is_of_the_type(kind, value):
 
 
 @given(kind=st.sampled_from(KINDS), value=values | texts)
-def test_what_was_put_right_once_stays_so(kind, value):
-    """The meaning of an argument is itself an argument, and means itself."""
+def test_repair_is_idempotent(kind, value):
     _, tool, _ = kind
     try:
         received = to_jsonable(asyncio.run(tool.run({"value": value})))
@@ -448,16 +439,14 @@ def test_what_was_put_right_once_stays_so(kind, value):
     assert received == to_jsonable(asyncio.run(tool.run({"value": received})))
 
 
-# ---- types of every make
+# ---- other types
 
 
 @pytest.mark.skipif(not hasattr(typing, "TypeAliasType"), reason="type aliases of their own came with Python 3.12")
-async def test_a_type_alias_means_what_it_stands_for():
-    """``type Number = int`` is mended as int is."""
+async def test_type_alias_is_repaired_like_its_value():
     assert 3 == await tool_taking(typing.TypeAliasType("Number", int))(value="3")
 
 
-async def test_what_is_no_class_has_no_fields():
-    """A type variable stands for any type, of which nothing is known; NaN is refused for it like for any."""
+async def test_type_variable_accepts_any_value_except_nan():
     with pytest.raises(InvalidArgument, match="NaN"):
         await tool_taking(typing.TypeVar("T"))(value=float("nan"))

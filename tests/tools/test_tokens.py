@@ -1,4 +1,4 @@
-"""What a model pays for memories: the list of tools, the system prompt, and the answers, in tokens of 4 characters."""
+"""Token cost of the memory tools: schemas, system prompt and answers, in tokens of 4 characters."""
 
 import json
 from datetime import datetime
@@ -14,7 +14,7 @@ from mama_structs.settings import Settings, ToolSettings
 from mama_structs.tools.wire_names import MEMORY_TOOLS, wire_name
 
 MONTH = Path(__file__).parents[1] / "data" / "month"
-# Characters of all answers of one tool at commit 4b56ab1, on the same store and for the same calls.
+# Characters of all answers of one tool at commit 4b56ab1, for the same store and calls.
 BEFORE = {
     "search/by_context": 102_638,
     "search/by_topic": 132_732,
@@ -34,7 +34,7 @@ def rows(name):
 
 @pytest.fixture
 async def month():
-    """Give a session with a month of memories, and the ids that they were given."""
+    """Return a session with a month of memories, and their ids."""
     async with Session.open(embedder=HashEmbedder()) as session:
         saves = rows("saves")
         made = await session.memories.save_many(
@@ -43,12 +43,11 @@ async def month():
         yield session, {row["id"]: memory for row, memory in zip(saves, made, strict=True)}
 
 
-# Adapters: before, 2,734 and 2,657 for the ten, without `evolve/correct`. They may only fall.
+# Upper limits per adapter, which must not be raised. At commit 4b56ab1: 2,734 and 2,657, without `evolve/correct`.
 @pytest.mark.parametrize(
     ("adapter", "strict", "most"), [(openai, False, 1_899), (anthropic, False, 1_820), (openai, True, 2_140)]
 )
-async def test_the_tools_of_memories_fit_their_share_of_a_request(adapter, strict, most):
-    """Name, description and schema of all that a model is shown, as an adapter sends them."""
+async def test_memory_tool_definitions_fit_token_limit(adapter, strict, most):
     async with Session.open(embedder=HashEmbedder()) as session:
         sent = adapter.tools(session, strict=strict)
     memory = {wire_name(name) for name in MEMORY_TOOLS}
@@ -58,8 +57,7 @@ async def test_the_tools_of_memories_fit_their_share_of_a_request(adapter, stric
     assert tokens(own) <= most
 
 
-async def test_the_system_prompt_is_short(tmp_path):
-    """Memories, refs and files together."""
+async def test_system_prompt_fits_token_limit(tmp_path):
     async with Session.open(embedder=HashEmbedder(), files=tmp_path) as session:
         prompt = session.system_prompt()
 
@@ -69,8 +67,7 @@ async def test_the_system_prompt_is_short(tmp_path):
     assert "save/decision" not in prompt
 
 
-async def test_the_system_prompt_names_only_tools_that_there_are():
-    """A profile that leaves out what supersedes has no word on it, and one without memories none on these."""
+async def test_system_prompt_names_only_existing_tools():
     for profile, named in ((["save/insight"], "save__insight"), ("memory", "evolve__supersede")):
         async with Session.open(
             embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(profile=profile))
@@ -84,8 +81,7 @@ async def test_the_system_prompt_names_only_tools_that_there_are():
         assert "memory" not in session.system_prompt()
 
 
-async def test_answers_on_a_month_are_a_third_shorter(month):
-    """Each tool that reads answers in at most 65 % of the characters of before, however long it may be."""
+async def test_answers_are_a_third_shorter_than_recorded_ones(month):
     session, made = month
     asked = rows("questions")
     calls = {
@@ -108,8 +104,7 @@ async def test_answers_on_a_month_are_a_third_shorter(month):
     assert {name for name, size in sizes.items() if size > 0.65 * BEFORE[name]} == set(), sizes
 
 
-async def test_no_answer_on_a_month_tells_of_time_alone(month):
-    """That two were saved at nearly one time stands in no answer, as a link or as what is around."""
+async def test_answers_omit_temporal_links(month):
     session, made = month
     for memory in list(made.values())[::29]:
         answer = await session.call("load/context", {"id": memory.id})
@@ -121,8 +116,7 @@ async def test_no_answer_on_a_month_tells_of_time_alone(month):
         assert {one["id"] for one in answer.get("around", ())} <= {one.memory.id for one in near}
 
 
-async def test_a_save_answers_in_few_words(month):
-    """Whatever is saved again or anew, of each type that a tool saves."""
+async def test_save_answer_fits_token_limit(month):
     session, _ = month
     most = 0
     names = {"decision": "save/decision", "checkpoint": "save/checkpoint", "insight": "save/insight"}

@@ -1,4 +1,4 @@
-"""Tools: what signatures become, and what models are told when they err."""
+"""Tools: schemas from signatures, and errors for models."""
 
 from __future__ import annotations
 
@@ -100,11 +100,10 @@ async def query_planet(planet_id: str) -> dict[str, Any]:
     return {"id": planet_id}
 
 
-# ---- what a function becomes
+# ---- schemas of functions
 
 
-def test_a_schema_follows_from_signature_and_docstring():
-    """Name, title, description and schema of a tool come from its function."""
+def test_from_function_builds_schema_from_signature_and_docstring():
     tool = Tool.from_function(save_decision)
 
     assert {
@@ -121,8 +120,7 @@ def test_a_schema_follows_from_signature_and_docstring():
     assert {"type": "object"} == tool.output_schema
 
 
-def test_the_description_is_the_docstring_without_its_arguments():
-    """The description leaves out the section that describes the parameters."""
+def test_description_is_docstring_without_args_section():
     tool = Tool.from_function(save_decision)
 
     assert (
@@ -131,8 +129,7 @@ def test_the_description_is_the_docstring_without_its_arguments():
     assert "<Tool save_decision(topic, decision, confidence, tags)>" == repr(tool)
 
 
-def test_what_is_given_goes_before_what_is_found():
-    """What a host says about a tool replaces what the function says."""
+def test_from_function_arguments_override_function():
     annotations = ToolAnnotations(read_only=True)
     tool = Tool.from_function(
         save_decision, name="save/decision", title="Save", description="Saves.", annotations=annotations
@@ -142,15 +139,14 @@ def test_what_is_given_goes_before_what_is_found():
     assert annotations is tool.annotations
 
 
-def test_the_title_is_made_from_the_name():
-    """Without a title of its own a tool is called like its function, in words."""
+def test_title_is_derived_from_name():
     tool = Tool.from_function(save_decision, name="evolve/set_outcome")
 
     assert "Evolve set outcome" == tool.title
 
 
-def test_a_function_can_bring_its_title_along():
-    """The attribute ``tool_title`` of a function is its title, through decorators, unless the host gives another."""
+def test_title_is_read_from_tool_title_attribute():
+    """Also through decorators."""
 
     async def look(player_id: str) -> dict:
         """Look."""
@@ -163,9 +159,7 @@ def test_a_function_can_bring_its_title_along():
     assert "Another" == Tool.from_function(look, title="Another").title
 
 
-def test_meta_describes_and_bounds_and_goes_before_the_docstring():
-    """Bounds and descriptions of ``msgspec.Meta`` are in the schema, and count before the docstring's."""
-
+def test_meta_bounds_and_description_override_docstring():
     async def ask(share: Annotated[float, msgspec.Meta(ge=0, le=1, description="A share")] = 1.0):
         """
         Ask.
@@ -180,8 +174,7 @@ def test_meta_describes_and_bounds_and_goes_before_the_docstring():
     assert {"type": "number", "minimum": 0, "maximum": 1, "description": "A share", "default": 1.0} == schema
 
 
-def test_reference_options_are_described_and_bounded():
-    """The keywords that `with_references` adds are described, and bounded as the options are."""
+def test_reference_parameters_are_described_and_bounded():
     properties = Tool.from_function(query_planet).input_schema["properties"]
 
     assert ["planet_id", "include_references", "reference_types", "reference_depth"] == list(properties)
@@ -190,8 +183,7 @@ def test_reference_options_are_described_and_bounded():
     assert [False, True, "all", "primary"] == properties["include_references"]["enum"]
 
 
-def test_the_output_of_a_tool_with_references_has_them():
-    """The output schema of a tool with references shows their section."""
+def test_output_schema_contains_references():
     schema = Tool.from_function(query_planet).output_schema
 
     assert {"references", "references_meta"} == schema["properties"].keys()
@@ -205,20 +197,20 @@ class Guild:
 
 
 class Closed(pydantic.BaseModel, extra="forbid"):
-    """One that allows no other field."""
+    """A result that allows no other fields."""
 
     guildId: str  # noqa: N815 - the chain's name
 
 
 class Typed(TypedDict):
-    """A mapping with a type."""
+    """A typed mapping."""
 
     guildId: str
 
 
 @pytest.mark.parametrize("kind", [Guild, Closed, Typed, dict[str, str], dict])
-async def test_a_typed_result_keeps_its_references(kind):
-    """What the announced schema says holds for the enriched answer, and `References.of` reads it."""
+async def test_output_schema_of_typed_result_allows_references(kind):
+    """`References.of` reads the references of the answer."""
 
     @with_references(resolver=Resolver([FakeSource({"0-1": {"id": "0-1", "name": "Reef"}})]))
     async def look() -> kind:
@@ -237,9 +229,7 @@ async def test_a_typed_result_keeps_its_references(kind):
     assert [] == [error.message for answer in (*answers, full) for error in schema.iter_errors(answer)]
 
 
-def test_a_tool_with_references_and_no_return_type_gives_an_object():
-    """Where the return type says nothing, a tool with references still promises an object."""
-
+def test_output_schema_is_object_for_references_without_return_type():
     @with_references
     async def query(name: str):
         return {}
@@ -248,9 +238,7 @@ def test_a_tool_with_references_and_no_return_type_gives_an_object():
 
 
 @pytest.mark.parametrize("returns", [str, list[int], dict[str, int] | None, Any, inspect.Signature.empty, object, type])
-def test_there_is_no_output_schema_for_what_is_no_object(returns):
-    """Results that are no objects have no output schema."""
-
+def test_output_schema_is_none_for_other_than_object(returns):
     async def answer(): ...
 
     answer.__signature__ = inspect.Signature(return_annotation=returns)
@@ -258,8 +246,8 @@ def test_there_is_no_output_schema_for_what_is_no_object(returns):
     assert Tool.from_function(answer).output_schema is None
 
 
-def test_output_schemas_describe_what_is_written():
-    """Ids are text in results, so the schema says text; recursive types keep their definition."""
+def test_output_schema_describes_json_form():
+    """Ids are text, and recursive types keep their definition."""
 
     async def owned() -> Owned: ...
     async def tree() -> Tree: ...
@@ -277,17 +265,13 @@ def test_output_schemas_describe_what_is_written():
     assert {"Branch"} == schemas[3]["$defs"].keys()
 
 
-def test_a_return_type_for_type_checkers_only_is_no_error():
-    """A return type that does not exist at run time only costs the output schema."""
-
+def test_output_schema_is_none_for_unresolvable_return_type():
     async def imagine() -> Imaginary: ...
 
     assert Tool.from_function(imagine).output_schema is None
 
 
-def test_types_with_fields_stand_in_their_place():
-    """Dataclasses and their like are written into the schema where they are used."""
-
+def test_input_schema_inlines_types_with_fields():
     async def draw(at: Point, colour: Colour = Colour.RED, root: Tree | None = None):
         """
         Draw.
@@ -308,9 +292,7 @@ def test_types_with_fields_stand_in_their_place():
     ]["colour"]
 
 
-def test_a_default_that_no_model_could_send_is_not_in_the_schema():
-    """A default that is no valid argument is left out of the schema."""
-
+def test_input_schema_omits_invalid_default():
     async def ask(a: int = None, b: int = inspect.Parameter.kind, c: float = float("inf")):  # noqa: RUF013
         return None
 
@@ -319,9 +301,7 @@ def test_a_default_that_no_model_could_send_is_not_in_the_schema():
     )
 
 
-async def test_a_parameter_without_annotation_accepts_anything():
-    """Where nothing is said about a parameter, every value is accepted."""
-
+async def test_parameter_without_annotation_accepts_anything():
     async def echo(value):
         return value
 
@@ -331,9 +311,7 @@ async def test_a_parameter_without_annotation_accepts_anything():
     assert {"a": [1]} == await tool(value={"a": [1]})
 
 
-async def test_object_means_anything():
-    """A parameter of type `object` accepts every value."""
-
+async def test_object_parameter_accepts_anything():
     async def echo(value: object):
         return value
 
@@ -343,9 +321,7 @@ async def test_object_means_anything():
     assert 1 == await tool(value=1)
 
 
-async def test_further_arguments_are_checked_where_a_function_takes_them():
-    """What goes to ``**kwargs`` is checked against its annotation."""
-
+async def test_variable_keywords_are_validated():
     async def note(text: str, **scores: int):
         return {"text": text, **scores}
 
@@ -359,15 +335,13 @@ async def test_further_arguments_are_checked_where_a_function_takes_them():
         await tool.run({"text": "x", "ctx": 1})
 
 
-def test_further_arguments_of_any_type_are_simply_allowed():
-    """A ``**kwargs`` without a type takes everything."""
-
+def test_variable_keywords_without_type_accept_anything():
     async def note(**others): ...
 
     assert Tool.from_function(note).input_schema["additionalProperties"] is True
 
 
-# ---- which functions are tools
+# ---- supported callables
 
 
 class Base:
@@ -399,17 +373,14 @@ class WrapsQuery:
         (WrapsQuery(), "query_planet", "Look a planet up.", ["planet_id", "include_references"]),
     ],
 )
-def test_methods_objects_and_partials_are_tools(function, name, description, parameters):
-    """Everything that is called like an async function can be a tool."""
+def test_from_function_accepts_methods_objects_and_partials(function, name, description, parameters):
     tool = Tool.from_function(function)
 
     assert (name, description) == (tool.name, tool.description)
     assert parameters == list(tool.signature.parameters)[:2]
 
 
-async def test_a_wrapped_function_receives_the_added_arguments():
-    """Arguments that a wrapper's signature adds reach the wrapper."""
-
+async def test_wrapper_receives_added_arguments():
     @functools.wraps(save_decision)
     async def wrapper(*args, loudly=False, **kwargs):
         return {**await save_decision(*args, **kwargs), "loudly": loudly}
@@ -423,8 +394,7 @@ async def test_a_wrapped_function_receives_the_added_arguments():
     assert ("auth", True) == (result["topic"], result["loudly"])
 
 
-def test_annotations_of_a_wrapper_resolve_where_it_was_written():
-    """Postponed annotations are tried where the innermost function was written, then further out."""
+def test_annotations_resolve_in_module_of_wrapper():
     elsewhere: dict[str, Any] = {}
     exec("async def inner(): ...", elsewhere)
 
@@ -438,9 +408,7 @@ def test_annotations_of_a_wrapper_resolve_where_it_was_written():
     assert ["blue", "red"] == Tool.from_function(outer).input_schema["properties"]["colour"]["enum"]
 
 
-async def test_what_a_partial_has_bound_is_hidden_and_cannot_be_set():
-    """Models neither see nor set what a partial has bound."""
-
+async def test_arguments_bound_by_partial_are_hidden():
     async def fetch(client: Imaginary, path: str, **others: Any):
         return client, path
 
@@ -452,8 +420,7 @@ async def test_what_a_partial_has_bound_is_hidden_and_cannot_be_set():
         await tool(path="/x", client="theirs")
 
 
-async def test_the_result_is_untouched():
-    """A call gives the function's own object."""
+async def test_call_returns_result_unchanged():
     result = object()
 
     async def give():
@@ -462,9 +429,7 @@ async def test_the_result_is_untouched():
     assert result is await Tool.from_function(give)()
 
 
-async def test_parameters_of_the_host_are_no_matter_of_the_model():
-    """Models neither see nor set the parameters of the host."""
-
+async def test_host_parameters_are_hidden_from_models():
     async def ask(question: str, ctx: Imaginary, run_context=None):
         return question, ctx, run_context
 
@@ -508,20 +473,18 @@ async def identified(at: EntityId): ...
         (identified, "parameter at: EntityId is text for a model.*take a str"),
     ],
 )
-def test_what_cannot_be_offered_to_a_model_is_refused_at_once(function, message):
-    """A parameter that JSON cannot fill is refused when the tool is made."""
+def test_from_function_rejects_unsupported_parameters(function, message):
     with pytest.raises(InvalidArgument, match=message):
         Tool.from_function(function)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b/c", "/a", "a/", "é", "x" * 65, "a\n", 5])
-def test_names_that_no_provider_takes_are_refused(name):
-    """A name that is too long or has other characters is refused."""
+def test_from_function_rejects_invalid_name(name):
     with pytest.raises(InvalidArgument, match="tool's name must be"):
         Tool.from_function(save_decision, name=name)
 
 
-# ---- what a tool answers
+# ---- validation
 
 
 @pytest.mark.parametrize(
@@ -562,8 +525,8 @@ def test_names_that_no_provider_takes_are_refused(name):
         ),
     ],
 )
-async def test_bad_arguments_are_named_with_what_was_expected(arguments, message, hint):
-    """A bad argument is named, with what was expected and what came; nothing is said of those that are right."""
+async def test_invalid_arguments_are_named_with_expected_type(arguments, message, hint):
+    """Valid arguments are not mentioned."""
     with pytest.raises(InvalidArgument) as caught:
         await Tool.from_function(save_decision)(**arguments)
 
@@ -571,8 +534,7 @@ async def test_bad_arguments_are_named_with_what_was_expected(arguments, message
     assert hint == caught.value.hint
 
 
-async def test_all_faults_are_told_at_once():
-    """A model reads everything that is wrong with a call in one message."""
+async def test_error_names_all_faults():
     with pytest.raises(InvalidArgument) as caught:
         await Tool.from_function(query_planet)(include_references="some", reference_depth=3)
 
@@ -583,17 +545,14 @@ async def test_all_faults_are_told_at_once():
     ) == caught.value.args[0]
 
 
-async def test_long_values_are_shortened():
-    """A message does not repeat a long value."""
+async def test_error_truncates_long_values():
     with pytest.raises(InvalidArgument) as caught:
         await Tool.from_function(query_planet)(planet_id=["x" * 10_000] * 1000, max_references="y" * 10_000)
 
     assert 1500 > len(str(caught.value))
 
 
-async def test_a_tool_without_parameters_says_so():
-    """An argument too many of a tool without parameters is told so."""
-
+async def test_error_says_that_tool_takes_no_arguments():
     async def ping(): ...
 
     with pytest.raises(InvalidArgument, match="it takes no arguments"):
@@ -601,8 +560,7 @@ async def test_a_tool_without_parameters_says_so():
 
 
 @pytest.mark.parametrize("arguments", [None, [], "{}"])
-async def test_arguments_that_are_no_object_are_refused(arguments):
-    """Arguments come as an object, and anything else is refused."""
+async def test_run_rejects_arguments_that_are_no_object(arguments):
     with pytest.raises(InvalidArgument, match="save_decision: the arguments must be an object"):
         await Tool.from_function(save_decision).run(arguments)
 
@@ -643,8 +601,8 @@ def tool_taking(annotation, default=inspect.Parameter.empty):
         pytest.param(str, 10**5000, id="beyond-text"),
     ],
 )
-async def test_nothing_is_guessed(annotation, value):
-    """What could mean two things, or nothing, is refused; what can mean one is in test_repair.py."""
+async def test_ambiguous_values_are_rejected(annotation, value):
+    """Unambiguous mistakes are in test_repair.py."""
     with pytest.raises(InvalidArgument, match="take: value must be "):
         await tool_taking(annotation)(value=value)
 
@@ -664,8 +622,7 @@ async def test_nothing_is_guessed(annotation, value):
         (Tree, {"name": "a", "children": [{"name": "b"}]}, Tree("a", [Tree("b")])),
     ],
 )
-async def test_json_becomes_what_the_function_asked_for(annotation, value, received):
-    """Arguments are given to the function in its own types."""
+async def test_arguments_are_converted_to_parameter_types(annotation, value, received):
     assert received == await tool_taking(annotation)(value=value)
 
 
@@ -694,14 +651,12 @@ async def test_json_becomes_what_the_function_asked_for(annotation, value, recei
         (list[Any] | None, 5, r"an array or null, got 5|an array \(each anything\) or null"),
     ],
 )
-async def test_expectations_are_put_in_words(annotation, value, message):
-    """Every schema can be said in words."""
+async def test_error_describes_every_schema_in_words(annotation, value, message):
     with pytest.raises(InvalidArgument, match=message):
         await tool_taking(annotation)(value=value)
 
 
-async def test_an_argument_that_is_nested_without_end_is_refused():
-    """Deep nesting is an error of the argument, not of the interpreter."""
+async def test_infinitely_nested_argument_is_rejected():
     value: list[Any] = []
     value.append(value)
 
@@ -709,7 +664,7 @@ async def test_an_argument_that_is_nested_without_end_is_refused():
         await tool_taking(list[Any])(value=value)
 
 
-# ---- the schema tells the truth
+# ---- accuracy of schemas
 
 ANNOTATIONS = [
     str,
@@ -760,8 +715,8 @@ values = st.recursive(
     | st.fixed_dictionaries({"value": values}),
 )
 @example(pair=PAIRS[ANNOTATIONS.index(set[int])], arguments={"value": [1, 1]})
-def test_a_tool_accepts_what_its_schema_accepts_and_nothing_else(pair, arguments):
-    """Beyond the domain of this test: whole floats for integers, ``format``, and dicts with non-text keys."""
+def test_tool_accepts_exactly_what_its_schema_accepts(pair, arguments):
+    """Not covered: whole floats for integers, ``format``, and dicts with non-text keys."""
     tool, validator = pair
     try:
         received = asyncio.run(tool.run(arguments))
@@ -769,20 +724,17 @@ def test_a_tool_accepts_what_its_schema_accepts_and_nothing_else(pair, arguments
         assert not validator.is_valid(arguments)
         return
 
-    # What is put right is what the schema accepts.
+    # The repaired value is valid for the schema.
     assert validator.is_valid(arguments) or validator.is_valid({"value": to_jsonable(received)})
 
 
 @pytest.mark.parametrize("annotation", [*ANNOTATIONS, decimal.Decimal, dt.datetime, bytes, dict[int, str], object])
-def test_every_schema_is_valid(annotation):
-    """Each schema is valid JSON Schema, and holds no name that it does not define."""
+def test_input_schemas_are_valid_json_schema(annotation):
     Draft202012Validator.check_schema(tool_taking(annotation).input_schema)
 
 
 @pytest.mark.parametrize("union", [True, False])
-def test_tagged_unions_need_no_discriminator(union):
-    """Tagged unions are told apart by their tags, without the keyword of OpenAPI."""
-
+def test_schema_of_tagged_union_has_no_discriminator(union):
     class Move(msgspec.Struct, tag=True):
         to: str
 
@@ -795,38 +747,34 @@ def test_tagged_unions_need_no_discriminator(union):
     assert "discriminator" not in str(schema)
 
 
-# ---- annotations, cost
+# ---- annotations and cost
 
 
-def test_annotations_presume_the_worst():
-    """A tool about which nothing is said may destroy, and one that only reads does not."""
+def test_annotation_defaults_are_least_safe():
     assert "ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=True)" == repr(
         ToolAnnotations()
     )
     assert ToolAnnotations(read_only=True, destructive=False, idempotent=True) == ToolAnnotations(read_only=True)
 
 
-def test_annotations_that_contradict_themselves_are_refused():
-    """A tool cannot both only read and destroy."""
+def test_annotations_reject_destructive_read_only_tool():
     with pytest.raises(InvalidArgument, match="cannot be destructive"):
         ToolAnnotations(read_only=True, destructive=True)
 
 
 def test_importing_tools_does_not_import_msgspec():
-    """The library that makes schemas loads with the first tool."""
     code = "import sys, mama_structs.tools.wire_names; sys.exit('msgspec' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
 
 
-def test_a_tool_is_made_in_few_steps(steps):
-    """Hosts make dozens at each start."""
+def test_from_function_takes_few_steps(steps):
+    """Hosts create dozens of tools at each start."""
     Tool.from_function(query_planet)
 
     assert 3_000 > steps(Tool.from_function, query_planet)
 
 
 def test_type_hints_of_public_objects_resolve():
-    """Type hints of what is public can be read at run time."""
     assert typing.get_type_hints(Tool.from_function)
     assert typing.get_type_hints(Tool)

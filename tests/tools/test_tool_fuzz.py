@@ -1,4 +1,4 @@
-"""Every tool of a session, given arguments that are right, a little wrong, and hostile."""
+"""Every tool of a session with valid, slightly wrong and hostile arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mama_structs.testing.node.fake_node import FakeNode
 
 
 class World:
-    """One session for all examples of a module, on an event loop of its own."""
+    """A session for all examples of a module, with its own event loop."""
 
     def __init__(self, runner, session, node):
         self.runner = runner
@@ -38,7 +38,7 @@ class World:
         return self.runner.run(self.session.call(name, arguments))
 
     def stored(self):
-        """Everything that a refused call must leave as it was."""
+        """Return the counts that a rejected call must not change."""
         figures = self.runner.run(self.session.memories.stats())
         return figures["memories"], figures["links"], len(self.session.refs)
 
@@ -76,7 +76,7 @@ def world(tmp_path_factory):
 
 
 def check_call(world, name, arguments):
-    """Call a tool, and see that it answers as it promised, or refuses and leaves everything as it was."""
+    """Call a tool, and assert that it returns a valid answer, or raises and changes nothing."""
     before = world.stored()
     try:
         answer = world.call(name, arguments)
@@ -93,21 +93,18 @@ def check_call(world, name, arguments):
 
 
 def calls_of(world, *, wrong):
-    """Return a strategy for a tool's name and its arguments."""
+    """Return a strategy for a tool's name and arguments."""
     tools = {name: from_schema(tool.input_schema, world.ids) for name, tool in world.session.tools.items()}
     return st.one_of(*(st.tuples(st.just(name), broken(right) if wrong else right) for name, right in tools.items()))
 
 
-def test_a_session_has_all_kinds_of_tools(world):
-    """Memory tools, tools for refs, and tools of the Structs chain are called below."""
+def test_session_has_all_kinds_of_tools(world):
     assert {"save/decision", "search/recent", "read_fd", "fd_to_file"} <= set(world.session.tools)
     assert any(name.startswith("structs_") for name in world.session.tools)
 
 
 @pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
-def test_no_arguments_do_harm(world, wrong):
-    """A call is answered in the form that was promised, or refused with one of our errors and nothing stored."""
-
+def test_call_with_random_arguments_answers_or_changes_nothing(world, wrong):
     @settings(max_examples=settings().max_examples * 3 // 5)
     @given(calls=st.lists(calls_of(world, wrong=wrong), min_size=1, max_size=4))
     def hold(calls):
@@ -120,8 +117,7 @@ def test_no_arguments_do_harm(world, wrong):
 
 
 @pytest.mark.parametrize("arguments", [[], "text", 5, [["topic", "a"]], {5: "x"}, {None: None}, {"topic": object()}])
-def test_arguments_that_are_no_object_of_json_do_no_harm(world, arguments):
-    """What no JSON can be is refused like any other."""
+def test_call_with_non_json_arguments_answers_or_changes_nothing(world, arguments):
     for name in world.session.tools:
         check_call(world, name, arguments)
 
@@ -156,14 +152,14 @@ DECISIONS = st.fixed_dictionaries(
 
 @settings(max_examples=settings().max_examples * 2 // 5)
 @given(data=st.data())
-def test_a_decision_is_stored_exactly_as_it_was_given(world, data):
-    """Texts to the letter, topics and words in their normal form, and of equal links the surest."""
+def test_save_decision_stores_exact_arguments(world, data):
+    """Topics and words are stored in normal form, and equal links once, with the highest confidence."""
     given_ = data.draw(DECISIONS)
     arguments = json.loads(json.dumps(given_))
     arguments["implements"] = [world.ids[place] for place in given_.get("implements", [])]
     arguments["links"] = [{**one, "to_id": world.ids[one["to_id"]]} for one in given_.get("links", [])]
     answer = world.call("save/decision", arguments)
-    # What was said before but for letter case is the memory that says so, see DESIGN 6a.
+    # A text that differs only in case returns the earlier memory, see DESIGN 6a.
     assume("note" not in answer or not answer["note"].startswith("This was saved before"))
     memory = world.runner.run(world.session.memories.get(answer["id"]))
     links = [one for one in world.runner.run(world.session.memories.links_of(memory.id)) if one.created_by == "llm"]
@@ -186,8 +182,7 @@ def test_a_decision_is_stored_exactly_as_it_was_given(world, data):
     open_files=st.lists(st.text(min_size=1, max_size=20).filter(str.strip), max_size=4),
     next_steps=st.lists(st.text(min_size=1, max_size=20).filter(str.strip), max_size=4),
 )
-def test_a_checkpoint_comes_back_exactly_as_it_was_given(world, summary, open_files, next_steps):
-    """What save/checkpoint is given, load/checkpoint gives back."""
+def test_load_checkpoint_returns_exact_arguments_of_save(world, summary, open_files, next_steps):
     world.call("save/checkpoint", {"summary": summary, "open_files": open_files, "next_steps": next_steps})
     loaded = world.call("load/checkpoint", {})
 

@@ -1,4 +1,4 @@
-"""The tools that a model is offered now: versions, subscribers, the log."""
+"""The visible tools: versions, subscribers and log."""
 
 import logging
 
@@ -31,8 +31,7 @@ def exposed(tools):
     return ToolView(tools)
 
 
-def test_the_version_rises_with_the_set_of_names_only(exposed):
-    """Everything is offered at first; a version is new when the names are, and not when only the reason is."""
+def test_version_increases_only_with_changed_names(exposed):
     first = exposed.current
     same = exposed.for_message(ORDINARY)
     narrow = exposed.for_message(RESUMING)
@@ -49,8 +48,7 @@ def test_the_version_rises_with_the_set_of_names_only(exposed):
     assert [*wide.names] == [tool.name for tool in exposed.tools()]
 
 
-def test_it_shows_what_it_offers_and_decides_nothing_for_that(exposed, tools):
-    """The version, how many tools of how many are offered, and the mode."""
+def test_repr_shows_version_counts_and_mode(exposed, tools):
     first = repr(exposed)
     narrow = exposed.for_message(RESUMING)
     tools.add(run, name="save/file")
@@ -59,8 +57,8 @@ def test_it_shows_what_it_offers_and_decides_nothing_for_that(exposed, tools):
     assert f"<ToolView version 2: {len(narrow.names)} of {len(tools)} tools, auto>" == repr(exposed)
 
 
-def test_a_tool_that_is_added_appears(exposed, tools):
-    """A tool of the host's appears at the next look, and a memory tool only where the context has it."""
+def test_added_tool_is_visible(exposed, tools):
+    """A memory tool is visible only if the context allows it."""
     told = []
     exposed.subscribe(told.append)
     narrow = exposed.for_message(RESUMING)
@@ -77,8 +75,7 @@ def test_a_tool_that_is_added_appears(exposed, tools):
     assert exposed.current.narrowed
 
 
-def test_a_hidden_tool_that_is_the_first_narrows(exposed):
-    """A set without memory tools is never narrowed."""
+def test_tool_set_without_memory_tools_is_never_narrowed(exposed):
     tools = ToolSet()
     tools.add(run, name="read_fd")
 
@@ -86,8 +83,7 @@ def test_a_hidden_tool_that_is_the_first_narrows(exposed):
     assert () == ToolView(ToolSet()).for_message(RESUMING).names
 
 
-def test_static_tools_stay_and_the_decision_is_logged(tools, caplog):
-    """With force_static nothing is ever hidden, and the log still says what would have been."""
+def test_force_static_shows_all_tools_and_logs_decision(tools, caplog):
     exposed = ToolView(tools, mode="force_static")
     with caplog.at_level(logging.INFO, logger="mama_structs"):
         offered = exposed.for_message(RESUMING)
@@ -101,8 +97,7 @@ def test_static_tools_stay_and_the_decision_is_logged(tools, caplog):
     assert "resuming" in caplog.text
 
 
-def test_the_log_has_numbers_and_no_text(exposed, caplog):
-    """Every decision is one line at INFO: kind, confidence, counts, version; the message's words are not in it."""
+def test_log_contains_numbers_but_no_message_text(exposed, caplog):
     with caplog.at_level(logging.INFO, logger="mama_structs"):
         exposed.for_message("what did we decide on the secretword?")
         exposed.for_message("secretword")
@@ -114,8 +109,7 @@ def test_the_log_has_numbers_and_no_text(exposed, caplog):
     assert "secretword" not in caplog.text
 
 
-def test_subscribers_hear_of_changes_only_until_they_leave(exposed):
-    """A subscriber is called when names changed, as often as it subscribed, and no more after it left."""
+def test_subscribers_are_called_on_changes_until_unsubscribed(exposed):
     told = []
     leave, leave_too = exposed.subscribe(told.append), exposed.subscribe(told.append)
     exposed.for_message(ORDINARY)
@@ -132,8 +126,7 @@ def test_subscribers_hear_of_changes_only_until_they_leave(exposed):
     assert [narrow, narrow, wide] == told
 
 
-def test_a_failing_subscriber_stops_nothing(exposed, caplog):
-    """What a subscriber raises is logged; the others are told, and the choice stands."""
+def test_failing_subscriber_is_logged_and_others_are_called(exposed, caplog):
     told = []
 
     def fail(_exposed):
@@ -147,8 +140,8 @@ def test_a_failing_subscriber_stops_nothing(exposed, caplog):
     assert ["ERROR"] == [record.levelname for record in caplog.records if record.levelno > logging.INFO]
 
 
-def test_a_subscriber_may_ask_for_another_message(exposed):
-    """A choice made within a callback is what the later subscribers hear, and only that."""
+def test_subscriber_may_choose_for_another_message(exposed):
+    """Later subscribers are called for the newest choice only."""
     told = []
 
     def widen(change):
@@ -163,8 +156,7 @@ def test_a_subscriber_may_ask_for_another_message(exposed):
     assert 3 == exposed.current.version
 
 
-def test_a_subscriber_that_leaves_in_its_callback_disturbs_nobody(exposed):
-    """Leaving while being told skips no one."""
+def test_unsubscribing_in_callback_skips_nobody(exposed):
     told = []
 
     def once(change):
@@ -179,22 +171,19 @@ def test_a_subscriber_that_leaves_in_its_callback_disturbs_nobody(exposed):
     assert [2, 2, 3] == [each.version for each in told]
 
 
-async def test_what_would_have_to_be_awaited_is_refused(exposed):
-    """A coroutine function as a callback would never run, and is refused."""
+async def test_subscribe_rejects_async_callback(exposed):
     with pytest.raises(InvalidArgument, match="must be a function that is not async"):
         exposed.subscribe(run)
     with pytest.raises(InvalidArgument, match="must be a function"):
         exposed.subscribe("callback")
 
 
-def test_an_unknown_mode_is_refused(tools):
-    """The three modes are all there are."""
+def test_unknown_mode_is_rejected(tools):
     with pytest.raises(InvalidArgument, match="mode must be one of auto, force_static, force_dynamic, got 'static'"):
         ToolView(tools, mode="static")
 
 
-def test_the_exposure_given_is_used(tools):
-    """A host's own exposure decides."""
+def test_given_exposure_is_used(tools):
     exposure = Exposure(cues=())
     exposed = ToolView(tools, exposure=exposure, mode="force_dynamic")
 
@@ -204,8 +193,7 @@ def test_the_exposure_given_is_used(tools):
     assert isinstance(exposed.current, Exposed)
 
 
-def test_what_a_message_allows_changes_no_list(exposed, tools):
-    """A choice for a provider that restricts it leaves list, version and subscribers alone, and keeps what saves."""
+def test_allowed_for_does_not_change_list(exposed, tools):
     told = []
     exposed.subscribe(told.append)
     before = exposed.current

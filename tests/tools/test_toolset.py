@@ -1,4 +1,4 @@
-"""The tools of a session."""
+"""The tools of a session by name."""
 
 import functools
 
@@ -24,8 +24,7 @@ def tools():
     return tools
 
 
-def test_tools_are_found_by_name_in_order(tools):
-    """Tools are kept by name, in the order in which they were added."""
+def test_tool_set_keeps_insertion_order(tools):
     assert ("save/decision", "search") == tools.names == tuple(tools)
     assert 2 == len(tools)
     assert "search" in tools
@@ -37,8 +36,7 @@ def test_tools_are_found_by_name_in_order(tools):
     assert "ToolSet(save/decision, search)" == repr(tools)
 
 
-def test_an_unknown_name_hints_at_its_neighbours(tools):
-    """The error about an unknown name says which names are near."""
+def test_unknown_name_error_suggests_similar_names(tools):
     with pytest.raises(UnknownTool, match=r"no tool named 'saved/decisions'.*did you mean save/decision\?") as caught:
         tools["saved/decisions"]
 
@@ -49,8 +47,7 @@ def test_an_unknown_name_hints_at_its_neighbours(tools):
         ToolSet()["zzz"]
 
 
-def test_of_many_tools_an_unknown_name_hints_at_ten():
-    """Ten names are enough to see what there is; the others are counted."""
+def test_unknown_name_error_lists_ten_names():
     tools = ToolSet()
     for number in range(12):
         tools.add(search, name=f"tool{number}")
@@ -60,8 +57,7 @@ def test_of_many_tools_an_unknown_name_hints_at_ten():
     assert f"there are: {', '.join(f'tool{number}' for number in range(10))}, and 2 more" == caught.value.hint
 
 
-def test_a_name_is_taken_once(tools):
-    """A second tool of the same name is refused."""
+def test_add_rejects_existing_name(tools):
     with pytest.raises(InvalidArgument, match=r"already is a tool named 'search'.*replace=True"):
         tools.add(save, name="search")
 
@@ -86,8 +82,8 @@ functions = find, count, look
 """
 
 
-def test_a_cell_that_adds_a_tool_can_run_again():
-    """The same code, run again, replaces its functions in their places: async ones, plain ones, decorated ones."""
+def test_add_replaces_function_of_rerun_notebook_cell():
+    """For async, synchronous and decorated functions."""
     tools, cells = ToolSet(), {"__name__": "__main__"}
     for answer in ("first", "second"):
         exec(CELL % answer, cells)
@@ -123,8 +119,8 @@ def _made(_number):
         lambda: (Tool.from_function(save), Tool.from_function(search)),
     ],
 )
-def test_what_may_hold_something_else_does_not_replace(several):
-    """Methods of two objects, functions made twice and partials share a name, and only the very same one is the same."""
+def test_add_rejects_different_callable_of_same_name(several):
+    """Methods of two objects, functions that are created twice, and partials."""
     tools = ToolSet()
     first, second = several()
     tools.add(first, name="one")
@@ -136,8 +132,7 @@ def test_what_may_hold_something_else_does_not_replace(several):
     assert [replaced] == [*tools.values()]
 
 
-def test_a_tool_is_taken_away(tools):
-    """What is removed is returned, and unknown from then on."""
+def test_remove_returns_tool(tools):
     search_tool = tools["search"]
 
     assert search_tool is tools.remove("search")
@@ -146,8 +141,7 @@ def test_a_tool_is_taken_away(tools):
         tools.remove("search")
 
 
-def test_a_tool_is_added_as_it_is_or_under_another_name(tools):
-    """A tool that is added again may get another name, and stays itself."""
+def test_add_accepts_tool_under_another_name(tools):
     tool = Tool.from_function(save)
 
     assert tool is tools.add(tool)
@@ -155,21 +149,18 @@ def test_a_tool_is_added_as_it_is_or_under_another_name(tools):
     assert ("keep", tool.title, True) == (renamed.name, renamed.title, renamed.annotations.read_only)
 
 
-def test_a_bad_name_adds_nothing(tools):
-    """A refused name leaves the set as it was."""
+def test_add_with_invalid_name_changes_nothing(tools):
     with pytest.raises(InvalidArgument, match="tool's name"):
         tools.add(tools["search"], name="a b")
 
     assert 2 == len(tools)
 
 
-async def test_a_call_gives_json_data(tools):
-    """A call by name gives data that JSON can hold."""
+async def test_call_returns_json_data(tools):
     assert {"saved": ["x"]} == await tools.call("save/decision", {"text": "x"})
 
 
-async def test_a_call_checks_name_and_arguments(tools):
-    """A wrong name or argument fails before anything runs."""
+async def test_call_rejects_unknown_name_and_arguments(tools):
     with pytest.raises(UnknownTool):
         await tools.call("save/decisions", {})
     with pytest.raises(InvalidArgument, match="save/decision: text is required"):
@@ -178,16 +169,13 @@ async def test_a_call_checks_name_and_arguments(tools):
         await tools.call("save/decision", {"text": "x", 1: 2})
 
 
-async def test_only_the_host_sets_its_own_parameters(tools):
-    """What a model sends cannot stand in for a parameter of the host."""
+async def test_model_cannot_set_host_parameters(tools):
     assert ["x", 7] == await tools.call("search", {"query": "x"}, host={"ctx": 7})
     with pytest.raises(InvalidArgument, match="'ctx' is no argument"):
         await tools.call("search", {"query": "x", "ctx": 7})
 
 
 async def test_call_replaces_result_without_json_form(tools):
-    """The tool has run, so its result is an answer that says so, and no error."""
-
     async def give():
         return object()
 
@@ -204,8 +192,8 @@ async def test_call_replaces_result_without_json_form(tools):
         ({"title": 5}, "title must be a text, got int"),
     ],
 )
-def test_what_no_adapter_could_tell_a_model_is_refused_when_the_tool_is_added(given, said):
-    """One tool with a wrong description would end every later list of tools."""
+def test_add_rejects_texts_that_adapters_cannot_send(given, said):
+    """One invalid description would break every later list of tools."""
 
     async def attack(planet_id: str) -> None:
         """Attack."""

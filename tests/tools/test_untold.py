@@ -1,4 +1,4 @@
-"""What no error and no log repeats: the texts that are given to tools, wherever a model puts them by mistake."""
+"""Errors and logs do not repeat texts that a model passes in the wrong place."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ RIGHT = {"number": 0.5, "integer": 1, "array": ["x"], "boolean": True, "string":
 
 
 class Heard(logging.Handler):
-    """Every record, as text and with what it was made of."""
+    """A log handler that stores records with their text and attributes."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ class Heard(logging.Handler):
 
 @pytest.fixture(scope="module")
 def call():
-    """Call a tool of one session, and return all that its errors and the log say."""
+    """Call a tool of one session, and return its errors and log records."""
     log, heard = logging.getLogger(), Heard()
     level = log.level
     with asyncio.Runner() as runner:
@@ -66,7 +66,7 @@ def call():
                 answer = runner.run(session.call(name, arguments))
             except MamaStructsError as error:
                 return [str(error), repr(error), str(error.hint), *heard.said]
-            # In `fd` a model is given back what it took for a handle.
+            # The `fd` attribute of an error repeats the model's handle.
             said = [answer.partition("<message>")[2]] if isinstance(answer, ErrorText) else []
             return [*said, *heard.said]
 
@@ -77,8 +77,8 @@ def call():
         runner.run(session.close())
 
 
-def test_no_tool_repeats_a_text_that_was_given_for_something_else(call):
-    """Each argument of each tool, with each kind of wrong value: neither error nor log has a word of it."""
+def test_tool_errors_and_log_do_not_repeat_wrong_arguments(call):
+    """For each argument of each tool, and each kind of wrong value."""
     for name, schema in call.tools.items():
         if name.startswith("structs_") and name not in {"structs_query_planet", "structs_list_planets"}:
             continue
@@ -95,13 +95,12 @@ def test_no_tool_repeats_a_text_that_was_given_for_something_else(call):
             assert not [said for said in call(name, arguments) if MARK in said], (name, f"{arguments!r:.120}")
 
 
-def test_no_name_of_a_tool_is_repeated_that_is_a_text(call):
-    """Nor what was asked for in place of a tool."""
+def test_unknown_tool_error_does_not_repeat_text(call):
     assert not [said for said in call(SAID, {}) if MARK in said]
 
 
-def test_an_edit_that_fails_repeats_nothing_of_the_text():
-    """The lines that may be meant are in the model's answer and beside the error's message."""
+def test_failed_edit_does_not_repeat_text():
+    """The candidate lines are in the model's answer, but not in the error's message."""
     store = RefStore()
     store.put("x", f"{SAID}\n{SAID}")
     for old in (SAID, SAID.upper()):
@@ -110,8 +109,8 @@ def test_an_edit_that_fails_repeats_nothing_of_the_text():
         assert MARK not in repr(told.value).casefold()
 
 
-async def test_no_method_repeats_what_was_given_in_place_of_something_else(tmp_path):
-    """As a host's own code may pass it on from a model: records, ids, handles, functions and messages."""
+async def test_methods_do_not_repeat_wrong_arguments(tmp_path):
+    """For records, ids, handles, functions and messages."""
     async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
         asked = [
             lambda: session.memories.save_many([{"type": "insight", "content": SAID, SAID: 1}]),
@@ -134,8 +133,7 @@ async def test_no_method_repeats_what_was_given_in_place_of_something_else(tmp_p
             assert MARK not in f"{told.value} {told.value!r} {told.value.hint}", number
 
 
-def test_no_scheme_repeats_what_is_no_pattern():
-    """A field of a scheme that is refused is not given back."""
+def test_id_scheme_errors_do_not_repeat_fields():
     for field in ("pattern", "type_of", "hints", "deny", "brief"):
         for wrong in ([SAID, 1], f"({SAID}", SAID.encode()):
             with pytest.raises(InvalidArgument) as told:
@@ -150,13 +148,11 @@ def test_no_scheme_repeats_what_is_no_pattern():
         lambda inner: st.lists(inner, min_size=1) | st.dictionaries(st.text(), inner, min_size=1) | st.tuples(inner),
     )
 )
-def test_nothing_of_several_words_is_shown(value):
-    """Whatever it is in, a text of more than one word is told by its kind and length."""
+def test_shown_describes_text_of_several_words_by_kind_and_length(value):
     assert MARK not in shown(value)
 
 
-def test_what_is_no_text_is_shown():
-    """Numbers, names, ids and what is empty help to find the mistake."""
+def test_shown_repeats_numbers_names_and_ids():
     told = [
         "7", "'0,7'", "''", "[]", "None", "True", "'decision_boats_1_3188da2e'", "'ref:x@1'", "'src/a.py'",
         "a text of 3 characters", "a text of 65 characters", "a text of 20 characters", "a list of length 2", "a object",

@@ -1,4 +1,4 @@
-"""The schema of what is left of a result, from the schema of the result."""
+"""Schemas of truncated results."""
 
 import re
 
@@ -16,7 +16,7 @@ CUTS = ("required", "minItems", "minProperties", "minLength", "maxLength", "oneO
 
 
 def texts():
-    """Texts, and schemas that say something of their length or of what they are."""
+    """Texts, and schemas that restrict their length or value."""
     return st.tuples(st.text(max_size=20), st.integers(1, 400)).flatmap(
         lambda made: st.sampled_from(
             [
@@ -32,7 +32,7 @@ def texts():
 
 
 def lists(inner):
-    """Arrays of one kind, which must have as many elements, and one like the last."""
+    """Arrays with a minimum length and a required last element."""
     return st.tuples(inner, st.integers(0, 50)).map(
         lambda made: (
             {
@@ -47,7 +47,7 @@ def lists(inner):
 
 
 def mappings(inner):
-    """Objects that must have all they have, by name or by number, and mostly nothing else."""
+    """Objects with required fields, and mostly without others."""
 
     def made(members):
         value = {name: one for name, (_, one) in members.items()}
@@ -68,8 +68,7 @@ results = mappings(st.recursive(texts(), lambda inner: lists(inner) | mappings(i
 
 
 @given(result=results, limit=st.integers(100, 3_000))
-def test_whatever_is_left_of_a_result_is_what_the_widened_schema_says(result, limit):
-    """For schemas that demand all that there is, and results of which a budget leaves little."""
+def test_widened_schema_accepts_result_truncated_to_any_budget(result, limit):
     schema, value = result
     told = widened(schema)
     shown = RefStore().within(value, Budget(limit), schema=told)
@@ -81,15 +80,13 @@ def test_whatever_is_left_of_a_result_is_what_the_widened_schema_says(result, li
 
 
 @given(result=results)
-def test_widening_twice_is_widening_once(result):
-    """A tool that is changed keeps its schema."""
+def test_widened_is_idempotent(result):
     told = widened(result[0])
 
     assert told == widened(told)
 
 
-def test_only_what_shortening_breaks_is_gone():
-    """Kinds, words to choose from, patterns and what elements need stay; what counts or closes goes."""
+def test_widened_removes_only_constraints_that_truncation_violates():
     row = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
     schema = {
         "type": "object",
@@ -127,6 +124,5 @@ def test_only_what_shortening_breaks_is_gone():
         {"type": "object", "properties": {"a": {"$dynamicRef": "#a"}}},
     ],
 )
-def test_what_cannot_be_widened_is_none(schema):
-    """What is no object, and what stands elsewhere or is combined."""
+def test_widened_returns_none_for_unsupported_schema(schema):
     assert widened(schema) is None

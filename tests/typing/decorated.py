@@ -1,4 +1,4 @@
-"""What type checkers see of a decorated tool; checked by mypy and pyright, never run."""
+"""Types of decorated tools; checked by mypy and pyright, never executed."""
 
 from __future__ import annotations
 
