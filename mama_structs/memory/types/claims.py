@@ -1,4 +1,4 @@
-"""Claims of a memory as compared by conflict detection: words, values, negations and cues for change."""
+"""Words, values, negations and change cues of a memory, as compared by conflict detection."""
 
 from __future__ import annotations
 
@@ -220,7 +220,11 @@ def _tokens(text: str) -> list[str]:
 
 
 def _values_in(tokens: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return numbers grouped by unit: the text after the number, reduced to one syllable for Korean."""
+    """
+    Return numbers grouped by unit, which is the text after the number.
+
+    Korean units are reduced to their first syllable.
+    """
     values: dict[str, set[str]] = {}
     for token, after in pairwise([*tokens, ""]):
         found = _NUMBER.fullmatch(token)

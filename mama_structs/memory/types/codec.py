@@ -1,4 +1,4 @@
-"""JSON codec of stored memories and links, and the values that every engine derives from a memory."""
+"""JSON codec of stored memories and links, and derived values that all engines share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ FORMAT: Final = 1
 
 # Untracked by the garbage collector: tracking these short-lived objects costs more than decoding them.
 class MemoryRecord(msgspec.Struct, Generic[MetadataT], forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """JSON form of a memory with undecoded metadata. Defaults are omitted, so that earlier versions can read it."""
+    """
+    JSON form of a memory with undecoded metadata.
+
+    Defaults are omitted, so that earlier versions can read it.
+    """
 
     id: str
     type: MemoryType
@@ -113,7 +117,11 @@ def record_of(memory: Memory) -> MemoryRecord[Metadata]:
 def memory_of(
     record: MemoryRecord[msgspec.Raw], read: Callable[[Any, msgspec.Raw], Any] = msgspec.json.Decoder.decode
 ) -> Memory:
-    """Convert a JSON struct to a memory. *read* decodes the metadata with the decoder of the memory's type."""
+    """
+    Convert a JSON struct to a memory.
+
+    *read* decodes the metadata with the decoder of the memory's type.
+    """
     return Memory(
         id=record.id,
         type=record.type,
@@ -134,7 +142,7 @@ def memory_of(
 
 
 def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:
-    """Serialize vectors of shape (pieces, dimensions) as consecutive little-endian float32 values."""
+    """Serialize vectors (pieces, dimensions) as consecutive little-endian float32 values."""
     return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
 
 
@@ -186,7 +194,9 @@ def rounded_up(moment: datetime) -> int:
 
 def wrong_with(memory: Memory, namespace: str) -> str | None:
     """
-    Return why a decoded memory is invalid, or None. Uses comparisons only, because it runs for thousands of memories.
+    Return why a decoded memory is invalid, or None.
+
+    Uses comparisons only, because it runs for thousands of memories.
     """
     if memory.namespace != namespace:
         return "the memory is of another namespace"
@@ -211,7 +221,7 @@ def wrong_with(memory: Memory, namespace: str) -> str | None:
 
 
 def check_vectors(vectors: Vectors, dimensions: int) -> None:
-    """Raise `ValueError` unless the vectors have the right shape and are finite and normalized."""
+    """Raise `ValueError` unless the vectors have a valid shape and are finite and normalized."""
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
     if not are_unit(vectors):
@@ -244,7 +254,7 @@ class RecentChanges:
             self._changes.pop()
 
     def since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes touched after *change*, or None if the log does not reach back that far."""
+        """Return the nodes touched after *change*, or None if the log no longer covers them."""
         if change < self._floor:
             return None
         touched: set[int] = set()

@@ -18,6 +18,7 @@ class CopiedNamespace:
         counts: Number of items of each kind: memories, links, texts, notes, conversations, changes, and the texts of
             conversations.
         digests: BLAKE2 digest of the items of each kind. Equal in the source and in the copy.
+
     """
 
     name: str
@@ -34,6 +35,7 @@ class Copied:
     Args:
         namespaces: Contents of the copy, for each copied namespace.
         damaged: A line for each item of the source that was unreadable and is missing in the copy.
+
     """
 
     namespaces: tuple[CopiedNamespace, ...] = ()

@@ -1,4 +1,4 @@
-"""Detection of exact duplicates (DESIGN section 6a) by a fingerprint that is stored with each memory."""
+"""Detection of exact duplicates by a fingerprint stored with each memory (DESIGN, 6a)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ _FINAL: Final = ".!? "
 
 
 def wording(memory: Memory) -> int:
-    """Return the duplicate fingerprint of a memory, a hash below 2^63. Duplicates have equal fingerprints."""
+    """
+    Return the duplicate fingerprint of a memory, a hash below 2^63.
+
+    Duplicates have equal fingerprints.
+    """
     if memory.type in SINGULAR:
         return NO_WORDING
     whole = "\0".join(_said(memory)).encode("utf-8", "surrogatepass")
@@ -77,7 +81,11 @@ def superseded(reader: Reader, nodes: Nodes) -> set[int]:
 
 
 def repeated(memory: Memory, at: datetime) -> Memory:
-    """Return the memory with a repetition recorded. Tolerates a clock that stepped back since its creation."""
+    """
+    Return the memory with a repetition recorded.
+
+    Tolerates a clock that stepped back since its creation.
+    """
     return attrs.evolve(memory, repeats=tuple(sorted((*memory.repeats, max(at, memory.created_at)))))
 
 

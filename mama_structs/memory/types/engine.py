@@ -1,5 +1,5 @@
 """
-Storage protocols of memory: `Reader`, `Writer`, `Engine` and `Engines`, on which `MemoryStore` is built.
+Storage protocols of memory, implemented by engines and used by `MemoryStore`.
 
 Decision logic (links, ranking, traversal, decay) is written once, as *plans* over a `Reader` or `Writer`.
 A plan is a plain function. The engine runs it next to its data, on one consistent snapshot.
@@ -82,8 +82,8 @@ class Filter:
     Conditions on memories. A memory must satisfy all that are set.
 
     *types*: one of these. *topic*: equal after NFC normalization. *since*, *until*: created in [since, until).
-    *mentions*: mentions all of them. *valid_at*: not expired at this time. *origins*: one of these. *trust*: at least as
-    trusted. *evidence*: cites all these memories. *labels*: a record whose labels start with these, or equal them if
+    *mentions*: mentions all of them. *valid_at*: not expired at this time. *origins*: one of these. *trust*: at least
+    as trusted. *evidence*: cites all these memories. *labels*: a record whose labels start with these, or equal them if
     *nested* is False.
     """
 
@@ -122,7 +122,11 @@ class Filter:
 
 
 def names_of(memory: Memory) -> tuple[str, ...]:
-    """Return the names of a memory that filters can match: mentions, memories cited as evidence, and labels."""
+    """
+    Return the names of a memory that filters can match.
+
+    These are its mentions, the memories that it cites as evidence, and the labels of a record.
+    """
     named = (*memory.mentions, *(as_evidence(item) for item in memory.evidence if is_id(item)))
     if not isinstance(memory.metadata, RecordMetadata):
         return named
@@ -138,7 +142,11 @@ def as_evidence(memory_id: str) -> str:
 
 
 def under_labels(labels: Sequence[str], *, nested: bool = True) -> str:
-    """Return the filter name of records whose labels start with *labels*, or equal them if *nested* is False."""
+    """
+    Return the filter name of records whose labels start with *labels*.
+
+    If *nested* is False, the labels must be equal.
+    """
     return f"\0{place_of(labels)}{'' if nested else KEY}"
 
 
@@ -168,7 +176,9 @@ def ends_at(memory: Memory) -> int:
 
 def sampled(count: int) -> slice:
     """
-    Return the slice of *count* memories that a sample contains: all below 1,024, else every 2^k-th (512 to 1,023).
+    Return the slice of *count* memories that belong to the sample.
+
+    These are all of them below 1,024, otherwise every 2^k-th, which are 512 to 1,023.
     """
     step = 1 << max(count.bit_length() - _SAMPLE_BITS, 0)
     return slice(step - 1, None, step)
@@ -231,7 +241,9 @@ class LinkTable:
 
     def strengths(self, now_ms: int) -> Scores:
         """
-        Return the decayed confidence of each link, as `Link.strength` computes it, at a time in milliseconds since 1970.
+        Return the decayed confidence of each link, as computed by `Link.strength`.
+
+        *now_ms* is in milliseconds since 1970.
         """
         rates = np.where(self.creators == SYSTEM, _RATES[self.types], 0.0)
         days = np.maximum(now_ms - self.created, 0) / _DAY_MS
@@ -280,6 +292,7 @@ class Reader(Protocol):
             ask: Issues the queries. It receives no results, so no query may depend on the result of another one.
             around: Number of link hops around the results to prefetch, with ids, links and texts only; None for all.
                 Follows the kinds of links that *ask* queries.
+
         """
 
     def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
@@ -300,12 +313,16 @@ class Reader(Protocol):
 
     def alike(self, wordings: Sequence[int]) -> list[Nodes]:
         """
-        Return the sorted nodes with each duplicate fingerprint, if there are many only the first and last `ALIKE`.
+        Return the sorted nodes for each duplicate fingerprint.
+
+        If there are many, only the first and the last `ALIKE` are returned.
         """
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         """
-        Return the normalized vectors of *nodes*, of shape (pieces, dimensions), and the number of vectors per node.
+        Return the normalized vectors of *nodes*, and the number of vectors per node.
+
+        The vectors have the shape (pieces, dimensions) and are in the order of *nodes*.
         """
 
     def vectors(self, node: int) -> Vectors:
@@ -330,14 +347,18 @@ class Reader(Protocol):
 
     def sample(self) -> Vectors:
         """
-        Return the first vectors of a sample of memories, of shape (n, dimensions), from which plans compute baselines.
+        Return the first vectors of a sample of memories, from which plans compute baselines.
 
-        The sample contains the positions of `sampled` in the order of saving, including deleted memories. It is read-only.
-        The same array is returned until something changes.
+        The array has the shape (n, dimensions) and is read-only. It is the same array until something changes.
+        The sample contains the positions of `sampled` in the order of saving, including deleted memories.
         """
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes with the highest BM25 score for the query. Nodes without a common word are left out."""
+        """
+        Return the nodes with the highest BM25 score for the query.
+
+        Nodes without a common word are left out.
+        """
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of each node for the query, 0 without a common word."""
@@ -351,7 +372,7 @@ class Reader(Protocol):
     def links(
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
     ) -> LinkTable:
-        """Return the links that start (``out``), end (``in``) or do either at *nodes*, deduplicated."""
+        """Return the deduplicated links that start (``out``) or end (``in``) at *nodes*, or both."""
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
         """Return the complete links of each node, ordered by time."""
@@ -368,7 +389,7 @@ class Reader(Protocol):
 
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """
-        Return the nodes that were created just before and just after each of *nodes*, -1 for none.
+        Return the nodes that were created just before and just after each node, or -1.
 
         Neighbours are at most *apart_ms* milliseconds away. Equal times are in order of saving.
         """
@@ -377,13 +398,17 @@ class Reader(Protocol):
         """Return the relationship words of all links, with the number of links per word."""
 
     def touched_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes that were changed or relinked after *change*, or None if that is no longer known."""
+        """Return the nodes changed or relinked after *change*, or None if that is no longer known."""
 
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
         """Return up to *limit* memories in order of saving, starting after the node *after*."""
 
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
-        """Return the stored texts with these hashes (`model.digest_of`). A missing text raises `StoreDamaged`."""
+        """
+        Return the stored texts with these hashes (`model.digest_of`).
+
+        A missing text raises `StoreDamaged`.
+        """
 
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         """Return the subset of the hashes for which a text is stored, without reading the texts."""
@@ -395,7 +420,11 @@ class Reader(Protocol):
         """Return the notes whose names start with *prefix*, sorted by name."""
 
     def note_names(self, prefix: str = "") -> list[str]:
-        """Return the names of notes that start with *prefix*, sorted by code points, without reading the notes."""
+        """
+        Return the names of notes that start with *prefix*, without reading the notes.
+
+        They are sorted by code points.
+        """
 
     def notes_named(self, names: Sequence[str]) -> dict[str, str]:
         """Return the notes with these names, in the order of *names*. Missing notes are left out."""
@@ -408,12 +437,18 @@ class Reader(Protocol):
 
 
 class Writer(Reader, Protocol):
-    """A `Reader` in a write transaction. It sees its own writes, and rolls back if its plan raises."""
+    """
+    A `Reader` in a write transaction.
+
+    It sees its own writes, and rolls back if its plan raises.
+    """
 
     @property
     def is_due(self) -> bool:
         """
-        True if other writers have waited long enough, so that the plan should leave its remaining writes to another transaction.
+        True if other writers have waited long enough.
+
+        A plan should then leave its remaining writes to another transaction.
         """
 
     def put(
@@ -437,6 +472,7 @@ class Writer(Reader, Protocol):
 
         Raises:
             KeyError: The evidence refers to a text that is neither in *contents* nor stored.
+
         """
 
     def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
@@ -450,29 +486,42 @@ class Writer(Reader, Protocol):
         Raises:
             ValueError: A memory with such an id exists.
             KeyError: As for `put`.
+
         """
 
     def put_link(self, link: Link) -> None:
         """Store a link, replacing a link with the same id. The memories at both ends must exist."""
 
     def delete(self, memory_id: str) -> int:
-        """Delete a memory and all its links, and return the number of links. An unknown id raises KeyError."""
+        """
+        Delete a memory and all its links, and return the number of links.
+
+        An unknown id raises KeyError.
+        """
 
     def delete_links(self, link_ids: Collection[str]) -> int:
         """Delete links, and return the number of links that existed."""
 
     def leave_no_trace(self) -> None:
-        """Have the next `Engine.erase` remove from disk everything that this plan deletes or replaces."""
+        """Make the next `Engine.erase` remove from disk what this plan deletes or replaces."""
 
     def set_note(self, name: str, text: str | None) -> None:
-        """Store a note, a text that is separate from memories and never exported. None deletes the note."""
+        """
+        Store a note, a text that is separate from memories and never exported.
+
+        None deletes the note.
+        """
         self.set_notes({name: text})
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
         """Store notes by name, as `set_note` does."""
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
-        """Store vectors of an embedder that is not active yet, by memory id. Deleted memories are skipped."""
+        """
+        Store vectors of an embedder that is not active yet, by memory id.
+
+        Deleted memories are skipped.
+        """
 
 
 class Engine(Protocol):
@@ -495,35 +544,42 @@ class Engine(Protocol):
         """Run *plan* on a snapshot that contains every write acknowledged before, by any process."""
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """Run *plan* in a write transaction, and return its result after the transaction is durable."""
+        """Run *plan* in a write transaction, and return its result once it is durable."""
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
         """Compare derived data with stored data, without changing anything."""
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
-        """Rebuild all derived data from stored data. Damaged rows are skipped, and reported with one line each."""
+        """
+        Rebuild all derived data from stored data.
+
+        Damaged rows are skipped, and reported with one line each.
+        """
 
     async def settled(self) -> None:
         """Wait until the word index contains every memory."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
         """
-        Record the start of maintenance, and return the time for computing ages, or None if maintenance is not due.
+        Record the start of maintenance, and return the time from which it computes ages.
 
-        This is the start of the previous maintenance if that is earlier, so that a single wrong clock reading ages nothing.
-        In a new store nothing is old.
+        Returns None if maintenance is not due. The returned time is the start of the previous maintenance if that is
+        earlier, so that a single wrong clock reading does not age anything. In a new store nothing is old.
         """
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
         """
-        Activate an embedder and drop the vectors of all others. Return False without changes if memories lack its vectors.
+        Activate an embedder and drop the vectors of all others.
+
+        Return False without changes if memories lack its vectors.
         """
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
         """
-        Remove data marked by `Writer.leave_no_trace` from disk, and return readable descriptions of what still contains it.
+        Remove data marked by `Writer.leave_no_trace` from disk.
 
-        *wait* is the time in seconds to wait for other users of the data. Cheap if there is nothing to erase.
+        Returns readable descriptions of the places that still contain some of it. *wait* is the time in seconds to wait
+        for other users of the data. Cheap if there is nothing to erase.
         """
 
     def figures(self) -> dict[str, Any]:
@@ -547,7 +603,11 @@ class Engines(Protocol):
 
 
 def as_time_allows(writer: Writer, items: Sequence[ItemT], write: Callable[[Writer, ItemT], T]) -> list[T]:
-    """Write items, at least one, until other writers have waited long enough, and return the result for each."""
+    """
+    Write items until other writers have waited long enough, but at least one.
+
+    Returns the results of the written items.
+    """
     written = []
     for item in items:
         written.append(write(writer, item))
@@ -563,7 +623,11 @@ async def in_turns(
     *,
     most: int,
 ) -> AsyncIterator[list[T]]:
-    """Write items in short transactions of at most *most* items, and yield the results of each transaction."""
+    """
+    Write items in transactions of at most *most* items, and yield the results of each.
+
+    A transaction ends early if other writers have waited long enough.
+    """
     done = 0
     while done < len(items):
         some = items[done : done + most]

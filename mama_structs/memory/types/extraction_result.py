@@ -18,6 +18,7 @@ class RefusedRecord:
     Args:
         reason: Why it was rejected.
         record: The record as proposed.
+
     """
 
     reason: str
@@ -27,13 +28,16 @@ class RefusedRecord:
 @attrs.frozen(kw_only=True, repr=False)
 class Learned:
     """
-    Memories that `Session.remember` saved, merged and rejected. False if it saved and merged nothing.
+    Memories that `Session.remember` saved, merged and rejected.
+
+    False if it saved and merged nothing.
 
     Args:
         new: Saved memories, each with its `Memory.noticed`.
         merged: Existing memories that an exact duplicate repeated.
         refused: Proposed records that were not saved.
         passed_over: Number of messages that were skipped, because they only repeat recalled memories.
+
     """
 
     new: tuple[Memory, ...] = ()

@@ -1,4 +1,8 @@
-"""The judge protocol: a host callable that compares a new memory with older ones. Does not import numpy."""
+"""
+The judge protocol: a host callable that compares a new memory with older ones.
+
+Does not import numpy.
+"""
 
 from __future__ import annotations
 

@@ -68,6 +68,7 @@ class OutcomeChange:
         outcome: The outcome.
         reason: Reason for the outcome, or None if not given.
         at: When it was set (UTC).
+
     """
 
     outcome: Outcome
@@ -90,6 +91,7 @@ class DecisionMetadata:
         created_by: Who saved it.
         extra: Fields stored by a later version or another program, preserved unchanged.
         schema_version: Version of this schema.
+
     """
 
     reasoning: str = ""
@@ -114,6 +116,7 @@ class CheckpointMetadata:
         created_by: Who saved it.
         extra: Fields stored by a later version or another program, preserved unchanged.
         schema_version: Version of this schema.
+
     """
 
     open_files: tuple[str, ...] = ()
@@ -135,6 +138,7 @@ class InsightMetadata:
         created_by: Who saved it.
         extra: Fields stored by a later version or another program, preserved unchanged.
         schema_version: Version of this schema.
+
     """
 
     category: str | None = None
@@ -155,6 +159,7 @@ class ContextMetadata:
         created_by: Who saved it.
         extra: Fields stored by a later version or another program, preserved unchanged.
         schema_version: Version of this schema.
+
     """
 
     source: str | None = None
@@ -173,6 +178,7 @@ class FormerValue:
         version: Its version number.
         at: When it was written (UTC).
         text: Its searchable text, or None if it had none.
+
     """
 
     value: Any = attrs.field(hash=False)
@@ -200,6 +206,7 @@ class RecordMetadata:
         created_by: Who saved it.
         extra: Fields stored by a later version or another program, preserved unchanged.
         schema_version: Version of this schema.
+
     """
 
     labels: tuple[str, ...] = ()
@@ -234,6 +241,7 @@ class FormerText:
         reasoning: The previous reasoning of a decision, empty for other types.
         until: When it was corrected (UTC).
         reason: Reason for the correction, or None if not given.
+
     """
 
     content: str
@@ -262,6 +270,7 @@ class NoticedMemory:
     Args:
         id: Its id.
         probability: Probability of the relation, 0 to 1.
+
     """
 
     id: str
@@ -278,6 +287,7 @@ class Noticed:
         may_contradict: Memories that contradict it.
         may_replace: Memories that are no longer true according to it.
         note: Why the session's judge was not consulted, or None if it was, or if there is none.
+
     """
 
     copy_of: tuple[NoticedMemory, ...] = ()
@@ -313,6 +323,7 @@ class Memory(Showing):
         former: Texts before corrections, oldest first.
         noticed: Related memories in the store when it was saved. Only set on the memory that a save returns, and not
             stored.
+
     """
 
     id: str
@@ -398,6 +409,7 @@ class LinkMetadata:
         reason: Why it was created.
         tags: Words to group links by.
         extra: Fields stored by a later version or another program, preserved unchanged.
+
     """
 
     original_relationship: str
@@ -421,6 +433,7 @@ class Link(Showing):
         created_by: Who created it; ``"system"`` for automatic links.
         metadata: Relationship word and further fields.
         created_at: When it was created (UTC). Decay starts at this time.
+
     """
 
     id: str
@@ -436,7 +449,11 @@ class Link(Showing):
 
     @property
     def texts(self) -> tuple[str, str] | None:
-        """First characters of both contents, that of `from_id` first, or None if they were not read with the link."""
+        """
+        First characters of both contents, or None if they were not read with the link.
+
+        The content of `from_id` comes first.
+        """
         return self._texts
 
     def _seen(self) -> Seen:
@@ -468,9 +485,10 @@ class Link(Showing):
 
     def strength(self, now: datetime) -> float:
         """
-        Return the confidence after decay: ``confidence * exp(-rate * age_days)``, with the rate of the link's type.
+        Return the confidence after decay: ``confidence * exp(-rate * age_days)``.
 
-        Only automatic links decay, except evolution links. A link created after *now* has the age 0.
+        The rate depends on the link's type. Only automatic links decay, except evolution links. A link created after
+        *now* has the age 0.
         """
         if self.created_by != "system":
             return self.confidence
@@ -479,7 +497,11 @@ class Link(Showing):
 
 
 def with_texts(links: Iterable[Link], memories: Iterable[Memory]) -> tuple[Link, ...]:
-    """Return copies of links with the first characters of the linked memories, where these are among *memories*."""
+    """
+    Return copies of the links with the first characters of the linked memories.
+
+    An end that is not among *memories* is represented by its id.
+    """
     texts = {memory.id: memory.content[:_SHOWN] for memory in memories}
     told = []
     for link in links:
@@ -533,7 +555,7 @@ def new_link_id() -> str:
 
 
 def slug(title: str, *, most: int = _SLUG_LENGTH) -> str:
-    """Return the readable part of an id: lower case, with ``_`` for other characters than letters and digits."""
+    """Return the readable part of an id, in lower case with ``_`` between words."""
     text = unicodedata.normalize("NFC", title[: 8 * _SLUG_LENGTH]).lower()
     if not text.isascii():
         # Keep combining marks: they are part of letters in many scripts, but are not letters themselves.
@@ -566,7 +588,7 @@ def problem_of_name(text: str) -> str | None:
 
 def problem_of_id(text: str, kind: MemoryType) -> str | None:
     """
-    Return the rule that a text violates as the id of a memory of this type, or None if it is valid.
+    Return the rule that a text violates as an id of this memory type, or None.
 
     Decisions of v1.0 keep their ids, which may be any name that is not an id of another type.
     """
@@ -603,6 +625,7 @@ class Maintained:
     Args:
         pruned: Number of pruned links.
         due: Whether enough time had passed since the previous maintenance.
+
     """
 
     pruned: int = 0
