@@ -127,7 +127,7 @@ def nearest_type(word: str, vector: NDArray[np.float32], example_vectors: NDArra
 
 def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> dict[str, tuple[tuple[str, float], ...]]:
     """Return the near-synonyms of each word with their cosines, most similar first."""
-    # Words that differ only in case, gaps or Unicode form have the cosine 1, whatever their vectors.
+    # Words that differ only in case, gaps or Unicode form count as identical, regardless of their vectors.
     forms: dict[str, list[int]] = {}
     for at, word in enumerate(words):
         forms.setdefault(normalised(word), []).append(at)

@@ -361,7 +361,7 @@ def check_namespace(name: object) -> str:
 
 
 def check_scopes(namespace: object, reads: object) -> tuple[str, ...]:
-    """Return the writable namespace followed by the read-only ones, validated and deduplicated."""
+    """Return the writable namespace, then the read-only ones, validated and deduplicated."""
     own = check_namespace(namespace)
     if isinstance(reads, str | bytes | Mapping) or not isinstance(reads, Iterable):
         raise InvalidArgument(

@@ -159,8 +159,8 @@ _ENGLISH: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
-# Irregular forms that the stemmer cannot reduce; a question uses the base form ("what did she buy?", "I bought"). Forms
-# that are words of their own, such as "rose" and "lives", are left out.
+# Irregular forms that the stemmer cannot reduce. A question uses the base form ("what did she buy?", "I bought"). Forms
+# with another meaning of their own, such as "rose" and "lives", are left out.
 _FORMS: Final = """
     buy:bought bring:brought build:built break:broke,broken begin:began,begun bite:bitten blow:blew,blown catch:caught
     choose:chose,chosen draw:drew,drawn drink:drank,drunk drive:drove,driven eat:ate,eaten fall:fell,fallen feed:fed
@@ -181,8 +181,8 @@ _IRREGULAR: Final = {
     form: word for entry in _FORMS.split() for word, *forms in [re.split("[:,]", entry)] for form in forms
 }
 
-# Stop words without accents in German, French, Spanish, Portuguese, Italian, Dutch and Russian, except those that are
-# English words or abbreviations.
+# Stop words without accents in German, French, Spanish, Portuguese, Italian, Dutch and Russian. English words and
+# abbreviations are left out.
 _EUROPEAN: Final = frozenset(
     """
     der das und ist nicht ein eine einen einem einer eines zu zum zur dem von auf sich wird werden wurde wurden sind bei
