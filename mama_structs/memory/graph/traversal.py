@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 _EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
 _NONE: Final = np.empty(0, np.int64)
-# Level from which, and at each doubling, a walk along a chain prefetches where its remainder probably is.
+# From this level on, at each doubling, a walk along a chain also loads all memories of its topics.
 _LONG_CHAIN: Final = 16
 
 

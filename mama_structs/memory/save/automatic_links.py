@@ -79,7 +79,7 @@ class LinkFeatures:
     """Features of the pairs of a new memory and each candidate, with one item per candidate."""
 
     likeness: Values  # cosine, in spreads above the expected cosine of these two memories
-    # Mutual rank: 0 if many other memories are closer, more if fewer are and the more memories there are.
+    # Mutual rank: 0 if many other memories are closer to one of the pair, higher if few are.
     standing: Values
     # Rarity-weighted ratio of the new memory's words and mentions that the candidate contains, 0 to 1. Short texts are
     # discounted, and topic words are ignored.

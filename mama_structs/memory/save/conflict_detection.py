@@ -80,16 +80,16 @@ class Compared:
     other_numbers: bool
     other_values: bool  # for some unit that both use, they have no number in common
     other_entities: bool
-    same_entities: bool  # they share an entity, and not each has another one
+    same_entities: bool  # they share an entity, and at most one of them has further entities
     other_codes: bool
     moved: bool  # the new text repeats a number of the old one and adds another
 
-    other_sense: bool  # one of them is negated, and the other is not
+    other_sense: bool  # exactly one text is negated
     denied: bool  # and the negated words occur in the other one
     opposite: bool
     ends: bool  # the new text says that something is no longer true; `changes` if it only may say so
     changes: bool
-    adds: bool  # one of them contains a cue for an addition, and the other does not
+    adds: bool  # exactly one text contains a cue for an addition
 
     @classmethod
     def of(cls, new: Meant, old: Meant, *, matter: float, cosine: float, types: Collection[MemoryType]) -> Compared:

@@ -80,7 +80,7 @@ _LONG: Final = 2**20
 @attrs.frozen(kw_only=True, eq=False)
 class PreparedSave:
     """
-    A memory to save, with evidence texts by hash, and when prepared, vectors and link types.
+    A memory to save, with evidence texts by hash, and once prepared vectors and link types.
 
     *verdicts* are those of the judge on older memories. If it was not consulted, *note* says why.
     """
@@ -450,7 +450,7 @@ def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
         )
         memory = attrs.evolve(memory, created_at=at, updated_at=at)
         asked.insert(0, (_certainly(before.id, SUPERSEDES), LinkType.EVOLUTION))
-    # Of links with equal target and word, keep the one with the highest confidence, or the first of equals.
+    # Keep one link per target and word: the one with the highest confidence, or the first if they are equal.
     explicit: dict[tuple[str, str], Link] = {}
     for one, link_type in asked:
         key = (one.to_id, normalised(one.relationship))
@@ -625,7 +625,7 @@ def as_of(memory: Memory, moment: datetime) -> Memory:
 
 
 def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memory:
-    """Return a record as it was at a time, as far as its history goes back."""
+    """Return a record as it was at a time, if its history contains that time."""
     then = [one for one in own.history if one.at <= moment]
     if memory.updated_at <= moment or not then:
         return memory

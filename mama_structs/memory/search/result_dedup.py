@@ -49,7 +49,7 @@ Likeness = Callable[[Sequence[tuple[int, int]]], Sequence[float]]
 
 def folded(memories: Sequence[Memory], standing: Sequence[Hashable], likeness: Likeness) -> list[int]:
     """
-    Return for each memory the index of the first one that says the same, or its index.
+    Return for each memory the index of its first copy among the memories, or its own.
 
     Args:
         memories: Results, best first.

@@ -83,14 +83,14 @@ class Weights:
     meaning: float = 0.7  # log-odds per spread by which a cosine exceeds the expected one
     words: float = 3.0  # log-odds of the best word match; others get their ratio of it
     share: float = 0.0  # log-odds of a memory that contains all words of the query, regardless of other memories
-    brevity: float = 0.9  # log-odds subtracted for each factor e by which a text is shorter than `long`
-    short: float = 3.0  # minimum text length in terms that counts
-    long: float = 30.0  # maximum text length in terms that counts
-    foreign: float = 0.7  # ratio of the best word match for the nearest memory in a script without common words
+    brevity: float = 0.9  # log-odds subtracted from a text that is e times shorter than `long`
+    short: float = 3.0  # in terms; shorter texts are treated as this long
+    long: float = 30.0  # in terms; longer texts are treated as this long
+    foreign: float = 0.7  # word match assumed for the nearest memory in another script, relative to the best match
     before: float = 0.2  # ratio of the score that a memory receives from its predecessor in time
     after: float = 0.2  # ratio of the score that a memory receives from its successor in time
-    answer: float = 0.3  # further ratio from the predecessor, proportional to its percentage of questions
-    asking: float = 0.45  # ratio that a memory of questions only loses, because questions are similar to questions
+    answer: float = 0.3  # further ratio from a predecessor that consists of questions, proportionally
+    asking: float = 0.45  # penalty of a memory that consists of questions, because these resemble any query
     lenders: int = 8  # number of best candidates that raise the scores of linked candidates
     # Strength of the tie, 0 to 1, for evolution and implementation links; for other links it is multiplied by the
     # link's strength.
@@ -103,8 +103,7 @@ class Weights:
     inside: float = 0.5  # bonus of a memory inside the period, relative to the best score
     recency: float = 0.05  # bonus of a memory created now, relative to its score
     half_life: float = 30.0  # half-life of the recency bonus in days
-    # Log-odds of relevance: per factor e of the score, per factor e of 1 plus the best BM25 score, and the constant
-    # that is subtracted.
+    # Coefficients of the log-odds of relevance: for ln(score), for ln(1 + best BM25 score), and the subtracted constant.
     belief: float = 3.5
     told: float = 0.31
     doubt: float = 4.7

@@ -49,9 +49,9 @@ _TELLING: Final = 512
 _FEW: Final = 10
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _IN_PERIOD: Final = 0.35
-# Memories written within one hour of each other belong to one session.
+# Maximum time between neighbours: memories further apart belong to different conversations.
 _SITTING_MS: Final = 3_600_000
-# Difference in spreads between cosines within and across sessions, at which the sessions are conversations.
+# Neighbours form a conversation if their cosines exceed those of other pairs by this many spreads.
 _TALK: Final = 0.4
 _NEXT: Final = 2
 _ALL: Final = 100
@@ -63,7 +63,7 @@ _CONTEXT: Final = NUMBERS[MemoryType.CONTEXT]
 _DECISION: Final = NUMBERS[MemoryType.DECISION]
 _EVOLUTION: Final = NUMBERS[LinkType.EVOLUTION]
 _IMPLEMENTATION: Final = NUMBERS[LinkType.IMPLEMENTATION]
-# Temporal links are excluded: writing two memories in one session is no reason to show both.
+# Temporal links are excluded: closeness in time is no reason to show both memories.
 _LINKS: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 
 Superseded = Literal["behind", "drop", "equal"]
@@ -466,7 +466,7 @@ def _found(
 
 @attrs.frozen(eq=False)
 class Sittings:
-    """Neighbours of nodes in order of creation, within the same session, -1 for none."""
+    """Neighbours of nodes in order of creation, at most one hour away, -1 for none."""
 
     nodes: Nodes
     before: Nodes
@@ -516,7 +516,7 @@ def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float
     if len(pieces) > np.count_nonzero(has):
         pieces = pieces[(np.cumsum(counts) - counts)[has]]
     own, beside = has[: len(nodes)], has[len(nodes) :]
-    # Nodes that are close to a node in time are not from another session.
+    # Exclude nodes next to each other: the comparison needs pairs of different conversations.
     apart = np.abs(nodes[ones][:, np.newaxis] - others) > _NEXT
     cosines = np.zeros((len(nodes), len(others)), np.float32)
     cosines[np.ix_(own, beside)] = pieces[: np.count_nonzero(own)] @ pieces[np.count_nonzero(own) :].T
@@ -547,7 +547,7 @@ def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, reques
     ends = np.concatenate([table.sources[order], table.targets[order]])
     ends = ends[known.positions(ends) < 0]
     unique, first = np.unique(ends, return_index=True)
-    # Rows are sorted by strength, so the row number of an end reflects the weakness of its link.
+    # Rows are sorted by descending strength, so a low row number means a strong link.
     strongest = unique[np.argsort(first % len(table), kind="stable")[:_BROUGHT]]
     return np.union1d(strongest, leaders)
 

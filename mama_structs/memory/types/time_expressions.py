@@ -114,7 +114,7 @@ def _latest(now: datetime, spans: int, span_of: Callable[[int], Span]) -> Span:
 
 def _in_year(now: datetime, year: int | None, span_of: Callable[[int], Span]) -> Span:
     """
-    Return a period of *year*, or the most recent one that has begun if it is None.
+    Return a period of *year*, or by default the most recent one that has begun.
 
     A year of 0 or less is relative to the present year.
     """
