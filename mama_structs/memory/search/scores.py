@@ -103,7 +103,7 @@ class Weights:
     inside: float = 0.5  # bonus of a memory inside the period, relative to the best score
     recency: float = 0.05  # bonus of a memory created now, relative to its score
     half_life: float = 30.0  # half-life of the recency bonus in days
-    # Coefficients of the log-odds of relevance: for ln(score), for ln(1 + best BM25 score), and the subtracted constant.
+    # Coefficients of the log-odds of relevance: for ln(score) and ln(1 + best BM25 score), and the subtracted constant.
     belief: float = 3.5
     told: float = 0.31
     doubt: float = 4.7
