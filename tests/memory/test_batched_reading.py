@@ -68,7 +68,8 @@ def test_pieces_returns_vectors_of_all_nodes_in_order(pieces, data):
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 3)), max_size=60), st.integers(1, 6))
 def test_sample_depends_only_on_present_memories(steps, bits):
     """
-    After additions, removals, restores and queries, the sample equals that of an index with only the remaining memories.
+    After additions, removals, restores and queries, the sample equals that of an index with only the remaining
+    memories.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_SAMPLE_BITS", bits)

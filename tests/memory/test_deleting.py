@@ -139,7 +139,7 @@ async def test_delete_with_few_links_uses_one_transaction(tmp_path):
 
 @BY_PARTS
 async def test_links_to_deleted_memory_are_hidden_before_cleanup(tmp_path, interrupted):
-    """This holds in this and another process, with and without views, in exports and in checks."""
+    """Covers this and another process, with and without views, exports and checks."""
     place, other = opened(tmp_path / "a"), opened(tmp_path / "a")
     store, seen = await place.memories(), await other.memories()
     await wheel(store, 300)
@@ -176,9 +176,7 @@ async def test_links_to_deleted_memory_are_hidden_before_cleanup(tmp_path, inter
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-async def test_reused_id_gets_no_links_of_deleted_memory(
-    tmp_path, interrupted, is_new
-):
+async def test_reused_id_gets_no_links_of_deleted_memory(tmp_path, interrupted, is_new):
     """A memory imported under the id before the cleanup has ended has only the imported links."""
     place = opened(tmp_path / "a")
     store = await place.memories()
@@ -283,7 +281,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 @BY_PARTS
 @pytest.mark.parametrize("parts", [0, 1, 3])
 async def test_killed_deletion_is_complete_for_readers(tmp_path, parts):
-    """This holds at any progress of the cleanup, which the next write continues."""
+    """Links are hidden at any progress of the cleanup, which the next write continues."""
     place = opened(tmp_path)
     await wheel(await place.memories(), 1000)
     await place.close()
@@ -305,9 +303,7 @@ async def test_killed_deletion_is_complete_for_readers(tmp_path, parts):
     await place.close()
 
 
-async def test_linking_memory_with_many_links_avoids_quadratic_comparisons(
-    tmp_path, monkeypatch
-):
+async def test_linking_memory_with_many_links_avoids_quadratic_comparisons(tmp_path, monkeypatch):
     """The number of comparisons is at most a few times the number of its links."""
     place = opened(tmp_path)
     store = await place.memories()

@@ -125,7 +125,7 @@ def test_batched_vectors_equal_single_vectors(groups, batch_size, cache):
 
 
 async def test_equal_texts_are_embedded_once(service, recorder):
-    """This holds within a call, for concurrent callers, and later by the cache."""
+    """Covers texts within a call, of concurrent callers, and in the cache."""
     await asyncio.gather(service.documents(["same", "same"]), service.documents(["same"]))
     await service.documents(["same"])
 
@@ -179,7 +179,11 @@ async def test_query_is_embedded_before_waiting_documents():
 
 
 async def test_long_text_has_one_vector_per_chunk(service, recorder):
-    """The chunks are returned together, even in a mixed batch. The vector of a long query is their mean."""
+    """
+    The chunks are returned together, even in a mixed batch.
+
+    The vector of a long query is their mean.
+    """
     long = " ".join(f"Shield {n} of the planet stands." for n in range(40))
     short, pieces, empty = await service.documents(["short", long, ""])
     query = await service.query(long)
@@ -276,7 +280,7 @@ async def test_vectors_of_any_length_are_normalized():
 
 
 async def test_async_embedder_runs_in_event_loop():
-    """This also holds for a plain function that returns a coroutine."""
+    """Covers async functions, and plain functions that return a coroutine."""
     threads = []
 
     async def fn(texts):

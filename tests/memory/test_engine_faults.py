@@ -1,6 +1,7 @@
 """Memories under failing disks, files, clocks and embedders."""
 
 # The tests wait for other processes with blocking calls.
+# ruff: noqa: ASYNC221
 
 from __future__ import annotations
 
@@ -164,9 +165,7 @@ STEPS = [
 @IN_FILES
 @pytest.mark.parametrize(("after", "code"), [(False, sqlite3.SQLITE_IOERR), (True, sqlite3.SQLITE_FULL)])
 async def test_call_is_atomic_when_any_statement_fails(quick_path, plan, after, code):
-    """
-    If the N-th statement of a call fails, N = 1, 2, ..., a typed error is raised, nothing changes, and a retry works.
-    """
+    """If the N-th statement fails, a typed error is raised, nothing changes, and a retry works."""
     plan.after, plan.code = after, code
     failures = 0
     async with opened(quick_path, wait=1, find_content=HANDLES.get) as (place, store):
@@ -337,7 +336,11 @@ async def test_full_disk_loses_no_memory_and_no_view(small_disk, always_snapshot
 
 @IN_FILES
 async def test_save_waits_for_stuck_writer_and_reports_it(tmp_path):
-    """While another process holds a transaction, saves fail as busy and searches work. Later everything works."""
+    """
+    While another process holds a transaction, saves fail as busy and searches work.
+
+    Later everything works.
+    """
     async with opened(tmp_path) as (_, store):
         await store.save_context("the login")
     async with opened(tmp_path, wait=0.2) as (place, store):
@@ -545,7 +548,11 @@ def test_truncated_view_files_in_use_do_no_harm(quick_path, share):
 
 @IN_FILES
 async def test_deleted_views_are_rebuilt(quick_path, always_snapshots):
-    """Views may be deleted while the store is closed or open. The next snapshot is written again."""
+    """
+    Views may be deleted while the store is closed or open.
+
+    The next snapshot is written again.
+    """
     expected = await views_of(quick_path)
     shutil.rmtree(quick_path / "views")
     async with opened(quick_path) as (place, store):
@@ -682,7 +689,11 @@ async def test_lost_write_ahead_log_is_reported(quick_path, known_by, caplog):
 
 @IN_FILES
 async def test_backup_under_newer_views_is_reported(tmp_path):
-    """A backup in its own directory reports nothing. Its journal alone in the old directory does."""
+    """
+    A backup in its own directory reports nothing.
+
+    Its journal alone in the old directory does.
+    """
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         await filled(session.memories, 6)
         await session.backup(tmp_path / "b")
@@ -874,9 +885,7 @@ async def test_search_is_answered_during_rebuild(tmp_path):
 
 @IN_FILES
 @pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"x" * 9_000)])
-async def test_damaged_vector_file_is_rebuilt_under_open_session(
-    tmp_path, monkeypatch, caplog, damage
-):
+async def test_damaged_vector_file_is_rebuilt_under_open_session(tmp_path, monkeypatch, caplog, damage):
     """The next reads, searches and saves are correct, and one warning is logged."""
     for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
         monkeypatch.setattr(rows_module, name, 20)
@@ -896,9 +905,7 @@ async def test_damaged_vector_file_is_rebuilt_under_open_session(
 
 @IN_FILES
 @pytest.mark.parametrize("call", ["save", "adopt"])
-async def test_damaged_vector_file_does_not_block_updates_of_others(
-    tmp_path, monkeypatch, call
-):
+async def test_damaged_vector_file_does_not_block_updates_of_others(tmp_path, monkeypatch, call):
     """The update from another process detects the damage and continues with rebuilt views."""
     for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
         monkeypatch.setattr(rows_module, name, 20)

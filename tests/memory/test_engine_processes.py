@@ -318,7 +318,11 @@ async def test_sessions_of_one_process_see_each_others_changes(tmp_path):
 
 
 async def test_sessions_of_one_process_must_agree_on_shared_settings(tmp_path):
-    """Another limit of the exact search is rejected while the store is open. Other settings may differ per session."""
+    """
+    Another limit of the exact search is rejected while the store is open.
+
+    Other settings may differ per session.
+    """
     async with Session.open(tmp_path, embedder=SMALL):
         other = Settings(memory=MemorySettings(exact_up_to=5))
         with pytest.raises(InvalidArgument, match="exact_up_to"):
@@ -460,7 +464,11 @@ asyncio.run(main())
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_forked_child_cannot_use_session_of_parent(tmp_path):
-    """Every call in the child raises a typed error. The parent continues, and the child can open its own session."""
+    """
+    Every call in the child raises a typed error.
+
+    The parent continues, and the child can open its own session.
+    """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)],
         check=False, capture_output=True, text=True, timeout=600, env=ENVIRONMENT,

@@ -1,6 +1,7 @@
 """Evidence texts: the text of a handle at the time of saving is stored as long as a memory refers to it."""
 
 # Blocking file system calls are fast here.
+# ruff: noqa: ASYNC240
 
 from __future__ import annotations
 
@@ -157,7 +158,7 @@ async def test_evidence_has_text_of_the_time_of_saving(tmp_path):
 
 
 async def test_all_saves_store_evidence_texts(tmp_path):
-    """This includes superseding and batch saves."""
+    """Covers superseding and batch saves."""
     handles = Handles({"ref:a": "one", "fd:1": "two"})
     async with opened(tmp_path, handles) as store:
         first = await decision(store, "ref:a")
@@ -327,7 +328,7 @@ async def test_texts_after_transaction_match_plain_model(plans):
 
 
 async def test_deleted_text_can_be_stored_again(tmp_path):
-    """This also works in the same transaction."""
+    """Covers storing it again later and in the same transaction."""
     handles = Handles({"ref:a": "again"})
     async with opened(tmp_path, handles) as store:
         saved = await decision(store, "ref:a")
@@ -394,7 +395,7 @@ async def test_namespaces_have_separate_evidence_texts(tmp_path):
 
 
 async def test_cancelled_save_stores_memory_with_text_or_neither(tmp_path):
-    """This holds for a cancellation at each await."""
+    """The save is cancelled at each of its awaits."""
     handles = Handles()
     async with opened(tmp_path, handles) as store:
         for waits in range(12):
@@ -557,7 +558,11 @@ async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
 
 
 async def test_memory_view_resolves_own_handles(tmp_path):
-    """Each view resolves its own handles. A new embedder and the end of the store apply to all."""
+    """
+    Each view resolves its own handles.
+
+    A new embedder and the end of the store apply to all.
+    """
     async with opened(tmp_path, Handles({"ref:a": "of one"})) as one:
         other = one.resolving(Handles({"ref:a": "of the other"}))
         first, second = await decision(one, "ref:a"), await decision(other, "ref:a")

@@ -142,7 +142,9 @@ async def test_folding_reads_no_vectors_without_similar_hits(store, monkeypatch)
 
 def test_folding_is_correct_on_half_b_of_month():
     """
-    Only duplicates and near duplicates are folded, and all exact duplicates are. The thresholds were tuned on half a.
+    Only duplicates and near duplicates are folded, and all exact duplicates are.
+
+    The thresholds were tuned on half a.
     """
     universal = pytest.importorskip("mama_structs.memory.embedding.sentence_encoder")
     if not universal.is_installed():

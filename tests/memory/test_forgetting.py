@@ -110,9 +110,7 @@ async def life_of_a_secret(session):
 
 
 async def test_forget_leaves_no_byte_in_any_file(tmp_path):
-    """
-    Content, former texts, reasons, evidence, its ref, ids with text, words and topics are removed, even from backups.
-    """
+    """Content, former texts, reasons, evidence, refs, ids, words and topics are removed, even from backups."""
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         memories = session.memories
@@ -429,7 +427,9 @@ async def test_next_session_finishes_erasure_of_killed_process(tmp_path):
 
 async def test_evidence_in_conversation_open_elsewhere_is_pending(tmp_path):
     """
-    Its text is deleted once the conversation is closed. A text that another memory refers to stays in both places.
+    Its text is deleted once the conversation is closed.
+
+    A text that another memory refers to stays in both places.
     """
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
@@ -454,7 +454,11 @@ async def test_evidence_in_conversation_open_elsewhere_is_pending(tmp_path):
 
 
 async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
-    """Long texts that a model read, extracts and their sources are deleted. Descriptors of the user stay."""
+    """
+    Long texts that a model read, extracts and their sources are deleted.
+
+    Descriptors of the user stay.
+    """
     path = tmp_path / "agent.mama"
     long = "\n".join(f"line {number} on the Quokkafish vault" for number in range(400))
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:

@@ -236,7 +236,11 @@ def test_single_memory_is_its_own_chain():
 
 
 def test_by_topic_returns_chains_and_neighbourhood():
-    """Chains follow evolution links to other topics. Other links are followed up to depth three."""
+    """
+    Chains follow evolution links to other topics.
+
+    Other links are followed up to depth three.
+    """
     reader = chain_of((1, 0), count=8)
     reader.put(attrs.evolve(reader.get([1])[0], topic="renamed"))
     for node in range(2, 8):
@@ -314,7 +318,7 @@ def test_successors_as_of_ignore_later_decisions():
 
 
 def test_current_memory_of_cycle_is_its_newest():
-    """This also applies to memories that the cycle supersedes."""
+    """The same memory is the current successor of memories that the cycle supersedes."""
     reader = chain_of((1, 0), (2, 1), (1, 2))
 
     assert {0: 2, 1: 2} == graph.Successors(reader).newest(np.array([0, 1, 2]))

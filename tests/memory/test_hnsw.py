@@ -1,4 +1,8 @@
-"""Wrapper of hnswlib. Each known hazard of the library has a test here or in test_vectors_graph.py."""
+"""
+Wrapper of hnswlib.
+
+Each known hazard of the library has a test here or in test_vectors_graph.py.
+"""
 
 from __future__ import annotations
 
@@ -346,7 +350,11 @@ def test_truncated_file_raises_instead_of_crashing(tmp_path):
 
 
 def test_vectors_added_in_slices_are_projected_in_one_step(monkeypatch):
-    """Queries run between the slices. The projection is slow for few rows, so it is computed for all."""
+    """
+    Queries run between the slices.
+
+    The projection is slow for few rows, so it is computed for all.
+    """
     graph = Graph(8, basis=np.eye(8, 4, dtype=np.float32))
     reduced, held = [], []
     own, room = graph._reduced, graph._make_room

@@ -149,7 +149,11 @@ async def test_empty_answer_is_valid_and_long_answer_is_truncated(session):
 
 
 async def test_repeated_conversation_merges_known_facts(session):
-    """Processing a conversation twice leaves one memory. A fact known with more trust is refused."""
+    """
+    Processing a conversation twice leaves one memory.
+
+    A fact known with more trust is refused.
+    """
     model = Model([record(), record("Redis 7.2 is on host b4", [3])])
     first = await session.remember(TALK, extract=model)
     again = await session.remember(TALK, extract=model)
@@ -219,7 +223,11 @@ async def test_extracted_link_to_known_memory_supersedes_nothing(session):
 
 
 async def test_long_conversation_is_processed_in_parts_and_saved_at_once(session):
-    """Each prompt is bounded and numbers its messages from the start. If one part fails, nothing is saved."""
+    """
+    Each prompt is bounded and numbers its messages from the start.
+
+    If one part fails, nothing is saved.
+    """
     long = [{"role": "user", "content": f"Fact {number}: " + "word " * 2_000} for number in range(12)]
     model = Model([record("Fact 1 holds", [1])], [record("Fact 7 holds", [1])])
     learned = await session.remember(long, extract=model)

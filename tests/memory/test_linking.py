@@ -156,7 +156,7 @@ def test_second_memory_is_associated_only_on_same_subject():
 
 
 def test_closeness_in_time_alone_creates_no_association():
-    """This also holds in a small store."""
+    """A small store must not link them either."""
     reader = saved(plain_memory("old", "Celery with RabbitMQ for background work."))
     links = links_of(reader, plain_memory("new", "Raid Kestrel with fourteen ships at dawn.", at=MINUTE))
 
@@ -431,7 +431,7 @@ def test_small_store_links_no_unrelated_memories(texts, minutes, topic, cosine):
 
 @given(copies=st.integers(1, 4), others=st.integers(0, 30))
 def test_equal_text_is_associated_in_any_store(copies, others):
-    """This holds for any number of other memories."""
+    """The number of other memories does not matter."""
     text = "Raid Kestrel at dawn with fourteen ships and fuel for two days."
     reader = saved(
         *(plain_memory(f"m{at}", f"w{at} x{at} y{at}", at=at * 7200) for at in range(others)),
