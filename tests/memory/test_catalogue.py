@@ -276,8 +276,8 @@ def test_gaps_cannot_be_removed_or_changed(node):
         catalogue.change(node, version=2, topic=None, mentions=())
 
 
-def test_reused_node_refers_to_later_memory():
-    """After a rollback, a reused node number refers to the later memory."""
+def test_reused_number_refers_to_later_memory():
+    """After a rollback, a reused number refers to the later memory."""
     catalogue = catalogue_of("a", "b", "c")
     for node in (2, 1):
         catalogue.remove(node)

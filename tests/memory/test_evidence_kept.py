@@ -157,7 +157,7 @@ async def test_evidence_has_text_of_the_time_of_saving(tmp_path):
         assert ["second"] == [one.text for one in await store.evidence_of(second.id)]
 
 
-async def test_all_saves_store_evidence_texts(tmp_path):
+async def test_supersede_and_save_many_store_evidence_texts(tmp_path):
     """Covers superseding and batch saves."""
     handles = Handles({"ref:a": "one", "fd:1": "two"})
     async with opened(tmp_path, handles) as store:
@@ -209,7 +209,7 @@ async def test_save_rejects_too_long_text(tmp_path, most, fits):
             assert ["기억"] == [one.text for one in await store.evidence_of((await decision(store, "ref:a")).id)]
         else:
             with pytest.raises(
-                InvalidArgument, match=rf"^evidence\[1\] must stand for at most {most} bytes"
+                InvalidArgument, match=rf"^evidence\[1\] must refer to at most {most} bytes"
             ) as refused:
                 await decision(store, "https://x", "ref:a")
             assert "기억" not in str(refused.value)
@@ -365,7 +365,7 @@ async def test_other_changes_keep_evidence(tmp_path):
         assert [] == await store.check()
 
 
-async def test_two_processes_share_evidence_texts(tmp_path):
+async def test_evidence_texts_are_shared_between_processes(tmp_path):
     """Each process sees texts of the other immediately, and deletes none that the other still refers to."""
     handles = Handles({"ref:a": "shared"})
     async with opened(tmp_path, handles) as one, opened(tmp_path, handles) as other:

@@ -338,7 +338,7 @@ def test_cycle_that_leads_to_other_cycle_is_superseded():
     assert {0: 3, 1: 3, 2: 3} == graph.Successors(reader).newest([0, 1, 2, 3])
 
 
-def test_beside_loads_related_data_in_one_batch():
+def test_answer_extras_are_loaded_in_one_batch():
     """It returns links, current successor and the decision of an outcome, and leaves out unknown ids."""
     reader = chain_of((1, 0), (2, 0), (3, 1))
     reader.put(plain_memory("why", type=MemoryType.CONTEXT, source="outcome_of"))

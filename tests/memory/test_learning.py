@@ -183,7 +183,7 @@ async def test_tool_result_cannot_gain_trust_of_user(session):
 
 
 async def test_origin_argument_limits_trust(session):
-    """All records of an e-mail with the origin "outside" have at most this trust."""
+    """Records extracted with the origin "outside" have this origin."""
     learned = await session.remember(TALK[:1], extract=Model([record()]), origin="outside")
 
     assert ["outside"] == [one.origin for one in learned.new]

@@ -304,7 +304,7 @@ def test_topic_words_do_not_count_as_text_words():
 
 
 @pytest.mark.once
-def test_two_thousand_identical_memories_respect_limits():
+def test_links_of_identical_memories_respect_limits():
     """Each links to the newest memories with capacity, and none exceeds its maximum of incoming links."""
     reader = PlainReader()
     memory = plain_memory("m0", "The same words again and again.")

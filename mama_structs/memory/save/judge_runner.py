@@ -124,7 +124,7 @@ def _checked(given: object, ids: set[str]) -> dict[str, Verdict]:
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not ids.issuperset(given) or not set(VERDICTS).issuperset(given.values()):
-        raise TypeError("a judge must return a mapping from ids that it was given to one of its four words")
+        raise TypeError("a judge must return a mapping from given memory ids to verdicts")
     return dict(given)
 
 

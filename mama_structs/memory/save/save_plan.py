@@ -215,7 +215,7 @@ def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: 
     if size > most:
         more = ", or raise settings.memory.max_evidence" if most < MAX_KEPT else ""
         raise InvalidArgument(
-            f"{name} must stand for at most {most} bytes of text, got {size}",
+            f"{name} must refer to at most {most} bytes of text, got {size}",
             hint=f"mark the part that matters as a ref of its own{more}",
         )
     return found

@@ -385,7 +385,7 @@ def check_kept(memory: Memory, path: str) -> None:
         raise ValueError(f"`{path}.metadata.version` must be at least 1")
     whole = sum(own.lengths) + len(BETWEEN_TEXTS) * (len(own.lengths) - 1)
     if own.lengths and (min(own.lengths) < 1 or whole != len(memory.content)):
-        raise ValueError(f"`{path}.metadata.lengths` must be those of the texts in its content")
+        raise ValueError(f"`{path}.metadata.lengths` must equal the lengths of the texts in its content")
 
 
 def of_note(text: str) -> StoredRecord:
