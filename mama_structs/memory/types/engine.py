@@ -350,7 +350,7 @@ class Reader(Protocol):
         Return the first vectors of a sample of memories, from which plans compute baselines.
 
         The array has the shape (n, dimensions) and is read-only. It is the same array until something changes.
-        The sample contains the positions of `sampled` in the order of saving, including deleted memories.
+        The sample contains the positions of `sampled` in the order of saving. Earlier deletions do not affect it.
         """
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:

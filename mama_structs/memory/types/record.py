@@ -378,7 +378,7 @@ def check_kept(memory: Memory, path: str) -> None:
     try:
         place = check_labels(own.labels), check_key(own.key)
     except InvalidArgument as error:
-        raise ValueError(f"`{path}.metadata` has labels or a key as no record has") from error
+        raise ValueError(f"`{path}.metadata` has invalid labels or an invalid key") from error
     if memory.id != memory_id_of(place):
         raise ValueError(f"`{path}.id` must follow from the record's labels and key")
     if own.version < 1:
