@@ -1,4 +1,4 @@
-"""Links as arrays, against a plain list of links."""
+"""Adjacency lists of links, compared with a plain list of links."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ one_step = (
     | st.tuples(st.just("remove_node"), nodes)
     | st.tuples(st.just("reload"))
 )
-# Lists without a least size are short as a rule.
+# Lists without a minimum size are usually short.
 steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_size=40)
 
 
 @pytest.fixture(scope="module", params=[(2, 2), (1024, 64)], ids=["merged", "not merged"])
 def merging(request):
-    """Let links be merged every few changes, or never in a small test."""
+    """Merge changes into the arrays every few changes, or never in a small test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalogue, "_LEAST_MERGED", request.param[0])
         patch.setattr(catalogue, "_UNMERGED_SHARE", request.param[1])
@@ -67,7 +67,7 @@ def row_of(source, target, link):
 
 
 def played(steps):
-    """Return links and the plain model of them after some steps."""
+    """Return the adjacency lists and the plain model after some steps."""
     links, model, made = Adjacency(), {}, 0
     for kind, *values in steps:
         if kind == "add":
@@ -96,8 +96,8 @@ def played(steps):
     direction=st.sampled_from(["out", "in", "both"]),
     types=st.none() | st.sets(st.sampled_from(TYPES)),
 )
-def test_links_are_found_from_either_end(merging, steps, asked, direction, types):
-    """After any changes and reloads, each link that begins or ends where it is asked for is given once."""
+def test_links_are_found_from_both_ends_after_changes_and_reloads(merging, steps, asked, direction, types):
+    """After any changes and reloads, each link that starts or ends at the queried nodes is returned once."""
     links, model = played(steps)
     expected = [
         row_of(source, target, link)
@@ -111,8 +111,8 @@ def test_links_are_found_from_either_end(merging, steps, asked, direction, types
 
 
 @given(steps=steps, creators=st.sets(st.sampled_from(CREATORS)))
-def test_counts_and_words_are_those_of_living_links(merging, steps, creators):
-    """Incoming links by creator, the words in use, and where each id leads are those of the links that are left."""
+def test_counts_words_and_ids_ignore_removed_links(merging, steps, creators):
+    """Incoming links per creator, relationship words and the link of each id reflect only existing links."""
     links, model = played(steps)
 
     for node in range(NODES + 2):
@@ -126,8 +126,8 @@ def test_counts_and_words_are_those_of_living_links(merging, steps, creators):
 
 
 @given(steps=steps)
-def test_equal_links_have_equal_states(merging, steps):
-    """A state holds the living links in the order in which they came, and nothing of what was."""
+def test_state_contains_existing_links_in_arrival_order(merging, steps):
+    """Equal links yield equal states, without traces of removed links."""
     links, model = played(steps)
     meta, arrays = links.state()
     again_meta, again = Adjacency.from_state(meta, arrays).state()
@@ -137,8 +137,8 @@ def test_equal_links_have_equal_states(merging, steps):
     assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
 
 
-def test_ids_with_the_same_key_are_all_given(monkeypatch):
-    """Where two ids hash alike both links are candidates, and the ends say which of them is removed."""
+def test_candidates_contain_all_ids_with_equal_hash(monkeypatch):
+    """If two ids have equal hashes, both links are candidates, and their ends decide which one is removed."""
     monkeypatch.setattr(adjacency, "link_key", lambda _link_id: 2**64 - 1)
     links = Adjacency()
     for source, target in ((1, 2), (3, 4), (5, 6)):
@@ -152,8 +152,8 @@ def test_ids_with_the_same_key_are_all_given(monkeypatch):
     assert 1 == len(links)
 
 
-def test_the_first_and_the_last_node_have_links(merging):
-    """No bound of the arrays hides the links of the lowest and the highest node."""
+def test_links_of_first_and_last_node_are_found(merging):
+    """Array bounds do not hide the links of the lowest and the highest node."""
     links = Adjacency()
     links.add(0, 1000, plain_link("a", "b", link_id="1"))
     links.add(1000, 0, plain_link("a", "b", link_id="2"))
@@ -163,8 +163,8 @@ def test_the_first_and_the_last_node_have_links(merging):
         assert 1 == len(links.links(np.array([node]), "out"))
 
 
-def test_no_link_is_no_error():
-    """Questions to an empty store have empty answers."""
+def test_queries_on_empty_store_return_empty_results():
+    """Queries to an empty store raise no error."""
     links = Adjacency()
 
     assert 0 == len(links.links(np.array([], np.int64)))
@@ -173,8 +173,8 @@ def test_no_link_is_no_error():
     assert 0 == len(Adjacency.from_state(*links.state()))
 
 
-def test_many_links_are_merged_and_the_dead_left_out():
-    """Thousands of links, of which most are removed, are found exactly, and take no more room than those left."""
+def test_merge_removes_deleted_links_and_frees_space():
+    """Thousands of mostly removed links are found exactly, and take only the space of those that remain."""
     links, generator = Adjacency(), np.random.default_rng(5)
     ends = generator.integers(0, 500, (6000, 2)).tolist()
     for number, (source, target) in enumerate(ends):
@@ -203,8 +203,8 @@ def test_many_links_are_merged_and_the_dead_left_out():
         lambda arrays: arrays | {"words_text": arrays["words_text"][:-1]},
     ],
 )
-def test_a_state_whose_parts_do_not_fit_is_refused(damage):
-    """What could make a later question fail or lie is found when it is loaded."""
+def test_load_rejects_state_with_inconsistent_parts(damage):
+    """Inconsistencies that could make a later query fail or return wrong links are detected when loading."""
     links = Adjacency()
     links.add(1, 2, plain_link("a", "b", link_id="1"))
     links.add(2, 3, plain_link("a", "b", link_id="2"))

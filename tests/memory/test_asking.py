@@ -1,4 +1,4 @@
-"""Which questions ask for what was."""
+"""Detection of queries that ask for history."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ PRESENT = (
 
 
 @pytest.mark.parametrize("question", PAST)
-def test_who_asks_for_reasons_or_for_what_was_asks_for_history(question):
-    """Why, what for, what went wrong, and what used to be are told by their words."""
+def test_asks_for_history_is_true_for_reasons_and_past(question):
+    """Queries for reasons, failures and former states are detected by their words."""
     assert asks_for_history(question)
 
 
 @pytest.mark.parametrize("question", PRESENT)
-def test_who_asks_for_what_holds_does_not(question):
-    """A question in the present does not ask for history, though it may have one of the words."""
+def test_asks_for_history_is_false_for_present_state(question):
+    """A query about the present does not ask for history, even if it contains one of the words."""
     assert not asks_for_history(question)
 
 
 @given(text=st.text())
-def test_any_text_may_be_asked(text):
-    """No text raises, and spaces and case do not count."""
+def test_asks_for_history_accepts_any_text(text):
+    """No text raises an error, and whitespace and case do not matter."""
     assert asks_for_history(text) == asks_for_history(f"  {text}  ")
 
 
-def test_a_hostile_question_is_read_to_its_end():
-    """Text that nearly matches again and again is not tried again and again, which would take hours."""
+def test_asks_for_history_is_fast_for_adversarial_text():
+    """Text with many partial matches does not cause exponential backtracking."""
     assert not asks_for_history("threw " * 1_000_000)

@@ -1,4 +1,4 @@
-"""What is read for many memories at once is what is read for each, and what is remembered is never out of date."""
+"""Batched reads return the same as single reads, and caches are never stale."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ STEPS = st.lists(
 
 
 @given(STEPS, DOCUMENTS)
-def test_scores_do_not_depend_on_what_was_searched_before(steps, query):
-    """An index that was searched between changes scores as one that was not, also nodes that it does not have."""
+def test_word_scores_do_not_depend_on_earlier_searches(steps, query):
+    """An index that was searched between changes scores like one that was not, even for unknown nodes."""
     searched, fresh = WordIndex(), WordIndex()
     nodes = np.array([*range(14), -1, 10**6])
     for what, node, terms in steps:
@@ -50,8 +50,8 @@ def test_scores_do_not_depend_on_what_was_searched_before(steps, query):
 
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.data())
-def test_pieces_are_read_at_once(pieces, data):
-    """The vectors of some nodes are those that each node has, one after the other."""
+def test_pieces_returns_vectors_of_all_nodes_in_order(pieces, data):
+    """The batched vectors of several nodes are the concatenated vectors of each node."""
     index = VectorIndex(4, exact_up_to=100)
     number = count()
     for node, several in enumerate(pieces):
@@ -66,8 +66,11 @@ def test_pieces_are_read_at_once(pieces, data):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 3)), max_size=60), st.integers(1, 6))
-def test_a_sample_is_of_what_is_there_whatever_was_before(steps, bits):
-    """Added, removed, put back and asked in between: the sample is that of an index with only what is left, in order."""
+def test_sample_depends_only_on_present_memories(steps, bits):
+    """
+    After additions, removals, restores and queries, the sample equals that of an index with only the remaining
+    memories.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_SAMPLE_BITS", bits)
         index, kept, reader = VectorIndex(4, exact_up_to=100), {}, PlainReader()
@@ -90,15 +93,15 @@ def test_a_sample_is_of_what_is_there_whatever_was_before(steps, bits):
 
 
 @pytest.mark.parametrize(("count", "expected"), [(0, 0), (1, 1), (1_023, 1_023), (1_024, 512), (2_047, 1_023)])
-def test_a_sample_is_all_of_a_few_and_some_of_many(count, expected):
-    """All are taken below 1,024, else 512 to 1,023, at equal distances."""
+def test_sample_contains_all_of_few_and_some_of_many(count, expected):
+    """Below 1,024 all memories are in the sample, otherwise 512 to 1,023 at equal distances."""
     assert expected == len(range(count)[engine.sampled(count)])
     assert 512 <= len(range(7 * count + 512)[engine.sampled(7 * count + 512)]) < 1_024
 
 
 @given(st.lists(st.sampled_from([None, "auth", "인증", ""]), max_size=8))
-def test_topics_are_read_without_the_memories(topics):
-    """Topics come in the order of the nodes, None for a memory without one."""
+def test_topics_are_read_in_node_order(topics):
+    """Topics have the order of the nodes, with None for a memory without one."""
     catalogue = Catalogue()
     for number, topic in enumerate(topics):
         catalogue.add(
@@ -111,8 +114,8 @@ def test_topics_are_read_without_the_memories(topics):
 
 
 @given(st.lists(st.text("ab 가나", max_size=12), min_size=1, max_size=6), st.text("ab 가나", max_size=12))
-def test_terms_ask_the_same_as_their_text(texts, query):
-    """Whether a text or its terms are given: the matches, scores and rarities are equal."""
+def test_query_terms_give_same_results_as_text(texts, query):
+    """A text and its terms yield equal matches, scores and rarities."""
     reader = PlainReader()
     for number, text in enumerate(texts):
         reader.put(plain_memory(f"m{number}", text), vectors=np.ones((1, 1), np.float32))
@@ -123,8 +126,8 @@ def test_terms_ask_the_same_as_their_text(texts, query):
     assert reader.rarity(query) == reader.rarity(terms)
 
 
-def test_a_memory_is_read_without_its_links():
-    """The memory in a row is that of the whole entry, and a row of another form is refused."""
+def test_read_memory_equals_memory_of_entry():
+    """The memory read without links equals that of the whole entry, and an unknown format is rejected."""
     memory = plain_memory("m1", "Sessions live 14 days.", topic="auth", mentions=["1-11"])
     row = write_entry(Entry(memory, (plain_link("m1", "m2"),), 7))
 
@@ -136,8 +139,8 @@ def test_a_memory_is_read_without_its_links():
         assert "Sessions" not in str(refused.value)
 
 
-def test_a_memory_that_is_written_anew_is_scored_anew():
-    """A change that leaves every term as frequent as it was changes scores all the same."""
+def test_word_scores_change_after_rewrite_with_equal_frequencies():
+    """A rewrite changes scores even if the frequency of every term stays the same."""
     index = WordIndex()
     index.add(1, {"t0": 1.0, "t1": 1.0})
     index.add(2, {"t0": 1.0})
@@ -158,8 +161,8 @@ def test_a_memory_that_is_written_anew_is_scored_anew():
     apart=st.integers(0, 3),
 )
 @example(created=[0] * 40, gone=set(range(1, 39)), apart=0)
-def test_what_is_beside_a_memory_is_what_the_order_of_time_says(created, gone, apart):
-    """Saved in any order, with holes and equal times: before and after are the next ones that are near enough."""
+def test_reader_beside_returns_neighbours_within_distance(created, gone, apart):
+    """Neighbours are found regardless of the order of saving, gaps and equal times."""
     catalogue, reader = Catalogue(), PlainReader()
     for number, second in enumerate(created):
         memory = plain_memory(f"m{number}", at=second)
@@ -182,8 +185,8 @@ def test_what_is_beside_a_memory_is_what_the_order_of_time_says(created, gone, a
 
 
 @given(st.lists(DOCUMENTS, max_size=6), st.sets(st.integers(0, 5)))
-def test_lengths_are_those_of_the_terms(documents, gone):
-    """A text is as long as its terms weigh; what is not there has no length."""
+def test_lengths_equal_sum_of_term_weights(documents, gone):
+    """The length of a text is the sum of its term weights, and 0 for a missing one."""
     index = WordIndex()
     for node, terms in enumerate(documents):
         index.add(node, terms)

@@ -1,4 +1,4 @@
-"""What the store says about memories that may be results."""
+"""Data that search plans read about candidates."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CALIBRATION = Calibration(0.3, 12.0)
 
 
 def question(reader: PlainReader, words: str = "", seed: int = 0) -> PreparedQuery:
-    """Return a question with a random vector."""
+    """Return a prepared query with a random vector."""
     vector = np.random.default_rng(seed).standard_normal(6).astype(np.float32)
     vector /= np.linalg.norm(vector)
     return PreparedQuery.of(reader, words, vector, calibration=CALIBRATION, weights=WEIGHTS)
 
 
-def test_words_that_occur_nowhere_are_told():
-    """Of two words of which one is known, half of the rarity or more is unknown; it says little where memories are few."""
+def test_prepared_query_reports_ratio_of_unknown_words():
+    """With one known word of two, half of the rarity is unknown, but it counts little in a small store."""
     few = 2 / 12
     reader = PlainReader()
     reader.put(plain_memory("a", "backup"))
@@ -37,8 +37,8 @@ def test_words_that_occur_nowhere_are_told():
 
 
 @given(pieces=st.lists(st.integers(0, 3), max_size=6), asked=st.lists(st.integers(0, 7), max_size=8))
-def test_the_engine_gives_pieces_node_by_node(pieces, asked):
-    """All vectors of several nodes come in the order asked for; an unknown node has none."""
+def test_reader_pieces_follow_order_of_nodes(pieces, asked):
+    """The vectors of several nodes have the requested order. An unknown node has none."""
     index, chance = VectorIndex(6, exact_up_to=100), np.random.default_rng(3)
     for number, count in enumerate(pieces):
         vectors = chance.standard_normal((count, 6)).astype(np.float32)

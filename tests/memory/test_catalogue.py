@@ -1,4 +1,4 @@
-"""Which memories there are, against a plain dict of them."""
+"""The memory table, compared with a plain dict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ one_step = (
     | st.tuples(st.just("ask"))
     | st.tuples(st.just("reload"))
 )
-# Lists without a least size are short as a rule.
+# Lists without a minimum size are usually short.
 steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_size=30)
 moments = st.none() | st.integers(2 * BASE - 1, 2 * BASE + 13).map(
     lambda half: from_milliseconds(half // 2) + (half % 2) * timedelta(microseconds=500)
@@ -60,7 +60,7 @@ fields = {
     "trust": st.sampled_from(ORIGINS),
     "evidence": st.frozensets(st.just(EVIDENCE), max_size=1),
 }
-# Most filters of all fields let nothing through.
+# Filters that set all fields rarely match anything.
 filters = st.sampled_from(sorted(fields)).flatmap(lambda name: st.builds(Filter, **{name: fields[name]}))
 filters |= st.builds(Filter, **{name: st.none() | values for name, values in fields.items()})
 
@@ -70,7 +70,7 @@ def mentioned(catalogue, mention):
 
 
 def played(steps, where=None):
-    """Return a catalogue and the plain model of it after some steps: what is there by node, and what was removed."""
+    """Return the table and its plain model after some steps: the memories by node, and the removed ones."""
     catalogue, model, removed, holes, versions = Catalogue(), {}, {}, set(), itertools.count(100)
     for kind, *values in steps:
         known = removed if kind == "restore" else model
@@ -98,13 +98,13 @@ def played(steps, where=None):
             model[values[0]] = removed.pop(values[0])
             catalogue.restore(values[0], CatalogueItem(**model[values[0]]))
         elif kind == "ask":
-            # Answers that are kept must not outlive the next change.
+            # Cached masks must be invalidated by the next change.
             catalogue.mask(where)
             catalogue.mask(None)
             catalogue.window()
         elif kind == "reload":
             catalogue = Catalogue.from_state(*catalogue.state())
-            # Nothing is kept of what was removed.
+            # Removed memories leave only gaps.
             holes |= removed.keys()
             removed.clear()
     return catalogue, dict(sorted(model.items())), len(model) + len(removed) + len(holes)
@@ -130,8 +130,8 @@ def passes(row, where):
 
 
 @given(steps=steps, where=st.none() | filters, newest_first=st.booleans(), limit=st.none() | st.integers(0, 4))
-def test_filters_are_exact(steps, where, newest_first, limit):
-    """After any changes a filter lets through what its definition says: as a mask, a count, and in order of time."""
+def test_filters_match_their_definition(steps, where, newest_first, limit):
+    """After any changes, masks, counts and ordered windows contain exactly the memories that pass the filter."""
     catalogue, model, total = played(steps, where)
     expected = [node for node, row in model.items() if where is None or passes(row, where)]
     mask = catalogue.mask(where)
@@ -148,8 +148,8 @@ def test_filters_are_exact(steps, where, newest_first, limit):
 
 
 @given(steps=steps)
-def test_what_is_known_of_memories(steps):
-    """Ids, numbers, versions, facts, topics and mentions are those of the last version of each memory that is left."""
+def test_attributes_are_those_of_last_versions(steps):
+    """Ids, numbers, versions, attributes, topics and mentions reflect the last version of each remaining memory."""
     catalogue, model, total = played(steps)
     nodes = np.array(list(model), np.int64)
     known = catalogue.facts(nodes)
@@ -180,7 +180,7 @@ def test_what_is_known_of_memories(steps):
 
 @given(steps=steps)
 def test_topics_and_mentions_find_their_memories(steps):
-    """Each topic, however it is composed, and each mention leads to its memories, in the order of saving."""
+    """Each topic, in any Unicode composition, and each mention finds its memories in the order of saving."""
     catalogue, model, _ = played(steps)
     topics = [nfc(row["topic"]) for row in model.values() if row["topic"] is not None]
 
@@ -196,8 +196,8 @@ def test_topics_and_mentions_find_their_memories(steps):
 
 
 @given(steps=steps)
-def test_a_state_comes_back_as_it_was(steps):
-    """Holes included, what is loaded has the same state again and goes on in the same way."""
+def test_state_round_trip_preserves_memories_and_gaps(steps):
+    """A loaded table has the same state, including gaps, and accepts further changes in the same way."""
     catalogue, _, total = played(steps)
     meta, arrays = catalogue.state()
     loaded = Catalogue.from_state(meta, arrays)
@@ -208,8 +208,8 @@ def test_a_state_comes_back_as_it_was(steps):
     assert total == loaded.add(CatalogueItem(**memory("new")))
 
 
-def test_a_filter_by_a_later_moment_is_the_same_question_until_something_ends():
-    """What holds now is not looked for anew as time goes on, and where nothing ever ended it costs nothing."""
+def test_validity_filter_is_cached_until_next_expiry():
+    """The mask of unexpired memories is reused until one expires, and costs nothing if none ever expires."""
     catalogue = catalogue_of("one", "two")
     catalogue.add(CatalogueItem(**memory("three", number=3, ends_ms=BASE + 5)))
     masks = [catalogue.mask(Filter(valid_at=from_milliseconds(BASE + more))) for more in (0, 4, 5, 90)]
@@ -240,8 +240,8 @@ def catalogue_of(*names, **changed):
     return made
 
 
-def test_an_id_is_taken_once():
-    """A second memory of an id is refused, as a new one and as one that comes back."""
+def test_add_rejects_existing_id():
+    """A second memory with an existing id is rejected, whether it is new or restored."""
     catalogue = catalogue_of("a")
     with pytest.raises(ValueError, match="there is a memory with the id a"):
         catalogue.add(CatalogueItem(**memory("a")))
@@ -254,8 +254,8 @@ def test_an_id_is_taken_once():
 
 
 @pytest.mark.parametrize(("node", "name"), [(0, "b"), (0, "a"), (7, "a"), (-1, "a")])
-def test_only_what_was_removed_comes_back(node, name):
-    """A node that holds a memory, held another one, or was never given takes none back."""
+def test_restore_accepts_only_removed_memory(node, name):
+    """A node that is occupied, was occupied by another memory, or was never used cannot be restored."""
     catalogue = catalogue_of("a")
     if name == "b":
         catalogue.remove(0)
@@ -265,8 +265,8 @@ def test_only_what_was_removed_comes_back(node, name):
 
 
 @pytest.mark.parametrize("node", [0, 1, -1])
-def test_holes_cannot_be_changed(node):
-    """What is not there cannot be removed or changed."""
+def test_gaps_cannot_be_removed_or_changed(node):
+    """A missing memory cannot be removed or changed."""
     catalogue = catalogue_of("a")
     catalogue.remove(0)
 
@@ -276,8 +276,8 @@ def test_holes_cannot_be_changed(node):
         catalogue.change(node, version=2, topic=None, mentions=())
 
 
-def test_a_number_given_again_means_the_memory_that_is_there():
-    """Where a transaction was undone its number comes again, and leads to the later memory."""
+def test_reused_number_refers_to_later_memory():
+    """After a rollback, a reused number refers to the later memory."""
     catalogue = catalogue_of("a", "b", "c")
     for node in (2, 1):
         catalogue.remove(node)
@@ -286,16 +286,16 @@ def test_a_number_given_again_means_the_memory_that_is_there():
     assert [0, 3, None] == [catalogue.node_of(number) for number in range(3)]
 
 
-def test_masks_cannot_be_written_to():
-    """A mask is shared by all who ask, and so nobody changes it."""
+def test_masks_are_read_only():
+    """Masks are shared between callers, so they must not be changed."""
     mask = catalogue_of("a").mask(Filter(topic="x"))
 
     with pytest.raises(ValueError, match="read-only"):
         mask[0] = True
 
 
-def test_mentions_that_change_often_take_no_room():
-    """A memory that is changed a thousand times keeps its last mentions only."""
+def test_repeated_updates_do_not_accumulate_mentions():
+    """A memory that was changed a thousand times has only its last mentions."""
     catalogue = catalogue_of("a")
     for number in range(1000):
         catalogue.change(0, version=number, topic=None, mentions=[f"1-{number}", "2-1"])
@@ -324,8 +324,8 @@ REAL = [
         (unicodedata.normalize("NFD", "decision_인증_방식_1790000000003_3a1b2c3"), 3),
     ],
 )
-def test_a_mistyped_id_finds_the_one_that_was_meant(text, best):
-    """One wrong letter, a lost end or type, another composition: the id that was meant comes first, among thousands."""
+def test_nearest_ids_finds_intended_id_for_typo(text, best):
+    """With a wrong letter, a missing end or type, or another composition, the intended id is first among thousands."""
     names = [f"insight_note_{number}_{1_780_000_000_000 + number}_{number:08x}" for number in range(3000)]
     catalogue = catalogue_of(*REAL, *names)
 
@@ -333,8 +333,8 @@ def test_a_mistyped_id_finds_the_one_that_was_meant(text, best):
 
 
 @pytest.mark.parametrize("text", ["", "_", "__", "x" * 1_000_000, "_" * 1_000_000, "a_b_c", "\ud800", "\0"])
-def test_hostile_text_has_few_or_no_likely_ids(text):
-    """Whatever is asked for, the answer is short and no error."""
+def test_nearest_ids_accepts_adversarial_text(text):
+    """For any text, the result is short and no error is raised."""
     catalogue = catalogue_of(*REAL)
 
     assert len(catalogue.nearest_ids(text, 2)) <= 2
@@ -357,16 +357,16 @@ def test_hostile_text_has_few_or_no_likely_ids(text):
         lambda arrays: arrays | {"ids_ends": arrays["ids_ends"][::-1].copy()},
     ],
 )
-def test_a_state_whose_parts_do_not_fit_is_refused(damage):
-    """What could make a later question fail or lie is found when it is loaded."""
+def test_load_rejects_state_with_inconsistent_parts(damage):
+    """Inconsistencies that could make a later query fail or return wrong memories are detected when loading."""
     meta, arrays = catalogue_of("a", "b", topic="x", mentions=["1-1"]).state()
 
     with pytest.raises(ValueError, match=r"fit|end|decode|unpack|broadcast"):
         Catalogue.from_state(meta, damage(arrays))
 
 
-def test_bounds_between_milliseconds_are_exact():
-    """What was made half a millisecond before a bound is before it."""
+def test_time_bounds_have_submillisecond_precision():
+    """A memory created half a millisecond before a bound is before it."""
     catalogue = catalogue_of("a")
     bound = from_milliseconds(BASE) + timedelta(microseconds=500)
 
@@ -375,8 +375,8 @@ def test_bounds_between_milliseconds_are_exact():
     assert [0] == catalogue.window(Filter(until=bound)).tolist()
 
 
-def test_memories_that_come_late_stand_where_their_time_is():
-    """Old memories that are saved after newer ones, in any order, are sorted in, now and after more."""
+def test_window_sorts_memories_saved_out_of_order():
+    """Old memories that are saved after newer ones are sorted by time, now and after further saves."""
     catalogue = Catalogue()
     for number, created in enumerate([50, 30, 10, 20, 30, 60, 10]):
         catalogue.add(CatalogueItem(**memory(str(number), number=number, created_ms=created)))
@@ -388,8 +388,8 @@ def test_memories_that_come_late_stand_where_their_time_is():
     assert [8, 2, 6, 7, 3, 1, 4, 0, 5, 9] == catalogue.window(newest_first=False).tolist()
 
 
-def test_a_kept_mask_ends_with_the_next_change():
-    """What was asked before is answered anew after each kind of change."""
+def test_cached_mask_is_invalidated_by_any_change():
+    """After each kind of change, the mask is computed again."""
     catalogue = catalogue_of("a", topic="x")
     where = Filter(topic="x")
     seen = [catalogue.count(where)]

@@ -1,4 +1,4 @@
-"""A corrected memory says something else, and what it said before is its history."""
+"""Corrections change a memory's text and store the former text as history."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def place(request, tmp_path):
     await opened.close()
 
 
-async def test_a_corrected_memory_is_found_by_what_it_says_now(place):
-    """It keeps id, time and links, and has the text, words, meaning and mentions of its correction."""
+async def test_corrected_memory_is_found_by_new_text(place):
+    """It keeps id, time and links, and gets the text, words, vectors and mentions of its correction."""
     opened, store, clock = place
     first = await store.save_decision("harbour", "dock at 2-1", "ships are near")
     other = await store.save_insight("storms come from the west", links=[{"to_id": first.id, "relationship": "about"}])
@@ -55,8 +55,8 @@ async def test_a_corrected_memory_is_found_by_what_it_says_now(place):
     assert [] == await opened.findings()
 
 
-async def test_an_earlier_time_shows_what_it_said_then(place):
-    """Through several corrections and an outcome, each moment has its own text."""
+async def test_as_of_returns_text_of_that_time(place):
+    """After several corrections and an outcome, each time has its own text."""
     _, store, clock = place
     first = await store.save_decision("harbour", "dock at the pier", "ships are near")
     clock.advance(3600)
@@ -77,8 +77,8 @@ async def test_an_earlier_time_shows_what_it_said_then(place):
     assert ("dock at the quay", "the pier is full") == (third.content, third.metadata.reasoning)
 
 
-async def test_a_clock_that_steps_back_keeps_former_texts_in_their_order(place):
-    """A correction is never older than the memory or the correction before."""
+async def test_correction_keeps_order_when_clock_steps_back(place):
+    """A correction is never older than the memory or the previous correction."""
     _, store, _ = place
     memory = await store.save_context("one")
     store._shared.clock = lambda: START - 50
@@ -103,8 +103,8 @@ async def test_a_clock_that_steps_back_keeps_former_texts_in_their_order(place):
         ("insight", {"content": "new", "reason": "x" * 101}, "reason must have at most 100"),
     ],
 )
-async def test_what_corrects_nothing_is_refused_before_anything_is_written(place, which, given, said):
-    """An error names what is wrong, and nothing was changed."""
+async def test_invalid_correction_is_rejected_without_changes(place, which, given, said):
+    """The error names the problem, and nothing was changed."""
     _, store, _ = place
     saved = {
         "decision": await store.save_decision("harbour", "dock here", "near"),
@@ -116,8 +116,8 @@ async def test_what_corrects_nothing_is_refused_before_anything_is_written(place
     assert list(saved.values()) == [await store.get(memory.id) for memory in saved.values()]
 
 
-async def test_an_unknown_id_cannot_be_corrected(place):
-    """It names the nearest ids."""
+async def test_correct_raises_for_unknown_id(place):
+    """The error names the nearest ids."""
     _, store, _ = place
     memory = await store.save_insight("storms")
     with pytest.raises(MemoryNotFound) as caught:
@@ -126,8 +126,8 @@ async def test_an_unknown_id_cannot_be_corrected(place):
     assert (memory.id,) == caught.value.nearest
 
 
-async def test_two_corrections_at_once_both_count(place, monkeypatch):
-    """Content and reasoning that two callers correct at once end up in one text, with the vectors of that text."""
+async def test_concurrent_corrections_are_combined(place, monkeypatch):
+    """Concurrent corrections of content and reasoning end up in one text, with the vectors of that text."""
     opened, store, _ = place
     memory = await store.save_decision("harbour", "dock here", "near")
     documents, corrected = store._shared.embedding.documents, []
@@ -148,8 +148,8 @@ async def test_two_corrections_at_once_both_count(place, monkeypatch):
     assert [] == await opened.findings()
 
 
-async def test_a_correction_is_exported_and_imported(place, tmp_path):
-    """What it said before goes along."""
+async def test_correction_survives_export_and_import(place, tmp_path):
+    """The former texts are exported as well."""
     _, store, _ = place
     memory = await store.save_insight("storms")
     corrected = await store.correct(memory.id, "calm", reason="mistaken")

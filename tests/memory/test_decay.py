@@ -1,4 +1,4 @@
-"""How links lose strength, and which may be pruned."""
+"""Decay of link strength, and selection of links to prune."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def table_of(several):
         (LinkType.TEMPORAL, 0.1),
     ],
 )
-def test_links_of_the_system_fade_by_their_type(link_type, rate):
-    """After ten days a system link has lost ten times its type's rate, as an exponent."""
+def test_automatic_links_decay_by_rate_of_type(link_type, rate):
+    """After ten days, an automatic link has decayed by ten times its type's rate, as an exponent."""
     link = plain_link("b", "a", type=link_type, confidence=0.8, created_by="system", at=NOW - 10 * DAY)
 
     assert 0.8 * math.exp(-10 * rate) == pytest.approx(link.strength(NOW))
     assert 0.8 * math.exp(-10 * rate) == pytest.approx(link.strength(NOW))
 
 
-def test_known_figures():
-    """A back-filled association of 0.4 is at 0.2 after 13.9 days, a temporal link of 0.5 after 9.2."""
+def test_decay_matches_known_values():
+    """An association of 0.4 decays to 0.2 in 13.9 days, a temporal link of 0.5 in 9.2 days."""
     association = plain_link("b", "a", confidence=0.4, at=NOW - 13.863 * DAY)
     temporal = plain_link("b", "a", type=LinkType.TEMPORAL, confidence=0.5, at=NOW - 9.163 * DAY)
 
@@ -73,27 +73,27 @@ def test_known_figures():
 
 @pytest.mark.parametrize("creator", ["user", "llm"])
 @pytest.mark.parametrize("link_type", LinkType)
-def test_explicit_links_do_not_fade(creator, link_type):
-    """What a user or a model linked is as strong after ten years."""
+def test_explicit_links_do_not_decay(creator, link_type):
+    """Links of users and models keep their strength for ten years."""
     link = plain_link("b", "a", type=link_type, confidence=0.8, created_by=creator, at=NOW - 3650 * DAY)
 
     assert 0.8 == link.strength(NOW)
 
 
-def test_every_type_has_a_rate():
-    """No type of link is forgotten in the table of rates."""
+def test_every_link_type_has_a_decay_rate():
+    """The table of rates contains every link type."""
     assert set(LinkType) == set(RATES)
 
 
 @given(link=links)
-def test_a_link_from_the_future_has_its_full_strength(link):
-    """A clock that was put back neither strengthens nor weakens a link."""
+def test_link_from_future_has_full_strength(link):
+    """A clock that was set back neither strengthens nor weakens a link."""
     assert link.confidence == link.strength(link.created_at - timedelta(hours=1))
 
 
 @given(several=st.lists(links, max_size=8, unique_by=lambda link: link.id))
-def test_tables_fade_as_links_do(several):
-    """The vectorised form says the same as the form for one link."""
+def test_vectorised_strengths_equal_link_strengths(several):
+    """The vectorised computation equals that of single links."""
     faded = table_of(several).strengths(milliseconds(NOW))
 
     assert np.float32 == faded.dtype
@@ -101,8 +101,8 @@ def test_tables_fade_as_links_do(several):
 
 
 @given(several=st.lists(links, max_size=8, unique_by=lambda link: link.id), below=st.sampled_from([0.0, 0.2, 0.7, 1.0]))
-def test_tables_are_pruned_as_links_are(several, below):
-    """The vectorised form picks the links that the form for one link picks, and no explicit one."""
+def test_vectorised_pruning_equals_link_pruning(several, below):
+    """The vectorised selection equals that of single links, and contains no explicit link."""
     settings = MemorySettings(prune_below=below)
     picked = prunable(table_of(several), milliseconds(NOW), settings).tolist()
 
@@ -124,8 +124,8 @@ def test_tables_are_pruned_as_links_are(several, below):
         ({"type": LinkType.TEMPORAL, "at": NOW + 31 * DAY}, False),
     ],
 )
-def test_what_is_pruned(keywords, gone):
-    """Stored confidence below 0.2 and temporal links older than 30 days go, unless somebody made them."""
+def test_prune_selects_weak_and_old_automatic_links(keywords, gone):
+    """Automatic links with a confidence below 0.2 and temporal links older than 30 days are pruned."""
     link = plain_link("b", "a", **{"at": NOW, **keywords})
     table = table_of([link])
 
@@ -134,8 +134,8 @@ def test_what_is_pruned(keywords, gone):
 
 
 @pytest.mark.parametrize("confidence", [0.1, 0.3, 0.7, 0.9])
-def test_a_link_at_the_bound_stays(confidence):
-    """Single precision does not push a link below the bound that it stands at."""
+def test_prune_keeps_link_at_threshold(confidence):
+    """Single precision does not move a link below the threshold that it equals."""
     table = table_of([plain_link("b", "a", confidence=confidence, at=NOW)])
 
     assert [False] == prunable(table, milliseconds(NOW), MemorySettings(prune_below=confidence)).tolist()

@@ -1,4 +1,4 @@
-"""Deleting a memory to which many others link: at once for whoever reads, and by parts on the disk."""
+"""Deletion of a memory with many incoming links: immediate for readers, incremental on disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unit(number=0):
 
 
 async def wheel(store, count):
-    """Save a hub to which *count* others link, and which links to one; quicker than one by one."""
+    """Save a hub with *count* incoming links and one outgoing link, faster than one by one."""
     vectors, ids = unit(), (f"link_{number:024x}" for number in itertools.count())
 
     def plan(writer):
@@ -56,7 +56,7 @@ def opened(path, **options):
 
 
 async def links_to(store, memory_id):
-    """Return the links to a memory as every way to read them has them."""
+    """Return the links to a memory, as returned by every way to read them."""
 
     def plan(reader):
         nodes = reader.window()
@@ -77,15 +77,15 @@ def rows_of(place, kind):
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Let nothing be cleaned up, as where the process is killed right after it has deleted."""
+    """Disable cleanup, as if the process were killed right after the deletion."""
     monkeypatch.setattr(JournalWriter, "clean_up", lambda _writer: False)
     return monkeypatch
 
 
 @pytest.mark.once
 @BY_PARTS
-async def test_a_memory_with_many_links_is_deleted_by_parts_between_which_others_read(tmp_path, monkeypatch):
-    """No transaction writes more rows than a part has, and a read that comes meanwhile is not kept to the end."""
+async def test_delete_with_many_links_lets_readers_run_between_batches(tmp_path, monkeypatch):
+    """No transaction writes more rows than a batch has, and a concurrent read does not wait for the whole deletion."""
     place = opened(tmp_path)
     store = await place.memories()
     await wheel(store, MANY)
@@ -122,8 +122,8 @@ async def test_a_memory_with_many_links_is_deleted_by_parts_between_which_others
     await place.close()
 
 
-async def test_a_memory_with_few_links_is_deleted_in_one_transaction(tmp_path):
-    """Nothing is left to be done then."""
+async def test_delete_with_few_links_uses_one_transaction(tmp_path):
+    """No cleanup remains afterwards."""
     place = opened(tmp_path)
     store = await place.memories()
     await wheel(store, plans._FEW)
@@ -138,8 +138,8 @@ async def test_a_memory_with_few_links_is_deleted_in_one_transaction(tmp_path):
 
 
 @BY_PARTS
-async def test_links_to_a_deleted_memory_are_seen_by_nobody_before_they_are_cleaned_up(tmp_path, interrupted):
-    """Not here, in another process, after an opening with views or without them, in an export or by a check."""
+async def test_links_to_deleted_memory_are_hidden_before_cleanup(tmp_path, interrupted):
+    """Covers this and another process, with and without views, exports and checks."""
     place, other = opened(tmp_path / "a"), opened(tmp_path / "a")
     store, seen = await place.memories(), await other.memories()
     await wheel(store, 300)
@@ -163,7 +163,7 @@ async def test_links_to_a_deleted_memory_are_seen_by_nobody_before_they_are_clea
     store = await last.memories()
     assert ([], 300) == await links_to(store, "hub")
     assert [] == await last.findings()
-    # The next write goes on where the other one was killed.
+    # The next write continues the interrupted cleanup.
     interrupted.undo()
     await store._engine.write(lambda writer: writer.set_note("a", "b"))
     await store._engine.write(lambda writer: writer.set_note("a", None))
@@ -176,10 +176,8 @@ async def test_links_to_a_deleted_memory_are_seen_by_nobody_before_they_are_clea
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-async def test_an_id_that_is_given_again_gets_none_of_the_links_of_the_one_that_was_deleted(
-    tmp_path, interrupted, is_new
-):
-    """What is imported under the id before all was cleaned up has the links that the import says, and no others."""
+async def test_reused_id_gets_no_links_of_deleted_memory(tmp_path, interrupted, is_new):
+    """A memory imported under the id before the cleanup has ended has only the imported links."""
     place = opened(tmp_path / "a")
     store = await place.memories()
     await wheel(store, 300)
@@ -203,8 +201,8 @@ async def test_an_id_that_is_given_again_gets_none_of_the_links_of_the_one_that_
 
 
 @BY_PARTS
-async def test_a_link_that_leads_nowhere_is_found_while_another_memory_is_cleaned_up_after(tmp_path, interrupted):
-    """Only links to what was deleted are excused, and what is noted of that in a strange form is named, too."""
+async def test_check_finds_dangling_link_during_cleanup(tmp_path, interrupted):
+    """Only links to the deleted memory are excused. A malformed cleanup note is reported too."""
     place = opened(tmp_path)
     store = await place.memories()
     await wheel(store, 300)
@@ -223,8 +221,8 @@ async def test_a_link_that_leads_nowhere_is_found_while_another_memory_is_cleane
 
 
 @pytest.mark.parametrize("few", [0, 10_000])
-async def test_a_deletion_that_fails_at_any_of_its_rows_changes_nothing(tmp_path, monkeypatch, few):
-    """The memory has all its links again, in the rows and in the views."""
+async def test_failed_deletion_changes_nothing(tmp_path, monkeypatch, few):
+    """After a failure at any row, the memory has all its links, in the rows and in the views."""
     monkeypatch.setattr(plans, "_FEW", few)
     monkeypatch.setattr(plans, "_PART", 1)
     place = opened(tmp_path)
@@ -282,8 +280,8 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 @pytest.mark.once
 @BY_PARTS
 @pytest.mark.parametrize("parts", [0, 1, 3])
-async def test_a_memory_whose_deletion_was_killed_is_gone_with_all_its_links(tmp_path, parts):
-    """However much was cleaned up; the rest follows with the next write."""
+async def test_killed_deletion_is_complete_for_readers(tmp_path, parts):
+    """Links are hidden at any progress of the cleanup, which the next write continues."""
     place = opened(tmp_path)
     await wheel(await place.memories(), 1000)
     await place.close()
@@ -305,10 +303,8 @@ async def test_a_memory_whose_deletion_was_killed_is_gone_with_all_its_links(tmp
     await place.close()
 
 
-async def test_a_memory_of_many_links_gets_another_one_without_comparing_all_of_them_with_each_other(
-    tmp_path, monkeypatch
-):
-    """As many comparisons as it has links, or a few times as many."""
+async def test_linking_memory_with_many_links_avoids_quadratic_comparisons(tmp_path, monkeypatch):
+    """The number of comparisons is at most a few times the number of its links."""
     place = opened(tmp_path)
     store = await place.memories()
     await wheel(store, 400)
@@ -327,8 +323,8 @@ async def test_a_memory_of_many_links_gets_another_one_without_comparing_all_of_
     await place.close()
 
 
-async def test_linking_from_a_memory_of_many_links_reads_two_rows(tmp_path, monkeypatch):
-    """And not those of all that link to it."""
+async def test_linking_from_memory_with_many_links_reads_two_rows(tmp_path, monkeypatch):
+    """The rows of its incoming links are not read."""
     place = opened(tmp_path)
     store = await place.memories()
     await wheel(store, 400)

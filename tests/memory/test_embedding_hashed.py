@@ -1,4 +1,4 @@
-"""The embedder without a model."""
+"""Hash embedder, which needs no model."""
 
 import itertools
 import subprocess
@@ -13,7 +13,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding import hash_embedder as hashed
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 
-ANY = st.text(st.characters(), max_size=200)  # halves of surrogate pairs, too
+ANY = st.text(st.characters(), max_size=200)  # includes lone surrogates
 HASH = HashEmbedder()
 
 
@@ -23,8 +23,8 @@ def cosine(one, two):
 
 
 @given(texts=st.lists(ANY, max_size=8))
-def test_every_text_has_a_unit_vector(texts):
-    """Also an empty one, emoji, whitespace, and halves of surrogate pairs."""
+def test_hash_embedder_returns_unit_vector_for_any_text(texts):
+    """Covers empty text, emoji, whitespace and lone surrogates."""
     vectors = HASH.embed(texts)
 
     assert ((len(texts), 384), np.dtype(np.float32)) == (vectors.shape, vectors.dtype)
@@ -32,8 +32,8 @@ def test_every_text_has_a_unit_vector(texts):
 
 
 @given(texts=st.lists(ANY, min_size=1, max_size=8), data=st.data())
-def test_a_vector_does_not_depend_on_the_others(texts, data):
-    """In any order, alone or together, asked as document or query: the same bits."""
+def test_vector_does_not_depend_on_other_texts_of_the_call(texts, data):
+    """Vectors are bit-identical in any order and batch, as document or query."""
     order = data.draw(st.permutations(range(len(texts))))
     vectors = HASH.embed(texts)
 
@@ -42,8 +42,8 @@ def test_a_vector_does_not_depend_on_the_others(texts, data):
 
 
 @given(texts=st.lists(ANY, max_size=6), size=st.integers(1, 300))
-def test_large_batches_are_hashed_in_parts(texts, size):
-    """Where a batch is divided makes no difference."""
+def test_splitting_large_batches_does_not_change_vectors(texts, size):
+    """The position of the split makes no difference."""
     whole = HASH.embed(texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashed, "_MICRO_BATCH", size)
@@ -52,7 +52,7 @@ def test_large_batches_are_hashed_in_parts(texts, size):
     assert np.array_equal(whole, parts)
 
 
-# Of each vector the three largest numbers, with their places.
+# The three largest components of each vector, with their indexes.
 EXPECTED = {
     "": [(1, 1.0), (0, 0.0), (2, 0.0)],
     "Shield first, then raid.": [(27, -0.169031), (28, 0.169031), (30, -0.169031)],
@@ -61,8 +61,8 @@ EXPECTED = {
 }
 
 
-def test_vectors_are_the_same_on_every_machine():
-    """These numbers must never change: stores are full of them."""
+def test_vectors_match_stored_reference_values():
+    """These values must never change, because stores contain such vectors."""
     found = {}
     for text in ("", "Shield first, then raid.", "결정을 바꾸다", "🙂"):
         vector = HASH.embed([text])[0]
@@ -72,8 +72,8 @@ def test_vectors_are_the_same_on_every_machine():
     assert EXPECTED == found
 
 
-def test_another_process_gives_the_same_vectors():
-    """Python's own hash, which differs from process to process, plays no part."""
+def test_other_process_returns_same_vectors():
+    """The embedder does not use Python's randomized hash."""
     code = (
         "import sys; from mama_structs.memory.embedding.hash_embedder import HashEmbedder;"
         "sys.stdout.write(HashEmbedder().embed(['the guild raids', '길드 습격']).tobytes().hex())"
@@ -83,23 +83,23 @@ def test_another_process_gives_the_same_vectors():
     assert HASH.embed(["the guild raids", "길드 습격"]).tobytes().hex() == other
 
 
-def test_case_form_and_common_words_make_no_difference():
-    """Texts are folded (NFKC, case), and words that every text has do not count."""
+def test_case_unicode_form_and_stop_words_do_not_change_vector():
+    """Texts are case-folded and normalized to NFKC, and stop words are ignored."""
     assert 1 == pytest.approx(cosine("The SHIELD of the planet", "shield planet"))
     assert 1 == pytest.approx(cosine("".join(chr(ord(letter) + 0xFEE0) for letter in "shield"), "shield"))
     assert 1 == pytest.approx(cosine("결정", "\u1100\u1167\u11af\u110c\u1165\u11bc"))
 
 
-def test_near_duplicates_are_closer_than_texts_with_a_word_in_common():
-    """Closeness follows the words, also under Korean particles and endings."""
+def test_near_duplicates_are_closer_than_texts_with_a_shared_word():
+    """Similarity follows the words, also with Korean particles and endings."""
     assert 0.6 < cosine("retry the payment three times", "retried the payments three times")
     assert 0.3 < cosine("길드 결정을 바꾼다", "길드 결정은 바꿨다")
     assert cosine("retry the payment", "paint the payment office") < 0.6
     assert cosine("energy of the base", "printer on fire") < 0.2
 
 
-def test_words_of_every_script_count():
-    """Vowel signs do not cut the words of Indic scripts, and scripts without spaces have their runs."""
+def test_words_of_every_script_are_embedded():
+    """Vowel signs do not split Indic words, and scripts without spaces are split into runs."""
     for one, near, far in (
         ("निर्णय बदल गया", "निर्णय बदला", "सुरक्षा कवच"),
         ("会议记录已移动", "会议记录移动了", "价格上涨"),
@@ -108,21 +108,21 @@ def test_words_of_every_script_count():
         assert cosine(one, near) > cosine(one, far) + 0.2
 
 
-def test_repeating_a_word_counts_less_and_less():
-    """A text that says one word a hundred times is still about its other words."""
+def test_repeated_words_have_decreasing_weight():
+    """In a text with one word a hundred times, the other words still count."""
     assert 0.3 < cosine("shield " * 100 + "raid", "raid")
 
 
-def test_dimensions_can_be_chosen():
-    """From 16 to 65,536."""
+def test_dimensions_are_configurable():
+    """Valid values are 16 to 65,536."""
     assert (1, 16) == HashEmbedder(dimensions=16).embed(["x"]).shape
     for wrong in (15, 65_537, 20.0, True):
         with pytest.raises(InvalidArgument, match="dimensions must be a whole number, from 16 to 65536"):
             HashEmbedder(dimensions=wrong)
 
 
-def test_fingerprints_tell_dimensions_apart():
-    """Vectors of another length are others."""
+def test_fingerprint_depends_on_dimensions():
+    """Vectors of different lengths are not compatible."""
     fingerprints = {HashEmbedder(dimensions=n).fingerprint for n in (16, 32, 384)}
 
     assert 3 == len(fingerprints)

@@ -1,4 +1,4 @@
-"""Cutting texts that are too long."""
+"""Splitting of long texts into chunks."""
 
 import itertools
 
@@ -18,8 +18,8 @@ TEXTS = st.one_of(PROSE, st.text(max_size=300))
 
 
 @given(text=TEXTS, limit=st.integers(8, 64))
-def test_pieces_cover_the_text_and_stay_within_the_limit(text, limit):
-    """Each piece is short enough, they go on from one another, and nothing is left out."""
+def test_chunks_cover_text_within_limit(text, limit):
+    """Each chunk is short enough, chunks are contiguous, and no text is left out."""
     found = cut(text, limit)
     spans = found.spans
 
@@ -34,23 +34,23 @@ def test_pieces_cover_the_text_and_stay_within_the_limit(text, limit):
 
 
 @given(text=TEXTS, limit=st.integers(8, 1000))
-def test_a_short_text_is_one_piece(text, limit):
-    """What is within the limit is not cut, and what is beyond it is."""
+def test_short_text_is_one_chunk(text, limit):
+    """Text within the limit is not split, and longer text is."""
     assert (tokens(text) <= limit) == (((0, len(text)),) == cut(text, limit).spans)
 
 
 @given(text=TEXTS)
 @example(text="\x85")
 @example(text="\u3000")
-def test_the_estimate_lies_between_a_quarter_of_the_bytes_and_all_of_them(text):
-    """No model sees more tokens than bytes, and none of ours is sent four times the limit."""
+def test_token_estimate_is_between_quarter_and_all_of_bytes(text):
+    """No model sees more tokens than bytes, and no model of this package gets four times its limit."""
     size = len(clean(text).encode())
 
     assert size / 4 - 0.01 <= tokens(text) <= size
 
 
-def test_the_estimate_is_a_little_more_than_models_see():
-    """For English some tokens a word, for Korean one or two a syllable."""
+def test_token_estimate_is_slightly_above_real_tokens():
+    """English has some tokens per word, Korean one or two per syllable."""
     english = "We keep user sessions in Redis so that a restart logs nobody out."
     korean = "세션을 레디스에 저장해서 재시작해도 로그아웃되지 않게 했다."
 
@@ -58,8 +58,8 @@ def test_the_estimate_is_a_little_more_than_models_see():
     assert 25 <= tokens(korean) <= 50
 
 
-def test_the_best_border_is_taken():
-    """A paragraph before a line, a line before a sentence, a sentence before a word."""
+def test_split_prefers_strongest_boundary():
+    """The order is paragraph, line, sentence, word."""
     filler = "some words of the text that go on "
     for border in ("\n\n", "\n", ". "):
         head = filler * 2 + "end" + border
@@ -69,15 +69,15 @@ def test_the_best_border_is_taken():
         assert head == text[start:end]
 
 
-def test_a_closing_quote_stays_with_its_sentence():
-    """The cut comes behind it."""
+def test_split_keeps_closing_quote_with_sentence():
+    """The text is split after the quote."""
     head = 'He said: "we raid the northern planet tomorrow morning, all of us together." '
 
     assert head == head[: cut(head + "Then they went home. And slept for a day. Or for two.", 34).spans[0][1]]
 
 
-def test_words_stay_whole_where_they_can():
-    """A cut within a word happens only where no other place is in reach."""
+def test_split_avoids_breaking_words():
+    """A word is split only if no boundary is within reach."""
     text = "planet " * 200
     spans = cut(text, 32).spans
 
@@ -86,16 +86,16 @@ def test_words_stay_whole_where_they_can():
 
 
 @given(words=st.integers(2, 300), limit=st.integers(100, 200))
-def test_no_piece_is_much_shorter_than_the_others(words, limit):
-    """A text is shared out among its pieces: there is no rest of a few words."""
+def test_chunks_have_similar_lengths(words, limit):
+    """The text is divided evenly, without a short remainder."""
     text = "planet " * words
     lengths = [tokens(text[start:end]) for start, end in cut(text, limit).spans]
 
     assert min(lengths) >= max(lengths) / 2
 
 
-def test_neighbours_overlap_a_little():
-    """A thought on the border is whole in one of both."""
+def test_adjacent_chunks_overlap():
+    """A phrase at the boundary is complete in one of both chunks."""
     text = "planet " * 200
     spans = cut(text, 64).spans
     overlaps = [end - start for (_, end), (start, _) in itertools.pairwise(spans)]
@@ -104,8 +104,8 @@ def test_neighbours_overlap_a_little():
     assert max(overlaps) < 64
 
 
-def test_a_huge_text_is_sampled_evenly():
-    """Its pieces are spread from the first to the last, and it is said how many are left out."""
+def test_huge_text_is_sampled_evenly():
+    """The chunks are spread over the whole text, and the number of omitted ones is reported."""
     text = "One sentence of many. " * 5_000
     found = cut(text, 32)
     starts = [start for start, _ in found.spans]
@@ -117,15 +117,15 @@ def test_a_huge_text_is_sampled_evenly():
     assert max(gaps) < 2 * min(gaps)
 
 
-def test_a_limit_below_any_character_is_refused():
-    """Eight tokens are the least."""
+def test_limit_below_minimum_is_rejected():
+    """The minimum is eight tokens."""
     with pytest.raises(InvalidArgument, match="max_tokens must be a whole number, 8 or more, got 7"):
         cut("x", 7)
 
 
 @given(text=st.text(st.characters()))
-def test_a_clean_text_is_one_that_files_can_hold(text):
-    """Halves of surrogate pairs are replaced, and nothing else changes."""
+def test_clean_replaces_lone_surrogates_only(text):
+    """The result can be encoded as UTF-8, and everything else is unchanged."""
     found = clean(text)
 
     assert found == found.encode("utf-8").decode("utf-8")
@@ -133,7 +133,7 @@ def test_a_clean_text_is_one_that_files_can_hold(text):
         assert text == found
 
 
-def test_halves_that_meet_are_the_character_that_they_stand_for():
-    """Text from JavaScript may come in halves."""
+def test_clean_joins_surrogate_pairs():
+    """Text from JavaScript may contain both halves as separate characters."""
     assert "🙂" == clean("\ud83d\ude42")
     assert "a\ufffdb" == clean("a\ud83db")

@@ -1,4 +1,4 @@
-"""What embedders have in common: calibration, fingerprints, the default, and the checks of what they give."""
+"""Common behaviour of embedders: calibration, fingerprints, the default, and checks of vectors."""
 
 import copy
 import logging
@@ -32,23 +32,23 @@ CALIBRATIONS = st.builds(Calibration, st.floats(-1, 1), st.floats(0.1, 100))
 
 
 @given(calibration=CALIBRATIONS, one=COSINES, two=COSINES)
-def test_a_higher_cosine_is_never_less_similar(calibration, one, two):
-    """Similarity lies between 0 and 1 and rises with the cosine."""
+def test_calibration_is_monotonic(calibration, one, two):
+    """Similarity is between 0 and 1 and increases with the cosine."""
     low, high = sorted((one, two))
 
     assert 0 <= calibration(low) <= calibration(high) <= 1
 
 
 @given(calibration=CALIBRATIONS, similarity=st.floats(0.01, 0.99))
-def test_the_cosine_of_a_similarity_has_that_similarity(calibration, similarity):
-    """The inverse is one, and the middle is at the midpoint."""
+def test_inverse_calibration_returns_cosine_of_similarity(calibration, similarity):
+    """The functions are inverse, and similarity 0.5 is at the midpoint."""
     assert similarity == pytest.approx(calibration(calibration.cosine(similarity)))
     assert 0.5 == calibration(calibration.midpoint)
 
 
 @given(calibration=CALIBRATIONS, cosines=st.lists(COSINES))
-def test_an_array_is_calibrated_as_its_numbers_are(calibration, cosines):
-    """Arrays keep their shape and type, and each number is what it is alone."""
+def test_calibration_of_array_equals_calibration_of_numbers(calibration, cosines):
+    """Arrays keep their shape and type."""
     given_ = np.array(cosines, dtype=np.float32)
     found = calibration(given_)
 
@@ -56,8 +56,8 @@ def test_an_array_is_calibrated_as_its_numbers_are(calibration, cosines):
     assert [calibration(float(one)) for one in given_] == pytest.approx(found.tolist(), abs=1e-5)
 
 
-def test_the_ends_of_the_scale_have_no_cosine():
-    """Every cosine is above that of similarity 0, and none reaches that of 1."""
+def test_inverse_calibration_is_infinite_at_0_and_1():
+    """No finite cosine has the similarity 0 or 1."""
     assert (-math.inf, math.inf) == (Calibration().cosine(0), Calibration().cosine(1))
     for wrong in (-0.1, 1.1, math.nan, True, "1"):
         with pytest.raises(InvalidArgument, match="similarity must"):
@@ -73,8 +73,8 @@ def test_the_ends_of_the_scale_have_no_cosine():
         ({"threshold": 1}, "threshold must lie between 0 and 1, got 1"),
     ],
 )
-def test_a_calibration_that_is_none_is_refused(arguments, message):
-    """The error names argument, value and rule."""
+def test_calibration_rejects_invalid_arguments(arguments, message):
+    """The error contains argument, value and rule."""
     with pytest.raises(InvalidArgument, match=message):
         Calibration(**arguments)
 
@@ -82,8 +82,8 @@ def test_a_calibration_that_is_none_is_refused(arguments, message):
 @given(
     midpoint=st.floats(-0.3, 0.8), slope=st.floats(3, 40), seed=st.integers(0, 2**32 - 1), count=st.integers(1000, 3000)
 )
-def test_a_fit_finds_the_curve_that_made_the_labels(midpoint, slope, seed, count):
-    """Labels drawn by a known curve over evenly spread cosines give that curve back."""
+def test_fit_recovers_curve_that_generated_labels(midpoint, slope, seed, count):
+    """Labels drawn from a known curve at evenly spread cosines yield that curve."""
     random = np.random.default_rng(seed)
     cosines = random.uniform(midpoint - 4 / slope, midpoint + 4 / slope, count)
     is_same = random.random(count) < Calibration(midpoint, slope)(cosines)
@@ -97,8 +97,8 @@ def test_a_fit_finds_the_curve_that_made_the_labels(midpoint, slope, seed, count
     same=st.lists(COSINES, min_size=1, max_size=20),
     other=st.lists(COSINES, min_size=1, max_size=20),
 )
-def test_a_fit_is_a_calibration_whatever_the_cosines(same, other):
-    """Also where the classes are apart, the same, or the wrong way round."""
+def test_fit_returns_valid_calibration_for_any_cosines(same, other):
+    """Also if the classes are separable, equal or reversed."""
     found = fit([np.array(same)], [np.array(other)])
 
     assert 0 < found.slope <= 200
@@ -108,34 +108,34 @@ def test_a_fit_is_a_calibration_whatever_the_cosines(same, other):
         assert 0.5 >= found(np.array(other)).mean()
 
 
-def test_a_fit_needs_both_classes():
-    """Nothing can be fitted to one class, nor to what is not finite."""
+def test_fit_rejects_single_class_and_non_finite_values():
+    """A fit needs finite values of both classes."""
     for same, other in (([], [np.ones(1)]), ([np.ones(1)], [np.ones(0)]), ([np.array([np.nan])], [np.ones(1)])):
         with pytest.raises(InvalidArgument, match="must be groups of finite cosines"):
             fit(same, other)
 
 
-def test_telling_apart_counts_the_pairs_in_order():
-    """Ties count half."""
+def test_separation_counts_ordered_pairs():
+    """Ties count as one half."""
     assert 1 == tells_apart([0.5, 0.6], [0.1])
     assert 0.5 == tells_apart([0.5], [0.5])
     assert 0.25 == tells_apart([0.2, 0.2], [0.1, 0.3, 0.3, 0.3])
 
 
-def test_our_embedders_are_embedders():
-    """The protocol can be checked at run time, and costs no model."""
+def test_builtin_embedders_satisfy_protocol():
+    """The protocol is checkable at run time without loading a model."""
     for embedder in (HashEmbedder(), UniversalSentenceEmbedder(), as_embedder(len, name="x", dimensions=3)):
         assert isinstance(embedder, Embedder)
         assert fingerprint_of(embedder)
     assert not isinstance(object(), Embedder)
 
 
-def test_a_fingerprint_follows_what_makes_the_vectors():
-    """An embedder's own counts; else class, name and dimensions tell one from another."""
+def test_fingerprint_identifies_source_of_vectors():
+    """An embedder's own fingerprint is used; otherwise class, name and dimensions identify it."""
     plain = as_embedder(len, name="x", dimensions=3)
 
     assert fingerprint_of(plain) == fingerprint_of(as_embedder(max, name="x", dimensions=3))
-    # Stores keep it: the name of its class's module is part of it.
+    # Stored in databases: the module name of the class is part of it.
     assert "e484ddb72e90019723ab9ea2588cf62b" == fingerprint_of(plain)
     assert "mine" == fingerprint_of(as_embedder(len, name="x", dimensions=3, fingerprint="mine"))
     assert 4 == len(
@@ -148,8 +148,8 @@ def test_a_fingerprint_follows_what_makes_the_vectors():
     )
 
 
-def test_the_default_needs_no_extra_and_says_so_once(monkeypatch, caplog):
-    """Without the encoder it is the hash embedder, announced once in a process."""
+def test_default_is_hash_embedder_without_extra(monkeypatch, caplog):
+    """It is logged once per process."""
     monkeypatch.setattr(callables, "is_installed", lambda: False)
     callables._say_once.cache_clear()
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
@@ -160,8 +160,8 @@ def test_the_default_needs_no_extra_and_says_so_once(monkeypatch, caplog):
     assert "mama-structs[semantic]" in caplog.text
 
 
-def test_the_default_is_the_sentence_encoder_where_it_is_installed(monkeypatch, caplog):
-    """Nothing is said then."""
+def test_default_is_sentence_encoder_if_installed(monkeypatch, caplog):
+    """Nothing is logged then."""
     monkeypatch.setattr(callables, "is_installed", lambda: True)
 
     assert UniversalSentenceEmbedder() == default_embedder()
@@ -179,14 +179,14 @@ def test_the_default_is_the_sentence_encoder_where_it_is_installed(monkeypatch, 
         ({"batch_size": 0}, "batch_size must be"),
     ],
 )
-def test_a_callable_is_wrapped_only_with_what_makes_sense(arguments, message):
-    """The error names argument, value and rule."""
+def test_as_embedder_rejects_invalid_arguments(arguments, message):
+    """The error contains argument, value and rule."""
     with pytest.raises(InvalidArgument, match=message):
         as_embedder(**({"fn": len, "name": "x", "dimensions": 3} | arguments))
 
 
-async def test_a_callable_is_told_the_kind_only_if_it_takes_it():
-    """Functions of texts alone are called with texts alone."""
+async def test_callable_receives_kind_only_if_it_accepts_it():
+    """Functions with one parameter are called with texts only."""
     seen = []
 
     def plain(texts):
@@ -203,8 +203,8 @@ async def test_a_callable_is_told_the_kind_only_if_it_takes_it():
     assert [["a"], (["a"], "query")] == seen
 
 
-async def test_an_unknown_embedder_is_calibrated_on_the_sentences():
-    """Its calibration is a guess before, and fits its own scale afterwards, wherever that lies."""
+async def test_unknown_embedder_is_calibrated_on_sample_sentences():
+    """Its default calibration is a guess, which the sample sentences replace by one for its own scale."""
     inner = HashEmbedder(dimensions=4096)
 
     def shifted(texts):
@@ -226,8 +226,8 @@ async def test_an_unknown_embedder_is_calibrated_on_the_sentences():
     assert (await calibrated(high)) is high.calibration
 
 
-async def test_a_given_calibration_is_kept():
-    """Nothing is embedded to find out what is known."""
+async def test_given_calibration_is_not_refitted():
+    """Nothing is embedded for calibration."""
     known = Calibration(0.8, 30)
     embedder = as_embedder(len, name="x", dimensions=3, calibration=known)
 
@@ -235,8 +235,8 @@ async def test_a_given_calibration_is_kept():
     assert HashEmbedder().calibration == await calibrated(HashEmbedder())
 
 
-async def test_an_embedder_that_knows_nothing_is_told_of(caplog):
-    """Random vectors are calibrated nearly flat, with a warning."""
+async def test_random_embedder_is_reported(caplog):
+    """Random vectors get an almost flat calibration and a warning."""
     random = np.random.default_rng(1)
     embedder = as_embedder(lambda texts: random.normal(size=(len(texts), 512)), name="dice", dimensions=512)
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
@@ -245,14 +245,14 @@ async def test_an_embedder_that_knows_nothing_is_told_of(caplog):
     assert "dice tells sentences on one matter" in caplog.text
 
 
-async def test_calibrating_tells_what_failed():
-    """Zero vectors for a sentence are no ground for a calibration."""
+async def test_calibration_reports_failed_sentence():
+    """A zero vector for a sentence makes calibration fail."""
     with pytest.raises(EmbeddingFailed, match="vector of a built-in sentence is zero"):
         await calibrated(as_embedder(lambda texts: np.zeros((len(texts), 3)), name="x", dimensions=3))
 
 
-def test_the_sentences_are_all_different():
-    """A repeated one would count twice."""
+def test_calibration_sentences_are_distinct():
+    """A repeated sentence would count twice."""
     sentences = [text for triple in triples() for text in triple]
 
     assert len(sentences) == len(set(sentences)) == 3 * len(triples())
@@ -263,8 +263,8 @@ def test_the_sentences_are_all_different():
         st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3), min_size=1, max_size=8
     )
 )
-def test_each_row_is_normalised_or_named(rows):
-    """Whatever the numbers, a row has length 1 and the given direction, or is said to be faulty."""
+def test_rows_are_normalized_or_reported_as_invalid(rows):
+    """For any numbers, a row gets length 1 and keeps its direction, or is reported as faulty."""
     found = checked(rows, len(rows), dimensions=3)
 
     for row, one in enumerate(rows):
@@ -293,15 +293,15 @@ def test_each_row_is_normalised_or_named(rows):
         (np.zeros((2, 3), dtype=bool), "of bool"),
     ],
 )
-def test_what_is_no_array_of_the_right_shape_is_refused(given_, message):
-    """The message says what came, the hint what was expected."""
+def test_arrays_of_wrong_shape_are_rejected(given_, message):
+    """The message describes the value, and the hint the expected shape."""
     with pytest.raises(EmbeddingFailed, match=message) as caught:
         checked(given_, 2, dimensions=3)
 
     assert "(2, 3)" in caught.value.hint
 
 
-def test_embedders_do_not_change():
-    """An embedder that changed under a store would make its vectors worthless."""
+def test_embedders_are_immutable():
+    """A changed embedder would make stored vectors incompatible."""
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         HashEmbedder().dimensions = 3

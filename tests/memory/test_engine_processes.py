@@ -1,4 +1,4 @@
-"""Memories of several processes, loops and sessions on one directory."""
+"""Several processes, event loops and sessions on one directory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
 }
-# How often the fifth process looks before the four are told to end.
+# Number of reads of the fifth process before the four others are stopped.
 LOOKS = 150 if settings.default.max_examples > 1000 else 8
 
-# Answers one line for each line that it is asked, so that the test decides who does what when.
+# Answers each command line with one line, so that the test controls the order of operations.
 SERVANT = """
 import asyncio, json, sys, threading
 from mama_structs import Session
@@ -58,7 +58,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 class Servant:
-    """Another process that has a directory open, and does as it is told."""
+    """Another process with an open directory, which executes commands."""
 
     def __init__(self, path):
         command = [sys.executable, "-W", "ignore", "-c", SERVANT, str(path)]
@@ -82,8 +82,8 @@ class Servant:
         return ask
 
 
-async def test_what_another_process_does_is_seen_at_the_next_call(tmp_path):
-    """Saves, links, outcomes and deletes cross both ways, in every kind of reading."""
+async def test_changes_of_other_process_are_visible_at_next_call(tmp_path):
+    """Saves, links, outcomes and deletions are visible in both directions, in every kind of read."""
     async with Session.open(tmp_path, embedder=SMALL) as session:
         store = session.memories
         with Servant(tmp_path) as other:
@@ -132,7 +132,7 @@ os.kill(os.getpid(), 9)
 
 @contextlib.contextmanager
 def held(journal, *, after_a_crash):
-    """Have a process that knows nothing of ours hold the lock of writers, perhaps with a log that a crash left."""
+    """Hold the write lock from an unrelated process, optionally after a crash that left a write-ahead log."""
     if after_a_crash:
         command = [sys.executable, "-c", KILLED, str(journal)]
         assert 0 != subprocess.run(command, check=False, env=ENVIRONMENT).returncode
@@ -145,8 +145,8 @@ def held(journal, *, after_a_crash):
 
 
 @pytest.mark.parametrize("after_a_crash", [False, True])
-async def test_a_session_opens_searches_and_closes_while_a_stranger_holds_the_lock(tmp_path, after_a_crash):
-    """Reading needs no lock, and opening makes nothing: also where a process that was killed left its log behind."""
+async def test_session_opens_and_searches_while_other_process_holds_lock(tmp_path, after_a_crash):
+    """Reading needs no lock and opening writes nothing, even with the write-ahead log of a killed process."""
     async with Session.open(tmp_path, embedder=SMALL) as session:
         await session.memories.save_decision("auth", "Use JWT for logins", "stateless")
     with held(tmp_path / "journal", after_a_crash=after_a_crash):
@@ -155,8 +155,8 @@ async def test_a_session_opens_searches_and_closes_while_a_stranger_holds_the_lo
             assert (await session.check()).ok
 
 
-async def test_a_traversal_that_is_kept_is_dropped_when_another_process_changes_what_it_read(tmp_path):
-    """Whatever changes on the way, the next traverse sees it; what changes elsewhere leaves the answer in the cache."""
+async def test_cached_traversal_is_invalidated_by_change_of_other_process(tmp_path):
+    """A change on the path is visible in the next traversal; other changes keep the cached result."""
     alone = MemorySettings(linking="off")
     place, elsewhere = (OpenedDirectory.open(tmp_path, settings=alone) for _ in range(2))
     store, other = await place.memories(), await elsewhere.memories()
@@ -239,7 +239,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
 
 
 def test_four_processes_write_and_search_one_directory(tmp_path):
-    """No call fails, and what a process was told is saved the others see at their next call."""
+    """No call fails, and acknowledged saves are visible to all processes at their next call."""
     workers = []
     stop = tmp_path.with_name(f"{tmp_path.name}.stop")
     for number in range(4):
@@ -260,7 +260,7 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
         thread.start()
 
     async def watch():
-        """A fifth process: at every look it has all that anybody was told before that."""
+        """A fifth process, which must see all saves that were acknowledged before each read."""
         looks = 0
         async with Session.open(tmp_path, embedder=SMALL) as session:
             while any(thread.is_alive() for thread in threads):
@@ -268,7 +268,7 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
                     told = set(acknowledged)
                 assert told <= {memory.id for memory in await session.memories.recent(limit=10**6)}
                 looks += 1
-                # Not by the clock: a busy machine takes longer, and does as much.
+                # Stop by count instead of time, because a busy machine needs longer for the same work.
                 if looks > LOOKS and len(told) > 40:
                     stop.touch()
                 await asyncio.sleep(0.2)
@@ -295,8 +295,8 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
     assert len(acknowledged) > 40
 
 
-async def test_sessions_of_one_process_share_what_they_see(tmp_path):
-    """Two sessions and a fork on one directory: each sees the others' memories, and closing one leaves the others."""
+async def test_sessions_of_one_process_see_each_others_changes(tmp_path):
+    """Two sessions and a fork share a directory, and closing one does not affect the others."""
     first = await Session.open(tmp_path, embedder=SMALL)
     second = await Session.open(tmp_path, embedder=SMALL)
     forked = second.fork()
@@ -317,8 +317,12 @@ async def test_sessions_of_one_process_share_what_they_see(tmp_path):
         assert list(reversed(saved)) == await session.memories.recent()
 
 
-async def test_sessions_of_one_process_agree_on_the_settings_they_share(tmp_path):
-    """Another limit for the exact search is refused while it is open, and other settings are each session's own."""
+async def test_sessions_of_one_process_must_agree_on_shared_settings(tmp_path):
+    """
+    Another limit of the exact search is rejected while the store is open.
+
+    Other settings may differ per session.
+    """
     async with Session.open(tmp_path, embedder=SMALL):
         other = Settings(memory=MemorySettings(exact_up_to=5))
         with pytest.raises(InvalidArgument, match="exact_up_to"):
@@ -332,8 +336,8 @@ async def test_sessions_of_one_process_agree_on_the_settings_they_share(tmp_path
         await session.memories.save_context("now it is")
 
 
-def test_loops_in_several_threads_share_a_directory(tmp_path):
-    """Each loop has its session, and all of them see what the others have saved before."""
+def test_event_loops_in_threads_share_a_directory(tmp_path):
+    """Each loop has its own session and sees the earlier saves of the others."""
     barrier = threading.Barrier(3)
     failures, counts = [], []
 
@@ -365,8 +369,8 @@ def test_loops_in_several_threads_share_a_directory(tmp_path):
     assert all(count >= 3 * (place // 3 + 1) for place, count in enumerate(counts))
 
 
-async def test_memories_belong_to_their_loop(tmp_path):
-    """In another loop every call is a typed error; in its own it goes on."""
+async def test_call_from_other_event_loop_raises(tmp_path):
+    """Calls in the session's own loop still work."""
     async with Session.open(tmp_path, embedder=SMALL) as session:
         memory = await session.memories.save_context("the login")
 
@@ -387,8 +391,8 @@ async def test_memories_belong_to_their_loop(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_loop_that_was_closed_without_closing_its_session_blocks_nobody(tmp_path):
-    """What it had saved is there, and the directory opens in another loop at once."""
+def test_loop_closed_without_session_does_not_block_directory(tmp_path):
+    """Its saves are present, and another loop can open the directory immediately."""
     loop = asyncio.new_event_loop()
     session = loop.run_until_complete(Session.open(tmp_path, embedder=SMALL)._open())
     memory = loop.run_until_complete(session.memories.save_context("the login"))
@@ -404,7 +408,7 @@ def test_a_loop_that_was_closed_without_closing_its_session_blocks_nobody(tmp_pa
     asyncio.run(again())
     with pytest.raises(WrongLoop):
         asyncio.run(session.memories.count())
-    # It would be named as never closed, in whichever test is running then.
+    # Otherwise it would be reported as unclosed in a later test.
     session._closed = True
 
 
@@ -459,8 +463,12 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_is_refused_and_harms_nothing(tmp_path):
-    """Every call there is a typed error and none hangs; its parent goes on, and the child can open its own."""
+def test_forked_child_cannot_use_session_of_parent(tmp_path):
+    """
+    Every call in the child raises a typed error.
+
+    The parent continues, and the child can open its own session.
+    """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)],
         check=False, capture_output=True, text=True, timeout=600, env=ENVIRONMENT,
@@ -469,8 +477,8 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path):
     assert (0, "done\n") == (done.returncode, done.stdout), done.stderr
 
 
-async def test_closing_while_calls_are_under_way_hangs_nobody(tmp_path):
-    """Each of them is done, or told that the session is closed; what was done is there."""
+async def test_close_during_calls_completes_or_fails_each_call(tmp_path):
+    """No call hangs, and completed calls are stored."""
     session = await Session.open(tmp_path, embedder=SMALL)
     calls = [asyncio.ensure_future(session.memories.save_context(f"note {number}")) for number in range(30)]
     calls += [asyncio.ensure_future(session.memories.search("note")) for _ in range(5)]

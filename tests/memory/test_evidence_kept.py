@@ -1,6 +1,6 @@
-"""What a handle stood for when a memory was saved is kept with it, exactly, for as long as any memory names it."""
+"""Evidence texts: the text of a handle at the time of saving is stored as long as a memory refers to it."""
 
-# A look at the file system takes no time here.
+# Blocking file system calls are fast here.
 # ruff: noqa: ASYNC240
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3
 
 @attrs.define(eq=False)
 class Handles:
-    """Handles as a session has them; each text has a version of its own."""
+    """Handles of a session. Each text has its own version."""
 
     texts: dict = attrs.field(factory=dict)
     asked: list = attrs.field(factory=list)
@@ -74,7 +74,7 @@ async def opened(path, find_content=saving.no_content, **options):
 
 
 async def rows_of(store):
-    """Return the keys of kept texts and of those who name them, without the namespace."""
+    """Return the keys of stored texts and of references to them, without the namespace."""
 
     def plan(reader):
         if isinstance(reader, PostgresReader):
@@ -92,7 +92,7 @@ async def kept_in(store):
 
 
 async def plant(store, work):
-    """Have rows written that are sealed as ours are, or statements run."""
+    """Write sealed rows, or run statements."""
     await store._engine.write(lambda writer: work(writer._connection if is_on_server() else writer._writable))
 
 
@@ -100,13 +100,13 @@ async def decision(store, *evidence, topic="t"):
     return await store.save_decision(topic, "what", "why", evidence=evidence)
 
 
-# What comes back
+# Round trips
 
 
 @given(texts=st.lists(TEXTS, max_size=4), plain=st.lists(WORDS, max_size=3))
 @settings(max_examples=settings.default.max_examples // 4)
-async def test_any_text_comes_back_as_it_was(texts, plain):
-    """Whatever a handle stood for, also after the store was opened again; plain evidence stays as it was written."""
+async def test_evidence_text_round_trip_is_exact(texts, plain):
+    """Any text of a handle is returned after a reopening, and evidence without text stays unchanged."""
     handles = Handles({f"ref:r{number}": text for number, text in enumerate(texts)})
     plain = [item for item in plain if not item.startswith(("ref:", "fd:"))]
     memory = Path("/dev/shm")
@@ -124,8 +124,8 @@ async def test_any_text_comes_back_as_it_was(texts, plain):
 
 
 @given(source=st.from_regex(r"(ref|fd):[^\s#]{1,80}", fullmatch=True), text=TEXTS, words=TEXTS)
-def test_what_is_kept_is_told_from_what_is_plain(source, text, words):
-    """The form of a kept item is read as it was written, and nothing else is taken for one."""
+def test_parse_kept_accepts_only_stored_evidence(source, text, words):
+    """The form of an item with a stored text is parsed exactly, and no other text is accepted."""
     kept = KeptItem(source, digest_of(text))
 
     assert kept == parse_kept(str(kept))
@@ -135,7 +135,7 @@ def test_what_is_kept_is_told_from_what_is_plain(source, text, words):
     assert parse_kept(str(kept).upper()) is None
 
 
-async def test_what_stands_behind_a_handle_is_shown_shortly(tmp_path):
+async def test_evidence_repr_truncates_long_text(tmp_path):
     """A long text does not fill the screen."""
     async with opened(tmp_path, Handles({"ref:a": "long text " * 1000})) as store:
         saved = await decision(store, "ref:a", "https://example.org")
@@ -144,8 +144,8 @@ async def test_what_stands_behind_a_handle_is_shown_shortly(tmp_path):
         assert len(repr(await store.evidence_of(saved.id))) < 250
 
 
-async def test_the_text_is_that_of_the_moment_of_saving(tmp_path):
-    """A handle is looked up when the call begins, and its later versions do not change what was kept."""
+async def test_evidence_has_text_of_the_time_of_saving(tmp_path):
+    """A handle is resolved at the start of the call, and later versions do not change the stored text."""
     handles = Handles({"ref:a": "first"})
     async with opened(tmp_path, handles) as store:
         call = asyncio.ensure_future(decision(store, "ref:a"))
@@ -157,8 +157,8 @@ async def test_the_text_is_that_of_the_moment_of_saving(tmp_path):
         assert ["second"] == [one.text for one in await store.evidence_of(second.id)]
 
 
-async def test_evidence_of_superseding_and_of_many(tmp_path):
-    """Every call that takes evidence keeps it."""
+async def test_supersede_and_save_many_store_evidence_texts(tmp_path):
+    """Covers superseding and batch saves."""
     handles = Handles({"ref:a": "one", "fd:1": "two"})
     async with opened(tmp_path, handles) as store:
         first = await decision(store, "ref:a")
@@ -173,8 +173,8 @@ async def test_evidence_of_superseding_and_of_many(tmp_path):
         assert [] == await store.check()
 
 
-async def test_records_may_name_what_an_earlier_one_keeps(tmp_path):
-    """A record that names a text by its hash finds what the same call keeps."""
+async def test_record_may_refer_to_text_of_earlier_record(tmp_path):
+    """A record of a batch may refer by hash to a text that the same call stores."""
     handles = Handles({"ref:a": "one"})
     named = str(KeptItem("ref:a@1", digest_of("one")))
     record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
@@ -185,11 +185,11 @@ async def test_records_may_name_what_an_earlier_one_keeps(tmp_path):
         assert ["one"] == [one.text for one in await store.evidence_of(saved[1].id)]
 
 
-# What is refused
+# Rejected evidence
 
 
-async def test_a_handle_that_nothing_has(tmp_path):
-    """Nothing is saved, and the error is the one that says so; of several records a note names the one."""
+async def test_save_with_unknown_handle_raises_and_saves_nothing(tmp_path):
+    """In a batch, a note on the error contains the index of the record."""
     record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
     async with opened(tmp_path, Handles({"ref:a": "one"})) as store:
         with pytest.raises(HandleNotFound, match="ref:b"):
@@ -202,14 +202,14 @@ async def test_a_handle_that_nothing_has(tmp_path):
 
 
 @pytest.mark.parametrize(("most", "fits"), [(6, True), (5, False), (0, False)])
-async def test_a_text_that_is_too_long(tmp_path, most, fits):
-    """What counts is its UTF-8; one that is longer is refused before anything is saved, without a word of it."""
+async def test_save_rejects_too_long_text(tmp_path, most, fits):
+    """The size in UTF-8 counts. The error contains none of the text, and nothing is saved."""
     async with opened(tmp_path, Handles({"ref:a": "기억"}), max_evidence=most) as store:
         if fits:
             assert ["기억"] == [one.text for one in await store.evidence_of((await decision(store, "ref:a")).id)]
         else:
             with pytest.raises(
-                InvalidArgument, match=rf"^evidence\[1\] must stand for at most {most} bytes"
+                InvalidArgument, match=rf"^evidence\[1\] must refer to at most {most} bytes"
             ) as refused:
                 await decision(store, "https://x", "ref:a")
             assert "기억" not in str(refused.value)
@@ -217,23 +217,23 @@ async def test_a_text_that_is_too_long(tmp_path, most, fits):
             assert (0, []) == (await store.count(), await rows_of(store))
 
 
-async def test_no_text_is_longer_than_an_export_can_hold(tmp_path, monkeypatch):
-    """Whatever the settings say."""
+async def test_text_limit_never_exceeds_export_limit(tmp_path, monkeypatch):
+    """The limit of exports applies regardless of the settings."""
     monkeypatch.setattr(saving, "MAX_KEPT", 10)
     async with opened(tmp_path, Handles({"ref:a": "x" * 11}), max_evidence=2**40) as store:
         with pytest.raises(InvalidArgument, match="at most 10 bytes"):
             await decision(store, "ref:a")
 
 
-async def test_a_text_that_no_file_can_hold(tmp_path):
-    """A lone surrogate is refused, and its place named."""
+async def test_save_rejects_lone_surrogate(tmp_path):
+    """The error contains its position."""
     async with opened(tmp_path, Handles({"ref:a": "ab\ud800"})) as store:
         with pytest.raises(InvalidArgument, match=r"evidence\[0\]: character 3 of its text is a lone surrogate"):
             await decision(store, "ref:a")
 
 
-async def test_a_hash_that_nobody_keeps(tmp_path):
-    """What looks like kept evidence and is not here is refused: in no later call could it be found."""
+async def test_save_rejects_unknown_text_hash(tmp_path):
+    """An item that refers to a text that is not stored could never be resolved."""
     named = str(KeptItem("ref:a@1", digest_of("elsewhere")))
     handles = Handles({})
     record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r", "evidence": [named]}
@@ -248,26 +248,26 @@ async def test_a_hash_that_nobody_keeps(tmp_path):
         assert 0 == await store.count()
 
 
-async def test_a_source_that_is_no_handle(tmp_path):
-    """Who finds contents has to give handles, or what was kept could not be told from plain evidence."""
+async def test_find_content_must_return_a_handle(tmp_path):
+    """Other sources could not be distinguished from evidence without text."""
     async with opened(tmp_path, lambda _item: ("no handle", "text")) as store:
         with pytest.raises(ValueError, match="no handle"):
             await decision(store, "ref:a")
 
 
-async def test_evidence_of_what_is_not_there(tmp_path):
-    """An unknown memory is said to be one."""
+async def test_evidence_of_unknown_memory_raises(tmp_path):
+    """The error is `MemoryNotFound`."""
     async with opened(tmp_path) as store:
         with pytest.raises(MemoryNotFound):
             await store.evidence_of("decision_x_1_00000000")
 
 
-# Sharing and forgetting
+# Sharing and deletion
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
-async def test_a_text_goes_with_the_last_memory_that_names_it(tmp_path, order):
-    """In whichever order memories are deleted; it leaves the store at once, and no row of it stays."""
+async def test_text_is_deleted_with_last_memory_that_refers_to_it(tmp_path, order):
+    """For any order of deletions, it is deleted immediately, and none of its rows remains."""
     async with opened(tmp_path, Handles({"ref:a": "shared", "ref:b": "shared", "ref:c": "own"})) as store:
         saved = [await decision(store, *evidence) for evidence in (["ref:a", "ref:c"], ["ref:b"], ["ref:a", "ref:a"])]
         assert 2 == len(await kept_in(store))
@@ -291,11 +291,11 @@ STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*
 
 
 @given(plans=st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=5), st.booleans()), max_size=8))
-# The last number of a transaction was that of a memory that it deleted again.
+# Regression: the last node of a transaction belonged to a memory that it deleted again.
 @example(plans=[([("a", set()), ("a", None), ("a", set()), ("a", None)], False)])
 @settings(max_examples=settings.default.max_examples // 2)
-async def test_whatever_one_transaction_does(plans):
-    """Several memories that are written, rewritten and deleted in one plan, which may fail: as the plain model has it."""
+async def test_texts_after_transaction_match_plain_model(plans):
+    """One plan writes, rewrites and deletes several memories, and may fail."""
     vectors = SMALL.embed(["x"])
 
     def done(writer, steps):
@@ -327,8 +327,8 @@ async def test_whatever_one_transaction_does(plans):
             assert [] == await store.check()
 
 
-async def test_a_text_that_was_forgotten_can_be_kept_again(tmp_path):
-    """Also in the same transaction."""
+async def test_deleted_text_can_be_stored_again(tmp_path):
+    """Covers storing it again later and in the same transaction."""
     handles = Handles({"ref:a": "again"})
     async with opened(tmp_path, handles) as store:
         saved = await decision(store, "ref:a")
@@ -348,8 +348,8 @@ async def test_a_text_that_was_forgotten_can_be_kept_again(tmp_path):
         assert [] == await store.check()
 
 
-async def test_other_changes_of_a_memory_leave_its_evidence_alone(tmp_path):
-    """Outcomes, links, pruning, rebuilding and another embedder do not touch it."""
+async def test_other_changes_keep_evidence(tmp_path):
+    """Outcomes, links, pruning, rebuilds and re-embedding do not change it."""
     async with opened(tmp_path, Handles({"ref:a": "shared"})) as store:
         first, second = await decision(store, "ref:a"), await decision(store, "ref:a")
         await store.set_outcome(first.id, "FAILED", reason="it leaked")
@@ -365,8 +365,8 @@ async def test_other_changes_of_a_memory_leave_its_evidence_alone(tmp_path):
         assert [] == await store.check()
 
 
-async def test_what_two_processes_keep_and_forget(tmp_path):
-    """Each sees at once what the other one kept, and neither takes a text away that the other still names."""
+async def test_evidence_texts_are_shared_between_processes(tmp_path):
+    """Each process sees texts of the other immediately, and deletes none that the other still refers to."""
     handles = Handles({"ref:a": "shared"})
     async with opened(tmp_path, handles) as one, opened(tmp_path, handles) as other:
         first = await decision(one, "ref:a")
@@ -380,8 +380,8 @@ async def test_what_two_processes_keep_and_forget(tmp_path):
         assert [] == await rows_of(other)
 
 
-async def test_namespaces_keep_texts_of_their_own(tmp_path):
-    """A text that is deleted in one namespace stays in another, and its hash is of no use in a third."""
+async def test_namespaces_have_separate_evidence_texts(tmp_path):
+    """A text deleted in one namespace stays in another, and its hash is invalid in a third."""
     place = OpenedDirectory.open(tmp_path, find_content=Handles({"ref:a": "shared"}))
     stores = [await place.memories(name) for name in ("default", "b", "c")]
     first, second = await decision(stores[0], "ref:a"), await decision(stores[1], "ref:a")
@@ -394,12 +394,12 @@ async def test_namespaces_keep_texts_of_their_own(tmp_path):
     await place.close()
 
 
-async def test_a_save_that_is_cancelled_keeps_all_or_nothing(tmp_path):
-    """At whichever of its waits: no text without its memory, and no memory without its text."""
+async def test_cancelled_save_stores_memory_with_text_or_neither(tmp_path):
+    """The save is cancelled at each of its awaits."""
     handles = Handles()
     async with opened(tmp_path, handles) as store:
         for waits in range(12):
-            # Long enough to be hashed in a thread of its own.
+            # Long enough to be hashed in a separate thread.
             handles.texts = {"ref:a": f"{waits}" * 2**21 if waits % 3 == 2 else f"{waits}"}
             task = asyncio.ensure_future(decision(store, "ref:a"))
             for _ in range(waits):
@@ -408,7 +408,7 @@ async def test_a_save_that_is_cancelled_keeps_all_or_nothing(tmp_path):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        # What was begun is written before it.
+        # Started writes are finished before this one.
         await store.save_context("the last one")
         there = await store.recent(limit=100)
 
@@ -416,8 +416,8 @@ async def test_a_save_that_is_cancelled_keeps_all_or_nothing(tmp_path):
         assert [] == await store.check()
 
 
-async def test_a_save_that_cannot_be_written_keeps_nothing(tmp_path, monkeypatch):
-    """Nothing of the text is there when the disk was full, and everything when there was room again."""
+async def test_failed_save_stores_no_text(tmp_path, monkeypatch):
+    """A full disk leaves nothing of the text, and a retry with space stores everything."""
     async with opened(tmp_path, Handles({"ref:a": "text"})) as store:
         await store.save_context("before")
         owner, name = (PostgresWriter, "finish") if is_on_server() else (Storage, "_in_transaction")
@@ -466,8 +466,8 @@ BROKEN = pytest.param("broken", marks=pytest.mark.of_the_directory("a server see
 
 
 @pytest.mark.parametrize("name", [*DAMAGE, BROKEN])
-async def test_a_text_that_is_damaged_is_never_given_back(tmp_path, name):
-    """Reading it raises, the check names it without its content, the rest can be read, and saving it again repairs."""
+async def test_damaged_text_is_never_returned(tmp_path, name):
+    """Reading raises, check() reports it without content, other data is readable, and saving it again repairs it."""
     async with opened(tmp_path, Handles({"ref:a": "secret", "ref:b": "whole"})) as store:
         bad, good = await decision(store, "ref:a"), await decision(store, "ref:b")
         await plant(store, lambda rows: damage(rows, name))
@@ -484,15 +484,15 @@ async def test_a_text_that_is_damaged_is_never_given_back(tmp_path, name):
         assert not (tmp_path / "x").exists()
         assert bad == await store.get(bad.id)
         assert "whole" == (await store.evidence_of(good.id))[0].text
-        # Everything else can still be changed.
+        # Other changes are still possible.
         await store.set_outcome(bad.id, "SUCCESS")
         await decision(store, "ref:a")
         assert "secret" == (await store.evidence_of(bad.id))[0].text
         assert [] == await store.check()
 
 
-async def test_a_check_names_texts_that_belong_to_nobody(tmp_path):
-    """A text that no memory names, one that is kept for a memory that is gone, and keys of others."""
+async def test_check_reports_orphaned_texts(tmp_path):
+    """Orphans are texts without references, references of deleted memories, and foreign keys."""
     own, lost = digest_of("own"), digest_of("lost")
 
     def work(rows):
@@ -532,8 +532,8 @@ async def test_a_check_names_texts_that_belong_to_nobody(tmp_path):
     assert expected == {(finding.kind, finding.key) for finding in findings}
 
 
-async def test_many_texts_are_checked_in_several_looks(tmp_path, monkeypatch):
-    """However many and long they are, others have their turn in between."""
+async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
+    """Other tasks can run between the transactions, for any number and size of texts."""
     monkeypatch.setattr(inspection, "_AT_ONCE", 10)
     handles = Handles({f"ref:r{number}": f"text {number}" for number in range(250)})
     async with opened(tmp_path, handles) as store:
@@ -557,8 +557,12 @@ async def test_many_texts_are_checked_in_several_looks(tmp_path, monkeypatch):
 # Views
 
 
-async def test_a_view_has_handles_of_its_own_and_shares_the_rest(tmp_path):
-    """Each finds what its own handles stand for; a new embedder and the end are there for all."""
+async def test_memory_view_resolves_own_handles(tmp_path):
+    """
+    Each view resolves its own handles.
+
+    A new embedder and the end of the store apply to all.
+    """
     async with opened(tmp_path, Handles({"ref:a": "of one"})) as one:
         other = one.resolving(Handles({"ref:a": "of the other"}))
         first, second = await decision(one, "ref:a"), await decision(other, "ref:a")
@@ -577,8 +581,8 @@ async def test_a_view_has_handles_of_its_own_and_shares_the_rest(tmp_path):
             assert "closed" in repr(store)
 
 
-async def test_a_session_keeps_what_its_own_refs_stand_for(tmp_path):
-    """The refs of a fork are its own, evidence is not: it lives on when the conversation is over."""
+async def test_session_stores_texts_of_own_refs(tmp_path):
+    """A fork has its own refs, but evidence outlives the conversation."""
     async with Session.open(tmp_path / "a", embedder=SMALL, conversation="one") as session:
         await session.observe("<ref id='plan'>build the wall first</ref>")
         fork = session.fork()
@@ -601,11 +605,11 @@ async def test_a_session_keeps_what_its_own_refs_stand_for(tmp_path):
         assert (await session.check()).ok
 
 
-# The model that engines are compared with
+# The plain engine as a model
 
 
-async def test_the_plain_model_keeps_the_same_promises():
-    """It keeps what is named, forgets what is not, and refuses what it was not given."""
+async def test_plain_engine_stores_and_deletes_evidence_texts():
+    """It stores referenced texts, deletes unreferenced ones, and rejects unknown ones."""
     backend = PlainEngine()
     named = str(KeptItem("ref:a@1", digest_of("text")))
     given = {digest_of("text"): "text", digest_of("other"): "other"}

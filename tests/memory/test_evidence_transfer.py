@@ -1,4 +1,4 @@
-"""Kept evidence goes with the memories into an export and out of it, each text once."""
+"""Export and import of evidence texts, each deduplicated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "secret-content"
 
 
 class Backend(PlainEngine):
-    """A plain backend that knows its embedder, fails at the n-th write, or does something of its own before it."""
+    """A plain engine with a fixed embedder that can fail or call a hook at the n-th write."""
 
     def __init__(self, *, before=None):
         super().__init__(embedder=EmbedderRecord("four", "four-1", DIMENSIONS))
@@ -48,7 +48,7 @@ def named(text, source="ref:x@1"):
 
 
 def filled(*evidence):
-    """Return a backend with a memory for each list of texts."""
+    """Return a backend with one memory per list of texts."""
     backend = Backend()
     for number, texts in enumerate(evidence):
         backend.memories.put(
@@ -77,8 +77,8 @@ async def exported(backend, path):
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
-async def test_each_text_is_written_once_before_the_memories_that_name_it(chunk, tmp_path, embedding, monkeypatch):
-    """And comes back with them, however few lines are read at once; a second import changes nothing."""
+async def test_export_writes_each_text_once_before_its_memories(chunk, tmp_path, embedding, monkeypatch):
+    """The import restores them for any page size, and a second import changes nothing."""
     monkeypatch.setattr(transfer, "_CHUNK", chunk)
     whole, other = filled(["a", "기억\r\n"], [], ["기억\r\n", "a", ""], ["a"]), Backend()
     path = await exported(whole, tmp_path / "x")
@@ -91,8 +91,8 @@ async def test_each_text_is_written_once_before_the_memories_that_name_it(chunk,
     assert state(whole) == state(other)
 
 
-async def test_long_texts_are_read_a_few_at_a_time(tmp_path, embedding, monkeypatch):
-    """A page of the export ends where its texts are long, and the order of the memories stays."""
+async def test_export_pages_are_limited_by_text_size(tmp_path, embedding, monkeypatch):
+    """Pages with long texts are shorter, and the order of memories stays."""
     monkeypatch.setattr(transfer, "_CHUNK_BYTES", 10)
     whole, other = filled(["long text " * 9], ["long text " * 9], [], ["other text " * 9], ["x"]), Backend()
     path = await exported(whole, tmp_path / "x")
@@ -104,8 +104,8 @@ async def test_long_texts_are_read_a_few_at_a_time(tmp_path, embedding, monkeypa
     assert [(0, 5), *[(number, 5) for number in range(1, 6)]] == sorted(set(told))
 
 
-async def test_an_export_without_kept_texts_reads_as_ever(tmp_path, embedding):
-    """The form of the first version is taken, and the end has nothing to say about texts."""
+async def test_export_without_texts_has_first_format_version(tmp_path, embedding):
+    """The trailer does not mention texts."""
     path = await exported(filled([], []), tmp_path / "x")
     lines = lines_of(path)
     assert b'{"end":true,"memories":2}\n' == lines[-1]
@@ -138,8 +138,8 @@ async def test_an_export_without_kept_texts_reads_as_ever(tmp_path, embedding):
     ],
 )
 @pytest.mark.parametrize("chunk", [1, 256])
-async def test_a_text_that_is_not_what_it_should_be(change, number, said, chunk, tmp_path, embedding, monkeypatch):  # noqa: PLR0917 - fixtures
-    """The message names the line and the rule and no content, and nothing is imported."""
+async def test_import_rejects_invalid_text_line(change, number, said, chunk, tmp_path, embedding, monkeypatch):  # noqa: PLR0917 - fixtures
+    """The message contains the line number and the rule but no content, and nothing is imported."""
     monkeypatch.setattr(transfer, "_CHUNK", chunk)
     path, other = await exported(filled([SECRET], [SECRET]), tmp_path / "x"), Backend()
     lines = path.read_text().splitlines(keepends=True)
@@ -154,8 +154,8 @@ async def test_a_text_that_is_not_what_it_should_be(change, number, said, chunk,
     assert (0, ([], {})) == (other.writes, state(other))
 
 
-async def test_a_text_that_is_longer_than_any_may_be(tmp_path, embedding, monkeypatch):
-    """What could not be exported again is not taken."""
+async def test_import_rejects_too_long_text(tmp_path, embedding, monkeypatch):
+    """A text that could not be exported again is rejected."""
     path = await exported(filled(["x" * 11]), tmp_path / "x")
     monkeypatch.setattr(transfer, "MAX_KEPT", 10)
 
@@ -163,8 +163,8 @@ async def test_a_text_that_is_longer_than_any_may_be(tmp_path, embedding, monkey
         await transfer.import_jsonl(Backend(), embedding, path, None)
 
 
-async def test_a_text_that_somebody_deletes_during_an_import(tmp_path, embedding, monkeypatch):
-    """It is taken from the file again for the memories that come later."""
+async def test_import_stores_text_again_if_deleted_meanwhile(tmp_path, embedding, monkeypatch):
+    """The text is read again from the file for later memories."""
     monkeypatch.setattr(transfer, "_CHUNK", 2)
     path = await exported(filled(["a"], ["b"], ["a", "b"]), tmp_path / "x")
 
@@ -180,8 +180,8 @@ async def test_a_text_that_somebody_deletes_during_an_import(tmp_path, embedding
     assert {"a", "b"} == set(state(other)[1].values())
 
 
-async def test_an_interrupted_import_is_repeated_with_its_texts(tmp_path, embedding, monkeypatch):
-    """What the first try kept is enough for the second."""
+async def test_interrupted_import_can_be_repeated(tmp_path, embedding, monkeypatch):
+    """The texts stored by the first attempt are reused."""
     monkeypatch.setattr(transfer, "_CHUNK", 2)
     whole = filled(["a"], ["b"], ["a", "b"])
     path = await exported(whole, tmp_path / "x")
@@ -209,8 +209,8 @@ async def opened(path, texts=None):
         await place.close()
 
 
-async def test_a_real_store_takes_its_evidence_along(tmp_path):
-    """From one directory into another, and into another embedder's, with texts of every length."""
+async def test_real_store_exports_and_imports_evidence(tmp_path):
+    """Texts of any length are copied to another directory and to a store with another embedder."""
     texts = {"ref:a": "short", "ref:b": '"\n\0' * 100_000, "fd:1": "x" * 3_000_000}
     async with opened(tmp_path / "a", texts) as (_, store):
         saved = [await store.save_decision("t", f"d{n}", "", evidence=list(texts)[: n % 4]) for n in range(12)]

@@ -1,4 +1,4 @@
-"""Why a memory came up in a search, or did not."""
+"""Explanations why a search found or left out a memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def store(request, tmp_path):
     await opened.close()
 
 
-async def test_each_argument_that_leaves_a_memory_out_is_named(store):
-    """The filter, the end, the cut, the place of a copy: whatever it was, it has the name of the argument."""
+async def test_explain_returns_argument_that_left_memory_out(store):
+    """Covers filters, expiry, limits and copies."""
     old = await store.save_decision("auth", "Use JWT for logins", "stateless", created_at=START)
     new = await store.supersede(old.id, "Keep logins in Redis", "can be ended", origin="tool")
     copy = await store.save_insight("Logins by JWT cannot be ended.")
@@ -57,8 +57,8 @@ async def test_each_argument_that_leaves_a_memory_out_is_named(store):
         await store.explain(query, "decision_unknown_1790000000000_0a1b2c3d")
 
 
-async def test_an_explanation_is_a_small_table(store):
-    """Each term has a line, the score and the relevance are below, and no text of the memory is in it."""
+async def test_explanation_str_is_a_table_of_terms(store):
+    """Each term has a line, followed by score and relevance, without text of the memory."""
     memory = await store.save_insight("The harbour freezes in winter.")
     lines = str(await store.explain("when does the harbour freeze", memory.id)).splitlines()
 

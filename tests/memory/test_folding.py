@@ -1,4 +1,4 @@
-"""Results that say the same are one hit, which lists the others; what says otherwise has its own."""
+"""Deduplication of results: results that say the same become one hit that lists the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def alike(_pairs):
-    """Say of all that they are as similar as can be."""
+    """Return the maximum similarity for all pairs."""
     return [1.0] * len(_pairs)
 
 
@@ -49,8 +49,8 @@ def are_folded(first, second, **fields):
         ("스테이징 배포는 자동으로 한다", "스테이징 배포는 자동으로 하지 않는다"),
     ],
 )
-def test_a_contradiction_is_never_folded(first, second):
-    """Another number, id, name, order or turn, or a denial, is told of by its own hit, however alike vectors are."""
+def test_folded_separates_contradictions(first, second):
+    """Another number, id, name, order, polarity word or negation gives a separate hit, even with equal vectors."""
     assert not are_folded(first, second)
 
 
@@ -62,8 +62,8 @@ def test_a_contradiction_is_never_folded(first, second):
         "Join fee of guild 0-1: it asks 10 alpha",
     ],
 )
-def test_what_is_said_once_more_is_folded(second):
-    """Letter case, blanks and little words make no other statement of it."""
+def test_folded_joins_rewordings(second):
+    """Letter case, whitespace and stop words do not change the statement."""
     assert are_folded("Guild 0-1 asks a join fee of 10 alpha.", second)
 
 
@@ -77,14 +77,14 @@ def test_what_is_said_once_more_is_folded(second):
         {"metadata": attrs.evolve(plain_memory("b").metadata, outcome=Outcome.FAILED)},
     ],
 )
-def test_what_stands_otherwise_is_not_folded(fields):
-    """The same words of another topic, trust, end, type or outcome are no copy."""
+def test_folded_separates_memories_with_different_metadata(fields):
+    """Equal words with another topic, trust, expiry, type or outcome are not copies."""
     assert not are_folded("Deploys need 2 approvals.", "Deploys need 2 approvals.", **fields)
 
 
 @given(texts=st.lists(st.sampled_from(["a b c", "a b c d", "a b 1", "A b c.", "x"]), max_size=9), yes=st.booleans())
-def test_each_copy_is_shown_with_one_that_is_shown(texts, yes):
-    """Whatever vectors say, copies stand behind what they are shown with, which is shown by itself."""
+def test_folded_assigns_copies_only_to_displayed_results(texts, yes):
+    """For any similarities, the result that a copy belongs to is displayed itself."""
     memories = [plain_memory(f"m{number}", text) for number, text in enumerate(texts)]
     shown = folded(memories, [None] * len(texts), lambda pairs: [float(yes)] * len(pairs))
 
@@ -101,8 +101,8 @@ async def store(request, tmp_path):
     await opened.close()
 
 
-async def test_sixty_copies_of_one_insight_are_one_hit(store):
-    """Others have the places that copies would have, also where copies are more than are looked at first."""
+async def test_sixty_copies_of_an_insight_are_one_hit(store):
+    """Other memories take the free places, even if the copies exceed the first batch of results."""
     copies = await store.save_many(
         [{"type": "insight", "content": "Cached pages expire after a day."} for _ in range(60)]
     )
@@ -115,8 +115,8 @@ async def test_sixty_copies_of_one_insight_are_one_hit(store):
     assert {hit.memory.id for hit in hits} - {told.memory.id} <= {one.id for one in others}
 
 
-async def test_a_failure_that_was_saved_twice_is_one_hit_as_relevant_as_before(store):
-    """What stands in the place of copies says the same, too."""
+async def test_duplicate_failures_are_one_hit_with_same_relevance(store):
+    """Their successors are duplicates of each other as well."""
     relevances = []
     for _ in range(3):
         first = await store.save_decision("auth", "Use JWT for logins", "The server keeps no state")
@@ -129,8 +129,8 @@ async def test_a_failure_that_was_saved_twice_is_one_hit_as_relevant_as_before(s
     assert 0.75 * relevances[0] < relevances[2]
 
 
-async def test_copies_cost_no_question_that_others_do_not(store, monkeypatch):
-    """Where no two hits are alike, no vector is read for it."""
+async def test_folding_reads_no_vectors_without_similar_hits(store, monkeypatch):
+    """Searches without copies cost no additional query."""
     for number in range(12):
         await store.save_insight(f"The harbour of island {number} freezes in winter.")
     asked = []
@@ -140,8 +140,12 @@ async def test_copies_cost_no_question_that_others_do_not(store, monkeypatch):
     assert [] == asked
 
 
-def test_half_b_of_the_month_has_no_wrong_fold():
-    """Of all pairs of saves only copies and near copies are folded, and all copies word for word are; tuned on half a."""
+def test_folding_is_correct_on_half_b_of_month():
+    """
+    Only duplicates and near duplicates are folded, and all exact duplicates are.
+
+    The thresholds were tuned on half a.
+    """
     universal = pytest.importorskip("mama_structs.memory.embedding.sentence_encoder")
     if not universal.is_installed():
         pytest.skip("the default embedder is not installed")

@@ -1,4 +1,4 @@
-"""What is forgotten is found by nobody, and in no file of the store."""
+"""Forgotten memories are found by no call and occur in no file of the store."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
 from mama_structs import MemorySettings, Session, Settings
+from mama_structs.session.backend import DAMAGED, HELD
+from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.engines.local.erasure import JOURNAL_HELD, VIEWS_HELD
 from mama_structs.memory.engines.local.views.snapshots import LOCK, SnapshotStore
-from mama_structs.refs.conversations.conversation_log import ConversationKey
-from mama_structs.session.backend import DAMAGED, HELD
 from mama_structs.storage import connection
 from mama_structs.storage.backup import backup
 from mama_structs.storage.locks import DirectoryLocks, LockFile
@@ -40,17 +40,17 @@ WORDS = ("quokkafish", "zürichsee", "비밀계좌", "\U0001f512")
 
 
 def spellings(text):
-    """Return a text as files may hold it: UTF-8, and JSON with either kind of escapes."""
+    """Return encodings of a text that files may contain: UTF-8, and JSON with either kind of escapes."""
     short, long = (json.dumps(text, ensure_ascii=escaped)[1:-1].encode() for escaped in (False, True))
     return {text.encode(), short, long, long.replace(rb"\u", rb"\U"), text.encode("utf-16-le")}
 
 
 def files_with(directory, *texts):
-    """Return which files below a directory hold one of some texts, whatever its case."""
+    """Return the files below a directory that contain one of the texts, ignoring case."""
     wanted = {one for text in texts for way in (text, text.lower(), text.upper()) for one in spellings(way)}
     holding = []
     for path in Path(directory).rglob("*"):
-        # A snapshot that is being written may go meanwhile.
+        # A snapshot that is being written may disappear meanwhile.
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             held = path.read_bytes()
             holding += [path.name] if any(one in held for one in wanted) else []
@@ -62,7 +62,7 @@ def opened(path, **options):
 
 
 async def keep_traces(storage):
-    """Have SQLite overwrite nothing that it frees, as most builds of it do; some overwrite by themselves."""
+    """Disable secure deletion in SQLite, which some builds enable by default."""
     await storage.transact(lambda rows: None)
     connection = storage._opened.connection
     done = storage.in_thread(lambda: connection.execute("PRAGMA secure_delete = 0").fetchall())
@@ -71,7 +71,7 @@ async def keep_traces(storage):
 
 @contextlib.asynccontextmanager
 async def filled(path, *, settings=QUIET, count=60):
-    """Give the memories of a directory with one that is to be forgotten among others, and its id."""
+    """Yield the memories of a directory, and the id of one that will be forgotten."""
     place = OpenedDirectory.open(path, embedder=SMALL, settings=settings, wait=0.2)
     store = await place.memories()
     await keep_traces(place.storage)
@@ -87,7 +87,7 @@ async def filled(path, *, settings=QUIET, count=60):
 
 
 async def life_of_a_secret(session):
-    """Save a secret in all places that a memory has, and return the decision."""
+    """Save a secret in all fields of a memory, and return the decision."""
     memories = session.memories
     session.refs.put("plan", f"```text\n{SECRET} plan\n```")
     session.refs.put("other", "a plan of no interest")
@@ -109,8 +109,8 @@ async def life_of_a_secret(session):
     return decision, topic
 
 
-async def test_no_byte_of_what_was_forgotten_is_left_in_any_file(tmp_path):
-    """Content, former texts, reasons, evidence, its ref, ids made of text, words, topics: all are gone, backups too."""
+async def test_forget_leaves_no_byte_in_any_file(tmp_path):
+    """Content, former texts, reasons, evidence, refs, ids, words and topics are removed, even from backups."""
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         memories = session.memories
@@ -155,8 +155,8 @@ async def test_no_byte_of_what_was_forgotten_is_left_in_any_file(tmp_path):
 
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
-async def test_of_several_filters_all_must_hold(tmp_path, engines):
-    """Ids, a mention or topic, a source and a time each narrow; nothing is looked for by meaning, nothing else goes."""
+async def test_forget_requires_all_filters_to_match(tmp_path, engines):
+    """Ids, mention, topic, source and time each narrow the selection. Nothing else is deleted."""
     place = opened(tmp_path, engines=engines(), find_mentions=lambda text: [w for w in text.split() if "-" in w])
     store, other = await place.memories(), await place.memories("other")
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
@@ -206,8 +206,8 @@ async def test_of_several_filters_all_must_hold(tmp_path, engines):
         ({"about": "x", "progress": 1}, "progress must be a function"),
     ],
 )
-async def test_a_request_that_names_nothing_is_refused(tmp_path, asked, said):
-    """No filter never means everything, and nothing is gone."""
+async def test_forget_without_filter_is_rejected(tmp_path, asked, said):
+    """A missing filter never selects everything, and nothing is deleted."""
     place = opened(tmp_path)
     store = await place.memories()
     await store.save_context("kept")
@@ -221,8 +221,8 @@ async def test_a_request_that_names_nothing_is_refused(tmp_path, asked, said):
 
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
-async def test_a_reason_that_is_forgotten_leaves_its_decision_with_the_outcome(tmp_path, engines):
-    """The decision stays and says no more why; its other reasons stay."""
+async def test_forgetting_a_reason_keeps_decision_and_outcome(tmp_path, engines):
+    """The decision keeps its outcome without this reason. Its other reasons stay."""
     place = opened(tmp_path, engines=engines())
     store = await place.memories()
     decision = await store.save_decision("storage", "one vault", "cheap")
@@ -241,8 +241,8 @@ async def test_a_reason_that_is_forgotten_leaves_its_decision_with_the_outcome(t
 
 
 @IN_FILES
-async def test_what_a_reader_holds_is_pending_and_goes_at_the_next_chance(tmp_path):
-    """A process that reads what was before is named; the next look after the store finishes, and so does an opening."""
+async def test_data_held_by_reader_is_pending_until_next_maintenance(tmp_path):
+    """The reading process is reported. The next maintenance or opening finishes the deletion."""
     async with filled(tmp_path) as (place, store, secret):
         reader = sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)
         reader.execute("BEGIN")
@@ -267,8 +267,8 @@ async def test_what_a_reader_holds_is_pending_and_goes_at_the_next_chance(tmp_pa
 
 
 @IN_FILES
-async def test_the_close_of_who_was_in_the_way_finishes_it(tmp_path):
-    """Whoever closes the store looks whether something is still to be cleaned up."""
+async def test_close_finishes_pending_erasure(tmp_path):
+    """Closing the store checks for pending erasures."""
     other = OpenedDirectory.open(tmp_path, embedder=SMALL, settings=QUIET)
     async with filled(tmp_path) as (_, store, secret):
         reader = sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)
@@ -285,8 +285,8 @@ async def test_the_close_of_who_was_in_the_way_finishes_it(tmp_path):
 
 
 @IN_FILES
-async def test_views_that_somebody_writes_are_pending(tmp_path):
-    """Where a snapshot is being written it may be one of before: it is deleted at the next chance."""
+async def test_views_being_written_are_pending(tmp_path):
+    """A snapshot in progress may contain the old state, so it is deleted later."""
     settings = attrs.evolve(QUIET, snapshot_every=20)
     async with filled(tmp_path, settings=settings) as (_, store, secret):
         await store._engine.snapshot()
@@ -304,8 +304,8 @@ async def test_views_that_somebody_writes_are_pending(tmp_path):
 
 
 @IN_FILES
-async def test_a_process_that_knew_it_writes_no_view_with_it(tmp_path):
-    """Another process that had it in its views takes the change up, and its later snapshots have no word of it."""
+async def test_other_process_writes_no_view_with_forgotten_data(tmp_path):
+    """A process with the data in its views processes the deletion, so its later snapshots do not contain it."""
     settings = attrs.evolve(QUIET, snapshot_every=20)
     async with filled(tmp_path, settings=settings) as (_, store, secret):
         other = OpenedDirectory.open(tmp_path, embedder=SMALL, settings=settings)
@@ -323,10 +323,10 @@ async def test_a_process_that_knew_it_writes_no_view_with_it(tmp_path):
     assert ([], []) == (after, findings)
 
 
-async def test_others_save_between_the_slices_of_a_large_forgetting(tmp_path, monkeypatch):
-    """Many memories go in many transactions; what somebody saves meanwhile does not wait for all of them."""
-    for module in ("local.engine", "postgres.writer"):
-        monkeypatch.setattr(f"mama_structs.memory.engines.{module}._TRANSACTION_SECONDS", 0)
+async def test_large_forget_lets_other_saves_run_in_between(tmp_path, monkeypatch):
+    """Many memories are deleted in many transactions, and concurrent saves do not wait for all of them."""
+    for module in ("embedded.engine", "postgres.writer"):
+        monkeypatch.setattr(f"mama_structs.memory.{module}._TRANSACTION_SECONDS", 0)
     async with filled(tmp_path, count=30) as (_, store, _secret):
         told, between = [], []
 
@@ -346,8 +346,8 @@ async def test_others_save_between_the_slices_of_a_large_forgetting(tmp_path, mo
 
 
 @IN_FILES
-async def test_a_kill_at_any_point_is_made_good_by_the_next_opening(tmp_path, monkeypatch):
-    """What every transaction and every step of the cleaning leaves on the disk is finished by who opens it."""
+async def test_opening_finishes_erasure_after_kill_at_any_point(tmp_path, monkeypatch):
+    """The state after every transaction and every cleanup step is completed by the next opening."""
     path, images = tmp_path / "store", tmp_path / "images"
     images.mkdir()
     monkeypatch.setattr("mama_structs.memory.engines.local.engine._TRANSACTION_SECONDS", 0)
@@ -407,8 +407,8 @@ asyncio.run(main())
 """
 
 
-async def test_a_killed_process_leaves_the_rest_to_the_next_session(tmp_path):
-    """Killed before the disk was cleaned, what was forgotten is gone from the disk after the next opening."""
+async def test_next_session_finishes_erasure_of_killed_process(tmp_path):
+    """If the process is killed before the disk cleanup, the next opening removes the data from disk."""
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
         await session.memories.save_decision("Quokkafish", SECRET, "quiet")
@@ -425,8 +425,12 @@ async def test_a_killed_process_leaves_the_rest_to_the_next_session(tmp_path):
     assert ([], ["kept"]) == (after, kept)
 
 
-async def test_evidence_in_a_conversation_that_is_open_elsewhere_is_pending(tmp_path):
-    """Its text goes when the conversation is free again; a text that another memory names stays in both places."""
+async def test_evidence_in_conversation_open_elsewhere_is_pending(tmp_path):
+    """
+    Its text is deleted once the conversation is closed.
+
+    A text that another memory refers to stays in both places.
+    """
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         session.refs.put("plan", SECRET)
@@ -449,8 +453,12 @@ async def test_evidence_in_a_conversation_that_is_open_elsewhere_is_pending(tmp_
     assert ([], "a plan of both") == (after, shared)
 
 
-async def test_what_tools_gave_of_it_goes_with_it(tmp_path):
-    """Long texts that a model read, extracts of them, and where they came from leave the store; a user's own stay."""
+async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
+    """
+    Long texts that a model read, extracts and their sources are deleted.
+
+    Descriptors of the user stay.
+    """
     path = tmp_path / "agent.mama"
     long = "\n".join(f"line {number} on the Quokkafish vault" for number in range(400))
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
@@ -463,14 +471,14 @@ async def test_what_tools_gave_of_it_goes_with_it(tmp_path):
         await session.call("load/context", {"id": decision.id})
         await session.call("read_fd", {"fd": "fd:2", "extract_to_new_fd": True})
         await session.call("search/recent", {"limit": 50}, max_chars=100)
-        # Whether it warns depends on whether it has, in this process.
+        # The warning is only issued once per process.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             await session.call("load_checkpoint")
         await session.wrap({"rows": [f"{decision.id} is remembered"] * 500})
         pasted = refs.add(f"as {decision.id.replace('quokkafish', 'x')} says", source="user_input").handle
         kept = [one.handle for one in refs.descriptors()]
-        # What was deleted before still says where it came from.
+        # A deleted entry still records its source.
         refs.delete(kept[0])
         await session.flush()
         nothing = [await memories.forget(about="nothing", dry_run=dry) for dry in (True, False)]
@@ -486,8 +494,8 @@ async def test_what_tools_gave_of_it_goes_with_it(tmp_path):
     assert ([pasted], []) == (left, after)
 
 
-async def test_no_link_between_others_names_it(tmp_path):
-    """A reason, tag or word of a link that names what is forgotten names it no more; the link stays."""
+async def test_forget_removes_id_from_links_between_other_memories(tmp_path):
+    """Reasons, tags and words of a link lose the id, and the link stays."""
     place = opened(tmp_path)
     store = await place.memories()
     gone = await store.save_decision("Quokkafish", "leave it", "quiet")
@@ -506,8 +514,8 @@ async def test_no_link_between_others_names_it(tmp_path):
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
 @pytest.mark.parametrize("gone", [[1], [2], [1, 2], [2, 1], [0], [3], [0, 2, 3]])
-async def test_what_was_superseded_stays_so_when_what_came_between_is_forgotten(tmp_path, engines, gone):
-    """Of a chain only its newest holds, whichever of those in the middle are forgotten, at once or one by one."""
+async def test_forgetting_middle_of_chain_keeps_rest_superseded(tmp_path, engines, gone):
+    """Only the newest memory stays current, whether the middle ones are forgotten together or one by one."""
     place = opened(tmp_path, engines=engines())
     store = await place.memories()
     chain = [await store.save_decision("auth", "use tokens", "cheap")]
@@ -526,8 +534,8 @@ async def test_what_was_superseded_stays_so_when_what_came_between_is_forgotten(
     await place.close()
 
 
-async def test_a_damaged_conversation_is_pending_and_keeps_nobody_from_opening(tmp_path):
-    """Where it cannot be told what a damaged row needs, no text is deleted, and the receipt says so."""
+async def test_damaged_conversation_is_pending_and_does_not_block_opening(tmp_path):
+    """If the references of a damaged row are unknown, no text is deleted, and the receipt reports it."""
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="other") as session:
         session.refs.put("x", "of no interest")
@@ -547,8 +555,8 @@ async def test_a_damaged_conversation_is_pending_and_keeps_nobody_from_opening(t
     assert ((DAMAGED,), (DAMAGED,), 0) == (receipt.pending, again.pending, count)
 
 
-async def test_a_conversation_that_is_open_elsewhere_and_read_nothing_of_it_is_not_pending(tmp_path):
-    """Only what holds something is named."""
+async def test_open_conversation_without_forgotten_data_is_not_pending(tmp_path):
+    """Only conversations that contain some of the data are reported."""
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         session.refs.put("plan", "of no interest")

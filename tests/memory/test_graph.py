@@ -1,4 +1,4 @@
-"""Traversals, evolution chains, and what stands in the place of what, against plain definitions of them."""
+"""Traversals, evolution chains and supersession, compared with plain definitions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TYPES = tuple(LinkType)
 
 @st.composite
 def readers(draw, *, types=TYPES, most=8):
-    """Graphs with circles, forks, parallel links, holes and memories whose times are in no order."""
+    """Readers with cycles, forks, parallel links, gaps and memories in random order of time."""
     count = draw(st.integers(1, most))
     reader = PlainReader()
     for node in range(count):
         reader.put(plain_memory(f"m{node}", topic=draw(st.sampled_from([None, "x", "y"])), at=draw(st.integers(0, 5))))
     nodes = st.integers(0, count - 1)
-    # Lists without a least size are short as a rule.
+    # Lists without a minimum size are usually short.
     ends = st.lists(
         st.tuples(nodes, nodes).filter(lambda pair: pair[0] != pair[1]), min_size=draw(st.integers(0, 12)), max_size=20
     )
@@ -51,7 +51,7 @@ def readers(draw, *, types=TYPES, most=8):
 
 
 def chain_of(*pairs, at=None, count=None):
-    """Return a reader whose memories supersede each other as *pairs* say: the first the second."""
+    """Return a reader in which the first memory of each pair supersedes the second."""
     reader = PlainReader()
     for node in range(count or 1 + max(map(max, pairs))):
         reader.put(plain_memory(f"m{node}", topic="x", at=node if at is None else at[node]))
@@ -65,12 +65,12 @@ def alive(reader):
 
 
 def edges_of(reader, direction, types, as_of_ms=None):
-    """Return (from, to, strength) for every way along a link that exists."""
+    """Return (from, to, strength) for each traversable direction of each existing link."""
     made = {node: milliseconds(reader.get([node])[0].created_at) for node in alive(reader)}
     ways = []
     for link in {link.id: link for node in alive(reader) for link in reader.read_links(node)}.values():
         source, target = reader.find(link.from_id), reader.find(link.to_id)
-        # What the system linked was in the memories all the time.
+        # Automatic links count from the creation of their ends.
         linked = 0 if link.created_by == "system" else milliseconds(link.created_at)
         exists = as_of_ms is None or max(made[source], made[target], linked) <= as_of_ms
         if exists and (types is None or link.link_type in types):
@@ -81,7 +81,7 @@ def edges_of(reader, direction, types, as_of_ms=None):
 
 
 def plainly_traversed(reader, start, *, types, max_depth, direction, min_strength, limit):
-    """Return (node, depth, strength) in order, by looking at every way in every round."""
+    """Return (node, depth, strength) in order, computed by scanning all edges in every round."""
     ways = edges_of(reader, direction, types)
     level, seen, found = {start: 1.0}, {start}, []
     for depth in range(1, min(max_depth, 5) + 1):
@@ -112,20 +112,20 @@ traversals = st.fixed_dictionaries(
 
 
 @given(reader=readers(), options=traversals, data=st.data())
-def test_a_traversal_finds_what_its_definition_says(reader, options, data):
-    """Breadth first, strongest first in a level, each memory once, in any graph and for any question."""
+def test_traverse_matches_plain_definition(reader, options, data):
+    """Breadth first, strongest first within a level, each memory once, for any graph and arguments."""
     start = data.draw(st.sampled_from(alive(reader)))
     steps = graph.traverse(reader, start, now_ms=NOW_MS, **options)
     expected = plainly_traversed(reader, start, **options)
 
-    # Strengths are taken in single precision: a rounding apart, and never another order.
+    # Strengths are in single precision: they may differ by rounding, but not in order.
     assert [found[:2] for found in expected] == [(step.node, step.depth) for step in steps]
     assert [found[2] for found in expected] == pytest.approx([step.strength for step in steps], abs=5e-6)
 
 
 @given(reader=readers(), options=traversals, data=st.data())
-def test_paths_follow_links(reader, options, data):
-    """Each path begins at the start, ends at its memory, is as long as the depth, and has a link at every step."""
+def test_traverse_paths_follow_links(reader, options, data):
+    """Each path leads from the start to its memory, has the length of the depth, and has a link at every step."""
     start = data.draw(st.sampled_from(alive(reader)))
     ways = {(here, there) for here, there, _ in edges_of(reader, options["direction"], options["types"])}
 
@@ -134,16 +134,16 @@ def test_paths_follow_links(reader, options, data):
         assert ways.issuperset(zip(step.path, step.path[1:], strict=False))
 
 
-def test_depth_is_capped():
-    """However deep is asked for, a traversal ends five links away."""
+def test_traverse_depth_is_capped():
+    """For any requested depth, a traversal ends five links away."""
     reader = chain_of(*((node + 1, node) for node in range(9)))
     depths = [step.depth for step in graph.traverse(reader, 0, now_ms=NOW_MS, max_depth=99)]
 
     assert [1, 2, 3, 4, 5] == depths
 
 
-def test_a_link_as_strong_as_asked_for_is_followed():
-    """A confidence of 0.7 passes where 0.7 is the least, and is shown as 0.7."""
+def test_traverse_follows_link_at_minimum_strength():
+    """A confidence of 0.7 passes a minimum of 0.7, and is returned as 0.7."""
     reader = PlainReader()
     for node in range(3):
         reader.put(plain_memory(f"m{node}"))
@@ -155,8 +155,8 @@ def test_a_link_as_strong_as_asked_for_is_followed():
     assert (1, 0.7) == (step.node, step.strength)
 
 
-def test_a_hub_gives_its_strongest_neighbours():
-    """Where more is linked than wanted, the weakest are left out."""
+def test_traverse_limit_drops_weakest_neighbours():
+    """A hub with more links than the limit keeps the strongest ones."""
     reader = PlainReader()
     for node in range(30):
         reader.put(plain_memory(f"m{node}"))
@@ -168,8 +168,8 @@ def test_a_hub_gives_its_strongest_neighbours():
     assert [] == graph.traverse(reader, 0, now_ms=NOW_MS, max_depth=1, direction="out")
 
 
-def test_what_is_around_a_memory_is_two_links_away():
-    """The neighbourhood for a context ends at depth 2."""
+def test_context_neighbourhood_has_depth_two():
+    """Memories further away are left out."""
     reader = chain_of(*((node + 1, node) for node in range(6)))
 
     assert {1, 2, 4, 5} == {
@@ -178,7 +178,7 @@ def test_what_is_around_a_memory_is_two_links_away():
 
 
 def members(reader, begun):
-    """Return what evolution connects with some nodes."""
+    """Return the nodes that evolution links connect with some nodes."""
     found = set(begun)
     ways = edges_of(reader, "both", {LinkType.EVOLUTION})
     while more := {there for here, there, _ in ways if here in found} - found:
@@ -187,8 +187,8 @@ def members(reader, begun):
 
 
 @given(reader=readers(), data=st.data())
-def test_an_evolution_is_whole(reader, data):
-    """All that evolution connects is in the chain once, newest first, with each link once."""
+def test_evolution_contains_whole_component(reader, data):
+    """The chain contains all connected memories once, newest first, with each link once."""
     node = data.draw(st.sampled_from(alive(reader)))
     chain = graph.evolution(reader, node)
     expected = members(reader, {node})
@@ -205,8 +205,8 @@ def test_an_evolution_is_whole(reader, data):
 
 
 @pytest.mark.parametrize("topics", [1, 1000])
-def test_a_long_chain_is_whole(topics):
-    """A chain of hundreds has no cap, whether or not its memories have one topic."""
+def test_long_chain_is_complete(topics):
+    """A chain of hundreds is not capped, whether or not its memories have one topic."""
     reader = PlainReader()
     for node in range(200):
         reader.put(plain_memory(f"m{node}", topic=f"t{node % topics}", at=node))
@@ -217,8 +217,8 @@ def test_a_long_chain_is_whole(topics):
     assert {3: 199, 150: 199} == graph.Successors(reader).newest([3, 150, 199])
 
 
-def test_forks_are_told():
-    """A decision with two successors is a fork, and so is one that replaces two; a double link is none."""
+def test_evolution_reports_forks():
+    """A decision with two successors, or that replaces two, is a fork; a duplicate link is not."""
     reader = chain_of((1, 0), (2, 0), (3, 1), (3, 2), (4, 3), (4, 3))
     chain = graph.evolution(reader, 4)
 
@@ -227,16 +227,20 @@ def test_forks_are_told():
     assert 6 == len(chain.links)
 
 
-def test_a_lonely_memory_is_its_own_evolution():
-    """What neither supersedes nor is superseded has a chain of one, without links and forks."""
+def test_single_memory_is_its_own_chain():
+    """Without evolution links, the chain has one memory and neither links nor forks."""
     reader = chain_of((1, 0), count=3)
     chain = graph.evolution(reader, 2)
 
     assert ([2], 0, []) == (chain.nodes.tolist(), len(chain.links), chain.forks.tolist())
 
 
-def test_a_topic_has_its_chains_and_what_is_around_them():
-    """Chains leave the topic where evolution does; other links are followed three deep."""
+def test_by_topic_returns_chains_and_neighbourhood():
+    """
+    Chains follow evolution links to other topics.
+
+    Other links are followed up to depth three.
+    """
     reader = chain_of((1, 0), count=8)
     reader.put(attrs.evolve(reader.get([1])[0], topic="renamed"))
     for node in range(2, 8):
@@ -249,8 +253,8 @@ def test_a_topic_has_its_chains_and_what_is_around_them():
     assert [(2, 1), (3, 2), (4, 3)] == [(step.node, step.depth) for step in found.around]
 
 
-def test_an_unknown_topic_is_empty():
-    """A topic that nobody used has an empty chain and nothing around it."""
+def test_by_topic_of_unknown_topic_is_empty():
+    """The chain and the neighbourhood are empty."""
     found = graph.by_topic(chain_of((1, 0)), "nobody's", now_ms=NOW_MS)
 
     assert ([], 0, [], []) == (
@@ -261,8 +265,8 @@ def test_an_unknown_topic_is_empty():
     )
 
 
-def test_a_topic_is_found_however_it_is_composed():
-    """The same Korean topic, decomposed, is the same topic."""
+def test_by_topic_ignores_unicode_composition():
+    """A decomposed Korean topic is the same topic."""
     reader = PlainReader()
     reader.put(plain_memory("m0", topic="인증 방식"))
 
@@ -273,8 +277,8 @@ def test_a_topic_is_found_however_it_is_composed():
     reader=readers(types=(LinkType.EVOLUTION, LinkType.EVOLUTION, LinkType.ASSOCIATION)),
     as_of=st.none() | st.integers(0, 5),
 )
-def test_what_stands_is_the_newest_end(reader, as_of):
-    """What stands for a memory is reached from it, leads nowhere but into its own circle, and is the newest such."""
+def test_current_successor_is_newest_end(reader, as_of):
+    """It is reachable from the memory, leads nowhere outside its own cycle, and is the newest such memory."""
     as_of_ms = None if as_of is None else START + 1000 * as_of
     moment = None if as_of is None else from_milliseconds(as_of_ms)
     there = [node for node in alive(reader) if moment is None or reader.get([node])[0].created_at <= moment]
@@ -289,7 +293,7 @@ def test_what_stands_is_the_newest_end(reader, as_of):
 
     for node, reached in ahead.items():
         ends = {one for one in reached if not successors[one]}
-        # Without an end there are circles only: the last ones are those whose members all lead to each other.
+        # Without an end there are only cycles. The last ones are those whose members all reach each other.
         last = {one for one in reached if all(one in ahead[other] for other in ahead[one])}
         stands = found.get(node, node)
 
@@ -299,13 +303,13 @@ def test_what_stands_is_the_newest_end(reader, as_of):
 
 
 @pytest.mark.parametrize("asked", [[], [0]])
-def test_nothing_stands_for_what_nobody_superseded(asked):
-    """A memory without evolution is not in the answer."""
+def test_memory_without_evolution_has_no_successor(asked):
+    """The result does not contain it."""
     assert {} == graph.Successors(chain_of((2, 1))).newest(asked)
 
 
-def test_a_search_of_the_past_does_not_know_later_decisions():
-    """As of a moment before the successor was made, the old decision still stands."""
+def test_successors_as_of_ignore_later_decisions():
+    """As of a time before the successor was created, the old decision is current."""
     reader = chain_of((1, 0), (2, 1), at=[0, 100, 200])
 
     assert {0: 2, 1: 2} == graph.Successors(reader).newest([0, 1, 2])
@@ -313,29 +317,29 @@ def test_a_search_of_the_past_does_not_know_later_decisions():
     assert {} == graph.Successors(reader, from_milliseconds(START + 50_000)).newest([0, 1])
 
 
-def test_a_circle_stands_by_its_newest_memory():
-    """Two decisions that supersede each other end with the newer one, and so does what they supersede."""
+def test_current_memory_of_cycle_is_its_newest():
+    """The same memory is the current successor of memories that the cycle supersedes."""
     reader = chain_of((1, 0), (2, 1), (1, 2))
 
     assert {0: 2, 1: 2} == graph.Successors(reader).newest(np.array([0, 1, 2]))
 
 
-def test_a_circle_that_is_left_stands_by_what_left_it():
-    """A decision that supersedes one of a circle stands for all of it, even where it says to be older."""
+def test_current_memory_of_left_cycle_is_outside():
+    """A decision that supersedes one of a cycle replaces all of it, even if its time is earlier."""
     reader = chain_of((1, 0), (0, 1), (2, 0), at=[10, 20, 5])
 
     assert {0: 2, 1: 2} == graph.Successors(reader).newest([0, 1, 2])
 
 
-def test_a_circle_that_leads_to_another_does_not_stand():
-    """Of two circles the last one stands, by its newest memory, however new the first says to be."""
+def test_cycle_that_leads_to_other_cycle_is_superseded():
+    """Of two cycles, the newest memory of the last one is current, even if the first is newer."""
     reader = chain_of((1, 0), (0, 1), (2, 1), (3, 2), (2, 3), at=[10, 11, 1, 2])
 
     assert {0: 3, 1: 3, 2: 3} == graph.Successors(reader).newest([0, 1, 2, 3])
 
 
-def test_what_answers_show_comes_in_one_go():
-    """Links, what holds today and the decision that an outcome is of; an unknown id is left out."""
+def test_answer_extras_are_loaded_in_one_batch():
+    """It returns links, current successor and the decision of an outcome, and leaves out unknown ids."""
     reader = chain_of((1, 0), (2, 0), (3, 1))
     reader.put(plain_memory("why", type=MemoryType.CONTEXT, source="outcome_of"))
     reader.put_link(plain_link("why", "m0", "outcome_of", type=LinkType.IMPLEMENTATION, at=9))
@@ -354,8 +358,8 @@ def test_what_answers_show_comes_in_one_go():
     ages=st.permutations(range(7)),
     links=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=16),
 )
-def test_one_rule_says_what_holds(ages, links):
-    """Of all that supersedes a memory, an end, else a member of a circle without a way out: of these the newest."""
+def test_holding_returns_newest_end_or_cycle_member(ages, links):
+    """Candidates are all ends that supersede the memory, or else members of a cycle without exit."""
     between = [(newer, older) for newer, older in links if newer in ages and older in ages]
     ahead = {one: {one} for one in ages}
     for _ in ages:

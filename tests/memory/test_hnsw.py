@@ -1,4 +1,8 @@
-"""The guard around hnswlib: each hazard that was measured with it has a test here, or in test_vectors_graph.py."""
+"""
+Wrapper of hnswlib.
+
+Each known hazard of the library has a test here or in test_vectors_graph.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from mama_structs.memory.engines.local.views.hnsw import Graph, GraphBusy, Graph
 pytest.importorskip("hnswlib")
 
 pytest.importorskip("hnswlib")
-# Children import the package that is under test here.
+# Child processes must import the tested package.
 SRC = str(Path(mama_structs.__file__).parents[1])
 
 
@@ -37,15 +41,15 @@ def exact(vectors, queries, limit):
     return np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :limit]
 
 
-def test_a_graph_finds_the_nearest():
-    """With enough candidates the labels are those of an exact scan, best first."""
+def test_query_finds_nearest_vectors():
+    """With enough candidates, the labels equal those of an exact scan, best first."""
     vectors, queries = some(300), some(20, seed=1)
 
     assert exact(vectors, queries, 10).tolist() == graph_of(vectors).query(queries, 10, ef=200).tolist()
 
 
-def test_more_than_there_are_gives_what_there_are():
-    """The library raises when it finds fewer than it was asked for; the limit is clamped to what is live."""
+def test_query_limit_is_clamped_to_live_vectors():
+    """The library raises if it finds fewer vectors than requested."""
     vectors = some(5)
     graph = graph_of(vectors)
     graph.mark(np.array([True, False, True, False, True]))
@@ -57,8 +61,8 @@ def test_more_than_there_are_gives_what_there_are():
     assert (1, 0) == Graph(8).query(vectors[:1], 3, ef=10).shape
 
 
-def test_marks_come_and_go():
-    """What is marked is not found, is found again when its mark is taken off, and marking twice is no error."""
+def test_marked_vectors_are_hidden_until_unmarked():
+    """Marking twice is allowed."""
     vectors = some(50)
     graph = graph_of(vectors)
     alive = np.ones(50, np.bool_)
@@ -72,8 +76,8 @@ def test_marks_come_and_go():
     assert 50 == graph.live
 
 
-def test_marks_of_vectors_that_are_not_there_yet_are_passed_over():
-    """More marks than vectors, as while a graph is built, are no error."""
+def test_marks_of_missing_vectors_are_ignored():
+    """While a graph is built, there may be more marks than vectors."""
     graph = graph_of(some(3))
     graph.mark(np.array([False, True, True, False]))
 
@@ -81,7 +85,7 @@ def test_marks_of_vectors_that_are_not_there_yet_are_passed_over():
 
 
 def test_capacity_grows_before_it_is_full():
-    """Any number of vectors can be added, one at a time or many, from room for one."""
+    """Any number of vectors can be added, singly or in batches, from an initial capacity of one."""
     vectors = some(700)
     graph = Graph(8, capacity=1)
     for at in (0, 1, 2, 3, 4, 5):
@@ -104,8 +108,8 @@ def test_capacity_grows_before_it_is_full():
         np.ones(8, np.float32),
     ],
 )
-def test_what_the_library_takes_in_silence_is_refused(vectors):
-    """NaN, infinity, zero vectors, other types and widths are refused, for adding and for queries alike."""
+def test_invalid_vectors_are_rejected(vectors):
+    """The library silently accepts NaN, infinity, zero vectors, wrong types and widths, in additions and queries."""
     graph = graph_of(some(3))
     with pytest.raises(ValueError, match="vectors must be"):
         graph.add(vectors)
@@ -115,8 +119,8 @@ def test_what_the_library_takes_in_silence_is_refused(vectors):
     assert 3 == len(graph)
 
 
-def test_candidates_are_set_after_making_and_after_loading(tmp_path):
-    """The library forgets the number of candidates when it loads; here each query has what it asks for."""
+def test_candidate_count_is_set_for_new_and_loaded_graphs(tmp_path):
+    """The library resets the number of candidates when it loads a graph."""
     vectors, queries = some(2_000, 32), some(50, 32, seed=1)
     graph = graph_of(vectors)
     path = tmp_path / "graph"
@@ -133,8 +137,8 @@ def test_candidates_are_set_after_making_and_after_loading(tmp_path):
     assert many > 9.8
 
 
-def test_marks_and_growth_survive_loading(tmp_path):
-    """A loaded graph knows what is marked, can take marks off, and has room for more."""
+def test_loaded_graph_keeps_marks_and_can_grow(tmp_path):
+    """Marks can be removed after loading."""
     vectors = some(40)
     graph = graph_of(vectors[:30])
     alive = np.arange(30) != 4
@@ -149,14 +153,14 @@ def test_marks_and_growth_survive_loading(tmp_path):
     assert exact(vectors, vectors, 3).tolist() == loaded.query(vectors, 3, ef=50).tolist()
 
 
-def test_a_save_that_went_wrong_is_noticed(tmp_path):
-    """The library says nothing when the folder is missing; a graph that is not in its file is an OSError."""
+def test_save_to_missing_directory_raises_oserror(tmp_path):
+    """The library reports no error in this case."""
     with pytest.raises(OSError, match="No such file"):
         graph_of(some(10)).save(tmp_path / "none" / "graph", at_most=10)
 
 
-def test_a_full_disk_is_noticed(tmp_path):
-    """The library says nothing when the file cannot grow; a short file is an OSError."""
+def test_save_to_full_disk_raises_oserror(tmp_path):
+    """The library reports no error for a truncated file."""
     code = f"""
 import resource, sys
 from pathlib import Path
@@ -178,8 +182,8 @@ except OSError as error:
     assert "noticed\n" == done.stdout, done.stderr
 
 
-def test_a_graph_that_grew_meanwhile_is_not_saved(tmp_path):
-    """A snapshot of 10 rows holds no graph of 11."""
+def test_save_fails_if_graph_has_grown(tmp_path):
+    """A snapshot of 10 rows must not contain a graph of 11."""
     assert graph_of(some(11)).save(tmp_path / "graph", at_most=10) is None
     assert not (tmp_path / "graph").exists()
 
@@ -193,31 +197,31 @@ def test_a_graph_that_grew_meanwhile_is_not_saved(tmp_path):
         {"plan": GraphPlan(ef_construction=77)},
     ],
 )
-def test_a_file_that_is_not_as_described_is_refused(tmp_path, said):
-    """Count, M and ef_construction must be those that the manifest has."""
+def test_load_rejects_file_that_differs_from_manifest(tmp_path, said):
+    """Count, M and ef_construction must be equal."""
     path = tmp_path / "graph"
     marked = graph_of(some(30)).save(path, at_most=30)
     with pytest.raises(GraphFailed):
         Graph.load(path, **{"dimensions": 8, "plan": GraphPlan(), "marked": marked} | said)
 
 
-def test_a_file_that_is_no_graph_is_refused(tmp_path):
-    """What the library does notice comes as one kind of error."""
+def test_load_rejects_file_that_is_no_graph(tmp_path):
+    """Errors of the library are converted to one error type."""
     (tmp_path / "graph").write_bytes(b"")
     with pytest.raises(GraphFailed, match="hnswlib failed"):
         Graph.load(tmp_path / "graph", dimensions=8, plan=GraphPlan(), marked=np.zeros(1, np.bool_))
 
 
-def test_equal_input_gives_an_equal_graph(tmp_path):
-    """With one thread and a fixed seed the file is the same, byte for byte."""
+def test_equal_input_yields_identical_file(tmp_path):
+    """With one thread and a fixed seed, the bytes are equal."""
     for name in "ab":
         graph_of(some(400)).save(tmp_path / name, at_most=400)
 
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_adding_querying_marking_and_saving_at_once(tmp_path):
-    """Threads that add, query, mark and save at the same time do not meet inside the library."""
+def test_concurrent_operations_are_serialized(tmp_path):
+    """Threads add, query, mark and save at the same time, but never run inside the library concurrently."""
     vectors = some(1_500, 16)
     graph = graph_of(vectors[:100], capacity=100)
     errors = []
@@ -260,8 +264,8 @@ def test_adding_querying_marking_and_saving_at_once(tmp_path):
     assert np.mean(graph.query(vectors, 1, ef=100)[:, 0] == np.arange(1_500)) > 0.99
 
 
-def test_a_query_waits_no_longer_than_it_may():
-    """While the graph is being added to a query gives up in time, and whoever adds knows that one waits."""
+def test_query_times_out_while_vectors_are_added():
+    """The adding thread can see that a query is waiting."""
     graph = graph_of(some(10))
     seen = []
     with graph._lock:
@@ -280,8 +284,8 @@ def test_a_query_waits_no_longer_than_it_may():
 
 
 @pytest.mark.parametrize("error", [ImportError, OSError, RuntimeError])
-def test_a_machine_without_the_library_says_so_once(monkeypatch, caplog, error):
-    """Whatever the import raises, that is logged once, and a graph cannot be made."""
+def test_missing_library_is_logged_once(monkeypatch, caplog, error):
+    """For any import error, one message is logged and no graph can be created."""
 
     def fails(name):
         raise error("not for this processor")
@@ -297,8 +301,8 @@ def test_a_machine_without_the_library_says_so_once(monkeypatch, caplog, error):
         hnsw._library.cache_clear()
 
 
-def test_the_library_is_imported_in_one_module_only_when_it_is_used():
-    """Importing the package's vectors imports no native library."""
+def test_library_is_imported_lazily():
+    """Importing the package's vector modules loads no native library."""
     code = "import sys, mama_structs.memory.engines.local.views.vector_index; print('hnswlib' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SRC}, check=True, capture_output=True, text=True
@@ -330,8 +334,8 @@ print("lives")
 """
 
 
-def test_a_file_that_was_cut_is_an_error_and_no_crash(tmp_path):
-    """Even where it is cut after its hash was compared: the library looks at its length."""
+def test_truncated_file_raises_instead_of_crashing(tmp_path):
+    """Truncation after the hash comparison is detected by the file length."""
     graph_of(some(500)).save(tmp_path / "graph", at_most=500)
     done = subprocess.run(
         [sys.executable, "-c", CUT, str(tmp_path / "graph")],
@@ -345,8 +349,12 @@ def test_a_file_that_was_cut_is_an_error_and_no_crash(tmp_path):
     assert (0, "lives\n") == (done.returncode, done.stdout), done.stderr
 
 
-def test_what_is_added_in_slices_is_reduced_at_once(monkeypatch):
-    """Queries are let in between, and the products, which are slow for few rows, are made for all."""
+def test_vectors_added_in_slices_are_projected_in_one_step(monkeypatch):
+    """
+    Queries run between the slices.
+
+    The projection is slow for few rows, so it is computed for all.
+    """
     graph = Graph(8, basis=np.eye(8, 4, dtype=np.float32))
     reduced, held = [], []
     own, room = graph._reduced, graph._make_room

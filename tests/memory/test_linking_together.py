@@ -1,4 +1,4 @@
-"""Memories that are saved together: linked within the limits that hold for one, to nothing that came later."""
+"""Automatic links within a batch: the same limits as for single saves, and no links to later memories."""
 
 import attrs
 import numpy as np
@@ -20,13 +20,13 @@ WORDS = ("shield", "raid", "ore", "Kestrel", "cookie", "token", "대체", "결�
 
 
 def vectors_of(memory):
-    """Return the one vector of a memory."""
+    """Return the single vector of a memory."""
     found = np.asarray(EMBEDDER.embed([embedded_text(memory)]), np.float32)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
 
 
 def saved_together(reader, memories, policy, explicit=()):
-    """Save memories with their automatic links at once, and return the links of each."""
+    """Save memories with their automatic links as one batch, and return the links of each."""
     usual, linking = Usual.of(reader, EMBEDDER.calibration), Linking(policy=policy, calibration=EMBEDDER.calibration)
     made = []
 
@@ -65,8 +65,8 @@ memories = st.lists(
     threshold=st.sampled_from((0.0, 0.3)),
     most=st.integers(0, 2),
 )
-def test_limits_hold_for_memories_that_are_saved_together(memories, sizes, threshold, most):
-    """None is linked to one behind it, to one that is younger, to itself or twice; none has more links than it may."""
+def test_batch_links_respect_limits(memories, sizes, threshold, most):
+    """No memory is linked to a later or newer one, to itself or twice, or exceeds its number of links."""
     policy = LinkingPolicy(threshold=threshold, minimum=0.0, max_semantic=2, max_temporal=1, max_incoming=most)
     reader, left, made = PlainReader(), list(memories), []
     while left:
@@ -90,8 +90,8 @@ def test_limits_hold_for_memories_that_are_saved_together(memories, sizes, thres
 
 @pytest.mark.once
 @pytest.mark.parametrize("together", [2, 7, 32])
-def test_memories_that_are_saved_together_are_linked_as_one_after_the_other(together):
-    """What is linked hardly depends on how many are saved at once, also within them."""
+def test_batch_links_equal_links_of_single_saves(together):
+    """The links hardly depend on the batch size, even within a batch."""
     random = np.random.default_rng(4)
     texts = [
         " ".join(
@@ -117,8 +117,8 @@ def test_memories_that_are_saved_together_are_linked_as_one_after_the_other(toge
     assert 0.9 < len(one_by_one & at_once) / len(one_by_one | at_once)
 
 
-def test_what_explicit_links_join_within_a_batch_is_a_chain():
-    """A memory that is saved behind another one is led to it by way of what both supersede."""
+def test_explicit_links_within_batch_extend_chain():
+    """A memory is connected to an earlier one of the batch by the memory that both supersede."""
     reader = PlainReader()
     first = written(0, 0, ["Cookie sessions in Postgres."])
     reader.put(first, vectors=vectors_of(first))

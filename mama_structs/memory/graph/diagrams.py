@@ -1,4 +1,4 @@
-"""Memories and their links as graphs for others: networkx, and Mermaid's text."""
+"""Export of memories and links as networkx graphs and Mermaid diagrams."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome
 
 _LABEL: Final = 60
 _NODES: Final = 100
-# What else may stand in a quoted label as it is; everything other begins something somewhere in Mermaid.
+# Characters allowed unescaped in a quoted Mermaid label. Every other one may start some syntax.
 _PLAIN: Final = frozenset(" ,.-'!?:/()…")
 _STRONG: Final = frozenset({LinkType.EVOLUTION, LinkType.IMPLEMENTATION})
 
 
 def outcome_of(memory: Memory) -> str | None:
-    """Return what became of a decision, None for what is open or no decision."""
+    """Return the outcome of a decision, or None if it is open or no decision."""
     outcome = getattr(memory.metadata, "outcome", None)
     return None if outcome is None else str(outcome.value)
 
 
 def between(links: Iterable[Link], memories: Iterable[Memory]) -> list[Link]:
-    """Return those links that have both ends among some memories, each once."""
+    """Return the deduplicated links with both ends among *memories*."""
     ids = {memory.id for memory in memories}
     return list({link.id: link for link in links if link.from_id in ids and link.to_id in ids}.values())
 
 
 def networkx_of(memories: Sequence[Memory], links: Iterable[Link]) -> Any:
-    """Return a `networkx.MultiDiGraph` of memories and those links that have both ends among them."""
+    """Return a `networkx.MultiDiGraph` of memories and the links between them."""
     graph = needed("networkx").MultiDiGraph()
     for memory in memories:
         facts = {
@@ -52,7 +52,7 @@ def networkx_of(memories: Sequence[Memory], links: Iterable[Link]) -> Any:
 
 
 def mermaid_of(memories: Sequence[Memory], links: Iterable[Link]) -> str:
-    """Return a Mermaid flowchart of the first hundred memories; the arguments are those of `networkx_of`."""
+    """Return a Mermaid flowchart of the first hundred memories and the links between them."""
     shown = memories[:_NODES]
     at = {memory.id: f"m{number}" for number, memory in enumerate(shown)}
     lines = ["flowchart TD"]

@@ -1,4 +1,4 @@
-"""Plots of memories, drawn by matplotlib, which the extra ``notebook`` has."""
+"""Plots of memories with matplotlib (extra ``notebook``)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LINKS: Final = {
     LinkType.TEMPORAL: "#9a9a9a",
 }
 _PALETTE: Final = ("#3b7dd8", "#d1495b", "#1f9e89", "#c98a1b", "#8a63d2", "#4fa3c7", "#c2679f", "#6b8f3c")
-# A sign's width and a line's height, as shares of a map's.
+# Width of a character and height of a line, relative to the size of a map.
 _SIGN: Final = 0.0105
 _ROW: Final = 0.038
 _GREY: Final = "#8a8a8a"
@@ -52,13 +52,13 @@ _DAY_MS: Final = 86_400_000
 
 class MemoryPlots:
     """
-    Pictures of memories; `MemoryStore.plot` has them.
+    Plots of memories, available as `MemoryStore.plot`.
 
-    Each method draws on *ax*, a `matplotlib.axes.Axes`, or else on a new figure, and returns the axes.
-    Texts of memories are drawn as text: nothing in them is mathematics or an escape.
+    Each method draws on *ax*, a `matplotlib.axes.Axes`, or on a new figure, and returns the axes.
+    Texts of memories are drawn literally, without math or escape syntax.
 
     Raises:
-        ImportError: matplotlib is not installed, which the extra ``notebook`` has; of every method.
+        ImportError: matplotlib is not installed (extra ``notebook``). Raised by every method.
 
     """
 
@@ -67,11 +67,11 @@ class MemoryPlots:
 
     async def evolution(self, topic: str, *, ax: Any = None) -> Any:
         """
-        Draw how the decisions of a topic evolved: a line for each, the newest on top, with what became of it.
+        Draw the evolution of a topic's decisions with their outcomes, newest on top.
 
         Args:
-            topic: Exactly as it was saved.
-            ax: Where to draw.
+            topic: Exact topic as it was saved.
+            ax: Axes to draw on.
 
         """
         chain: Chain = await self._memories.by_topic(topic)
@@ -81,7 +81,7 @@ class MemoryPlots:
         gone = {link.to_id for link in chain.links}
         for link in between(chain.links, decided):
             start, end = rows[link.from_id], rows[link.to_id]
-            # Bent around what stands between them.
+            # Curve the arrow around the rows in between.
             _arrow(
                 ax, (0, start), (0, end), color=_GREY, connectionstyle=f"arc3,rad={0.0 if start - end == 1 else 0.3}"
             )
@@ -101,14 +101,16 @@ class MemoryPlots:
         _title(ax, f"How {short(topic, 40)} evolved" if decided else f"No decision on {short(topic, 40)}")
         return ax
 
-    async def neighbourhood(self, id: str, *, depth: int = 2, ax: Any = None) -> Any:  # noqa: A002 - as the store's
+    async def neighbourhood(self, id: str, *, depth: int = 2, ax: Any = None) -> Any:  # noqa: A002 - as in the store
         """
-        Draw a memory with those around it and the links between them: at most 60, the nearest first.
+        Draw a memory, its neighbours and the links between them.
+
+        At most 60 memories are drawn, nearest first.
 
         Args:
-            id: The memory's.
-            depth: Links from it at the most, 5 or fewer.
-            ax: Where to draw.
+            id: Id of the memory.
+            depth: Maximum number of links from it, at most 5.
+            ax: Axes to draw on.
 
         """
         memory_id, most = check_id("id", id), check_limit(depth, name="depth")
@@ -135,7 +137,7 @@ class MemoryPlots:
             ax.plot(x, y, "o", markersize=13 if is_start else 9, color=_TYPES[memory.type], mec=edge, mew=2)
             label = short(memory.content, 34)
             weight = "bold" if is_start else "normal"
-            # Away from the middle, where most arrows come from.
+            # Place labels away from the centre, where most arrows start.
             offset, side = ((0, 9), "bottom") if y > 0 else ((0, -9), "top")
             _write(ax, x, y, label, size=8, weight=weight, ha="center", va=side, offset=offset, is_outlined=True)
         ax.margins(0.18, 0.12)
@@ -147,7 +149,11 @@ class MemoryPlots:
         return ax
 
     async def timeline(self, *, ax: Any = None) -> Any:
-        """Draw when memories were made, in a row for each of the twelve topics with most of them; the newest 5,000."""
+        """
+        Draw the creation times of the newest 5,000 memories, with one row per topic.
+
+        The twelve topics with most memories have rows.
+        """
         memories: Sequence[Memory] = await self._memories.recent(limit=_MEMORIES)
         counts = Counter(memory.topic for memory in memories)
         topics = [topic for topic, _ in counts.most_common() if topic is not None][:_TOPICS]
@@ -179,9 +185,9 @@ class MemoryPlots:
 
     async def map(self, *, ax: Any = None) -> Any:
         """
-        Draw what is near to what by meaning: the vectors of the newest 5,000 memories on two principal components.
+        Draw the vectors of the newest 5,000 memories on two principal components.
 
-        Two dimensions hold a part of what several hundred say, which the axes name; eight topics have colours.
+        The axis labels show the ratio of variance that each component explains. Eight topics have colours.
         """
 
         def plan(reader: Reader) -> tuple[list[Memory], NDArray[np.float32]]:
@@ -217,7 +223,11 @@ class MemoryPlots:
         return ax
 
     async def decay(self, *, ax: Any = None) -> Any:
-        """Draw how automatic links lose strength with age, a curve for each type, and those that there are as dots."""
+        """
+        Draw the decay of automatic links by age.
+
+        Each link type is a curve, and each existing link a dot.
+        """
 
         def plan(reader: Reader) -> LinkTable:
             return reader.links(reader.window(limit=_MEMORIES), "out")
@@ -243,13 +253,13 @@ class MemoryPlots:
         return ax
 
 
-_EDGE: Final = 0.12  # Inches around a picture.
-_FAMILY: Final = "DejaVu Sans"  # It comes with matplotlib, and has no East Asian letters.
+_EDGE: Final = 0.12  # Margin in inches.
+_FAMILY: Final = "DejaVu Sans"  # Ships with matplotlib, but has no East Asian glyphs.
 _FAMILIES: Final = ("Noto Sans CJK KR", "Noto Sans CJK JP", "Malgun Gothic", "Apple SD Gothic Neo", "NanumGothic")
-# What draws boxes for every letter, and what matplotlib cannot draw.
+# Fonts that draw boxes for all characters, or that matplotlib cannot render.
 _UNFIT: Final = ("Last", "Emoji")
 _MISSING: Final = "\ufffd"
-# Told once, and anew where fonts were added: how many there were.
+# Numbers of installed fonts for which the warning was already issued. It is repeated after fonts were added.
 _told: Final[set[int]] = set()
 _NAMED: Final = 10
 
@@ -258,7 +268,7 @@ def _axes(ax: Any, *, height: float) -> Any:
     if ax is not None:
         return ax
     size: dict[str, Any] = {"figsize": (8.0, height), "layout": "constrained"}
-    # A notebook shows what pyplot made; in another thread, as of `mama_structs.sync`, its windows cannot be opened.
+    # Notebooks display pyplot figures. Other threads, as used by `mama_structs.sync`, cannot open pyplot windows.
     if threading.current_thread() is threading.main_thread():
         figure, how = needed("matplotlib.pyplot").figure(**size), {}
     else:
@@ -269,7 +279,7 @@ def _axes(ax: Any, *, height: float) -> Any:
 
 @functools.cache
 def _shown_axes() -> Any:
-    """Return axes that a cell shows as a picture where they are its last line, without pyplot."""
+    """Return an axes class that notebooks display as an image without pyplot."""
     plain: Any = needed("matplotlib.axes").Axes
 
     class ShownAxes(plain):  # type: ignore[misc]  # matplotlib is imported when it is used
@@ -282,10 +292,10 @@ def _shown_axes() -> Any:
 
 
 def _lettered(text: str) -> dict[str, Any]:
-    """Return a text as it can be drawn, and how: in fonts that have its letters, nothing in it being mathematics."""
+    """Return drawing arguments for a text: fonts with its glyphs, and no math syntax."""
     fonts = len(needed("matplotlib.font_manager").fontManager.ttflist)
     found = {letter: _family_with(letter, fonts) for letter in dict.fromkeys(text) if not letter.isspace()}
-    # What joins or varies others is nothing by itself.
+    # Characters that only join or modify others are not visible, so they need no glyph.
     unseen = {letter for letter, name in found.items() if name is None and unicodedata.category(letter) in ("Cf", "Mn")}
     missing = [letter for letter, name in found.items() if name is None and letter not in unseen]
     if missing and fonts not in _told:
@@ -300,8 +310,12 @@ def _lettered(text: str) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=4_096)
-def _family_with(letter: str, fonts: int) -> str | None:  # noqa: ARG001 - where fonts were added, all is asked anew
-    """Return the font that has a letter: matplotlib's own, one that goes with it, or any other that is installed."""
+def _family_with(letter: str, fonts: int) -> str | None:  # noqa: ARG001 - part of the cache key: fonts may be added
+    """
+    Return the first font with a glyph for a letter.
+
+    The order is matplotlib's own font, matching fonts, and any installed font.
+    """
     manager = needed("matplotlib.font_manager")
     files: dict[str, str] = {one.name: one.fname for one in manager.fontManager.ttflist}
     for name in dict.fromkeys([_FAMILY, *_FAMILIES, *sorted(files)]):
@@ -317,7 +331,7 @@ def _write(
 ) -> None:
     how = {"va": "center", "annotation_clip": False} | _lettered(text) | how
     if is_outlined:
-        # What runs behind it does not run through it.
+        # Outline the text, so that lines behind it do not make it unreadable.
         effects = needed("matplotlib.patheffects")
         how["path_effects"] = [effects.withStroke(linewidth=2.5, foreground=ax.get_facecolor())]
     ax.annotate(xy=(x, y), xytext=offset, textcoords="offset points", **how)
@@ -348,7 +362,7 @@ def _legend(ax: Any, signs: Sequence[tuple[str, str, str]]) -> None:
     }
     legend = ax.legend(handles, ["x"] * len(signs), **where)
     for written, (name, _, _) in zip(legend.get_texts(), signs, strict=True):
-        # Set here, where nothing in them is mathematics.
+        # Set the text after creation, because the legend would parse math syntax in labels.
         written.set(**_lettered(name))
 
 
@@ -368,7 +382,7 @@ def _dates(ax: Any) -> None:
 
 
 def _fitting(points: NDArray[np.float64], labels: Sequence[str]) -> list[tuple[int, bool]]:
-    """Return which labels have room, and whether above their points or else below, the first ones first."""
+    """Return the labels that fit, in order, and whether each goes above (or below) its point."""
     scaled = points / np.maximum(np.ptp(points, axis=0), 1e-12) if len(points) else points
     placed: list[tuple[int, bool]] = []
     taken: list[tuple[float, float, float]] = []
@@ -388,13 +402,17 @@ def _fitting(points: NDArray[np.float64], labels: Sequence[str]) -> list[tuple[i
 
 
 def _components(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return points of two dimensions for vectors, on their principal components, and the share of variance of each."""
+    """
+    Project vectors on their two principal components.
+
+    Returns the points, and the variance ratio of each component.
+    """
     points, shares = np.zeros((len(vectors), 2)), np.zeros(2)
     if len(vectors) > 1:
         centred = vectors.astype(np.float64) - vectors.mean(axis=0)
         values, axes = np.linalg.eigh(centred.T @ centred)
         best = axes[:, :-3:-1]
-        # Either direction is as good: the same one each time.
+        # Fix the sign of each component, which is arbitrary, so that plots are reproducible.
         best = best * np.sign(best[np.abs(best).argmax(axis=0), np.arange(best.shape[1])])
         points[:, : best.shape[1]] = centred @ best
         shares[: best.shape[1]] = values[:-3:-1] / max(values.sum(), 1e-12)

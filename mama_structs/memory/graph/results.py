@@ -1,4 +1,4 @@
-"""What searches, traversals and chains give back: memories in place of nodes."""
+"""Result types of searches, traversals and chains, with memories instead of nodes."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ _SHOWN = 60
 @attrs.frozen(kw_only=True, repr=False)
 class Hit(Showing):
     """
-    A memory that a search found.
+    A memory found by a search.
 
     Args:
-        memory: The memory; searched with ``as_of``, as it was then.
-        score: What orders this list; scores of two searches do not compare.
-        relevance: How well it answers, 0 to 1, comparable between searches; below 0.3 it does not answer.
-        parts: What it owes its score to, by name: ``meaning``, ``words``, ``graph`` and so on.
-        terms: What adds up to the score, by name, as in `Explanation`.
-        path: Ids of the memories by which it was reached along links, the first one found by itself; else empty.
-        superseded_by: The id of the memory that stands in its place today, None where it still holds.
-        copies: Ids of memories that say the same, and have no hits of their own.
+        memory: The memory. In a search with ``as_of``, its state at that time.
+        score: Sort key of this result list. Scores of different searches are not comparable.
+        relevance: Absolute relevance, 0 to 1, comparable between searches. Below 0.3 the memory is no answer.
+        parts: Contributions to its score by name: ``meaning``, ``words``, ``graph`` and so on.
+        terms: Terms that add up to the score, by name, as in `Explanation`.
+        path: Ids of the memories from which it was reached along links, starting with a direct match; empty for a
+            direct match.
+        superseded_by: Id of its current successor, or None if it is current.
+        copies: Ids of memories that say the same and have no hits of their own.
 
     """
 
@@ -67,25 +68,25 @@ class Hit(Showing):
     def _record(self) -> dict[str, Any]:
         own = {"score": self.score, "relevance": self.relevance, "superseded_by": self.superseded_by}
         terms = {f"terms.{name}": term for name, term in self.terms.items()}
-        return self.memory._record() | own | terms  # noqa: SLF001 - one of ours
+        return self.memory._record() | own | terms  # noqa: SLF001 - class of this package
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Explanation(Showing):
     """
-    Why a memory came up in a search, or did not; a reranker is not asked.
+    Why a search found or left out a memory. The reranker is not called.
 
     Args:
-        id: The memory's.
-        rank: Its place among the hits, 1 for the first; None for no hit.
-        left_out_by: Why it is no hit: the name of the search's argument that left it out, ``"limit"`` if others answer
-            better, ``"copies"`` if a hit says the same, ``"valid_until"`` if it has ended. None for a hit.
-        score: Its score, None where a filter left it out.
-        relevance: How well it answers, 0 to 1, likewise.
-        terms: What adds up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor`` (what
-            keeps these above 0), what else is in `Hit.parts`, and ``place`` (what the place is worth beyond that, to
-            which a successor or a period moved it).
-        copy_of: The id of the hit that it is shown with.
+        id: Id of the memory.
+        rank: Its rank among the hits, starting at 1, or None if it is no hit.
+        left_out_by: Why it is no hit: the name of the search argument that excluded it, ``"limit"`` if others answer
+            better, ``"copies"`` if a hit says the same, ``"valid_until"`` if it has expired. None for a hit.
+        score: Its score, or None if a filter excluded it.
+        relevance: Its absolute relevance, 0 to 1, or None if a filter excluded it.
+        terms: Terms that add up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor``
+            (keeps their sum above 0), the other names of `Hit.parts`, and ``place`` (difference to the score of the
+            place to which a successor or a period moved it).
+        copy_of: Id of the hit that it is shown with.
         superseded_by: As in `Hit`.
 
     """
@@ -118,13 +119,13 @@ class Explanation(Showing):
 @attrs.frozen(kw_only=True, repr=False)
 class Reached(Showing):
     """
-    A memory that a traversal reached.
+    A memory reached by a traversal.
 
     Args:
         memory: The memory.
-        depth: How many links away it is, 1 for direct neighbours.
+        depth: Number of links from the start, 1 for direct neighbours.
         path: Ids from the start to this memory, both included.
-        strength: The product of the strengths of the links on the path, after decay.
+        strength: Product of the decayed strengths of the links on the path.
 
     """
 
@@ -137,11 +138,11 @@ class Reached(Showing):
         return seen_with(self.memory, f"depth {self.depth}", f"strength {self.strength:.2f}")
 
     def _record(self) -> dict[str, Any]:
-        return self.memory._record() | {"depth": self.depth, "strength": self.strength}  # noqa: SLF001 - one of ours
+        return self.memory._record() | {"depth": self.depth, "strength": self.strength}  # noqa: SLF001 - this package
 
 
 class Graphed:
-    """Memories with their links, of which others can make graphs."""
+    """Mixin for results with memories and links that can be exported as graphs."""
 
     __slots__ = ()
 
@@ -150,32 +151,32 @@ class Graphed:
 
     def to_networkx(self) -> Any:
         """
-        Return a `networkx.MultiDiGraph` with a node for each memory, under its id, and an edge for each link.
+        Return a `networkx.MultiDiGraph` with memories as nodes and links as edges.
 
-        Edges lead from the memory that acts to the one that it acts on, and have ``link_type``, ``relationship`` and
-        ``confidence``.
+        Nodes are memory ids. Edges have the direction of the links, and the attributes ``link_type``, ``relationship``
+        and ``confidence``.
 
         Raises:
-            ImportError: networkx is not installed, which the extra ``notebook`` has.
+            ImportError: networkx is not installed (extra ``notebook``).
 
         """
         return diagrams.networkx_of(*self._graph())
 
     def to_mermaid(self) -> str:
-        """Return a flowchart in the language of Mermaid, which GitHub draws, of 100 memories at the most."""
+        """Return a Mermaid flowchart of at most 100 memories, which GitHub can render."""
         return diagrams.mermaid_of(*self._graph())
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Chain(Graphed):
     """
-    How a decision evolved.
+    The evolution of a decision.
 
     Args:
-        memories: All of its versions, newest first.
-        links: The evolution links between them.
-        forks: Those of the memories that several supersede, or that supersede several.
-        around: For a topic: what is linked to the chain, nearest first.
+        memories: All versions, newest first.
+        links: Evolution links between them.
+        forks: Memories that several others supersede, or that supersede several others.
+        around: Only for a topic: memories linked to the chain, nearest first.
 
     """
 
@@ -186,7 +187,7 @@ class Chain(Graphed):
 
     @property
     def newest(self) -> Memory | None:
-        """The newest memory, None for an empty chain."""
+        """The newest memory, or None for an empty chain."""
         return self.memories[0] if self.memories else None
 
     def __len__(self) -> int:
@@ -210,25 +211,25 @@ class Chain(Graphed):
 
     def _entries(self) -> str:
         gone = {link.to_id for link in self.links}
-        seen = (memory._seen()._replace(is_gone=memory.id in gone) for memory in self.memories)  # noqa: SLF001 - ours
+        seen = (memory._seen()._replace(is_gone=memory.id in gone) for memory in self.memories)  # noqa: SLF001
         return entries(seen, len(self))
 
     def _repr_html_(self) -> str:
         return boxed(heading(self._title), self._entries(), _listed("Around it", self.around))
 
     def __repr__(self) -> str:
-        versions = (line("", memory._seen(), opening="  ", closing="") for memory in self.memories)  # noqa: SLF001 - ours
+        versions = (line("", memory._seen(), opening="  ", closing="") for memory in self.memories)  # noqa: SLF001
         return lines(chain([f"<{self._title}>"], versions), 1 + len(self))
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Similar(Showing):
     """
-    A memory that is like another, or like a text.
+    A memory that is similar to another one or to a text.
 
     Args:
         memory: The memory.
-        similarity: 0 to 1: how probable it is that both are about one matter, by their meaning alone.
+        similarity: Probability, 0 to 1, that both have the same subject, by meaning only.
 
     """
 
@@ -239,20 +240,20 @@ class Similar(Showing):
         return seen_with(self.memory, f"similarity {self.similarity:.2f}")
 
     def _record(self) -> dict[str, Any]:
-        return self.memory._record() | {"similarity": self.similarity}  # noqa: SLF001 - one of ours
+        return self.memory._record() | {"similarity": self.similarity}  # noqa: SLF001 - class of this package
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Surroundings(Showing, Graphed):
     """
-    A memory with what is around it.
+    A memory with its evolution and neighbourhood.
 
     Args:
         memory: The memory.
-        chain: How it evolved.
-        around: What is linked to it, at most two links away, nearest and strongest first.
-        links: The links that begin or end at it.
-        links_around: The links between those around it, of the types that were followed.
+        chain: Its evolution.
+        around: Memories at most two links away, nearest and strongest first.
+        links: Links that start or end at it.
+        links_around: Links between the memories in *around*, of the followed types.
 
     """
 
@@ -272,9 +273,9 @@ class Surroundings(Showing, Graphed):
         return list({memory.id: memory for memory in every}.values()), links
 
     def _repr_html_(self) -> str:
-        versions = [heading("How it evolved"), self.chain._entries()] if len(self.chain) > 1 else []  # noqa: SLF001 - ours
+        versions = [heading("How it evolved"), self.chain._entries()] if len(self.chain) > 1 else []  # noqa: SLF001
         return boxed(
-            entry(self.memory._seen(), is_alone=True),  # noqa: SLF001 - as above
+            entry(self.memory._seen(), is_alone=True),  # noqa: SLF001 - class of this package
             *versions,
             _listed("Around it", self.around),
             _listed("Links", self.links),
@@ -284,12 +285,12 @@ class Surroundings(Showing, Graphed):
 @attrs.frozen(kw_only=True, repr=False)
 class Evidence(Showing):
     """
-    What a memory rests on: a kept text, or a plain note.
+    An evidence item of a memory: a stored text, or free text.
 
     Args:
-        source: A handle as it was when the memory was saved, such as ``ref:plan@2``; for plain evidence all there is.
-        digest: The SHA-256 of the handle's text (UTF-8), in hexadecimal; None for plain evidence.
-        text: The text that the handle stood for; None for plain evidence.
+        source: Handle with the version at the time of saving, such as ``ref:plan@2``; or the whole free text.
+        digest: SHA-256 of the handle's text (UTF-8), in hexadecimal; None for free text.
+        text: Stored text of the handle; None for free text.
 
     """
 
@@ -306,12 +307,12 @@ class Evidence(Showing):
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class RelationshipWord:
     """
-    A word that links were given.
+    A relationship word in use.
 
     Args:
-        word: As it was given first.
-        count: How many links have it.
-        near_synonyms: Other words in use that mean nearly the same, with their similarity 0 to 1, nearest first.
+        word: The word in its first spelling.
+        count: Number of links with it.
+        near_synonyms: Similar words in use with their similarity, 0 to 1, most similar first.
 
     """
 
@@ -323,13 +324,13 @@ class RelationshipWord:
 @attrs.frozen(kw_only=True)
 class Imported:
     """
-    What `MemoryStore.import_jsonl` did.
+    Result of `MemoryStore.import_jsonl`.
 
     Args:
-        added: Memories that were added.
-        known: Memories that were there already, the same.
-        embedded: How many of the added ones were embedded anew, since another embedder made their vectors.
-        dropped_links: Links that lead to a memory that is neither in the file nor in the store.
+        added: Number of added memories.
+        known: Number of memories that already existed unchanged.
+        embedded: Number of added memories that were re-embedded, because another embedder made their vectors.
+        dropped_links: Number of links to memories that are neither in the file nor in the store.
 
     """
 
@@ -349,24 +350,24 @@ NOT_REACHED: Final = (
     "on a server: words, topics and ids in what its catalog held as the planner's statistics, until it is vacuumed",
     "on a server: words, topics and ids that tell pages of its indexes apart, until they are made anew",
 )
-"""What forgetting does not reach."""
+"""Data that forgetting does not delete."""
 
 
 @attrs.frozen(kw_only=True)
 class Forgotten:
     """
-    What `MemoryStore.forget` removed, in numbers; it holds no text of it.
+    Numbers of items that `MemoryStore.forget` deleted. Contains no deleted text.
 
     Args:
-        memories: How many memories, by type; the reasons of outcomes that went along are contexts.
-        links: Links that began or ended at them.
-        mended: Other memories that named them, out of which their ids were taken.
-        texts: Texts that were kept as their evidence, and named by nothing else.
-        refs: Refs and descriptors that were those texts, versions counted.
-        pending: Who still holds some of it, in words; it is deleted when the store is next opened or maintained, or
-            when its holder closes.
-        not_reached: What was not looked at, in words.
-        dry_run: Whether nothing was done, and all this is only what would be.
+        memories: Number of memories by type. Deleted reasons of outcomes count as contexts.
+        links: Number of links that started or ended at them.
+        mended: Number of other memories from which their ids were removed.
+        texts: Number of stored evidence texts that no other memory refers to.
+        refs: Number of refs and descriptors with those texts, counting versions.
+        pending: Descriptions of places that still contain some of the data. They are cleared when the store is next
+            opened or maintained, or when their holder closes.
+        not_reached: Descriptions of places that were not searched.
+        dry_run: True if nothing was deleted, and the numbers are only a preview.
 
     """
 
@@ -381,7 +382,7 @@ class Forgotten:
 
     @property
     def count(self) -> int:
-        """How many memories of all types."""
+        """Number of memories of all types."""
         return sum(self.memories.values())
 
 
@@ -389,15 +390,19 @@ OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
 def placed(terms: Mapping[str, float], score: float) -> dict[str, float]:
-    """Return what adds up to the score of the place that something was moved to."""
+    """Return the terms with a ``place`` term that makes their sum equal to *score*."""
     known = {name: term for name, term in terms.items() if name != "place"}
     place = score - sum(known.values())
-    # What is left of adding up floats is no place.
+    # A smaller difference is a rounding error.
     return known | ({"place": place} if abs(place) > 1e-6 else {})  # noqa: PLR2004
 
 
 def within_chars(hits: Sequence[Hit], most: int) -> list[Hit]:
-    """Return hits whose content and reasoning have so many characters together, leaving out what does not fit."""
+    """
+    Return hits with at most *most* characters of content and reasoning in total.
+
+    Hits that do not fit are skipped.
+    """
     kept: list[Hit] = []
     for hit in hits:
         size = len(hit.memory.content) + len(getattr(hit.memory.metadata, "reasoning", ""))
@@ -408,14 +413,14 @@ def within_chars(hits: Sequence[Hit], most: int) -> list[Hit]:
 
 
 def _listed(title: str, items: Sequence[Showing]) -> str:
-    return heading(title) + entries((one._seen() for one in items), len(items)) if items else ""  # noqa: SLF001 - ours
+    return heading(title) + entries((one._seen() for one in items), len(items)) if items else ""  # noqa: SLF001
 
 
 ShownT = TypeVar("ShownT", bound=Showing)
 
 
 class Results(list[ShownT]):
-    """What a call found, in order: a list that shows itself in a notebook, and that `to_frame` makes a table of."""
+    """Ordered results of a call: a list with a notebook display and conversion to a table."""
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> ShownT: ...
@@ -428,29 +433,29 @@ class Results(list[ShownT]):
         return lines(map(repr, self), len(self)) or "[]"
 
     def _repr_html_(self) -> str:
-        return boxed(entries((one._seen() for one in self), len(self)) or "nothing")  # noqa: SLF001 - as above
+        return boxed(entries((one._seen() for one in self), len(self)) or "nothing")  # noqa: SLF001
 
     def to_frame(self) -> Any:
         """
-        Return a `pandas.DataFrame` with a row for each.
+        Return a `pandas.DataFrame` with one row per result.
 
         Raises:
-            ImportError: pandas is not installed, which the extra ``notebook`` has.
+            ImportError: pandas is not installed (extra ``notebook``).
 
         """
-        return needed("pandas").DataFrame([one._record() for one in self])  # noqa: SLF001 - as above
+        return needed("pandas").DataFrame([one._record() for one in self])  # noqa: SLF001
 
 
 def seen_with(memory: Memory, *facts: str | None) -> Seen:
-    """Return what is shown of a memory where something more is known of it."""
-    seen = memory._seen()  # noqa: SLF001 - one of ours
+    """Return the display content of a memory with additional facts."""
+    seen = memory._seen()  # noqa: SLF001 - class of this package
     return seen._replace(facts=(*facts, *seen.facts[1:]))
 
 
 def read_texts(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:
-    """Return links that know how both of their ends begin."""
+    """Return links with the first characters of both linked memories."""
     memories: list[Memory] = []
-    # A memory that cannot be read has links that can.
+    # If a memory is damaged, return its links without texts.
     with contextlib.suppress(StoreDamaged):
         ends = list({end for link in links for end in (link.from_id, link.to_id)})
         memories = reader.get([node for node in reader.find_many(ends) if node is not None])
@@ -458,7 +463,7 @@ def read_texts(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of a text in one line."""
+    """Return the start of a text on one line."""
     line = " ".join(text[: 4 * _SHOWN].split())
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
 
@@ -470,7 +475,7 @@ def _line(memory: Memory) -> str:
 
 
 def reached_along(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached, ...]:
-    """Return what a traversal reached."""
+    """Convert the steps of a traversal to results."""
     memories = reader.get([step.node for step in steps])
     on_paths = list({node for step in steps for node in step.path})
     ids = dict(zip(on_paths, reader.ids(on_paths), strict=True))
@@ -481,7 +486,7 @@ def reached_along(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached,
 
 
 def links_among(reader: Reader, nodes: Nodes, types: Collection[LinkType] | None = None) -> list[Link]:
-    """Return the links, of some types or of all, that have both ends among some nodes."""
+    """Return the links with both ends among *nodes*, optionally of some types only."""
     table = reader.links(nodes, "out", types)
     sources = np.unique(table.sources[np.isin(table.targets, nodes)])
     ids = set(reader.ids(nodes))
@@ -490,7 +495,7 @@ def links_among(reader: Reader, nodes: Nodes, types: Collection[LinkType] | None
 
 
 def chain_of(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, ...] = ()) -> Chain:
-    """Return a chain of decisions with its links, and what is around it."""
+    """Return a chain of decisions with its links and neighbourhood."""
     memories = reader.get(found.nodes)
     by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
     links = links_among(reader, found.nodes, [LinkType.EVOLUTION])

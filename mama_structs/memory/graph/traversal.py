@@ -1,7 +1,7 @@
 """
-What is reached from a memory along links: traversals, evolution chains, and which memory supersedes which.
+Graph traversal along links, evolution chains, and supersession.
 
-All of it are plans over a `Reader`, which read the links of a whole level at once.
+All functions are plans over a `Reader` that read the links of a whole level in one query.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mama_structs.memory.types.model import (
 )
 
 MAX_DEPTH: Final = 5
-"""How deep a traversal goes at the most (DESIGN section 6)."""
+"""Maximum depth of a traversal (DESIGN section 6)."""
 TOPIC_DEPTH: Final = 3
 CONTEXT_DEPTH: Final = 2
 DEFAULT_LIMIT: Final = 1000
@@ -43,25 +43,25 @@ T = TypeVar("T")
 
 _EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
 _NONE: Final = np.empty(0, np.int64)
-# From this level on, and again whenever it has doubled, a walk along a chain looks where the rest of it probably is.
+# From this level on, at each doubling, a walk along a chain also loads all memories of its topics.
 _LONG_CHAIN: Final = 16
 
 
 class Step(NamedTuple):
-    """A memory that a traversal has reached."""
+    """A memory reached by a traversal."""
 
     node: int
     depth: int
-    """How many links away it is, 1 for direct neighbours."""
+    """Number of links from the start, 1 for direct neighbours."""
     path: tuple[int, ...]
-    """The nodes from where it began to this one, both included."""
+    """Nodes from the start to this one, both included."""
     strength: float
-    """The product of the strengths of the links on the path, after decay, to six decimals."""
+    """Product of the decayed strengths of the links on the path, to six decimals."""
 
 
 @attrs.frozen
 class ChainNodes:
-    """A decision's evolution: its memories newest first, the links between them each once, and which of them fork."""
+    """Evolution of a decision: memories newest first, deduplicated links, and forks."""
 
     nodes: Nodes
     links: LinkTable
@@ -70,13 +70,13 @@ class ChainNodes:
 
 @attrs.frozen
 class TopicNodes:
-    """A topic's memories with the evolution of each, whatever topic that has, and what is linked to those."""
+    """A topic's memories with their complete evolution, and the memories linked to these."""
 
     chain: ChainNodes
     around: list[Step]
 
 
-# What links lead to
+# Traversal
 
 
 def traverse(
@@ -90,8 +90,12 @@ def traverse(
     min_strength: float = 0.0,
     limit: int = DEFAULT_LIMIT,
 ) -> list[Step]:
-    """Return what is reached from memories, nearest and then strongest first, each by its best short path."""
-    # Of equal strengths the one saved last comes first; what is too many is the weakest of the deepest level.
+    """
+    Return the memories reached from *starts*, nearest and then strongest first.
+
+    Each memory has the strongest of its shortest paths.
+    """
+    # If strengths are equal, the memory saved last comes first. The limit drops the weakest of the deepest level.
     level = np.atleast_1d(np.asarray(starts, np.int64))
     power, paths = np.ones(len(level)), [(node,) for node in level.tolist()]
     visited = np.sort(level)
@@ -117,7 +121,11 @@ def traverse(
 def _ways_on(
     level: Nodes, power: NDArray[np.float64], table: LinkTable, direction: Direction, visited: Nodes, *, now_ms: int
 ) -> tuple[NDArray[np.intp], Nodes, NDArray[np.float64]]:
-    """Return links from a level to what is not *visited* (sorted): from where in it, to which node, and how strong."""
+    """
+    Return the links from a level to nodes that are not in *visited*, which must be sorted.
+
+    The arrays contain the index of the start in the level, the node at the end, and the strength of the path.
+    """
     fade = table.strengths(now_ms).astype(np.float64)
     rank_of = np.argsort(level)
     ranked = level[rank_of]
@@ -126,22 +134,22 @@ def _ways_on(
         if direction in (wanted, "both"):
             follow = np.flatnonzero(among(here, ranked) & ~among(there, visited))
             parents = rank_of[np.searchsorted(ranked, here[follow])]
-            # A confidence such as 0.7 is a little less in single precision, and has to pass where 0.7 is asked for.
+            # Round: in single precision a confidence of 0.7 is slightly smaller, and must pass a minimum of 0.7.
             ways.append((parents, there[follow], np.round(power[parents] * fade[follow], 6)))
     parents, nodes, reached = (np.concatenate(column) for column in zip(*ways, strict=True))
     return parents, nodes, reached
 
 
 def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
-    """Return the nodes on whose links and contents the answer of a traversal depends."""
+    """Return the nodes whose links and contents affect the result of a traversal."""
     return frozenset((start, *(step.node for step in steps)))
 
 
-# How decisions evolved
+# Evolution
 
 
 def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkType] | None = None) -> TopicNodes:
-    """Return a topic's memories with their evolution, however long it is, and what is around that, if they hold."""
+    """Return a topic's unexpired memories with their complete evolution and neighbourhood."""
     where = Filter(topic=topic, valid_at=from_milliseconds(now_ms))
     reader.expect(lambda ahead: [ahead.window(where), *chain_ahead(ahead)], around=None)
     chain = evolution(reader, reader.window(where))
@@ -149,7 +157,7 @@ def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkT
     reached = np.array([step.node for step in around], np.int64)
     ended = {*chain.nodes[~reader.facts(chain.nodes).holding(now_ms)], *reached[~reader.facts(reached).holding(now_ms)]}
     if ended:
-        # They are found by nobody; yet what they lead to is.
+        # Expired memories are traversed, but left out of the result.
         gone = np.array(sorted(ended), np.int64)
         links = only(chain.links, ~(np.isin(chain.links.sources, gone) | np.isin(chain.links.targets, gone)))
         chain = ChainNodes(chain.nodes[~np.isin(chain.nodes, gone)], links, chain.forks[~np.isin(chain.forks, gone)])
@@ -158,16 +166,20 @@ def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkT
 
 
 def chain_ahead(ahead: Reader, starts: Nodes = _NONE) -> Sequence[object]:
-    """Ask what the evolution of memories is told by, and of those that are found."""
+    """Prefetch the links that determine the evolution of memories."""
     return ahead.links(starts, "both", _EVOLUTION), ahead.links_of_many(starts, "out")
 
 
 def evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
-    """Return the whole evolution that memories are part of, as one; what nothing supersedes has one of its own."""
+    """
+    Return the combined evolution chain of memories.
+
+    A memory without evolution links is a chain of its own.
+    """
     begun = set(np.atleast_1d(starts).tolist())
     reader.expect(lambda ahead: chain_ahead(ahead, np.atleast_1d(starts)), around=None)
     members = _component(begun, _closure(reader, begun, "both"))
-    # Asked once more: the walk may have met a link from either end.
+    # Read the links again, because the walk may have found a link from both ends.
     links = reader.links(members, "out", _EVOLUTION)
     chain = _newest_first(reader, members)
     pairs = np.unique(np.stack([links.sources, links.targets], axis=1), axis=0)
@@ -177,9 +189,9 @@ def evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
 
 
 def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
-    """Return which of some memories are superseded by links between them, each with what stands in its place."""
-    # It is the newest of those that supersede it, directly or not, and that nothing supersedes; in circles only, the
-    # newest of a circle that leads nowhere else. Every answer goes by this one rule.
+    """Return each superseded memory with its current successor, according to *links*."""
+    # The current successor is the newest direct or indirect successor that nothing supersedes. If all are in cycles, it
+    # is the newest of a cycle that leads nowhere else. All answers must use this rule.
     newer: dict[K, list[K]] = {one: [] for one in newest_first}
     older: dict[K, list[K]] = {one: [] for one in newer}
     for source, target in links:
@@ -188,7 +200,7 @@ def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, 
             older[source].append(target)
     standing: dict[K, K] = {}
     replaced: set[K] = set()
-    # Those that nothing supersedes first; what they leave leads into circles.
+    # Start with memories that nothing supersedes. The remaining ones lead into cycles.
     for end in sorted(newer, key=lambda one: bool(newer[one])):
         if end in standing or end in replaced:
             continue
@@ -206,7 +218,7 @@ def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, 
 
 
 def reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
-    """Return what *edges* lead to; a start itself only where they lead back to it."""
+    """Return everything reachable along *edges*. A start is included only if it is on a cycle."""
     found: set[K] = set()
     waiting = list(starts)
     while waiting:
@@ -218,7 +230,7 @@ def reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
 
 
 class Successors:
-    """What took the place of memories, as far as it was asked for; as it was known at a moment, or now."""
+    """Loads and caches the successors of memories, as known at a time or now."""
 
     def __init__(self, reader: Reader, as_of: datetime | None = None) -> None:
         self.replaced_by: dict[int, set[int]] = {}
@@ -227,7 +239,11 @@ class Successors:
         self._seen: set[int] = set()
 
     def newest(self, nodes: Sequence[int] | Nodes, table: LinkTable | None = None) -> dict[int, int]:
-        """Return those of *nodes* that are superseded, each with what holds; *table* has all links that end at them."""
+        """
+        Return the superseded *nodes* with their current successors.
+
+        *table* may provide all links that end at them.
+        """
         wanted = set(map(int, nodes))
         if unseen := wanted - self._seen:
             found = _closure(self._reader, unseen, "in", self._as_of, table)
@@ -244,31 +260,35 @@ class Successors:
 
 @attrs.frozen(kw_only=True)
 class Beside:
-    """What answers show beside a memory."""
+    """Related information that answers show with a memory."""
 
     memory: Memory
     links: tuple[Link, ...]
-    """Those that begin or end at it, oldest first."""
+    """Links that start or end at it, oldest first."""
     superseded_by: Memory | None
-    """What holds in its place today; for the reason of an outcome, in its decision's place. None where it holds."""
+    """Its current successor, or that of its decision if it is the reason of an outcome. None if it is current."""
     outcome_of: str | None
-    """The decision whose outcome it explains."""
+    """Id of the decision whose outcome it explains."""
 
     @property
     def successors(self) -> list[str]:
-        """The memories that superseded it directly, newest link first."""
+        """Ids of the memories that directly supersede it, newest link first."""
         return successors(self.links, self.memory.id)
 
 
 def successors(links: Iterable[Link], memory_id: str) -> list[str]:
-    """Return the ids of the memories that superseded one directly, newest link first."""
+    """Return the ids of the memories that directly supersede a memory, newest link first."""
     found = [link for link in links if link.link_type is LinkType.EVOLUTION and link.to_id == memory_id]
     found.sort(key=lambda link: link.created_at, reverse=True)
     return list(dict.fromkeys(link.from_id for link in found))
 
 
 def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
-    """Return what answers show beside memories, by id, all of it in one go; those that are not there are left out."""
+    """
+    Return the related information of memories by id, in one batch.
+
+    Unknown ids are left out.
+    """
     names = list(dict.fromkeys(memory_ids))
     nodes = {name: node for name, node in zip(names, reader.find_many(names), strict=True) if node is not None}
     memories = dict(zip(nodes, reader.get([*nodes.values()]), strict=True))
@@ -295,23 +315,27 @@ def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
 
 
 def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:
-    """Return the links of a table that were there at *as_of*."""
-    # What people or a model linked later was not known then. A link by ``system`` says what its ends had in them all
-    # the time, and may be made much later, by a migration or a new embedder: it counts as soon as both are there.
+    """Return the links of a table that existed at *as_of*."""
+    # Links of users and models count from their creation. An automatic link follows from its ends, and may be created
+    # much later by a migration or a new embedder, so it counts as soon as both ends exist.
     if as_of is None or not len(table):
         return table
     return only(table, (table.creators == SYSTEM) | (table.created <= milliseconds(as_of)))
 
 
 def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
-    """Return some links of a table."""
+    """Return the selected rows of a table."""
     return LinkTable(*(column[rows] for column in table.columns))
 
 
 def _closure(
     reader: Reader, begun: set[int], direction: Direction, as_of: datetime | None = None, table: LinkTable | None = None
 ) -> LinkTable:
-    """Return the evolution links of nodes and of all that these lead to; *table* has those of the first."""
+    """
+    Return the evolution links reachable from nodes.
+
+    *table* may provide those of the first level.
+    """
     tables: list[LinkTable] = []
     level, seen = set(begun), set(begun)
     for depth in itertools.count(1):
@@ -330,7 +354,8 @@ def _closure(
             level.update(tables[-1].targets.tolist())
         level -= seen
         if level and depth >= _LONG_CHAIN and depth & (depth - 1) == 0:
-            # One question a link is slow on a long chain, most of which has its end's topic.
+            # One query per link is slow on a long chain, so fetch all memories of its topic, which most of the chain
+            # has.
             level.update(_of_same_topic(reader, np.array(sorted(level), np.int64)).tolist())
             level -= seen
         seen |= level
@@ -350,7 +375,7 @@ def _of_same_topic(reader: Reader, nodes: Nodes) -> Nodes:
 
 
 def _component(begun: set[int], table: LinkTable) -> Nodes:
-    """Return the nodes that links connect with *begun*, these included."""
+    """Return the nodes that links connect with *begun*, including *begun*."""
     neighbours: dict[int, list[int]] = {}
     for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
         neighbours.setdefault(source, []).append(target)
@@ -366,9 +391,13 @@ def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Let the interpreter search for no garbage meanwhile, for some milliseconds in which much is made that is none."""
-    # What lives while it is searched for counts as old, and what is old is all looked through in turn: a walk over a
-    # thousand memories was interrupted so every twenty times, and took three times as long.
+    """
+    Disable garbage collection in a short block that creates many live objects.
+
+    Such a block should take some milliseconds at most.
+    """
+    # Collections promote live objects to the old generation, which is then scanned as well. They interrupted a
+    # traversal of a thousand memories twenty times and made it three times as slow.
     if not gc.isenabled():
         yield
         return
@@ -379,7 +408,7 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-# Answers that are kept
+# Cache
 
 
 @attrs.define
@@ -389,13 +418,13 @@ class _Answer(Generic[T]):
     change: int
 
 
-# From so many nodes on an answer is kept when it is asked for again: what is kept in thousands makes the interpreter's
-# search for garbage long, which then happens within every few walks that nobody asks for twice.
+# Minimum number of nodes from which a result is cached only when it is requested again. Thousands of cached objects
+# slow down garbage collection, which then runs during every few traversals, even unrepeated ones.
 _LARGE: Final = 256
 
 
 class TraversalCache(Generic[T]):
-    """The least recently used answers go first, and each has an end: strengths fade while it is kept."""
+    """LRU cache of traversal results. A TTL is needed because link strengths decay."""
 
     def __init__(
         self,
@@ -406,13 +435,13 @@ class TraversalCache(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ttl = ttl
-        # What it did since it was made; misses are all questions that were not answered, whatever the reason.
+        # Counters since creation. Every request without a cached result is a miss, regardless of the reason.
         self.statistics: dict[str, int] = dict.fromkeys(("hits", "misses", "stale", "expired", "evicted"), 0)
-        # Its cost is how many nodes all kept answers together have read.
+        # The cost of a result is its number of nodes.
         self._kept: Lru[Hashable, _Answer[T]] = Lru(entries, max_cost=max_items, clock=clock, dropped=self._count)
-        # Large answers that were asked for, which are not kept yet.
+        # Keys of large results that were requested once and are not cached yet.
         self._asked: Lru[Hashable, bool] = Lru(entries)
-        # Where data is behind a connection, plans run in several threads.
+        # Plans run in several threads if the data is on a server.
         self._guard = threading.RLock()
 
     def __len__(self) -> int:
@@ -423,7 +452,11 @@ class TraversalCache(Generic[T]):
             return self._kept.peek(key) is not None
 
     def get(self, key: Hashable, change: int, touched: Callable[[int], frozenset[int] | None]) -> T | None:
-        """Return an answer as good as a fresh one at *change*, None for none; *touched* gives what changed since."""
+        """
+        Return a cached result that is valid at *change*, or None.
+
+        *touched* returns the nodes changed since a change.
+        """
         with self._guard:
             answer = self._kept.get(key)
             if answer is not None and answer.change != change:
@@ -438,7 +471,11 @@ class TraversalCache(Generic[T]):
             return None if answer is None else answer.value
 
     def put(self, key: Hashable, change: int, read: frozenset[int], value: T) -> None:
-        """Keep an answer, which nobody may change, with the nodes it depends on; a large one from its second time."""
+        """
+        Cache an immutable result with the nodes it depends on.
+
+        A large one is cached at its second request only.
+        """
         with self._guard:
             if len(read) >= _LARGE and not self._asked.drop(key):
                 self._asked.put(key, value=True)
@@ -446,7 +483,7 @@ class TraversalCache(Generic[T]):
             self._kept.put(key, _Answer(value, read, change), cost=len(read), ttl=self._ttl)
 
     def clear(self) -> None:
-        """Forget all answers, as where the clock was set."""
+        """Remove all results, for example after the clock was changed."""
         with self._guard:
             self._kept.clear()
             self._asked.clear()

@@ -1,9 +1,9 @@
 """
-Which links a memory makes by itself when it is saved: a plan over a `Reader` (DESIGN section 6).
+Automatic links of a memory that is saved: a plan over a `Reader` (DESIGN section 6).
 
-LinkCandidates are what is near in meaning, in words, in time, by topic, by mention and along explicit links.
-What is known of the new memory and each of them becomes the probability that they belong to one matter, and the
-likeliest get a link, within the policy's limits; what was saved shortly before gets a link in time.
+Candidates are similar in meaning or words, close in time, or connected by topic, mentions or explicit links.
+Features of each pair yield the probability that both memories have the same subject. The most probable candidates
+are linked, within the policy's limits. Memories that were saved shortly before get a temporal link.
 """
 
 from __future__ import annotations
@@ -29,66 +29,68 @@ from mama_structs.settings import LinkingPolicy
 Values = NDArray[np.float64]
 Terms = Mapping[str, float]
 Nearest = Callable[[NDArray[np.float32], int, Filter | None], Matches]
-"""Stands for `Reader.nearest`, such as where many memories are asked about at once."""
+"""Replacement for `Reader.nearest`, for callers that query many memories at once."""
 
 
-# How many candidates each question may bring; all of them together are looked at closely.
+# Maximum number of candidates per query. Features are computed for all of them.
 _NEAR: Final = 32
 _WORDS: Final = 24
 _RECENT: Final = 32
-# That a host kept a record just then says nothing, and there may be hundreds: no memory would be found beside another.
+# Records are excluded: hosts may write hundreds at once, which would crowd out all other memories.
 _SAID: Final = frozenset(MemoryType) - {MemoryType.RECORD}
 _TOPIC: Final = 16
-# Of a topic with more memories than this no more is asked: it tells nothing.
+# A topic with more memories than this is too broad to be evidence, so counting stops here.
 _BROAD: Final = 64
 _CHAIN: Final = 32
 _MENTIONS: Final = 8
-# Of a long memory its beginning decides.
+# Only the first chunks and characters of a long memory are compared.
 _PIECES: Final = 4
 _CHARACTERS: Final = 2_000
 _RARE: Final = 16
 _HOUR: Final = timedelta(hours=1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _QUARTER_MS: Final = 15 * 60_000
-# What is usual in a store is what was found in its memories and so many more, which are as the embedder has them:
-# strangers at odds of e to the minus 2, spread so that the calibration's slope follows.
+# The baseline of a store is computed from its sample and this many virtual memories with the embedder's prior.
+# Unrelated pairs have odds of exp(-2) by the calibration, and their spread follows from its slope.
 _PRIOR: Final = 12
 _STRANGE: Final = 2.0
-# No likeness says more than this, in spreads: what is beyond is a copy.
+# Upper bound of the similarity feature, in spreads. Larger values only occur for duplicates.
 _MOST_ALIKE: Final = 8.0
-# A word is as rare as if there were so many memories more that do not have it: two memories say nothing about words.
+# Number of virtual memories without a given word. Without them, words would look rare in a store of two memories.
 _OTHERS: Final = 32
-# Natural logarithms that each text says besides, unheard: the words of a short one are few to judge by.
+# Added to the total word weight (natural logarithms), because the few words of a short text are weak evidence.
 _UNSAID: Final = 60.0
-# The rank among so many neighbours tells half of what it tells among many.
+# Number of neighbours at which the mutual rank has half of its full weight.
 _HALF: Final = 20
-# To be saved last among so many memories tells half of what it tells among many.
+# Number of memories at which recency has half of its full weight.
 _LAST: Final = 8
-# Matters have some memories and no more: of a topic with so many besides, the half is taken to be of others.
+# A subject has few memories. With this many others in a topic, half of them are assumed to be on other subjects.
 _MATTER: Final = 4
-# The mean standing in a random order, whatever its length: the integral of -log from 0 to 1. Matters have much more.
+# Mean mutual rank in a random order of any length (the integral of -log from 0 to 1). Related memories have much more.
 _RANDOM: Final = 1.0
 _CLOSE: Final = 2.5
-# Cosines that differ by less are equal: the order of a sum makes as much.
+# Smaller differences of cosines are rounding errors of the summation order.
 _EQUAL: Final = 1e-6
 _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 
 
 @attrs.frozen(kw_only=True)
 class LinkFeatures:
-    """What is known of a new memory and each candidate, an item for each."""
+    """Features of the pairs of a new memory and each candidate, with one item per candidate."""
 
-    likeness: Values  # their cosine, in spreads above what is usual for these two in this store
-    # How far they are each other's nearest: 0 where many others are nearer, more the fewer are, and the more there are.
+    likeness: Values  # cosine, in spreads above the expected cosine of these two memories
+    # Mutual rank: 0 if many other memories are closer to one of the pair, higher if few are.
     standing: Values
-    # The share of the new memory's words, by rarity, and mentions that the candidate has too, 0 to 1, less the shorter
-    # the text; the words of its topic do not count.
+    # Rarity-weighted ratio of the new memory's words and mentions that the candidate contains, 0 to 1. Short texts are
+    # discounted, and topic words are ignored.
     words: Values
-    topic: Values  # for one topic how much that tells, 0 to 1: it is rare, has few memories, and these are near; else 0
-    elsewhere: Values  # 1 where both have a topic, and not the same, else 0
-    naming: Values  # the share of one's topic words, by rarity, that the other has too, 0 to 1; 0 for one topic
-    nearness: Values  # 1 for what was saved last in the quarter of an hour before, falling to 0
-    chain: Values  # 1 where explicit links lead from the new memory to the candidate by way of others, else 0
+    # evidence of an equal topic, 0 to 1: high for a rare topic whose few memories are similar; 0 for other topics
+    topic: Values
+    elsewhere: Values  # 1 if both have topics and these differ, else 0
+    # rarity-weighted ratio of one memory's topic words that the other contains, 0 to 1; 0 for equal topics
+    naming: Values
+    nearness: Values  # 1 for the previous save if it is at most a quarter of an hour old, decreasing to 0
+    chain: Values  # 1 if explicit links connect the new memory and the candidate via others, else 0
 
     def table(self) -> Values:
         """Return an array of shape (candidates, features), in the order of `FEATURES`."""
@@ -100,7 +102,7 @@ FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
 
 @attrs.frozen(kw_only=True)
 class LinkCandidates:
-    """Memories that a new one may belong to, with what is known of them, and what was saved in the hour before it."""
+    """Link candidates of a new memory with their features, and the saves of the hour before."""
 
     nodes: Nodes
     created: NDArray[np.int64]
@@ -113,9 +115,9 @@ class LinkCandidates:
 @attrs.frozen(kw_only=True, eq=False)
 class Unlinked:
     """
-    A memory that looks for others of its matter, and the ids that it links explicitly.
+    A memory to be linked automatically, with the ids that it links explicitly.
 
-    One that is in the store has a *node*; a *fresh* one, saved together with others, does not see those behind it.
+    A stored memory has a *node*. A *fresh* one is saved in a batch, and must not be linked to later ones of the batch.
     """
 
     memory: Memory
@@ -125,7 +127,7 @@ class Unlinked:
     fresh: bool = False
 
     def seen(self, nodes: Nodes, limit: int | None = None) -> Nodes:
-        """Return those of *nodes* that it may be linked to, the first *limit* of them."""
+        """Return the first *limit* of *nodes* to which it may be linked."""
         if self.node is not None:
             nodes = nodes[nodes < self.node if self.fresh else nodes != self.node]
         return nodes[:limit]
@@ -133,45 +135,45 @@ class Unlinked:
 
 @attrs.frozen(eq=False)
 class Usual:
-    """How many memories a store has and what its cosines are like: the fewer they are, the more like the embedder's."""
+    """Baseline of cosines in a store, which a small store mixes with the embedder's prior."""
 
     memories: int
     sample: NDArray[np.float32]
     centre: Values
-    # What the embedder's calibration says of strangers.
+    # Expected cosine of unrelated texts according to the embedder's calibration.
     strange: float
     spread: float
 
     @classmethod
     def of(cls, reader: Reader, calibration: Calibration) -> Usual:
-        """Return what is usual in a store now."""
+        """Compute the baseline from the present sample of a store."""
         sample = reader.sample()
         centre = sample.mean(axis=0, dtype=np.float64) if len(sample) else np.zeros(sample.shape[1])
         strange = calibration.midpoint - _STRANGE / calibration.slope
         return cls(reader.count(), sample, centre, strange, 1 / calibration.slope)
 
     def mean(self, cosines: Any) -> Any:
-        """Return means of cosines to the sample, with those of the embedder's strangers."""
+        """Return mean cosines to the sample, mixed with the embedder's prior."""
         return (len(self.sample) * cosines + _PRIOR * self.strange) / (len(self.sample) + _PRIOR)
 
     def among_all(self) -> float:
-        """Return the mean cosine of two memories; that of 1 which each has with itself says nothing."""
+        """Return the mean cosine of two distinct memories."""
         count = len(self.sample)
         return float(self.mean((count * float(self.centre @ self.centre) - 1) / (count - 1) if count > 1 else 0.0))
 
     def scales(self, vectors: NDArray[np.float32]) -> tuple[Values, Values]:
-        """Return mean and spread of the cosines of each vector."""
+        """Return the mean and the spread of each vector's cosines to the store."""
         count = len(self.sample)
         own = vectors @ self.sample.T if count else np.zeros((len(vectors), 0), np.float32)
         means = self.mean(own.sum(axis=1, dtype=np.float64) / max(count, 1))
-        # The squares around the mean, which is not that of the sample alone.
+        # Sum the squares around the mixed mean, which differs from the mean of the sample.
         squares = np.einsum("ij,ij->i", own, own, dtype=np.float64)
         squares += means * (count * means - 2 * own.sum(axis=1, dtype=np.float64))
         squares += _PRIOR * (self.spread**2 + np.square(self.strange - means))
         return means, np.sqrt(squares / (count + _PRIOR))
 
     def share(self, half: int) -> float:
-        """Return how much evidence counts that tells half where there are so many memories."""
+        """Return the weight of a feature that has half of its weight at *half* memories."""
         return self.memories / (self.memories + half)
 
 
@@ -184,7 +186,7 @@ def gather(
     explicit: Collection[str] = (),
     nearest: Nearest | None = None,
 ) -> LinkCandidates:
-    """Return the older memories that one may belong to, and what speaks for each."""
+    """Return the link candidates of a memory among the older ones, with their features."""
     asked = Unlinked(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
     return gather_many(reader, [asked], Usual.of(reader, calibration), nearest=nearest)[0]
 
@@ -197,10 +199,10 @@ def gather_many(
     topic_window: float = 0.0,
     nearest: Nearest | None = None,
 ) -> list[LinkCandidates]:
-    """Return, for each of some memories, the older ones that it may belong to, and what speaks for each."""
+    """Return the link candidates of each memory among the older ones, with their features."""
     if not asked:
         return []
-    # Where others are fresh as well, as many may be found that must not be seen.
+    # A batch may yield fresh memories that must not be linked, so query correspondingly more candidates.
     spare = min(len(asked), _NEAR)
     sought = [_Sought.of(reader, one, topic_window if one.memory.type is MemoryType.DECISION else 0.0) for one in asked]
     reader.expect(lambda ahead: _ask_ahead(ahead, sought, spare))
@@ -213,7 +215,7 @@ def gather_many(
 
 
 def _newer(reader: Reader, asked: Sequence[Unlinked]) -> Nodes:
-    """Return some memories that are newer than the oldest of those asked about."""
+    """Return some memories that are newer than the oldest one in *asked*."""
     first = min((one.memory.created_at for one in asked), default=None)
     return reader.window(Filter(since=first and first + _MILLISECOND), limit=len(asked) + 1)
 
@@ -225,10 +227,10 @@ def _pieces(asked: Sequence[Unlinked]) -> list[NDArray[np.float32]]:
 def _near_of_each(
     reader: Reader, asked: Sequence[Unlinked], spare: int, nearest: Nearest | None
 ) -> Iterator[list[Nodes]]:
-    """Give, for each memory, what is near to each of its pieces."""
+    """Yield for each memory the nearest nodes of each of its chunks."""
     newer = _newer(reader, asked)
     fresh = np.array(sorted(one.node for one in asked if one.fresh and one.node is not None), np.int64)
-    # Most memories are saved as the newest, and an unfiltered question costs less.
+    # An unfiltered query is cheaper, and most memories are the newest ones when they are saved.
     are_newest = bool(among(newer, fresh).all())
     pieces = _pieces(asked)
     if are_newest and nearest is None:
@@ -247,24 +249,24 @@ def _near_of_each(
 
 @attrs.frozen(eq=False)
 class _CandidateFacts:
-    """What is known of the candidates of all memories that are asked about together."""
+    """Attributes and vectors of the candidates of all memories in a batch."""
 
     nodes: Nodes
     facts: Facts
-    # All vectors, where those of each node begin and how many they are, and the first of each.
+    # All vectors, the index of each node's first vector, their number per node, and the first vector of each node.
     vectors: NDArray[np.float32]
     starts: Nodes
     counts: Nodes
     first: NDArray[np.float32]
-    # How alike the first is to all others in the store.
+    # Mean cosine of each first vector to the memories of the store.
     usual: Values
-    # The rarity of each topic's words, and the topics by word.
+    # Rarity of the words of each topic, and the topics that contain each word.
     topics: Mapping[int, Terms]
     topics_of: Mapping[str, Sequence[int]]
 
     @classmethod
     def of(cls, reader: Reader, nodes: Nodes, usual: Usual) -> _CandidateFacts:
-        """Look up what is known of *nodes*, which are in order."""
+        """Read the attributes of *nodes*, which must be sorted."""
         facts = reader.facts(nodes)
         vectors, counts = reader.pieces(nodes)
         starts = np.cumsum(counts) - counts
@@ -286,7 +288,11 @@ class _CandidateFacts:
         return cls(nodes, facts, vectors, starts, counts, first, means, topics, topics_of)
 
     def cosines(self, pieces: NDArray[np.float32], places: Nodes) -> NDArray[np.float32]:
-        """Return the cosine of the nearest two pieces, for each of some nodes by their places; 0 without pieces."""
+        """
+        Return the highest cosine between *pieces* and the vectors of each node at *places*.
+
+        The value is 0 for nodes without vectors.
+        """
         counts = self.counts[places]
         best = np.zeros(len(places), np.float32)
         if not len(pieces) or not counts.any():
@@ -300,7 +306,11 @@ class _CandidateFacts:
         return best
 
     def naming(self, terms: Terms) -> dict[int, float]:
-        """Return the topics of which *terms* say something, each with the share of its words, by rarity."""
+        """
+        Return the topics that share words with *terms*.
+
+        The values are rarity-weighted ratios of shared words of the topic.
+        """
         said: dict[int, float] = {}
         for term in terms:
             for number in self.topics_of.get(term, ()):
@@ -310,11 +320,11 @@ class _CandidateFacts:
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Sought:
-    """What is asked for a memory, which follows from itself and from how rare its words are."""
+    """Candidate queries of a memory, computed from its text and the rarity of its words."""
 
     asked: Unlinked
     total: int
-    # Its terms by rarity, and with the weights that give scores by this rarity.
+    # Rarity of its terms, and query weights that yield scores by this rarity.
     rare: Terms
     weights: Terms
     words: Terms
@@ -325,17 +335,22 @@ class _Sought:
 
     @classmethod
     def of(cls, reader: Reader, asked: Unlinked, topic_window: float) -> _Sought:
-        """Return what is asked for a memory; decisions of its topic count by *topic_window* seconds."""
+        """
+        Compute the queries of a memory.
+
+        Decisions on its topic are candidates for *topic_window* seconds.
+        """
         memory, until = asked.memory, asked.memory.created_at + _MILLISECOND
-        # Topics are evidence of their own: their words would count twice, and make a broad topic look like a matter.
+        # Exclude the topic, which has its own features: its words would count twice and make a broad topic look
+        # related.
         said = analysed(indexed_text(memory, with_topic=False)[:_CHARACTERS])
         known = reader.rarity(said.asked())
         itself = asked.node is not None
         total = reader.count() + 1
-        # How many others have each term, and a half: the other way round than the formula of BM25.
+        # Invert the BM25 formula: the number of other memories with each term, plus one half.
         having = {term: max(total * math.exp(-found) - itself, 0.5) for term, found in known.items()}
-        # As rare as among so many memories more; what nobody else has is as rare as what one has: else in a small store
-        # new words would outweigh all.
+        # Add virtual memories, and treat words that no other memory has like words of one other memory. Otherwise new
+        # words would outweigh all others in a small store.
         rare = {term: math.log((total - itself + _OTHERS) / max(others, 1.5)) for term, others in having.items()}
         decided = None
         if memory.topic is not None and topic_window:
@@ -358,7 +373,11 @@ class _Sought:
         )
 
     def of_topic(self, reader: Reader, spare: int) -> tuple[Nodes, int]:
-        """Return the newest memories and decisions of the memory's topic, and how many it has, counted up to some."""
+        """
+        Return the newest memories and decisions on the topic, and its number of memories.
+
+        Counting stops at a limit.
+        """
         if self.topic is None:
             return np.zeros(0, np.int64), 0
         having = self.asked.seen(reader.window(self.topic, limit=_BROAD + spare), _BROAD)
@@ -368,7 +387,7 @@ class _Sought:
         return _joined([having[:_TOPIC], decided]), len(having)
 
     def mentioned(self, reader: Reader, spare: int) -> list[tuple[Nodes, float]]:
-        """Return, for each id that the memory mentions, the newest memories that do too, and how rare that is."""
+        """Return for each mentioned id the newest memories that mention it, and its rarity."""
         itself = self.asked.node is not None
         found = []
         for where in self.mentions:
@@ -379,13 +398,13 @@ class _Sought:
 
 
 def terms_ahead(memory: Memory) -> Terms:
-    """Return the terms by which the candidates of a memory will be looked for."""
+    """Return the terms that candidate queries of the memory will use."""
     said = analysed(indexed_text(memory, with_topic=False)[:_CHARACTERS])
     return {**said.asked(), **topic_terms(memory.topic)}
 
 
 def _ask_ahead(ahead: Reader, sought: Sequence[_Sought], spare: int) -> None:
-    """Ask all that the candidates of some memories are found by, where these are the newest, and looked at by."""
+    """Prefetch the candidate queries of memories, assuming that they are the newest ones."""
     asked = [one.asked for one in sought]
     _newer(ahead, asked)
     pieces = _pieces(asked)
@@ -412,7 +431,7 @@ def _ask_ahead(ahead: Reader, sought: Sequence[_Sought], spare: int) -> None:
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Found:
-    """What was found for a memory, each of which is a candidate, and what it says itself."""
+    """Candidates found for a memory, per query, and its weighted terms."""
 
     asked: Unlinked
     nodes: Nodes
@@ -423,13 +442,13 @@ class _Found:
     direct: Nodes
     chain: Nodes
     shared: Sequence[tuple[Nodes, float]]
-    # Its terms by rarity, and with the weights that give scores by this rarity.
+    # Rarity of its terms, and query weights that yield scores by this rarity.
     rare: Terms
     weights: Terms
 
     @classmethod
     def of(cls, reader: Reader, sought: _Sought, near: Sequence[Nodes], spare: int) -> _Found:
-        """Look for the candidates of a memory."""
+        """Run the candidate queries of a memory."""
         asked = sought.asked
         words = reader.words(sought.words, _WORDS + spare).nodes
         recent = reader.window(sought.recent, limit=_RECENT + spare)
@@ -456,7 +475,11 @@ class _Found:
     def candidates(
         self, reader: Reader, known: _CandidateFacts, usual: Usual, scale: tuple[float, float] | None
     ) -> LinkCandidates:
-        """Return what speaks for each of what was found and is older; *scale* is of the cosines of its own vector."""
+        """
+        Return the older candidates with their features.
+
+        *scale* is mean and spread of the memory's own cosines.
+        """
         memory, created = self.asked.memory, milliseconds(self.asked.memory.created_at)
         places = np.searchsorted(known.nodes, self.nodes)
         all_cosines = known.cosines(self.asked.vectors[:_PIECES], places)
@@ -494,7 +517,7 @@ class _Found:
         )
 
     def _words(self, reader: Reader, nodes: Nodes) -> Values:
-        """Return how much of what the memory says each candidate says too, by rarity."""
+        """Return the rarity-weighted ratio of the memory's words that each candidate contains."""
         whole = _UNSAID + sum(self.rare.values()) + sum(rarity for _, rarity in self.shared)
         scores = reader.word_scores(self.weights, nodes).astype(np.float64)
         for having, rarity in self.shared:
@@ -502,7 +525,11 @@ class _Found:
         return np.minimum(scores / whole, 1.0)
 
     def _naming(self, reader: Reader, known: _CandidateFacts, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
-        """Return how much of the one's topic the other's text says, the greater of both ways."""
+        """
+        Return the ratio of topic words of one memory that occur in the text of the other.
+
+        The larger ratio of both directions counts.
+        """
         said = np.zeros(len(nodes))
         if self.asked.memory.topic is not None:
             words = topic_terms(self.asked.memory.topic)
@@ -516,21 +543,21 @@ class _Found:
 
 
 def nodes_of(reader: Reader, ids: Collection[str]) -> Nodes:
-    """Return the nodes of those memories that exist, in order of saving."""
+    """Return the nodes of the existing memories, in order of saving."""
     return np.array(sorted(node for node in reader.find_many(list(set(ids))) if node is not None), np.int64)
 
 
 def _joined(parts: Iterable[Nodes]) -> Nodes:
-    """Return the nodes of several arrays, each once, in order of saving."""
+    """Return the sorted union of several arrays of nodes."""
     nodes = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
-    # For some hundred nodes this takes a tenth of the time of `np.unique`.
+    # For some hundred nodes, this takes a tenth of the time of `np.unique`.
     is_first = np.ones(len(nodes), np.bool_)
     np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
     return nodes[is_first]
 
 
 def among(nodes: Nodes, others: Nodes) -> NDArray[np.bool_]:
-    """Return which of *nodes* are among *others*, which are in order."""
+    """Return a mask of the *nodes* that occur in *others*, which must be sorted."""
     if not len(others):
         return np.zeros(len(nodes), np.bool_)
     same: NDArray[np.bool_] = others[np.minimum(np.searchsorted(others, nodes), len(others) - 1)] == nodes
@@ -538,7 +565,11 @@ def among(nodes: Nodes, others: Nodes) -> NDArray[np.bool_]:
 
 
 def _chain(reader: Reader, direct: Nodes) -> Nodes:
-    """Return what explicit links lead to from *direct*, these included, nearest first and not more than some."""
+    """
+    Return the nodes connected to *direct* by explicit links, including *direct*.
+
+    They are ordered nearest first, and limited in number.
+    """
     seen = front = direct
     while len(front) and len(seen) < _CHAIN:
         table = reader.links(front, "both", _EXPLICIT_TYPES)
@@ -555,15 +586,15 @@ def _standing(
     nodes: Nodes,
     cosines: NDArray[np.float32],
 ) -> Values:
-    """Return how far the two are each other's nearest, from the rank that each has among those near to the other."""
-    # What is near to the new memory stands for what is near to the candidate too, which spares a search for each.
-    # Ranks mean the same whatever an embedder's cosines look like, and little where there are few to be ranked.
+    """Return the mutual rank of each pair: few other memories are closer to either of them."""
+    # Neighbours of the new memory approximate the neighbours of each candidate, which saves a search per candidate.
+    # Ranks are comparable across embedders, but have little meaning for few neighbours.
     standing = np.zeros(len(nodes))
     if not len(near):
         return standing
     close = np.flatnonzero(among(nodes, near))
     before = len(near) - np.searchsorted(np.sort(near_cosines), cosines[close] + _EQUAL, side="right")
-    # A row is what is near to one of them: near is in order, so that its nodes can be looked up.
+    # Each row contains the neighbours of one candidate. `near` is sorted, so its nodes can be looked up by bisection.
     own = np.searchsorted(near, nodes[close])
     others = vectors[own] @ vectors.T > cosines[close, None] + _EQUAL
     others[np.arange(len(own)), own] = False
@@ -573,7 +604,11 @@ def _standing(
 
 
 def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int) -> float:
-    """Return how much one topic tells, 0 to 1: a broad one tells nothing, nor one whose memories are not near."""
+    """
+    Return how much evidence an equal topic is, 0 to 1.
+
+    A broad topic, or one with dissimilar memories, is none.
+    """
     if not len(standing):
         return 0.0
     newest = np.argsort(-times, kind="stable")[:_TOPIC]
@@ -583,7 +618,11 @@ def _telling(standing: Values, times: NDArray[np.int64], having: int, total: int
 
 
 def _rare_words(said: Analysis, rare: Terms, having: Terms) -> list[str]:
-    """Return the rarest words of a text that others have: frequent ones tell little and take most of the time."""
+    """
+    Return the rarest words of a text that other memories contain.
+
+    Frequent words cost most time and add little.
+    """
     ranked = []
     for written, word in said.words.items():
         known = [rare[term] for term, _ in word.asked if having[term] > 1]
@@ -594,12 +633,12 @@ def _rare_words(said: Analysis, rare: Terms, having: Terms) -> list[str]:
 
 
 def topic_terms(topic: str | None) -> Terms:
-    """Return the terms of the words that a topic is made of."""
+    """Return the terms of the words in a topic."""
     return query_terms((topic or "").replace("_", " ").replace("-", " "))
 
 
 def _nearness(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
-    """Return how near in time each candidate is, 0 to 1; what was saved in between takes its part."""
+    """Return how close in time each candidate is, 0 to 1. Saves in between reduce the value."""
     age = (created - times).astype(np.float64)
     between = np.full(len(nodes), len(recent))
     kept = np.flatnonzero(among(recent, nodes))
@@ -611,34 +650,34 @@ def _nearness(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: in
 RELATED: Final = "related_to"
 SAME_TOPIC: Final = "same_topic"
 CLOSE_IN_TIME: Final = "close_in_time"
-"""The words of automatic links, one for each reason to make one."""
+"""Relationship words of automatic links, one for each reason."""
 
-# Fitted to decisions with topics of all kinds, chats, long messages and passages: ``benchmarks/linking.py --fit``, the
-# default embedder.
+# Fitted to decisions with topics of all kinds, chats, long messages and passages by ``benchmarks/linking.py --fit``
+# with the default embedder.
 WEIGHTS: Final = (0.5, 0.2, 62.38, 3.21, -3.16, 1.65, 3.68, 10.81)
-"""What each of the `FEATURES` adds to the logarithm of the odds that two memories belong to one matter."""
+"""Weights of `FEATURES` in the log odds that two memories have the same subject."""
 
 BIAS: Final = -5.25
-"""That logarithm where nothing is known."""
+"""Log odds if all features are 0."""
 
 _BEFORE: Final = 48
-# One topic makes likely what this probable already; alone it would join all that is of a broad topic.
+# Minimum probability for links by an equal topic. Without it, all memories of a broad topic would be linked.
 _LIKELY: Final = 0.75
 
 
 @attrs.frozen(kw_only=True)
 class Linking:
-    """The policy of automatic links, the calibration of the embedder, and whether conflicts are detected as well."""
+    """Link policy, calibration of the embedder, and whether conflicts are detected."""
 
     policy: LinkingPolicy
     calibration: Calibration
-    # False where no caller receives the result, such as for an import.
+    # False if no caller receives the result, for example in an import.
     detects_conflicts: bool = True
 
 
 @attrs.frozen
 class LinkChoice:
-    """One link to make; *similarity* is the cosine, None for a link that does not rest on it."""
+    """A link to create. *similarity* is the cosine, or None if the link is not based on it."""
 
     node: int
     link_type: LinkType
@@ -650,7 +689,11 @@ class LinkChoice:
 def candidates_of(
     reader: Reader, asked: Sequence[Unlinked], linking: Linking, usual: Usual
 ) -> dict[Unlinked, LinkCandidates]:
-    """Return what may be linked to those memories that make links by their meaning; the arguments as below."""
+    """
+    Return the candidates of those memories that the policy links by similarity.
+
+    The arguments are those of `automatic_links`.
+    """
     policy = linking.policy
     meant = [one for one in asked if policy.max_semantic and one.memory.type is not MemoryType.CHECKPOINT]
     return dict(zip(meant, gather_many(reader, meant, usual, topic_window=policy.topic_window), strict=True))
@@ -665,14 +708,16 @@ def automatic_links(
     found: Mapping[Unlinked, LinkCandidates] | None = None,
 ) -> list[list[Link]]:
     """
-    Return, for each memory, the links that it makes by itself to older ones, semantic ones first, one for each.
+    Return the automatic links of each memory to older ones, semantic links first.
+
+    A memory gets at most one link to each older memory.
 
     Args:
-        reader: What is read.
-        asked: Memories that are saved together, in the order in which they are saved.
-        linking: Which links are wanted.
-        usual: What was usual before they were saved.
-        found: What `candidates_of` gave for them, where that is known.
+        reader: Store to read.
+        asked: Memories that are saved together, in the order of saving.
+        linking: Link policy.
+        usual: Baseline before they were saved.
+        found: Result of `candidates_of`, if it was already computed.
 
     """
     policy = linking.policy
@@ -717,7 +762,7 @@ def automatic_links(
 
 
 class _Taking:
-    """How many automatic links end at each of some nodes."""
+    """Counts the automatic links that end at each node, to enforce the policy's limit."""
 
     def __init__(self, reader: Reader, parts: Iterable[Nodes], policy: LinkingPolicy) -> None:
         self._nodes = _joined(parts)
@@ -727,27 +772,31 @@ class _Taking:
         self._most = policy.max_incoming
 
     def free(self, nodes: Nodes) -> NDArray[np.bool_]:
-        """Return which of *nodes* may take one more."""
+        """Return a mask of the *nodes* that may receive another link."""
         free: NDArray[np.bool_] = self._taken[np.searchsorted(self._nodes, nodes)] < self._most
         return free
 
     def give(self, choices: Iterable[LinkChoice]) -> None:
-        """Count what is made."""
+        """Count links that will be created."""
         for choice in choices:
             self._taken[np.searchsorted(self._nodes, choice.node)] += 1
 
 
 def probabilities(features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bias: float = BIAS) -> Values:
-    """Return how probable it is, 0 to 1, that each candidate and the new memory belong to one matter."""
-    # A logistic regression; a wrong link counted two and a half times in its fit, so it is rather too low.
+    """Return the probability that each candidate has the same subject as the new memory."""
+    # Logistic regression. A wrong link weighed two and a half times in the fit, so the values are rather low.
     odds = features.table() @ np.asarray(weights, np.float64) + bias
-    # Half a hyperbolic tangent is the logistic function, without its overflow.
+    # Half a hyperbolic tangent equals the logistic function, but does not overflow.
     return 0.5 + 0.5 * np.tanh(0.5 * odds)
 
 
 @attrs.frozen(eq=False)
 class _Likely:
-    """Candidates that may get a link, surest first, but last what explicit links lead to anyway."""
+    """
+    Candidates that may be linked, most probable first.
+
+    Candidates that explicit links already reach come last.
+    """
 
     nodes: Nodes
     confidences: Values
@@ -762,7 +811,7 @@ def _likely(memory: Memory, candidates: LinkCandidates, policy: LinkingPolicy) -
     by_topic = np.zeros(len(surest))
     if policy.topic_window and memory.type is MemoryType.DECISION:
         age = (milliseconds(memory.created_at) - candidates.created) / (1000 * policy.topic_window)
-        # The revised ADR-001, rule 2: decisions of one topic within the window, 0.4 + 0.3 * (1 - age / window).
+        # Rule 2 of the revised ADR-001 for decisions of one topic within the window: 0.4 + 0.3 * (1 - age / window).
         of_matter = (probable >= min(policy.threshold, _LIKELY)) & (features.topic > 0)
         by_topic[of_matter & (candidates.types == NUMBERS[MemoryType.DECISION]) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
@@ -774,7 +823,7 @@ def _likely(memory: Memory, candidates: LinkCandidates, policy: LinkingPolicy) -
 
 
 def _semantic(likely: _Likely, taking: _Taking, policy: LinkingPolicy) -> list[LinkChoice]:
-    """Return the associations."""
+    """Return the association links to create."""
     return [
         LinkChoice(
             int(likely.nodes[at]),
@@ -790,7 +839,7 @@ def _semantic(likely: _Likely, taking: _Taking, policy: LinkingPolicy) -> list[L
 def _before(
     reader: Reader, asked: Unlinked, candidates: LinkCandidates | None, policy: LinkingPolicy, *, spare: int
 ) -> Nodes:
-    """Return what was saved shortly before a memory, newest first."""
+    """Return the memories that were saved shortly before, newest first."""
     where = _shortly(asked, policy)
     if where is None:
         return np.zeros(0, np.int64)
@@ -800,7 +849,11 @@ def _before(
 
 
 def _shortly(asked: Unlinked, policy: LinkingPolicy) -> tuple[Filter, int] | None:
-    """Return what was saved shortly before a memory, and how many of these are looked at; None for nothing."""
+    """
+    Return the filter and the limit for memories that were saved shortly before.
+
+    Returns None if the policy allows no temporal links.
+    """
     memory, same_topic = asked.memory, policy.temporal_same_topic
     if not policy.max_temporal or not policy.temporal_window or (same_topic and memory.topic is None):
         return None
@@ -814,7 +867,7 @@ def _shortly(asked: Unlinked, policy: LinkingPolicy) -> tuple[Filter, int] | Non
 
 
 def _temporal(reader: Reader, memory: Memory, nodes: Nodes, policy: LinkingPolicy) -> list[LinkChoice]:
-    """Return the links to what was saved shortly before, newest first."""
+    """Return the temporal links to create, newest memories first."""
     age = (milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
     return [

@@ -1,8 +1,8 @@
 """
-What stands on the matter of a new memory: copies, contradictions, replacements (DESIGN section 6a).
+Detection of duplicates, contradictions and replacements of a new memory (DESIGN, 6a).
 
-A memory says something of something. Two that differ in what they say disagree; two that differ in what they say it of
-are strangers, however alike they look. So what two texts do not have in common tells more than what they have.
+A conflict needs the same subject and different statements about it. Memories on different subjects may look very
+similar, so unshared words and values are stronger evidence than shared ones.
 """
 
 from __future__ import annotations
@@ -27,72 +27,73 @@ from mama_structs.memory.types.engine import Nodes, Reader
 from mama_structs.memory.types.judge import Verdict
 from mama_structs.memory.types.model import SINGULAR, Memory, MemoryType, Noticed, NoticedMemory
 
-# Of the candidates the likeliest are read: none that counts stood behind the fifth.
+# On the development set, no relevant memory ranked below the fifth candidate.
 _READ: Final = 5
 _NAMED: Final = 5
-# A judge is asked about candidates that are of one matter as probably as not.
+# A judge receives candidates whose probability of the same subject is at least this.
 _LIKELY: Final = 0.5
-# What follows was chosen on half a of tests/data/month and half a of tests/data/noticing, see ``benchmarks/month.py``.
-# Two may disagree that are so probably of one matter, or so alike: in a store of few memories nothing is probable.
+# The thresholds below were chosen on half a of tests/data/month and half a of tests/data/noticing, see
+# ``benchmarks/month.py``. A conflict requires either of these two: in a small store, no probability is high.
 _ONE_MATTER: Final = 0.85
 _ALIKE: Final = 3.2
-# Who denies what is as alike as this says the same by way of its opposite.
+# Above this similarity, a negation usually expresses the same statement by an antonym.
 _TOO_ALIKE: Final = 4.0
-# Steps of cosine by which the likest of what is named may be before another one, which else is of another thing.
+# Maximum distance, in calibration steps of the cosine, to the most similar reported memory. Memories further away are
+# usually on another subject.
 _BEHIND: Final = 0.86
-# Words in common, and shares of the words of one of the two.
+# Minimum number of shared words, and minimum ratio of shared words in either memory.
 _COMMON: Final = 2
 _MUCH: Final = 0.5
-# Words in a place of a frame at the most, and shares of it that stay: where words may be swapped, and where these are
-# all that is another.
+# Maximum number of words in a slot of a sentence template, minimum ratio of the template for substituted slots, and the
+# ratio from which substituted slots are the only difference.
 _PLACE: Final = 3
 _FRAME: Final = 0.45
 _ONE_FRAME: Final = 0.65
-# What a step of cosine, a frame, and to be both insights add to the logarithm of the odds that two say the same, of
-# those that nothing speaks against; the last is that of two without any. Fitted with the default embedder, as was the
-# probability from which on they are named: of twelve parts each was told by the eleven others.
+# Logistic weights of cosine, template ratio and both being insights, and the bias, for the probability that two
+# memories without contrary evidence say the same. Fitted with the default embedder, like the reporting threshold below,
+# by cross-validation over twelve parts.
 _SAME: Final = (2.6, -4.25, 2.8, -11.3)
 _SURE: Final = 0.6
-# The share of those so noticed that were right.
+# Precision of reported replacements and contradictions.
 _REPLACED: Final = 0.85
 _CONTRADICTED: Final = 0.8
 
 
 @attrs.frozen(kw_only=True)
 class Compared:
-    """How a new memory and an older one differ."""
+    """Differences between a new memory and an older one, as input of the conflict rules."""
 
-    matter: float  # how probable it is that they are of one matter, 0 to 1, as links have it
-    cosine: float  # in the steps of the embedder's calibration, 0 where it is as likely alike as not
-    insights: bool  # both are insights, which are found anew; what was decided is rather decided otherwise
-    one_choice: bool  # they are decisions of one topic
+    matter: float  # probability of the same subject, 0 to 1, from automatic linking
+    cosine: float  # in calibration steps of the embedder, 0 at even odds of similarity
+    insights: bool  # both are insights, which are often found repeatedly, whereas decisions are rather revised
+    one_choice: bool  # both are decisions on the same topic
 
-    common: int  # words that both say in some form
-    share: float  # how many of its words the one with more of them in common has in common, 0 to 1
+    common: int  # number of words that both contain in some form
+    share: float  # larger of the two ratios of shared words, 0 to 1
     share_of_old: float
-    left: bool  # at least one has a word that the other does not say; `left_on_both`: each has
+    left: bool  # at least one has an unshared word; for `left_on_both`, each has
     left_on_both: bool
-    frame: float  # how much of them is the same around other words, 0 to 1
-    swapped: bool  # other words stand in the same places of that frame: they are said of other things
-    same_words: bool  # neither has a word that the other has not
+    frame: float  # ratio of the text that is a common sentence template, 0 to 1
+    swapped: bool  # slots of the template contain other words, so the subjects differ
+    same_words: bool  # both have the same set of words
 
     other_numbers: bool
-    other_values: bool  # of something that both count they have no number in common
+    other_values: bool  # for some unit that both use, they have no number in common
     other_entities: bool
-    same_entities: bool  # they have an entity in common, and not each another one
+    same_entities: bool  # they share an entity, and at most one of them has further entities
     other_codes: bool
-    moved: bool  # the new one names a number of the older one, and another one
+    moved: bool  # the new text repeats a number of the old one and adds another
 
-    other_sense: bool  # one of them denies
-    denied: bool  # and what it denies the other one says
+    other_sense: bool  # exactly one text is negated
+    denied: bool  # and the negated words occur in the other one
     opposite: bool
-    ends: bool  # the new one tells that something holds no more; `changes` where it only may
+    ends: bool  # the new text says that something is no longer true; `changes` if it only may say so
     changes: bool
-    adds: bool  # one of them, not both, only adds to something
+    adds: bool  # exactly one text contains a cue for an addition
 
     @classmethod
     def of(cls, new: Meant, old: Meant, *, matter: float, cosine: float, types: Collection[MemoryType]) -> Compared:
-        """Compare what two memories say."""
+        """Compute the differences between the claims of two memories."""
         said, before = new.said, old.said
         left, left_of_old = new.left(old), old.left(new)
         shares = [1 - len(some) / max(len(of.told), 1) for some, of in ((left, new), (left_of_old, old))]
@@ -131,7 +132,7 @@ class Compared:
 def _frame(
     new: Sequence[str], old: Sequence[str], left: frozenset[str], left_of_old: frozenset[str]
 ) -> tuple[float, bool]:
-    """Return how much of two texts is a frame in which other words stand, 0 to 1, and whether these only changed."""
+    """Return the ratio of the common sentence template, and whether only its slots differ."""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     places = [place for place in matcher.get_opcodes() if place[0] == "replace"]
     if not places:
@@ -146,7 +147,11 @@ def _frame(
 
 
 def judged(compared: Compared) -> Mapping[str, float]:
-    """Return how probable it is that a memory says the same as an older one, contradicts or replaces it."""
+    """
+    Return the probability of each conflict type: duplicate, contradiction or replacement.
+
+    Conflicts with the probability 0 are left out.
+    """
     if compared.other_entities:
         return {}
     of_one_matter = compared.matter >= _ONE_MATTER or compared.cosine >= _ALIKE
@@ -165,7 +170,7 @@ def judged(compared: Compared) -> Mapping[str, float]:
 
 
 def _replaces(compared: Compared) -> bool:
-    """Tell whether of two memories of one matter the new one says that the older one holds no more."""
+    """Return True if the new memory says that the old one on the same subject is outdated."""
     much = compared.share_of_old >= _MUCH and (compared.common >= _COMMON or compared.same_entities)
     if compared.ends:
         return compared.moved or much
@@ -176,20 +181,24 @@ def _replaces(compared: Compared) -> bool:
 
 
 def _contradicts(compared: Compared) -> bool:
-    """Tell whether of two memories of one matter only one can hold."""
+    """Return True if two memories on the same subject cannot both be true."""
     much = compared.common >= _COMMON and compared.share >= _MUCH
     denied = compared.denied and much and compared.cosine < _TOO_ALIKE
-    # Where one denies and other words stand in the same place they are said of two things.
+    # A negation plus a slot substitution are statements about two different subjects.
     if denied and not (compared.swapped and compared.left_on_both):
         return True
-    # Another value alone says little: most that is measured, planned or numbered is of another day or thing.
+    # Another value alone is weak evidence: most measured, planned or numbered values belong to another day or thing.
     one_thing = compared.same_entities or (compared.one_choice and not compared.left)
     value = compared.other_values and one_thing and compared.share >= _MUCH
     return value or (compared.other_codes and compared.one_choice)
 
 
 def disagreeing(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
-    """Yield those pairs, the newer one first, of one topic of which one contradicts or replaces the other."""
+    """
+    Yield pairs of memories of one topic that contradict or replace each other.
+
+    The newer memory of a pair comes first.
+    """
     meant = functools.cache(Meant.by)
     some = [memory for memory in memories if memory.topic and memory.type not in SINGULAR]
     for new, old in combinations(sorted(some, key=lambda memory: (memory.created_at, memory.id), reverse=True), 2):
@@ -202,23 +211,23 @@ def disagreeing(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
 COPIES: Final = "copy_of"
 CONTRADICTS: Final = "may_contradict"
 REPLACES: Final = "may_replace"
-"""The fields of `Noticed`."""
+"""Field names of `Noticed`."""
 
 _SAID: Final[Mapping[str, Verdict]] = {COPIES: "copy", CONTRADICTS: "contradict", REPLACES: "replace"}
-"""What a judge says of what is noticed there."""
+"""Verdict of a judge that corresponds to each field."""
 
 
 def noticed(
     reader: Reader, asked: Sequence[Unlinked], found: Mapping[Unlinked, LinkCandidates], calibration: Calibration
 ) -> list[Noticed]:
     """
-    Return what stands on the matter of each of some memories, read all at once.
+    Return the conflicts of each memory with older ones, read in one batch.
 
     Args:
-        reader: What is read.
-        asked: The memories, saved together; they may be in no row yet.
-        found: Their candidates for links; of one that has none only copies word for word are noticed.
-        calibration: What the embedder's cosines mean.
+        reader: Store to read.
+        asked: Memories that are saved together. They need not be stored yet.
+        found: Their link candidates. For a memory without candidates, only exact duplicates are found.
+        calibration: Calibration of the embedder.
 
     """
     return [
@@ -228,14 +237,18 @@ def noticed(
 
 
 def of_the_matter(reader: Reader, asked: Unlinked, found: Mapping[Unlinked, LinkCandidates]) -> list[Memory]:
-    """Return what stands on the matter of a memory, or says the same word for word, newest first."""
+    """Return the current memories on the same subject, and exact duplicates, newest first."""
     (older,) = _standing(reader, [asked], found)
     memories = [one.memory for one in older if one.one_matter or is_copy(one.memory, asked.memory)]
     return sorted(memories, key=lambda memory: memory.created_at, reverse=True)
 
 
 def judged_by(noticed: Noticed, verdicts: Mapping[str, Verdict], note: str | None) -> Noticed:
-    """Return what was noticed with a judge's words in the place of ours, and a note of why it said nothing."""
+    """
+    Return detected conflicts, overridden by a judge's verdicts.
+
+    *note* says why the judge was not consulted.
+    """
     named = {
         kind: (
             *(NoticedMemory(memory_id, 1.0) for memory_id, word in verdicts.items() if word == _SAID[kind]),
@@ -248,7 +261,7 @@ def judged_by(noticed: Noticed, verdicts: Mapping[str, Verdict], note: str | Non
 
 @attrs.frozen
 class _Older:
-    """A memory that still holds, and how near it is to another one."""
+    """A current older memory, and its similarity to a new one."""
 
     memory: Memory
     cosine: float = -1.0
@@ -259,7 +272,7 @@ class _Older:
 def _standing(
     reader: Reader, asked: Sequence[Unlinked], found: Mapping[Unlinked, LinkCandidates]
 ) -> list[list[_Older]]:
-    """Return, for each of some memories, what is likeliest to stand on its matter, and still holds."""
+    """Return for each memory the current memories that most probably have the same subject."""
     alike = reader.alike([wording(one.memory) for one in asked])
     nodes = [
         one.seen(np.union1d(one.seen(same)[-_NAMED:], _likeliest(found.get(one))))
@@ -280,7 +293,11 @@ def _standing(
 
 
 def _holds(old: Memory, new: Memory) -> bool:
-    """Tell whether what an older memory says may still hold; what was done by then always does."""
+    """
+    Return True if the older memory may still be true.
+
+    Checkpoints and records describe a past state, so they do not count.
+    """
     ended = old.valid_until is not None and old.valid_until <= new.created_at
     return not ended and not has_failed(old) and SINGULAR.isdisjoint({old.type, new.type})
 
@@ -296,14 +313,18 @@ def _older(new: Memory, old: Memory, node: int, candidates: LinkCandidates | Non
 
 
 def _readable(reader: Reader, nodes: Sequence[int]) -> dict[int, Memory]:
-    """Return memories by node, none where one of them is damaged: nobody's save shall fail for it."""
+    """
+    Return memories by node, or nothing if one is damaged.
+
+    A damaged memory must not make the save of another one fail.
+    """
     with contextlib.suppress(StoreDamaged):
         return dict(zip(nodes, reader.get(nodes) if nodes else [], strict=True))
     return {}
 
 
 def _likeliest(candidates: LinkCandidates | None) -> Nodes:
-    """Return the candidates that are most probably of one matter."""
+    """Return the candidates with the highest probability of the same subject."""
     if candidates is None:
         return np.zeros(0, np.int64)
     return candidates.nodes[np.argsort(-probabilities(candidates.features), kind="stable")[:_READ]]
@@ -317,7 +338,7 @@ def _noticed_by(new: Memory, older: Sequence[_Older], calibration: Calibration) 
         cosine = calibration.slope * (one.cosine - calibration.midpoint)
         if is_copy(one.memory, new):
             copies.append(NoticedMemory(one.memory.id, 1.0))
-        # What is neither of the matter nor alike is not worth taking apart.
+        # Skip the expensive comparison if the memory is neither on the same subject nor similar.
         elif one.one_matter or cosine > 0:
             meant = meant or Meant.by(new)
             compared = Compared.of(

@@ -1,4 +1,4 @@
-"""Asks a judge before a save, within a time limit and off the event loop, and saves as it says."""
+"""Calls the judge before a save, with a timeout, and applies its verdicts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mama_structs.memory.types.model import Memory, MemoryType, from_millisecond
 Save = Callable[[Callable[[Writer], Any]], Awaitable[Any]]
 Read = Callable[[Callable[[Reader], list[Memory]]], Awaitable[list[Memory]]]
 
-_CLOSING: Final = 5.0  # Seconds for which closing waits for a call that is under way.
+_CLOSING: Final = 5.0  # Seconds to wait for a running call when closing.
 _ASKED: Final = 2
 _log: Final = logging.getLogger("mama_structs")
 
 
 @attrs.define
 class JudgingStats:
-    """What a judge was asked: how often, and how often it failed, was too late, or others were faster than it."""
+    """Statistics of a judge: calls, failures, timeouts, and saves with changing candidates."""
 
     asked: int = 0
     failed: int = 0
@@ -36,7 +36,11 @@ class JudgingStats:
 
 
 class JudgingService:
-    """Asks a judge about the saves of one event loop; none waits longer than its time, and then it goes on without."""
+    """
+    Calls a judge for the saves of one event loop.
+
+    After the timeout, the save continues without it.
+    """
 
     def __init__(self, judge: Judge, *, seconds: float, clock: Callable[[], float]) -> None:
         check_judge(judge)
@@ -47,7 +51,11 @@ class JudgingService:
         self._thread = OneThread("mama-structs-judging")
 
     async def save(self, prepared: PreparedSave, linking: Linking, *, read: Read, write: Save) -> Memory:
-        """Save a memory as the judge says; where other memories stand on its matter by then it is asked once more."""
+        """
+        Save a memory with the judge's verdicts.
+
+        If the candidates changed meanwhile, ask once more.
+        """
         if prepared.memory.type is not MemoryType.CHECKPOINT and prepared.request.supersedes is None:
             candidates = await read(lambda reader: on_the_matter(reader, prepared, linking))
             for _ in range(_ASKED):
@@ -63,11 +71,15 @@ class JudgingService:
         return memory
 
     async def close(self) -> None:
-        """Ask nothing more, and wait some seconds for a call that is under way."""
+        """Stop calling the judge, and wait some seconds for a running call."""
         await self._thread.close(wait=_CLOSING)
 
     def _made_now(self, prepared: PreparedSave) -> PreparedSave:
-        """Return a save as of now, so that what was saved while the judge was at work came before it."""
+        """
+        Return the save with the present time.
+
+        Memories that were saved while the judge was called then precede it.
+        """
         memory = prepared.memory
         now = max(from_milliseconds(int(self._clock() * 1000)), memory.created_at)
         if prepared.request.created_at is not None:
@@ -75,7 +87,11 @@ class JudgingService:
         return attrs.evolve(prepared, memory=attrs.evolve(memory, created_at=now, updated_at=now))
 
     async def _judged(self, prepared: PreparedSave, candidates: list[Memory]) -> PreparedSave:
-        """Return a save with what the judge says of each of the candidates, or with a note that it said nothing."""
+        """
+        Return the save with the judge's verdicts on the candidates, or with a note.
+
+        The note says why there are no verdicts.
+        """
         if not candidates:
             return prepared
         ids = {memory.id for memory in candidates}
@@ -93,8 +109,8 @@ class JudgingService:
         except TimeoutError:
             self.stats.late += 1
             why = f"took longer than {self._seconds:g} s"
-        except Exception as error:  # noqa: BLE001 - whatever a host's function raises, what is to be saved is saved
-            # The error's own text may repeat what was read: only its kind is told.
+        except Exception as error:  # noqa: BLE001 - the save must succeed regardless of errors in the host's function
+            # Report only the type: the error text may contain content of memories.
             self.stats.failed += 1
             why = f"raised {type(error).__name__}"
         else:
@@ -104,11 +120,11 @@ class JudgingService:
 
 
 def _checked(given: object, ids: set[str]) -> dict[str, Verdict]:
-    """Return what a judge said."""
+    """Validate the verdicts that a judge returned."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not ids.issuperset(given) or not set(VERDICTS).issuperset(given.values()):
-        raise TypeError("a judge must return a mapping from ids that it was given to one of its four words")
+        raise TypeError("a judge must return a mapping from given memory ids to verdicts")
     return dict(given)
 
 

@@ -1,4 +1,4 @@
-"""The plans that save: explicit links as they were asked for, automatic ones as the policy has them."""
+"""Plans that save memories with their requested and automatic links."""
 
 from __future__ import annotations
 
@@ -70,26 +70,26 @@ Without a provenance, the text counts as from outside.
 NO_TRUSTS: Final[Mapping[str, Origin]] = MappingProxyType({})
 
 AT_ONCE: Final = 50
-"""Records that are checked before others have their turn."""
+"""Number of records to check before yielding to other tasks."""
 TOGETHER: Final = 32
-"""Records that are saved together at the most: looking for the links of one takes half as long as of many."""
+"""Maximum number of records per batch. A single record takes twice as long to link as one of a large batch."""
 
 RESTING: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
-"""The types of links that begin at a memory which rests on the other one, and is trusted no more."""
+"""Types of links from a memory to one that it is based on, whose trust limits its own."""
 
 _NEAREST: Final = 3
 _EXACT_HANDLE: Final = re.compile(r"(?P<escape>\\*)(?P<handle>(?:fd|ref):\S{1,300})")
 _NONE: Final = np.empty(0, np.int64)
-# Below this a thread costs more than the hashing.
+# Below this size, a thread costs more than the hashing.
 _LONG: Final = 2**20
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class PreparedSave:
     """
-    A memory that was asked for, with texts by their hash; vectors and types of links when it is prepared.
+    A memory to save, with evidence texts by hash, and once prepared vectors and link types.
 
-    A judge said *verdicts* of older memories, or nothing, as a *note* says.
+    *verdicts* are those of the judge on older memories. If it was not consulted, *note* says why.
     """
 
     request: SaveRequest
@@ -98,15 +98,15 @@ class PreparedSave:
     vectors: NDArray[np.float32] = attrs.field(factory=lambda: np.empty((0, 0), np.float32))
     link_types: Mapping[str, LinkType] = attrs.field(factory=dict)
     trusts: Mapping[str, Origin] = attrs.field(factory=dict)
-    """The trust of each of the texts, by hash."""
+    """Trust of each evidence text, by hash."""
     outcome_of: str | None = None
-    """The decision whose outcome it explains."""
+    """Id of the decision whose outcome this memory explains."""
     verdicts: Mapping[str, Verdict] = attrs.field(factory=dict)
     note: str | None = None
 
 
 def no_content(_item: str) -> None:
-    """Know no handle; a `FindContent`."""
+    """Return None for every handle; a `FindContent`."""
 
 
 async def draft(
@@ -174,11 +174,15 @@ class _HandleText:
 
     source: str
     text: str
-    provenance: Provenance = Provenance(UNKNOWN_ORIGIN, UNKNOWN_ORIGIN)  # noqa: RUF009 - it is frozen
+    provenance: Provenance = Provenance(UNKNOWN_ORIGIN, UNKNOWN_ORIGIN)  # noqa: RUF009 - immutable
 
 
 def _with_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRequest, list[Provenance]]:
-    """Return a request with texts in place of handles, and the provenance of each; a backslash escapes a handle."""
+    """
+    Replace handles in a request by their texts, and return the provenance of each.
+
+    A backslash escapes a handle.
+    """
     changed: dict[str, Any] = {}
     inserted: list[Provenance] = []
     for name in (request.text, "reasoning"):
@@ -206,7 +210,7 @@ def _with_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRe
 
 
 def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> _HandleText | None:
-    """Return the handle with its version, its text and provenance, or None for plain evidence."""
+    """Return the versioned handle with its text and provenance, or None without a text."""
     given = None if parse_kept(item) is not None else find_content(item)
     if given is None:
         return None
@@ -218,7 +222,7 @@ def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: 
     if size > most:
         more = ", or raise settings.memory.max_evidence" if most < MAX_KEPT else ""
         raise InvalidArgument(
-            f"{name} must stand for at most {most} bytes of text, got {size}",
+            f"{name} must refer to at most {most} bytes of text, got {size}",
             hint=f"mark the part that matters as a ref of its own{more}",
         )
     return found
@@ -227,7 +231,7 @@ def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: 
 async def prepare(
     embedding: EmbeddingService, asked: Sequence[PreparedSave], find_mentions: Callable[[str], Sequence[str]]
 ) -> list[PreparedSave]:
-    """Embed what was asked for, and find what it mentions and the types of its links."""
+    """Embed memories, and determine their mentions and the types of their links."""
     kinds = await link_types(embedding, sorted({link.relationship for one in asked for link in one.request.links}))
     memories = []
     for position, one in enumerate(asked):
@@ -244,18 +248,18 @@ async def prepare(
 
 
 async def documents(embedding: EmbeddingService, memories: Sequence[Memory]) -> list[Vectors]:
-    """Return the vectors of memories, of shape (pieces, dimensions) each."""
+    """Return the vectors of each memory, of shape (pieces, dimensions)."""
     return await together(embedding, [embedded_texts(memory) for memory in memories])
 
 
 async def together(embedding: EmbeddingService, texts: Sequence[Sequence[str]]) -> list[Vectors]:
-    """Return the vectors of what has one text or several, of shape (pieces, dimensions) each."""
+    """Return the vectors of each group of texts, of shape (pieces, dimensions)."""
     pieces = iter(await embedding.documents([text for own in texts for text in own]))
     return [np.concatenate([next(pieces) for _ in own]) for own in texts]
 
 
 async def link_types(embedding: EmbeddingService, words: Sequence[str]) -> dict[str, LinkType]:
-    """Return the type of each relationship word."""
+    """Return the link type of each relationship word."""
     kinds = {word: kind for word in words if (kind := known_type(word)) is not None}
     unknown = [word for word in words if word not in kinds]
     if unknown:
@@ -267,7 +271,7 @@ async def link_types(embedding: EmbeddingService, words: Sequence[str]) -> dict[
 
 
 def found(reader: Reader, memory_id: str) -> int:
-    """Return a memory's node, or raise `MemoryNotFound` with the nearest ids."""
+    """Return the node of a memory, or raise `MemoryNotFound` with the nearest ids."""
     node = reader.find(memory_id)
     if node is None:
         hint = None
@@ -278,7 +282,7 @@ def found(reader: Reader, memory_id: str) -> int:
 
 
 def decision(reader: Reader, memory_id: str) -> Memory:
-    """Return a decision, or refuse a memory of another type."""
+    """Return a decision. Raise `InvalidArgument` for a memory of another type."""
     (memory,) = reader.get([found(reader, memory_id)])
     if memory.type is not MemoryType.DECISION:
         raise InvalidArgument(f"{memory_id!r:.200} must be a decision, and is of the type {memory.type.value}")
@@ -286,7 +290,11 @@ def decision(reader: Reader, memory_id: str) -> Memory:
 
 
 def check_ends(reader: Reader, asked: PreparedSave) -> Memory | None:
-    """Refuse a save that links to what does not exist, or names a text that is not kept; return what it supersedes."""
+    """
+    Raise if a link target or a text referenced by hash does not exist.
+
+    Return the superseded decision.
+    """
     before = None if asked.request.supersedes is None else decision(reader, asked.request.supersedes)
     for to_id in (*asked.request.implements, *(link.to_id for link in asked.request.links)):
         found(reader, to_id)
@@ -306,7 +314,7 @@ def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
 
 
 def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
-    """Save memories in their order, with nearly the links that each would have if they were saved one by one."""
+    """Save memories in order as one batch, with nearly the links of single saves."""
     writer.expect(lambda ahead: _ask_ahead(ahead, prepared))
     numbers = [wording(one.memory) for one in prepared] if any(one.request.may_merge for one in prepared) else []
     known = {number for number, nodes in zip(numbers, writer.alike(numbers), strict=True) if len(nodes)}
@@ -316,7 +324,7 @@ def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
     for one in prepared:
         first = None
         if one.request.may_merge and wording(one.memory) in known:
-            # What was saved before it, together with it too, says whether it is a copy.
+            # Save the pending batch first, because the memory may be a duplicate of one in it.
             saved += _save_new(writer, together, linking)
             together = []
             first = standing_copy(writer, one.memory)
@@ -330,7 +338,7 @@ def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
 
 
 def _ask_ahead(ahead: Reader, prepared: Sequence[PreparedSave]) -> None:
-    """Ask all that is to be known before memories are written."""
+    """Prefetch everything that is read before memories are written."""
     memories = [one.memory for one in prepared]
     ahead.alike([wording(memory) for memory in memories])
     ahead.find_many(list(dict.fromkeys([*(memory.id for memory in memories), *_named(prepared)])))
@@ -342,7 +350,7 @@ def _ask_ahead(ahead: Reader, prepared: Sequence[PreparedSave]) -> None:
 
 
 def _named(prepared: Iterable[PreparedSave]) -> list[str]:
-    """Return the ids that saves name."""
+    """Return all ids to which the saves refer."""
     named: list[str | None] = []
     for one in prepared:
         named += [one.request.supersedes, *one.request.implements, one.outcome_of, *one.verdicts]
@@ -351,7 +359,7 @@ def _named(prepared: Iterable[PreparedSave]) -> list[str]:
 
 
 def check_all_ends(reader: Reader, asked: Sequence[PreparedSave]) -> None:
-    """Refuse records that link to what does not exist before any of them is saved."""
+    """Raise if a record has a missing link target, before any of the records is saved."""
     reader.expect(lambda ahead: ahead.find_many(list(dict.fromkeys(_named(asked)))))
     for position, one in enumerate(asked):
         try:
@@ -362,7 +370,7 @@ def check_all_ends(reader: Reader, asked: Sequence[PreparedSave]) -> None:
 
 
 def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
-    """Save memories, each as one of its own."""
+    """Save memories without merging duplicates."""
     if not prepared:
         return []
     new = [_new(writer, one) for one in prepared]
@@ -393,7 +401,11 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
 
 
 def on_the_matter(reader: Reader, prepared: PreparedSave, linking: Linking) -> list[Memory]:
-    """Return what a judge is to be asked about, before a memory is saved: nothing where that is merged anyway."""
+    """
+    Return the memories to pass to a judge before a save.
+
+    Returns nothing if the save will be merged into an existing memory.
+    """
     request, memory = prepared.request, prepared.memory
     if request.may_merge and standing_copy(reader, memory) is not None:
         return []
@@ -404,12 +416,16 @@ def on_the_matter(reader: Reader, prepared: PreparedSave, linking: Linking) -> l
 
 @attrs.define
 class Pace:
-    """How many memories are saved together: the more, the faster, as long as others need not wait for them."""
+    """Adapts the batch size of saves to the waiting time of other writers."""
 
     size: int = 1
 
     def save(self, writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
-        """Save memories, at least one, until others have waited long enough, and return these."""
+        """
+        Save memories until other writers have waited long enough, but at least one.
+
+        Returns the saved memories.
+        """
         saved: list[Memory] = []
         while len(saved) < len(prepared):
             saved += save_some(writer, prepared[len(saved) : len(saved) + self.size], linking)
@@ -421,7 +437,7 @@ class Pace:
 
 
 def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
-    """Return a memory as it is to be stored, with the links that were asked for."""
+    """Return the memory to store, with the requested links."""
     request, memory = prepared.request, prepared.memory
     before = check_ends(writer, prepared)
     asked = [
@@ -430,7 +446,7 @@ def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
     ]
     if prepared.outcome_of is not None:
         asked.append((_certainly(prepared.outcome_of, OUTCOME_OF), LinkType.IMPLEMENTATION))
-    # Decisions alone are superseded, by decisions.
+    # Evolution links connect decisions only.
     replaced = [memory_id for memory_id, verdict in prepared.verdicts.items() if verdict == "replace"]
     if replaced and memory.type is MemoryType.DECISION:
         older = writer.get([found(writer, memory_id) for memory_id in replaced])
@@ -441,7 +457,7 @@ def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
         )
         memory = attrs.evolve(memory, created_at=at, updated_at=at)
         asked.insert(0, (_certainly(before.id, SUPERSEDES), LinkType.EVOLUTION))
-    # Of links with the same end and word the one with the highest confidence, the first of equals.
+    # Keep one link per target and word: the one with the highest confidence, or the first if they are equal.
     explicit: dict[tuple[str, str], Link] = {}
     for one, link_type in asked:
         key = (one.to_id, normalised(one.relationship))
@@ -462,15 +478,15 @@ def add_link(
     reason_trust: Origin = ORIGINS[0],
 ) -> Link:
     """
-    Create a link, or strengthen the same link if it exists, and return it. It replaces automatic links.
+    Create a link, or strengthen an equal one, and return it. It replaces automatic links.
 
-    The memory where the link begins is trusted no more than the reason of the link, which is shown with it.
+    The memory at its start is trusted no more than the link's reason, because both are displayed together.
     """
     writer.expect(lambda ahead: (ahead.find_many([from_id, asked.to_id]), ahead.links_of_many(_NONE, "out")))
     ends = [found(writer, from_id), found(writer, asked.to_id)]
     if from_id == asked.to_id:
         raise InvalidArgument(f"a memory cannot be linked to itself, and {from_id!r:.200} is both ends")
-    # Not all links at one of them, which may be thousands, each in another row.
+    # Read outgoing links only: incoming links may be thousands, each in another row.
     links = [link for own in writer.links_of_many(ends, "out") for link in own]
     between = [link for link in links if link.to_id in {from_id, asked.to_id}]
     word = normalised(asked.relationship)
@@ -478,7 +494,7 @@ def add_link(
         link
         for link in between
         if link.to_id == asked.to_id
-        # An automatic link is no other form of an explicit one: it is taken over below.
+        # An automatic link is not equal to an explicit one, which replaces it below.
         and (link.created_by == "system") == (created_by == "system")
         and normalised(link.metadata.original_relationship) == word
     ]
@@ -508,7 +524,11 @@ def _lower_to_reason(writer: Writer, node: int, trust: Origin) -> None:
 def trusted(
     reader: Reader, memory: Memory, links: Iterable[Link], text_trusts: Mapping[str, Origin] = NO_TRUSTS
 ) -> Memory:
-    """Return a memory, where *links* begin, with its trust lowered to that of everything that it is based on."""
+    """
+    Return *memory* with its trust lowered to that of everything that it is based on.
+
+    *links* are the links that start at the memory.
+    """
     ids = [item for item in memory.evidence if is_id(item)]
     ids += [link.to_id for link in links if link.link_type in RESTING]
     digests = digests_in(memory.evidence)
@@ -522,7 +542,7 @@ def trusted(
 
 
 def _trusts_of_kept(reader: Reader, digests: Iterable[str]) -> list[Origin]:
-    """Return the trust of stored texts: no memory is trusted more than a text that it names as evidence."""
+    """Return the trust of stored texts: the lowest trust of the memories that cite them."""
     found: list[Origin] = []
     for digest in digests:
         nodes = reader.users_of_content(digest)
@@ -532,7 +552,7 @@ def _trusts_of_kept(reader: Reader, digests: Iterable[str]) -> list[Origin]:
 
 
 def lower(writer: Writer, node: int, trust: Origin) -> None:
-    """Lower the trust of a memory, and of all memories that are based on it, to at most *trust*."""
+    """Lower the trust of a memory, and of all memories based on it, to at most *trust*."""
     nodes = np.array([node], np.int64)
     while len(nodes := nodes[writer.facts(nodes).trusts < ORIGINS.index(trust)]):
         memories = writer.get(nodes)
@@ -542,12 +562,16 @@ def lower(writer: Writer, node: int, trust: Origin) -> None:
 
 
 def _naming(reader: Reader, memories: Iterable[Memory]) -> list[Nodes]:
-    """Return the memories that name each of some as evidence."""
+    """Return the memories that cite each of the given memories as evidence."""
     return [reader.window(Filter(evidence=frozenset({memory.id}))) for memory in memories]
 
 
 def is_automatic(link: Link) -> bool:
-    """Tell whether a save made a link by itself; evolution and implementation are always said by somebody."""
+    """
+    Return True if a link was created automatically.
+
+    Evolution and implementation links never are.
+    """
     return link.created_by == "system" and link.link_type in {LinkType.ASSOCIATION, LinkType.TEMPORAL}
 
 
@@ -560,7 +584,11 @@ def set_outcome(
     *,
     is_dated: bool,
 ) -> Memory:
-    """Give a decision an outcome, save its reason as a memory of its own, and return the decision."""
+    """
+    Set the outcome of a decision and save its reason as a separate memory.
+
+    Returns the decision.
+    """
     if reason is not None:
         writer.expect(lambda ahead: _ask_ahead(ahead, [reason]))
     memory = decision(writer, memory_id)
@@ -571,7 +599,7 @@ def set_outcome(
     if reason is None:
         return changed
     save(writer, reason, linking)
-    # Its reason is part of the decision, and shown with it.
+    # The reason is displayed as part of the decision, so it limits its trust.
     trust = least_trusted([changed.trust, reason.memory.trust])
     if trust == changed.trust:
         return changed
@@ -581,7 +609,11 @@ def set_outcome(
 
 
 def as_of(memory: Memory, moment: datetime) -> Memory:
-    """Return a memory as it was at a moment: it says what it said then, without later outcomes and repeats."""
+    """
+    Return a memory as it was at a time.
+
+    Its text is the former one, and later outcomes and repeats are left out.
+    """
     repeats = tuple(at for at in memory.repeats if at <= moment)
     if len(repeats) < len(memory.repeats):
         memory = attrs.evolve(memory, repeats=repeats)
@@ -600,7 +632,7 @@ def as_of(memory: Memory, moment: datetime) -> Memory:
 
 
 def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memory:
-    """Return a record as it was at a moment, as far as what it held then was kept."""
+    """Return a record as it was at a time, if its history contains that time."""
     then = [one for one in own.history if one.at <= moment]
     if memory.updated_at <= moment or not then:
         return memory
@@ -622,7 +654,13 @@ def _with_history(memory: Memory, history: tuple[OutcomeChange, ...], updated_at
 
 
 def _not_before(name: str, at: datetime, decided: Memory, which: str = "", *, is_dated: bool) -> datetime:
-    """Correct a time before that of a decision, for a clock may step back; refuse one that was given."""
+    """
+    Return *at*, but not earlier than the decision.
+
+    Raise if the caller passed an earlier time.
+
+    An earlier time that was not passed comes from a clock that stepped back.
+    """
     first = decided.created_at
     if is_dated and at < first:
         was = f"when the decision was made{which}, got {at.isoformat()}"

@@ -1,4 +1,4 @@
-"""Correcting what a memory says: a new text under the same id, and what it said before kept as its history."""
+"""Correction of a memory's text, which keeps the id and stores the former text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mama_structs.provenance import Provenance
 
 @attrs.frozen(kw_only=True)
 class Correction:
-    """A requested change of a memory's text; None for a text that stays."""
+    """A requested change of a memory's text. None leaves a text unchanged."""
 
     memory_id: str
     content: str | None
@@ -51,7 +51,11 @@ class Correction:
         at: datetime,
         most: int,
     ) -> Correction:
-        """Return a correction, or raise `InvalidArgument`; *inserted* is the provenance of handles in its texts."""
+        """
+        Validate the arguments.
+
+        *inserted* is the provenance of the handles whose text was inserted.
+        """
         if content is None and reasoning is None:
             raise InvalidArgument("content or reasoning must be given", hint="say what the memory is to say instead")
         author = Provenance.by("user" if origin is None else _check.choice("origin", origin, ORIGINS))
@@ -67,7 +71,7 @@ class Correction:
         )
 
     def made(self, reader: Reader) -> Memory:
-        """Return the memory as it is to be, with the mentions that it had."""
+        """Return the corrected memory, with its previous mentions."""
         (memory,) = reader.get([saving.found(reader, self.memory_id)])
         before = reasoning_of(memory)
         if self.reasoning is not None and before is None:
@@ -81,7 +85,7 @@ class Correction:
         former = FormerText(content=memory.content, reasoning=before or "", until=at, reason=self.reason)
         changed = said_otherwise(memory, content=content, reasoning=reasoning or "")
         if isinstance(own := memory.metadata, RecordMetadata):
-            # Its host holds an older version now, and the past has what it was.
+            # Increment the version, because the host knows the previous one, and store the previous value as history.
             was = FormerValue(value=own.value, version=own.version, at=memory.updated_at, text=memory.content)
             own = attrs.evolve(own, version=own.version + 1, lengths=(), history=(*own.history, was))
             changed = attrs.evolve(changed, metadata=own)
@@ -89,12 +93,16 @@ class Correction:
             changed,
             former=(*memory.former, former),
             updated_at=max(at, memory.updated_at),
-            # What stays of it is no more than it was.
+            # Unchanged parts of the text keep their origin, so the result cannot be more trusted than before.
             origin=least_trusted((memory.origin, self.origin)),
         )
 
     def write(self, writer: Writer, prepared: Memory, vectors: Vectors) -> tuple[Memory, bool]:
-        """Write it with the vectors and mentions of *prepared*; False where it says something else by now."""
+        """
+        Write the correction with the vectors and mentions of *prepared*.
+
+        Returns False with the memory, without writing, if its text changed meanwhile.
+        """
         writer.expect(lambda ahead: ahead.find(self.memory_id))
         memory = self.made(writer)
         if embedded_text(memory) != embedded_text(prepared):

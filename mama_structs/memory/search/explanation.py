@@ -1,4 +1,4 @@
-"""Why a memory came up in a search, or did not, in terms that add up to its score."""
+"""Explanation of a memory's rank in a search, with terms that add up to its score."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mama_structs.memory.types.engine import Filter, Reader
 
 
 def explained(reader: Reader, request: SearchRequest, node: int, room: int | None) -> Explanation:
-    """Return why a memory came up, or did not; *room* is what `within_chars` leaves hits."""
+    """Return why a memory was found or left out. *room* is the limit of `within_chars`."""
     (memory_id,) = reader.ids([node])
     for name, where in _filters(request):
         if node not in reader.window(where):
@@ -56,7 +56,7 @@ def explained(reader: Reader, request: SearchRequest, node: int, room: int | Non
 
 
 def _filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
-    """Give each condition of a search by itself, with the argument that sets it."""
+    """Yield each condition of a search separately, with the name of the argument that sets it."""
     for field in attrs.fields(Filter):
         if (value := getattr(request.where, field.name)) is not None:
             yield field.name, Filter(**{field.name: value})
@@ -66,7 +66,7 @@ def _filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
 
 
 def _with(reader: Reader, found: Gathered | None, node: int) -> Gathered:
-    """Return what was gathered, with a memory that passes its filters among the candidates."""
+    """Return the candidate set, extended by a memory that passes its filters."""
     if found is None:
         raise ValueError("a search that nothing passes has no candidates")
     if node in found.candidates.nodes:

@@ -1,4 +1,4 @@
-"""What puts results in order beside what they say: the period that was asked for, outcomes, and supersession."""
+"""Rules that reorder search results by period, outcomes and supersession."""
 
 from __future__ import annotations
 
@@ -14,33 +14,37 @@ from mama_structs.memory.search.scores import WEIGHTS, Positions, Values, Weight
 from mama_structs.memory.types.engine import Nodes
 
 _NAMED: Final = 0.8
-"""From this strength on a period is in front of all else, nearly as by `ranking.in_period`."""
+"""Minimum strength of a period that moves its memories to the front, similar to `ranking.in_period`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Precedence:
-    """How candidates stand to the question's time and to each other; *positions* are those in its arrays."""
+    """
+    Relations of candidates to the requested period and to each other.
+
+    *positions* are indexes into the arrays of this class.
+    """
 
     nodes: Nodes
     created: NDArray[np.int64]
     """Milliseconds since 1970 (UTC)."""
     inside: NDArray[np.bool_]
-    """Which were made in the period that was asked for."""
+    """Mask of the candidates created in the requested period."""
     strength: float = 0.0
-    """How much that counts, 0 to 1."""
+    """Strength of the period, 0 to 1."""
     outcomes: Positions
-    """Memories of outcomes."""
+    """Memories that explain outcomes."""
     decisions: Positions
-    """The decision of each of *outcomes*."""
+    """The decision of each memory in *outcomes*."""
     newest: Mapping[int, int]
-    """Superseded nodes with what holds in their place."""
+    """Current successor of each superseded node."""
     replaced_by: Mapping[int, Collection[int]]
-    """Superseded nodes with all that replaced them directly."""
+    """Direct successors of each superseded node."""
     history: bool = False
-    """Whether superseded memories rank by their own merits."""
+    """True if superseded memories rank by their own scores."""
 
     def among(self, order: Positions) -> Precedence:
-        """Return the same for the candidates of an order alone, at the positions that they have in it."""
+        """Return the rules restricted to the candidates in *order*, with their positions in it."""
         place_of = np.full(len(self.nodes), -1, np.intp)
         place_of[order] = np.arange(len(order))
         outcomes, decisions = place_of[self.outcomes], place_of[self.decisions]
@@ -57,12 +61,13 @@ class Precedence:
         )
 
     def reordered(self, order: Positions) -> Positions:
-        """Return an order of all positions in which time, outcomes and supersession count as they do in a search."""
+        """Return *order* changed by the rules for time, outcomes and supersession of a search."""
         arranged = order.tolist()
         if self.strength >= _NAMED and self.inside.any():
             arranged.sort(key=lambda position: not self.inside[position])
         told = list(zip(self.outcomes.tolist(), self.decisions.tolist(), strict=True))
-        # A decision is found by what it or the memory of its outcome says, and what holds by what it replaced.
+        # A match of an outcome's memory also counts for its decision, and a match of a superseded memory for its
+        # successor.
         for outcome, decision in told:
             self._lead(arranged, decision, outcome)
         if not self.history:
@@ -76,35 +81,39 @@ class Precedence:
         return np.array(arranged, order.dtype)
 
     def _lead(self, order: list[int], first: int, second: int) -> None:
-        """Move a position up to stand in front of another, unless only one of them lies in the period."""
+        """Move *first* directly before *second*, unless exactly one is in the period."""
         to, place = order.index(second), order.index(first)
         if place > to and self.inside[first] == self.inside[second]:
             order.insert(to, order.pop(place))
 
     def _follow(self, order: list[int], second: int, first: int) -> None:
-        """Move a position down to stand behind another, unless only one of them lies in the period."""
+        """Move *second* directly after *first*, unless exactly one is in the period."""
         place, to = order.index(second), order.index(first)
         if place < to and self.inside[first] == self.inside[second]:
             order.insert(to, order.pop(place))
 
     def led(self, scores: Values, weights: Weights = WEIGHTS) -> Values:
-        """Return scores in which what holds is at least as good as what it replaced."""
+        """Return scores in which no superseded memory scores higher than its current successor."""
         if self.history or not self.newest:
             return scores
         position_of = {node: position for position, node in enumerate(self.nodes.tolist())}
         pairs = [(position_of[old], position_of.get(leader, -1)) for old, leader in self.newest.items()]
         old, leaders = np.array(pairs, np.intp).T
-        # Who asks for a period wants what was written in it, even where it does not hold any more.
+        # A query for a period asks for memories of that time, even if they are superseded.
         same = (leaders >= 0) & (self.inside[old] == self.inside[leaders])
         held = self.inside[old] & ~same
         return ranking.led(scores, old[~held].tolist(), np.where(same, leaders, -1)[~held].tolist(), weights)
 
     def arranged(self, order: Positions) -> Positions:
-        """Return an order in which what was superseded comes behind what took its place."""
+        """Return an order in which superseded memories come after their successors."""
         return order if self.history else self._behind_successors(self._newest_first(order))
 
     def _newest_first(self, order: Positions) -> Positions:
-        """Return an order in which, on the places of a chain, the newest comes first; before it, the period's own."""
+        """
+        Reorder the memories of each chain within the places that the chain occupies.
+
+        Memories of the requested period go first, then the newest.
+        """
         chains: dict[int, list[int]] = {}
         for place, node in enumerate(self.nodes[order].tolist()):
             chains.setdefault(self.newest.get(node, node), []).append(place)
@@ -114,18 +123,22 @@ class Precedence:
                 continue
             members = order[places]
             nodes = self.nodes[members]
-            # Times may be odd in imported data: what holds goes first all the same.
+            # Imported data may have wrong times, so the current memory goes first regardless of its time.
             replaced = np.array([node in self.newest for node in nodes.tolist()])
             keys = (-nodes, -self.created[members], replaced, ~self.inside[members])
             arranged[places] = members[np.lexsort(keys)]
         return arranged
 
     def _behind_successors(self, order: Positions) -> Positions:
-        """Return an order in which each memory comes behind all that replaced it directly, as where a chain forks."""
+        """
+        Return an order in which each memory comes after all its direct successors.
+
+        This also covers forked chains.
+        """
         arranged = order.tolist()
         for position in order.tolist():
             node = int(self.nodes[position])
-            # What replaced it and is replaced by it in turn, in a cycle, is left where it is.
+            # Ignore cycles: a successor that the memory also supersedes does not move it.
             after = {one for one in self.replaced_by.get(node, ()) if node not in self.replaced_by.get(one, ())}
             if not after or self.inside[position]:
                 continue

@@ -1,4 +1,4 @@
-"""Puts the best hits of a search in a reranker's order, within a time limit and off the event loop."""
+"""Calls the reranker for the best hits of a search, with a timeout and off the event loop."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mama_structs.memory.types.text_analysis import embedded_text
 
 _logger: Final = logging.getLogger("mama_structs")
 
-_CLOSING: Final = 5.0  # Seconds for which closing waits for a call that is under way.
+_CLOSING: Final = 5.0  # Seconds to wait for a running call when closing.
 
 
 @attrs.define
 class RerankingStats:
-    """What a reranker was asked, and cost: searches, and those it failed or was too late for; texts and seconds."""
+    """Statistics of a reranker: searches, texts, seconds, failures and timeouts."""
 
     searches: int = 0
     texts: int = 0
@@ -41,10 +41,10 @@ class RerankingStats:
 
 class RerankingService:
     """
-    Asks a reranker for the searches of one event loop, one after the other.
+    Calls a reranker for the searches of one event loop, one after the other.
 
-    A search waits no longer than its time, the turns of others included; then, and where the reranker fails, it goes on
-    without.
+    After the timeout, which includes waiting for other searches, or if the reranker fails, a search continues without
+    it.
     """
 
     def __init__(self, reranker: Reranker, *, loop: LoopBound, seconds: float, at_most: int) -> None:
@@ -60,7 +60,7 @@ class RerankingService:
         self._is_closed = False
 
     async def reranked(self, query: str, hits: list[Hit], precedence: Precedence | None) -> list[Hit]:
-        """Return hits with the best of them in the reranker's order, as far as their precedence allows."""
+        """Return hits with the best of them in the reranker's order, subject to the reorder rules."""
         best = hits[: self.at_most]
         if precedence is None or not best:
             return hits
@@ -69,7 +69,11 @@ class RerankingService:
         return hits if given is None else [*reordered(best, precedence, given), *hits[len(best) :]]
 
     async def close(self) -> None:
-        """Give up what is under way, so that who waits gets `SessionClosed`, and wait some seconds for the thread."""
+        """
+        Cancel running calls and wait some seconds for the thread.
+
+        Searches that wait for a cancelled call raise `SessionClosed`.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -86,7 +90,7 @@ class RerankingService:
         await self._thread.close(wait=_CLOSING)
 
     async def _given(self, query: str, texts: list[str]) -> Values | None:
-        """Return a score for each text, None where they cannot be had in time."""
+        """Return a score for each text, or None if the reranker fails or takes too long."""
         if self._is_closed:
             raise SessionClosed("the reranker was closed with its session")
         task = asyncio.get_running_loop().create_task(self._scored(query, texts), name="mama-structs-reranking")
@@ -110,22 +114,22 @@ class RerankingService:
         self.stats.failed += 1
         if isinstance(error, RerankingFailed) or not isinstance(error, Exception | asyncio.CancelledError | None):
             raise error
-        # The error's own text may repeat what was read: only its kind is told.
+        # Report only the type: the error text may contain content of memories.
         why = "gave what is not finite" if error is None else f"raised {type(error).__name__}"
         _logger.warning("the reranker %s %s: a search goes on without", name, why)
         return None
 
     def _ended(self, task: asyncio.Task[Values]) -> None:
         self._tasks.discard(task)
-        # What came too late is of no interest, and asyncio is not to complain that nobody asked.
+        # Retrieve the exception of a late task, because otherwise asyncio would log that it was never retrieved.
         if not task.cancelled():
             task.exception()
 
     async def _scored(self, query: str, texts: list[str]) -> Values:
-        """Return the scores of texts, when it is their turn, in calls as large as the reranker takes."""
+        """Return the scores of texts, in batches of the reranker's size, one search at a time."""
         reranker, size = self.reranker, batch_size_of(self.reranker)
         is_async = getattr(reranker, "is_async", False) or inspect.iscoroutinefunction(reranker.rerank)
-        # What is padded to the longest of a call is so in vain where texts of one length are together.
+        # Group texts of similar length, because rerankers pad each text to the longest of its batch.
         order = sorted(range(len(texts)), key=lambda row: len(texts[row])) if size < len(texts) else range(len(texts))
         scores = np.empty(len(texts))
         async with self._turn:
@@ -147,7 +151,7 @@ class RerankingService:
 
 
 def _checked(given: Any, count: int) -> Values:
-    """Return what a reranker gave for so many texts as an array."""
+    """Validate the scores that a reranker returned, and convert them to an array."""
     hint = f"rerank() must return {count} numbers for {count} texts, the higher the better a text answers"
     raw = numbers_in(given, (count,), whose="reranker", failure=RerankingFailed, hint=hint)
     return raw.astype(np.float64)
@@ -155,10 +159,10 @@ def _checked(given: Any, count: int) -> Values:
 
 def reordered(hits: Sequence[Hit], precedence: Precedence, given: Values) -> list[Hit]:
     """
-    Return hits in the order of the scores that a reranker gave for them, equal ones as they were.
+    Return hits in the order of the reranker's scores, with ties in their previous order.
 
-    When a memory was made, what came of it and what replaced it is not in its text: there the rules of a search hold.
-    The places keep their scores.
+    The rules of a search still apply, because a text does not contain the memory's time, outcome and successors.
+    Each place keeps its score.
     """
     order = precedence.among(np.arange(len(hits))).reordered(np.argsort(-given, kind="stable"))
     return [

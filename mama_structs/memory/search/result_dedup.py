@@ -1,10 +1,10 @@
 """
-Which results of a search say what a better one says, and are shown as copies of it: pure functions of memories.
+Deduplication of search results, which folds results into better ones that say the same.
 
-A copy that is not seen costs a place; a contradiction that is taken for a copy is hidden. So memories are alike only if
-they have the same numbers, ids, names, denials and turns, no other word in one place, half of their words in common,
-and vectors as near as those of one text that is written otherwise. Both bounds were chosen on half a of the month in
-tests/data; ``tests/memory/test_folding.py`` tells for half b.
+A missed copy costs one place, but a contradiction taken for a copy is hidden. So copies must have the same numbers,
+ids, names, negations and polarity words, no substituted word in one slot, half of their words in common, and vectors
+as similar as those of one text in two spellings. Both thresholds were chosen on half a of the month in tests/data.
+``tests/memory/test_folding.py`` reports the results for half b.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from mama_structs.memory.types.duplicates import wording
 from mama_structs.memory.types.model import SINGULAR, DecisionMetadata, Memory
 
 COMMON: Final = 0.5
-"""The share of the words of the one with fewer that the other one has, too."""
+"""Minimum ratio of shared words, relative to the memory with fewer words."""
 SIMILARITY: Final = 0.995
-"""How similar their vectors are at the least, as the embedder's calibration has it, 0 to 1."""
+"""Minimum similarity of the vectors, from 0 to 1, by the embedder's calibration."""
 
-# As many of the best are compared with each other, which takes time for each pair.
+# Only this many of the best results are compared, because each pair costs time.
 _COMPARED: Final = 128
-# Of longer texts not all is compared: they are copies only word for word.
+# Longer texts are not compared completely, so only exact duplicates of them are copies.
 _CHARACTERS: Final = 2_000
-# Beginnings of words, of which copies have such a share in common: what has less is not compared closely.
+# Pre-filter: minimum ratio of shared word prefixes of this length, before the expensive comparison.
 _BEGINNING: Final = 3
 _BEGINNINGS: Final = 0.3
 _WORD: Final = re.compile(r"\w+")
 _NAME: Final = re.compile(r"(?<=[^\s.!?:] )[A-Z][\w-]*|\b\w*[a-z0-9_][A-Z]\w*|\b[A-Z]{2,}\w*|\b\w+_\w+")
-# What may turn a sense round, much as the rest is alike, and is no word that searches go by.
+# Words that can invert the meaning of similar texts, and that are stop words of the search.
 _TURN: Final = re.compile(
     r"\b(?:before|after|until|since|above|below|over|under|up|down|off|out|without|only|except|unless|more|less|most"
     r"|least|fewer|first|last|always|all|none|any|every|min(?:imum)?|max(?:imum)?|at)\b"
@@ -44,17 +44,17 @@ _TURN: Final = re.compile(
 )
 
 Likeness = Callable[[Sequence[tuple[int, int]]], Sequence[float]]
-"""Gives how similar the vectors of memories are, pair by pair, 0 to 1; asked once, and only where it decides."""
+"""Returns the similarity, 0 to 1, of the vectors of each pair. Called at most once, and only if it decides."""
 
 
 def folded(memories: Sequence[Memory], standing: Sequence[Hashable], likeness: Likeness) -> list[int]:
     """
-    Return for each memory the place of the one that it is shown with: the first that says the same, or itself.
+    Return for each memory the index of its first copy among the memories, or its own.
 
     Args:
         memories: Results, best first.
-        standing: How each of them stands beside what it says: where that differs none is a copy.
-        likeness: Tells how similar their vectors are.
+        standing: Supersession state of each result. Results with different states are never copies.
+        likeness: Computes the similarity of the vectors of pairs.
 
     """
     count = len(memories)
@@ -68,14 +68,14 @@ def folded(memories: Sequence[Memory], standing: Sequence[Hashable], likeness: L
         same |= {pair for pair, similar in zip(alike, likeness(alike), strict=True) if similar >= SIMILARITY}
     shown: list[int] = []
     for place in range(len(texts)):
-        # Only what is shown has copies: of a row of texts, each a little other than the one before, the ends differ.
+        # Only displayed results have copies: in a sequence of slightly different texts, the first and last differ much.
         shown.append(next((one for one in range(place) if shown[one] == one and (one, place) in same), place))
     return [*shown, *range(len(shown), count)]
 
 
 @attrs.frozen(eq=False)
 class _Foldable:
-    """What is looked at of every memory."""
+    """Cheap features that are computed for every memory."""
 
     standing: Hashable
     wording: int
@@ -88,7 +88,7 @@ class _Foldable:
         words = _WORD.findall(memory.content[:_CHARACTERS].lower())
         own: Hashable = (memory.type, memory.topic, memory.trust, memory.valid_until, outcome, standing)
         if memory.type in SINGULAR:
-            # It is a copy of none.
+            # Such memories have no duplicates.
             own = memory.id
         return cls(own, wording(memory), frozenset([word[:_BEGINNING] for word in words]))
 
@@ -100,7 +100,7 @@ def _may_be_alike(one: _Foldable, other: _Foldable) -> bool:
 
 @attrs.frozen(eq=False)
 class _Said:
-    """What is compared of memories that may be alike."""
+    """Detailed features of a memory that may have copies."""
 
     said: Said
     words: Sequence[str]
@@ -124,7 +124,7 @@ class _Said:
 
 
 def _say_the_same(one: _Said, other: _Said) -> bool:
-    """Tell whether nothing in two texts says that they mean other things, and much that they mean one."""
+    """Return True if two texts share enough words and no feature indicates other meanings."""
     first, second = one.said, other.said
     fewer = min(len(first.all_words), len(second.all_words))
     return (
@@ -140,7 +140,7 @@ def _say_the_same(one: _Said, other: _Said) -> bool:
 
 
 def _differ_in_one_place(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Tell whether other words stand in one place, or the same words in another order."""
+    """Return True if the texts differ in one slot, or contain the same words in another order."""
     if one == other:
         return False
     changes = [

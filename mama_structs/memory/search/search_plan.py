@@ -1,7 +1,7 @@
 """
-A search from the question to the hits, step by step; how candidates are scored is in `ranking` (DESIGN section 6).
+Plan of a search from the query to the hits (DESIGN section 6); see also `scores`.
 
-All of it are plans over a `Reader`, which ask the store in few whole questions, never once per memory.
+All functions are plans over a `Reader`. They use few batched queries, never one per memory.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from mama_structs.memory.types.time_expressions import Period, period_in
 _FOUND: Final = 96
 _FOLLOWED: Final = 48
 _BROUGHT: Final = 128
-# Each is compared with what is beside all others: of twenty thousand that would be gigabytes.
+# Limits the comparison with the neighbours of all others: for 20,000 candidates it would take gigabytes.
 _TELLING: Final = 512
-# Memories with which a missing word counts half.
+# Number of memories at which an unknown word has half of its full weight.
 _FEW: Final = 10
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _IN_PERIOD: Final = 0.35
-# What was written within an hour of each other belongs to one sitting.
+# Maximum time between neighbours: memories further apart belong to different conversations.
 _SITTING_MS: Final = 3_600_000
-# By so many spreads memories of a sitting are nearer to each other than to those of others, where it is one talk.
+# Neighbours form a conversation if their cosines exceed those of other pairs by this many spreads.
 _TALK: Final = 0.4
 _NEXT: Final = 2
 _ALL: Final = 100
-# Where some of the best are left out, so many times more are looked at.
+# Factor by which the number of examined results grows if some of the best are left out.
 _MORE: Final = 2
 _LONGEST_QUERY: Final = 4_000
 
@@ -64,42 +64,42 @@ _CONTEXT: Final = NUMBERS[MemoryType.CONTEXT]
 _DECISION: Final = NUMBERS[MemoryType.DECISION]
 _EVOLUTION: Final = NUMBERS[LinkType.EVOLUTION]
 _IMPLEMENTATION: Final = NUMBERS[LinkType.IMPLEMENTATION]
-# Temporal links say that two memories were written in one sitting, which is no reason to show both.
+# Temporal links are excluded: closeness in time is no reason to show both memories.
 _LINKS: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 
 Superseded = Literal["behind", "drop", "equal"]
-"""Where superseded memories stand: behind what holds in their place, nowhere, or where their own merits put them."""
+"""Ranking of superseded memories: behind their successors, left out, or by their own scores."""
 SUPERSEDED: Final[tuple[Superseded, ...]] = ("behind", "drop", "equal")
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class SearchRequest:
-    """One search."""
+    """Arguments of a search."""
 
     text: str
     vector: NDArray[np.float32]
-    """The question's embedding, of shape (dimensions,), normalised."""
+    """Embedding of the query, of shape (dimensions,), normalized."""
     where: Filter = attrs.field(factory=Filter)
     superseded: Superseded = "behind"
-    """Where superseded memories stand; not behind others where the question asks for what was."""
+    """Ranking of superseded memories. Queries for history override "behind"."""
     min_relevance: float = 0.0
-    """What is less relevant is no hit."""
+    """Minimum relevance of a hit."""
     as_of: datetime | None = None
-    """The moment that is searched as if it were now; None for the present."""
+    """Time as of which the store is searched, or None for the present."""
     now: datetime
     limit: int = 10
     calibration: Calibration
-    """What an array of the embedder's cosines means, each 0 to 1."""
+    """Maps arrays of the embedder's cosines to similarities from 0 to 1."""
 
     @property
     def moment(self) -> datetime:
-        """The time that counts as now."""
+        """The time that counts as the present."""
         return self.now if self.as_of is None else self.as_of
 
 
 @attrs.frozen(kw_only=True)
 class Ranked:
-    """One result of a search, as `Hit` says it, with nodes in place of memories."""
+    """A result of a search, like `Hit` but with nodes instead of memories."""
 
     node: int
     score: float
@@ -112,9 +112,9 @@ class Ranked:
 
 def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence | None]:
     """
-    Return what answers a question best as callers get it, as it was at that moment, and what puts it in order.
+    Return the best hits of a search as of its time, and the rules that ordered them.
 
-    What says the same as a better one is folded into it, and others take its place.
+    Results that say the same as a better one are folded into it, and further results take their place.
     """
     found: list[tuple[Ranked, Memory, tuple[str, ...]]] = []
     precedence = None
@@ -155,7 +155,7 @@ def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence 
 
 
 def _replacements(reader: Reader, results: Sequence[Ranked], memories: dict[int, Memory]) -> list[Hashable]:
-    """Return what says in whose place other memories stand, the same for places that copies of one memory took."""
+    """Return for each result its supersession state, equal for successors that are duplicates."""
     new = {one.superseded_by for one in results if one.superseded_by is not None} - memories.keys()
     memories.update(zip(sorted(new), reader.get(sorted(new)), strict=True) if new else ())
     return [
@@ -167,7 +167,11 @@ def _replacements(reader: Reader, results: Sequence[Ranked], memories: dict[int,
 
 
 def _likeness(reader: Reader, results: Sequence[Ranked], calibration: Calibration) -> Likeness:
-    """Return how similar results are by the first vectors of both, 0 where one has none."""
+    """
+    Return a function that compares results by their first vectors.
+
+    The similarity is 0 if a result has no vector.
+    """
 
     def likeness(pairs: Sequence[tuple[int, int]]) -> Sequence[float]:
         places = sorted({place for pair in pairs for place in pair})
@@ -183,15 +187,15 @@ def _likeness(reader: Reader, results: Sequence[Ranked], calibration: Calibratio
 
 
 class Judged(Protocol):
-    """What a search says of a result, `Hit` and `Ranked` among others."""
+    """Scores of a result, as of `Hit` and `Ranked`."""
 
     @property
     def score(self) -> float:
-        """What orders one list."""
+        """Sort key of one result list."""
 
     @property
     def relevance(self) -> float:
-        """How well it answers, 0 to 1, absolutely."""
+        """Absolute relevance, 0 to 1."""
 
 
 JudgedT = TypeVar("JudgedT", bound=Judged)
@@ -199,10 +203,11 @@ JudgedT = TypeVar("JudgedT", bound=Judged)
 
 def worth_showing(hits: Sequence[JudgedT], *, bounds: Bounds = SHOWN) -> list[JudgedT]:
     """
-    Return those of a search's hits that belong in a prompt: nothing where the best of them hardly answers.
+    Return the hits of a search to put into a prompt.
 
-    What answers scores nearly as much as the best does, how sure the best may be: a hit's own relevance says less.
-    They must be of one search in one namespace: scores of a list that several namespaces gave are relevances.
+    Returns nothing if the best hit is hardly relevant. Relevant hits score almost as high as the best one, which is
+    more reliable than their own relevance. All hits must be of one search in one namespace: in a merged list of several
+    namespaces, scores are relevances.
     """
     if max((hit.relevance for hit in hits), default=0.0) < bounds.relevance:
         return []
@@ -211,7 +216,7 @@ def worth_showing(hits: Sequence[JudgedT], *, bounds: Bounds = SHOWN) -> list[Ju
 
 
 def _rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[list[Ranked], Precedence]]:
-    """Give the best *limit* results, then more and more for who leaves some out, until all that match were given."""
+    """Yield the best *limit* results, then increasingly many, until all matches were yielded."""
     found, limit = None, request.limit
     while limit > 0:
         larger = attrs.evolve(request, limit=limit)
@@ -226,8 +231,8 @@ def _rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[list[Ran
 
 
 def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gathered | None:
-    """Return what may answer a question and what is known of it, None where nothing passes the filter."""
-    # What was made at that very moment was there.
+    """Return the candidates of a search with their data, or None if no memory passes."""
+    # A memory created exactly at that time is included.
     where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     where = attrs.evolve(where, valid_at=request.moment)
     period = period_in(request.text, request.moment)
@@ -236,7 +241,7 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
     query = PreparedQuery.of(reader, request.text, request.vector, calibration=request.calibration, weights=weights)
     nodes, best = _found(reader, query, where, period, max(_FOUND, request.limit))
     if len(nodes) < request.limit:
-        # There is nothing else that speaks for these than that the filter lets them through.
+        # Fill up with memories that only pass the filter.
         nodes = np.union1d(nodes, reader.window(where, limit=request.limit))
     if not len(nodes):
         return None
@@ -270,7 +275,7 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
 def _ask_ahead(
     ahead: Reader, request: SearchRequest, terms: Mapping[str, float], where: Filter, period: Period | None
 ) -> None:
-    """Ask all that candidates are found by, and are looked at by."""
+    """Prefetch the queries for candidates and their data."""
     limit, none = max(_FOUND, request.limit), np.zeros(0, np.int64)
     for one in (where, *([] if period is None else [_narrowed(where, period.since, period.until)])):
         ahead.nearest(request.vector, limit, one)
@@ -283,41 +288,41 @@ def _ask_ahead(
     ahead.beside(none, _SITTING_MS)
 
 
-# What is asked
+# Query
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class PreparedQuery:
-    """A question, with what the store knows of its words."""
+    """A query with statistics of its words in the store."""
 
     vector: NDArray[np.float32]
     calibration: Calibration
     scale: Scale
     weights: Weights
     terms: Mapping[str, float]
-    """Its words."""
+    """Query terms."""
     scripts: int
-    """What it is written in (`text.scripts_of`)."""
+    """Scripts of the query (`text_analysis.scripts_of`)."""
     rarity: float
-    """The highest BM25 score that a memory can have for it."""
+    """Maximum BM25 score that a memory can have for the query."""
     unknown: float
-    """The share of that which lies in words that occur nowhere."""
+    """Ratio of *rarity* that belongs to words which do not occur in the store."""
     certainty: float
-    """How much it says of a memory what it is among, 0 to 1: next to nothing where there are few."""
+    """Confidence in comparisons with other memories, 0 to 1. Close to 0 in a small store."""
 
     @classmethod
     def of(
         cls, reader: Reader, words: str, vector: NDArray[np.float32], *, calibration: Calibration, weights: Weights
     ) -> PreparedQuery:
-        """Return what *reader* knows of a question."""
+        """Read the statistics of a query's words."""
         terms = query_terms(words)
         rarities = {term: rarity * terms.get(term, 0.0) for term, rarity in reader.rarity(terms).items()}
         count = reader.count()
-        # Between the rarity of a word that one memory has, and that of one that none has.
+        # Threshold between the rarity of a word in one memory and that of a word in none.
         nowhere = math.log(1 + count + 0.5)
         whole = sum(rarities.values())
         unknown = sum(rarity for term, rarity in rarities.items() if rarity > nowhere * terms.get(term, 0.0))
-        # That a word occurs nowhere says little where there are few memories.
+        # In a small store, the absence of a word means little.
         certainty = count / (count + _FEW)
         unknown *= certainty
         return cls(
@@ -333,7 +338,7 @@ class PreparedQuery:
         )
 
     def clues(self, reader: Reader, nodes: Nodes, facts: Facts, best: Best) -> tuple[Clues, Values]:
-        """Return what is known of *nodes*, and what the embedder says of their cosines, 0 to 1."""
+        """Return the signals of *nodes*, and the similarity, 0 to 1, of their cosines."""
         cosines, words = reader.similarities(self.vector, nodes), reader.word_scores(self.terms, nodes).astype(float)
         clues = Clues(
             nearness=self.scale(cosines),
@@ -346,14 +351,14 @@ class PreparedQuery:
         return clues, self.calibration(cosines.astype(float)).astype(float)
 
     def judged(self, reader: Reader, nodes: Nodes, best: Best) -> ScoredNodes:
-        """Return *nodes*, which must ascend, with what speaks for each of them."""
+        """Return *nodes*, which must be ascending, with their evidence."""
         facts = reader.facts(nodes)
         clues, meanings = self.clues(reader, nodes, facts, best)
         odds = ranking.odds(clues, self.weights)
         return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.together(odds), odds)
 
 
-# Who asks for reasons, or for what was given up, wants the decision that was: its successor only says what came next.
+# Queries for reasons or abandoned choices are answered by the superseded decision; its successor only came later.
 _PAST: Final = re.compile(
     r"\b(?:why|how come|reasons?|rationale|causes?(?= of)"
     r"|abandon(?:ed|ing)?|(?:gave|give|given|giving) up|(?:got|get|gotten|getting) rid"
@@ -365,7 +370,7 @@ _PAST: Final = re.compile(
     r"|그만[두뒀둔]|포기[하한해했]|버렸|버린|버리게|폐기[하한해했]|걷어[냈낸]|더 ?이상",
     re.IGNORECASE,
 )
-# What says that the present is meant all the same: "Why do we use it now?", "the reason for which it still holds".
+# Words that refer to the present nevertheless: "Why do we use it now?", "the reason for which it still holds".
 _PRESENT: Final = re.compile(
     r"\b(?:now|nowadays|today|currently|current|at present|at the moment|these days|right now|still|as things stand"
     r"|in force)\b|지금|현재|요즘|요새|아직",
@@ -374,46 +379,54 @@ _PRESENT: Final = re.compile(
 
 
 def asks_for_history(query: str) -> bool:
-    """Tell whether a question asks for reasons or for what was, which a superseded memory answers as well."""
+    """
+    Return True if the query asks for reasons or the past.
+
+    Superseded memories may answer such a query.
+    """
     text = " ".join(query[:_LONGEST_QUERY].split())
     return _PAST.search(text) is not None and _PRESENT.search(text) is None
 
 
-# What may answer
+# Candidates
 
 
 @attrs.frozen
 class Best:
-    """The best of all memories that count by each of both."""
+    """Highest values of any memory that passes the filter."""
 
     nearness: float
-    """By how many spreads the nearest is nearer than usual."""
+    """Distance of the best cosine from the expected one, in spreads."""
     words: float
-    """A BM25 score."""
+    """Best BM25 score."""
 
 
 def _cosines(vectors: Vectors, vector: NDArray[np.float32]) -> Scores:
-    """Return the cosines of a question and each of *vectors*, which are of no shape where there are none."""
+    """
+    Return the cosines of the query and each of *vectors*, or an empty array.
+
+    The array *vectors* has no dimensions if it is empty.
+    """
     return vectors @ vector if len(vectors) else np.zeros(0, np.float32)
 
 
 @attrs.frozen(eq=False)
 class ScoredNodes:
-    """Memories that may be results, each once, by ascending node, with what speaks for each by itself."""
+    """Deduplicated candidates by ascending node, with their own evidence."""
 
     nodes: Nodes
     facts: Facts
     meanings: Values
-    """What the embedder says of its cosine, 0 to 1."""
+    """Similarity by the embedder's calibration, 0 to 1."""
     shares: Values
-    """The share of the question's rarity that each has."""
+    """BM25 score relative to the maximum for the query."""
     evidence: Values
-    """Both together."""
+    """Evidence from meaning, words and length."""
     odds: Mapping[str, Values]
-    """The log-odds that this comes from, see `ranking.odds`."""
+    """Log-odds by source, from which the evidence is computed, see `scores.odds`."""
 
     def joined(self, other: ScoredNodes) -> ScoredNodes:
-        """Return these and *other* ones."""
+        """Return the union of two disjoint sets of candidates."""
         order = np.argsort(np.concatenate([self.nodes, other.nodes]))
         both = [(one.nodes, *one.facts.columns, one.meanings, one.shares, one.evidence) for one in (self, other)]
         nodes, *facts, meanings, shares, evidence = (
@@ -423,7 +436,7 @@ class ScoredNodes:
         return ScoredNodes(nodes, Facts(*facts), meanings, shares, evidence, odds)
 
     def positions(self, nodes: Collection[int] | Nodes) -> Positions:
-        """Return where *nodes* stand here, -1 for those that do not."""
+        """Return the indexes of *nodes* among the candidates, -1 for other nodes."""
         wanted = np.array(nodes, np.int64)
         if not len(self.nodes) or not len(wanted):
             return np.full(len(wanted), -1, np.intp)
@@ -440,7 +453,7 @@ def _narrowed(where: Filter, since: datetime | None, until: datetime | None) -> 
 def _found(
     reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int
 ) -> tuple[Nodes, Best]:
-    """Return the nodes that meaning or words find, and those of the period that was asked for, and the best of both."""
+    """Return the nodes found by meaning, words or the requested period, and the best values."""
     near, told = reader.nearest(query.vector, limit, where), reader.words(query.terms, limit, where)
     best = Best(float(query.scale(near.scores[:1]).max(initial=0.0)), float(told.scores[:1].max(initial=0.0)))
     found = [near.nodes, told.nodes]
@@ -454,23 +467,27 @@ def _found(
 
 @attrs.frozen(eq=False)
 class Sittings:
-    """What was created just before and just after some nodes, in the same sitting, -1 for none."""
+    """Neighbours of nodes in order of creation, at most one hour away, -1 for none."""
 
     nodes: Nodes
     before: Nodes
     after: Nodes
 
     def around(self, positions: Positions, candidates: ScoredNodes) -> Nodes:
-        """Return what is next to the nodes at some positions and no candidate."""
+        """Return the neighbours of the nodes at *positions* that are not candidates."""
         found = np.concatenate([self.before[positions], self.after[positions]])
         return found[(found >= 0) & (candidates.positions(found) < 0)]
 
     def kinship(self, reader: Reader, telling: Positions) -> float:
-        """Return how much nearer those at some positions are to what is beside them, 0 to 1: in a talk they are."""
+        """
+        Return how much more similar neighbours are to each other than to others, 0 to 1.
+
+        It is high if the nodes at *telling* are parts of conversations.
+        """
         return _kinship(reader, self.nodes[telling], self.before[telling], self.after[telling])
 
     def among(self, candidates: ScoredNodes) -> tuple[Positions, Positions]:
-        """Return for each candidate where what is before and after it stands, -1 for what is not known."""
+        """Return the positions of each candidate's predecessor and successor, -1 if unknown."""
         before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
         here = candidates.positions(self.nodes)
         for there, one, other in (
@@ -478,13 +495,17 @@ class Sittings:
             (candidates.positions(self.after), after, before),
         ):
             one[here] = there
-            # The last item takes what is said of none.
+            # The extra last item absorbs writes at index -1.
             other[there] = here
         return before[:-1], after[:-1]
 
 
 def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float:
-    """Return how much nearer *nodes* are to what is beside them, -1 for none, than to what is beside others, 0 to 1."""
+    """
+    Return how much more similar *nodes* are to their neighbours than to other ones.
+
+    The value is from 0 to 1. A missing neighbour is -1.
+    """
     others = np.concatenate([before, after])
     there = others >= 0
     others, ones = others[there], np.tile(np.arange(len(nodes)), 2)[there]
@@ -492,15 +513,15 @@ def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float
         return 0.0
     pieces, counts = reader.pieces(np.concatenate([nodes, others]))
     has = counts > 0
-    # Of what was just said a long text's beginning tells most.
+    # Compare the first chunk only: the start of a long text relates most to what precedes it.
     if len(pieces) > np.count_nonzero(has):
         pieces = pieces[(np.cumsum(counts) - counts)[has]]
     own, beside = has[: len(nodes)], has[len(nodes) :]
-    # What is next to both, or one of the two, is no other sitting's.
+    # Exclude nodes next to each other: the comparison needs pairs of different conversations.
     apart = np.abs(nodes[ones][:, np.newaxis] - others) > _NEXT
     cosines = np.zeros((len(nodes), len(others)), np.float32)
     cosines[np.ix_(own, beside)] = pieces[: np.count_nonzero(own)] @ pieces[np.count_nonzero(own) :].T
-    # What has both neighbours is there twice.
+    # A node with two neighbours occurs twice.
     cosines = cosines[ones]
     embedded = own[ones] & beside
     if not embedded.all():
@@ -514,7 +535,11 @@ def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float
 
 
 def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, request: SearchRequest) -> Nodes:
-    """Return the nodes that links lead to (the strongest, where they are very many) and what holds, if not *known*."""
+    """
+    Return the linked nodes and current successors that are not in *known* yet.
+
+    If there are very many linked nodes, only those with the strongest links are returned.
+    """
     leaders = np.array(sorted(set(holding)), np.int64)
     leaders = leaders[known.positions(leaders) < 0]
     if not len(table):
@@ -523,13 +548,13 @@ def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, reques
     ends = np.concatenate([table.sources[order], table.targets[order]])
     ends = ends[known.positions(ends) < 0]
     unique, first = np.unique(ends, return_index=True)
-    # Both ends of a link stand as far from the start of their half as the link is weak.
+    # Rows are sorted by descending strength, so a low row number means a strong link.
     strongest = unique[np.argsort(first % len(table), kind="stable")[:_BROUGHT]]
     return np.union1d(strongest, leaders)
 
 
 def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes:
-    """Return those of *nodes* that a filter lets through, as it did *found*."""
+    """Return the *nodes* that pass the filter. All of *found* already pass it."""
     if not len(nodes):
         return nodes
     facts = reader.facts(nodes)
@@ -543,7 +568,7 @@ def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes
     if where.trust is not None:
         passes &= facts.trusts <= ORIGINS.index(where.trust)
     if where.topic is not None:
-        # Readers know topics by number, which whatever was found has.
+        # Topics are compared by number. All of *found* have the requested topic.
         passes &= np.isin(facts.topics, reader.facts(found[:1]).topics)
     nodes = nodes[passes]
     if not (names := set(where.names)):
@@ -553,7 +578,7 @@ def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes
 
 
 def _within(facts: Facts, since: datetime | None, until: datetime | None) -> NDArray[np.bool_]:
-    """Return which memories were made in a period, which has no begin or no end where that is None."""
+    """Return a mask of the memories created in a period, which is unbounded where None."""
     inside = np.ones(len(facts.created), np.bool_)
     if since is not None:
         inside &= facts.created >= milliseconds(since)
@@ -562,12 +587,12 @@ def _within(facts: Facts, since: datetime | None, until: datetime | None) -> NDA
     return inside
 
 
-# What answers best
+# Ranking
 
 
 @attrs.frozen(eq=False)
 class _Ground:
-    """What is known of candidates, and the links between them with the positions where these begin and end."""
+    """The links between candidates, with the positions of both ends."""
 
     facts: Facts
     table: LinkTable
@@ -576,19 +601,23 @@ class _Ground:
 
     @classmethod
     def of(cls, candidates: ScoredNodes, table: LinkTable) -> _Ground:
-        """Return those links of *table* that have both ends among *candidates*."""
+        """Select the links of *table* with both ends among *candidates*."""
         sources, targets = candidates.positions(table.sources), candidates.positions(table.targets)
         known = (sources >= 0) & (targets >= 0) & (sources != targets)
         return cls(candidates.facts, only(table, known), sources[known], targets[known])
 
     def outcomes(self) -> tuple[Positions, Positions]:
-        """Return memories of outcomes, which are contexts that implement, and the decision of each."""
+        """Return the contexts that explain outcomes, and the decision of each."""
         told = (self.table.types == _IMPLEMENTATION) & (self.facts.types[self.sources] == _CONTEXT)
         told &= self.facts.types[self.targets] == _DECISION
         return self.sources[told], self.targets[told]
 
     def ties(self, lenders: Positions, now_ms: int, weights: Weights) -> Values:
-        """Return how close each candidate is to each of the lenders, of shape (lenders, candidates), none to itself."""
+        """
+        Return the tie strength of each candidate to each lender.
+
+        The array has the shape (lenders, candidates). A lender has no tie to itself.
+        """
         strengths = self.table.strengths(now_ms).astype(np.float64)
         strengths[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = 1.0
         close = np.where(self.table.creators == SYSTEM, weights.automatic, weights.tie) * strengths
@@ -601,14 +630,14 @@ class _Ground:
             mine = rows >= 0
             np.maximum.at(raised, (rows[mine], there[mine]), close[mine])
         raised[np.arange(len(lenders)), lenders] = 0.0
-        # What lends to a decision lends to the memory of its outcome no more than it may have beside it.
+        # Ties to the memory of an outcome are capped, like its score relative to its decision.
         raised[:, self.outcomes()[0]] *= weights.outcome
         return raised
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class Gathered:
-    """All that decides the order of results."""
+    """Candidates of a search with all data that determines their ranking."""
 
     request: SearchRequest
     query: PreparedQuery
@@ -616,15 +645,15 @@ class Gathered:
     candidates: ScoredNodes
     period: Period | None
     table: LinkTable
-    """The links of the best candidates."""
+    """Links of the best candidates."""
     chains: Successors
     sittings: Sittings
     kinship: float
-    """What `Sittings.kinship` says by the best candidates: whether it means anything here to be beside."""
+    """Similarity of neighbours (`Sittings.kinship`) among the best candidates: whether adjacency means anything."""
 
 
 def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
-    """Return the best candidates by what speaks for them, what lends to them, time and supersession."""
+    """Rank candidates by their evidence, contributions of others, time and supersession."""
     request, query, candidates, period = found.request, found.query, found.candidates, found.period
     weights, nodes = query.weights, candidates.nodes
     now_ms = milliseconds(request.moment)
@@ -660,11 +689,11 @@ def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
     if drops:
         order = order[[node not in precedence.newest for node in nodes[order].tolist()]]
     order = precedence.arranged(order[: request.limit])
-    # However often one thing was saved, it is as good an answer.
+    # Duplicates count as one rival: repetition does not make an answer worse.
     said = ground.facts.wordings
     said = np.where(said == NO_WORDING, -1 - np.arange(len(said)), said)
     relevances = ranking.relevance(summed, found.best.words, query.unknown, weights, wordings=said)
-    # "What did we note yesterday?" is answered by whatever was.
+    # "What did we note yesterday?" is answered by any memory of that day.
     relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
     parts = {
         "outcome": alone - candidates.evidence,
@@ -674,7 +703,7 @@ def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
         "recency": fresh,
         "superseded": scores - timed,
     }
-    # A memory that went before another took its place, and has the score of that place.
+    # A memory that was moved by the reorder rules gets the score of its new place.
     places = np.sort(scores[order])[::-1]
     results = []
     for position, score in zip(order.tolist(), places.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""What a memory says, as far as memories are compared: words, values, denials, and cues that something changed."""
+"""Words, values, negations and change cues of a memory, as compared by conflict detection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mama_structs.memory.types.model import DecisionMetadata, Memory
 from mama_structs.memory.types.text_analysis import analysed, query_terms
 
 _CHARACTERS: Final = 2_000
-# Words that differ behind so many letters are forms of one.
+# Longer words with this common prefix are treated as inflected forms of one word.
 _BEGINNING: Final = 5
 
 _TOKENS: Final = re.compile(r"\d[\d,.:]*(?:-\d+)*(?:[%€$]|[a-z]+|[가-힣]+)?|[a-z_][a-z0-9_'-]*|[가-힣]+")
@@ -32,14 +32,14 @@ _MONTHS: Final = ("january", "february", "march", "april", "june", "july", "augu
 _CALENDAR: Final[Mapping[str, tuple[str, str]]] = {
     name: ("weekday", f"weekday {number}")
     for number, (english, korean) in enumerate(zip(_WEEKDAYS, "월화수목금토일", strict=True))
-    # A root of the Korean word is without its last syllable.
+    # Include the Korean weekday without its last syllable, as in compounds.
     for name in (english, f"{english}s", f"{korean}요일", f"{korean}요")
 } | {name: ("month", name) for name in (*_MONTHS, "december")}
 _DENIALS: Final = re.compile(
     r"\b(?:not|never|no(?!\. ?\d)|none|nothing|nobody|neither|nor|without|cannot|forbidden|banned)\b|n't\b"
     r"|않|못|없|금지|말 것|아니|아닌|\b안 (?=[가-힣])"
 )
-# What is denied stands behind the one kind of words, and before the other one.
+# The first kind of negation word precedes the words that it negates, the second kind follows them.
 _DENYING_NEXT: Final = re.compile(
     r"^\W*(?:not|never|no|none|nothing|nobody|neither|nor|without|cannot|forbidden|banned)\b|n't\b|^안$"
 )
@@ -69,7 +69,7 @@ _OPPOSITES: Final = tuple(
     아침/저녁 오전/오후 켜/끄 있/없 먼저/나중 왼쪽/오른쪽 공격/방어 허용/금지 없애/내기
     """.split()  # noqa: SIM905 - a list would be a page long
 )
-# Words that are used of anything.
+# Words too generic to identify a subject.
 _ANYTHING: Final = frozenset(
     term
     for word in """
@@ -84,24 +84,24 @@ _ANYTHING: Final = frozenset(
 
 @attrs.frozen
 class Said:
-    """What a memory says."""
+    """Words, values and entity ids extracted from a memory's text."""
 
     order: tuple[str, ...]
-    """The terms of its content, each word's first, in the order of the text."""
+    """The main term of each word of the content, in text order."""
     words: frozenset[str]
-    """The same and all their parts; `all_words` has those of its reasoning too."""
+    """Terms of the content, including parts of words. `all_words` also covers the reasoning."""
     all_words: frozenset[str]
     values: Mapping[str, frozenset[str]]
-    """The numbers, weekdays and months of its content by what they count; `all_numbers` has its reasoning's too."""
+    """Numbers, weekdays and months of the content, grouped by unit. `all_numbers` also covers the reasoning."""
     all_numbers: frozenset[str]
     entities: frozenset[str]
     codes: frozenset[str]
-    """Names with digits in them."""
+    """Names that contain digits."""
     denies: bool
 
     @classmethod
     def by(cls, memory: Memory) -> Said:
-        """Return what a memory says."""
+        """Parse the content and reasoning of a memory."""
         content = _plain(memory.content)
         reasoning = _plain(memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else "")
         tokens, why = _tokens(content), _tokens(reasoning)
@@ -121,23 +121,23 @@ class Said:
 
 @attrs.frozen
 class Meant:
-    """What a memory says, and by which words it can be seen how it stands to another one."""
+    """Parsed text of a memory with the cues that relate it to another memory."""
 
     said: Said
     told: Mapping[str, frozenset[str]]
-    """The words of its content that are not used of anything, each with its parts."""
+    """Non-generic words of the content, each with its parts."""
     topic: frozenset[str]
     denied: frozenset[str]
     sides: frozenset[tuple[int, int]]
-    """The opposites that it names, each by its pair and its place in it."""
+    """Members of antonym pairs in the text, as (index of the pair, index within the pair)."""
     ending: frozenset[str]
-    """Words that tell that something holds no more; `changing` has those that only may."""
+    """Cues that something is no longer true. `changing` contains weaker cues, which only may mean that."""
     changing: frozenset[str]
     adds: bool
 
     @classmethod
     def by(cls, memory: Memory) -> Meant:
-        """Return what a memory says."""
+        """Extract the claims of a memory."""
         said, content = Said.by(memory), _plain(memory.content)
         told = {terms[0][0]: terms for word in analysed(content).words.values() if (terms := word.asked)}
         tokens = {*_TOKENS.findall(content), *said.order}
@@ -159,7 +159,7 @@ class Meant:
         )
 
     def left(self, other: Meant) -> frozenset[str]:
-        """Return what it says that another one does not say in any form."""
+        """Return the words that do not occur in the other memory in any form."""
         others = other.said.words | (self.topic if self.topic == other.topic else frozenset())
         beginnings = {word[:_BEGINNING] for word in other.told if len(word) >= _BEGINNING and not _KOREAN.search(word)}
         return frozenset(
@@ -169,7 +169,7 @@ class Meant:
         )
 
     def opposes(self, other: Meant) -> bool:
-        """Tell whether it names one of two opposites, and the other one the other."""
+        """Return True if the two memories contain opposite members of an antonym pair."""
         return any(
             (number, side) not in other.sides and (number, 1 - side) in other.sides - self.sides
             for number, side in self.sides
@@ -177,20 +177,20 @@ class Meant:
 
 
 def _is_said(term: str, parts: frozenset[str], others: frozenset[str]) -> bool:
-    """Tell whether a word, or enough of its parts, is among others."""
+    """Return True if the word, or enough of its parts, occurs among the others."""
     more = parts - {term}
-    # Of a Korean word the pairs of syllables are its parts, of which one tells nothing.
+    # The parts of a Korean word are syllable pairs. A single shared pair is not significant.
     enough = len(more) / 2 if _KOREAN.search(term) else 1
     return term in others or (bool(more) and len(more & others) >= max(enough, 1))
 
 
 def differ(some: frozenset[str], others: frozenset[str]) -> bool:
-    """Tell whether each has what the other has not."""
+    """Return True if each set has an element that the other lacks."""
     return bool(some - others and others - some)
 
 
 def all_of(values: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return all values, whatever they count."""
+    """Return the union of the values of all units."""
     return frozenset().union(*values.values())
 
 
@@ -207,7 +207,7 @@ def _terms_of(words: Iterable[str]) -> frozenset[str]:
 
 
 def _denied(words: Sequence[str]) -> Iterator[str]:
-    """Give the words that are near to a denial, where it has what it denies."""
+    """Yield the words near a negation, on the side that the negation applies to."""
     for at, word in enumerate(words):
         if _DENYING_NEXT.search(word):
             yield from words[at + 1 : at + 1 + _NEXT]
@@ -220,13 +220,17 @@ def _tokens(text: str) -> list[str]:
 
 
 def _values_in(tokens: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return numbers by what they count: what is written behind them, of Korean its first syllable."""
+    """
+    Return numbers grouped by unit, which is the text after the number.
+
+    Korean units are reduced to their first syllable.
+    """
     values: dict[str, set[str]] = {}
     for token, after in pairwise([*tokens, ""]):
         found = _NUMBER.fullmatch(token)
         if found is not None and not _ENTITY.match(token):
             unit = found[2] or ("" if after[:1].isdigit() else next(iter(query_terms(after)), after))
-            # Particles behind a counter are no part of it.
+            # Keep only the first syllable: the rest of a Korean counter is a grammatical particle.
             values.setdefault(unit if unit.isascii() else unit[:1], set()).add(found[1].replace(",", "").rstrip(".:-"))
         named = _CALENDAR.get(token) or _CALENDAR.get(token[:3])
         if named is not None:

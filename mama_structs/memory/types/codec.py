@@ -1,4 +1,4 @@
-"""How a memory is kept: as one JSON object with its links, in engines and exports, and what each engine derives."""
+"""JSON codec of stored memories and links, and derived values that all engines share."""
 
 from __future__ import annotations
 
@@ -36,9 +36,13 @@ MetadataT = TypeVar("MetadataT")
 FORMAT: Final = 1
 
 
-# Without a part in garbage collection, which else takes longer than the decoding: they are gone in a moment.
+# Untracked by the garbage collector: tracking these short-lived objects costs more than decoding them.
 class MemoryRecord(msgspec.Struct, Generic[MetadataT], forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """A memory in JSON, its metadata not looked at; what is not said is left out, and so read by earlier versions."""
+    """
+    JSON form of a memory with undecoded metadata.
+
+    Defaults are omitted, so that earlier versions can read it.
+    """
 
     id: str
     type: MemoryType
@@ -61,12 +65,12 @@ class _EntryRecord(msgspec.Struct, Generic[LinksT], forbid_unknown_fields=True, 
     format: int
     version: int
     memory: MemoryRecord[msgspec.Raw]
-    links: LinksT = ()  # type: ignore[assignment]  # what may be left out
+    links: LinksT = ()  # type: ignore[assignment]  # optional in JSON
 
 
 @attrs.frozen
 class Entry:
-    """A memory as it is kept."""
+    """A stored memory with its outgoing links and its version."""
 
     memory: Memory
     links: tuple[Link, ...] = ()
@@ -82,20 +86,20 @@ _METADATA_DECODERS: Final[Mapping[MemoryType, msgspec.json.Decoder[Any]]] = {
 
 
 def write_entry(entry: Entry) -> bytes:
-    """Return an entry's JSON."""
+    """Serialize an entry to JSON."""
     return _encode(
         {"format": FORMAT, "version": entry.version, "memory": record_of(entry.memory), "links": entry.links}
     )
 
 
 def read_entry(data: bytes) -> Entry:
-    """Return the entry that some JSON says."""
+    """Parse an entry from JSON."""
     record = _known(_decode(data))
     return Entry(memory_of(record.memory), record.links, record.version)
 
 
 def read_memory(data: bytes) -> Memory:
-    """Return the memory of an entry, in half the time of all of it."""
+    """Parse only the memory of an entry, which takes half the time."""
     return memory_of(_known(_decode_without_links(data)).memory)
 
 
@@ -106,14 +110,18 @@ def _known(record: _EntryRecord[LinksT]) -> _EntryRecord[LinksT]:
 
 
 def record_of(memory: Memory) -> MemoryRecord[Metadata]:
-    """Return a memory as it is written."""
+    """Convert a memory to its JSON struct."""
     return MemoryRecord(**{name: getattr(memory, name) for name in MemoryRecord.__struct_fields__})
 
 
 def memory_of(
     record: MemoryRecord[msgspec.Raw], read: Callable[[Any, msgspec.Raw], Any] = msgspec.json.Decoder.decode
 ) -> Memory:
-    """Return the memory that a record holds; *read* is told how its metadata is to be decoded."""
+    """
+    Convert a JSON struct to a memory.
+
+    *read* decodes the metadata with the decoder of the memory's type.
+    """
     return Memory(
         id=record.id,
         type=record.type,
@@ -134,41 +142,41 @@ def memory_of(
 
 
 def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:
-    """Return vectors of shape (pieces, dimensions) as they are kept: little-endian, one after the other."""
+    """Serialize vectors (pieces, dimensions) as consecutive little-endian float32 values."""
     return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
 
 
 def vectors_from_bytes(data: bytes, dimensions: int) -> NDArray[np.float32]:
-    """Return the vectors that some bytes hold, of shape (pieces, dimensions); anything else raises `ValueError`."""
+    """Deserialize vectors of shape (pieces, dimensions). An invalid size raises `ValueError`."""
     if not data or len(data) % (4 * dimensions):
         raise ValueError(f"{len(data)} bytes are no vectors of {dimensions} dimensions")
     return np.frombuffer(data, dtype="<f4").reshape(-1, dimensions)
 
 
-# What every engine derives from a memory in the same way: words, columns, what filters ask of, and how words count.
+# Values that every engine derives from a memory in the same way: terms, filter columns and term weights.
 
 UNIT: Final = 1 / 10
-"""Terms count in parts of this."""
+"""Step to which term counts are quantized."""
 K1: Final = 1.2
-"""How soon a further occurrence of a term stops counting."""
+"""BM25 k1: controls how quickly repeated occurrences of a term saturate."""
 SPARE: Final = 30.0
-"""Terms: by so many each text counts as longer, or in a store of short ones a word more or less would decide."""
+"""Terms added to every text length. Without them, one word more or less would decide in a store of short texts."""
 LONGEST: Final = 200.0
-"""Terms: a longer text counts as one of this length, or a rare word in it would count for next to nothing."""
+"""Maximum text length in terms that BM25 uses. Without it, a rare word in a long text would count almost nothing."""
 MOST_PARTS: Final = 255
-"""Of a term's parts so many count: beyond them BM25 hardly grows any more."""
+"""Maximum term count in units of `UNIT`. BM25 hardly increases beyond it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def indexed_terms(memory: Memory) -> dict[str, float]:
-    """Return the terms under which a memory is found, with how often each counts."""
+    """Return the index terms of a memory with their weighted counts."""
     return weighted_terms(indexed_text(memory))
 
 
 def told_by(memory: Memory) -> dict[str, int]:
-    """Return what is known of a memory that may change, beside its topic and what it names."""
+    """Return the mutable columns of a memory, except its topic and the names for filters."""
     return {
         "scripts": scripts_of(memory.content),
         "asking": asking_of(memory.content),
@@ -180,12 +188,16 @@ def told_by(memory: Memory) -> dict[str, int]:
 
 
 def rounded_up(moment: datetime) -> int:
-    """Return the first whole millisecond since 1970 that is not before a time."""
+    """Return a time as milliseconds since 1970, rounded up."""
     return -((_EPOCH - moment) // _MILLISECOND)
 
 
 def wrong_with(memory: Memory, namespace: str) -> str | None:
-    """Return what no memory that was read can have, None where all is well: only comparisons, there are thousands."""
+    """
+    Return why a decoded memory is invalid, or None.
+
+    Uses comparisons only, because it runs for thousands of memories.
+    """
     if memory.namespace != namespace:
         return "the memory is of another namespace"
     if (
@@ -209,7 +221,7 @@ def wrong_with(memory: Memory, namespace: str) -> str | None:
 
 
 def check_vectors(vectors: Vectors, dimensions: int) -> None:
-    """Refuse what are no vectors of a memory."""
+    """Raise `ValueError` unless the vectors have a valid shape and are finite and normalized."""
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
     if not are_unit(vectors):
@@ -217,32 +229,32 @@ def check_vectors(vectors: Vectors, dimensions: int) -> None:
 
 
 class RecentChanges:
-    """Which nodes the last changes touched."""
+    """Bounded log of the nodes that recent changes touched."""
 
     def __init__(self, size: int = 4096) -> None:
-        # A set of a few numbers takes ten times the room.
+        # Arrays instead of sets: a set of a few integers takes ten times the memory.
         self._changes: deque[tuple[int, array[int]]] = deque()
         self._size = size
         self._floor = 0
 
     def reset(self, change: int) -> None:
-        """Know nothing of what was before *change*."""
+        """Clear the log. Changes up to *change* are unknown afterwards."""
         self._changes.clear()
         self._floor = change
 
     def note(self, change: int, nodes: Iterable[int]) -> None:
-        """Note what a change touched; changes are noted in their order."""
+        """Record the nodes that a change touched. Changes must be recorded in ascending order."""
         self._changes.append((change, array("q", nodes)))
         while len(self._changes) > self._size:
             self._floor = max(self._floor, self._changes.popleft()[0])
 
     def forget(self, after: int) -> None:
-        """Take changes back that did not come to be."""
+        """Remove changes after the number *after*, because they were rolled back."""
         while self._changes and self._changes[-1][0] > after:
             self._changes.pop()
 
     def since(self, change: int) -> frozenset[int] | None:
-        """Return what changes after *change* touched, None where that is not known any more."""
+        """Return the nodes touched after *change*, or None if the log no longer covers them."""
         if change < self._floor:
             return None
         touched: set[int] = set()

@@ -1,4 +1,4 @@
-"""What became of copying a store."""
+"""Result types of copying a store."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import attrs
 @attrs.frozen(kw_only=True)
 class CopiedNamespace:
     """
-    What a copy holds of one namespace, counted and compared there.
+    Counts and digests of one namespace in the copy.
 
     Args:
-        name: Its name.
-        added: Memories that were not in the copy before.
-        counts: How many there are of each kind: memories, links, texts, notes, conversations, changes, and the texts of
-            these.
-        digests: What the things of each kind come to (BLAKE2), the same in the source and in the copy.
+        name: Name of the namespace.
+        added: Number of memories that were not in the copy before.
+        counts: Number of items of each kind: memories, links, texts, notes, conversations, changes, and the texts of
+            conversations.
+        digests: BLAKE2 digest of the items of each kind. Equal in the source and in the copy.
 
     """
 
@@ -30,11 +30,11 @@ class CopiedNamespace:
 @attrs.frozen(kw_only=True)
 class Copied:
     """
-    What `Session.copy` did.
+    Result of `Session.copy`.
 
     Args:
-        namespaces: What the copy holds of each namespace that was copied.
-        damaged: A line for each thing of the source that could not be read, and is not in the copy.
+        namespaces: Contents of the copy, for each copied namespace.
+        damaged: A line for each item of the source that was unreadable and is missing in the copy.
 
     """
 
@@ -43,5 +43,5 @@ class Copied:
 
     @property
     def ok(self) -> bool:
-        """Whether all that the source has is in the copy."""
+        """True if the copy contains everything in the source."""
         return not self.damaged

@@ -1,4 +1,4 @@
-"""Which memories say the same, word for word (DESIGN section 6a): told by a number that is kept beside each of them."""
+"""Detection of exact duplicates by a fingerprint stored with each memory (DESIGN, 6a)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ from mama_structs.memory.types.model import (
 from mama_structs.memory.types.text_analysis import normalize
 
 NO_WORDING: Final = 0
-"""The wording of what cannot be a copy."""
+"""Fingerprint of memories that are never duplicates."""
 
 _FINAL: Final = ".!? "
 
 
 def wording(memory: Memory) -> int:
-    """Return a number below 2^63 that memories have in common which are copies of each other, and hardly any others."""
+    """
+    Return the duplicate fingerprint of a memory, a hash below 2^63.
+
+    Duplicates have equal fingerprints.
+    """
     if memory.type in SINGULAR:
         return NO_WORDING
     whole = "\0".join(_said(memory)).encode("utf-8", "surrogatepass")
@@ -40,7 +44,7 @@ def wording(memory: Memory) -> int:
 
 
 def standing_copy(reader: Reader, memory: Memory) -> Memory | None:
-    """Return the first memory that another one is a copy of, None where it is no copy of any that still stands."""
+    """Return the first current memory that *memory* duplicates, or None."""
     if memory.type in SINGULAR:
         return None
     (nodes,) = reader.alike([wording(memory)])
@@ -55,45 +59,49 @@ def standing_copy(reader: Reader, memory: Memory) -> Memory | None:
 
 
 def is_copy(one: Memory, other: Memory) -> bool:
-    """Tell whether two memories say the same, word for word, and neither has failed."""
+    """Return True if two memories have the same words and metadata, and *one* has not failed."""
     same = (one.namespace, one.trust, one.valid_until) == (other.namespace, other.trust, other.valid_until)
-    # Most differ in the first that is looked at, and a text may be long.
+    # Compare lazily: most pairs differ in the first field, and texts may be long.
     return same and not has_failed(one) and all(mine == its for mine, its in zip_longest(_said(one), _said(other)))
 
 
 def same_words(one: str, other: str) -> bool:
-    """Tell whether two texts have the same words in the same order, as copies have."""
+    """Return True if two texts have the same words in the same order."""
     return _plain(one) == _plain(other)
 
 
 def has_failed(memory: Memory) -> bool:
-    """Tell whether a memory is a decision that came to nothing."""
+    """Return True if the memory is a decision with the outcome `FAILED`."""
     return isinstance(memory.metadata, DecisionMetadata) and memory.metadata.outcome is Outcome.FAILED
 
 
 def superseded(reader: Reader, nodes: Nodes) -> set[int]:
-    """Return those of *nodes* in whose place another memory stands."""
+    """Return the subset of *nodes* that newer memories supersede."""
     return set(reader.links(nodes, "in", [LinkType.EVOLUTION]).targets.tolist()) if len(nodes) else set()
 
 
 def repeated(memory: Memory, at: datetime) -> Memory:
-    """Return a memory that was saved once more; a clock may have stepped back since it was made."""
+    """
+    Return the memory with a repetition recorded.
+
+    Tolerates a clock that stepped back since its creation.
+    """
     return attrs.evolve(memory, repeats=tuple(sorted((*memory.repeats, max(at, memory.created_at)))))
 
 
 def _is_followed(reader: Reader, node: int, memory: Memory, copies: Nodes) -> bool:
-    """Tell whether another decision of its topic, which says something else, was made after a memory."""
+    """Return True if the memory's topic has a later decision that is not among its copies."""
     if memory.topic is None:
         return False
     where = Filter(types=frozenset({MemoryType.DECISION}), topic=memory.topic, since=memory.created_at)
     later = np.setdiff1d(reader.window(where), copies)
-    # What was made in the same millisecond came later if it was saved later.
+    # Within the same millisecond, node numbers give the order of saving.
     made = reader.facts(np.append(later, node)).created
     return bool(((made[:-1] > made[-1]) | (later > node)).any())
 
 
 def _said(memory: Memory) -> Iterator[str]:
-    """Give the texts in which copies do not differ, as far as they count."""
+    """Yield the normalized texts that duplicates have in common."""
     metadata = memory.metadata
     yield memory.type.value
     yield unicodedata.normalize("NFC", memory.topic or "")
@@ -108,5 +116,5 @@ def _said(memory: Memory) -> Iterator[str]:
 
 
 def _plain(text: str | None) -> str:
-    """Return a text without what makes no other words of it: letter case, runs of blanks, final full stops."""
+    """Return a text normalized for letter case, whitespace and final punctuation."""
     return " ".join(normalize("NFC", text or "").lower().split()).rstrip(_FINAL)

@@ -1,10 +1,10 @@
 """
-What memory needs of an engine: the protocols under `MemoryStore`.
+Storage protocols of memory, implemented by engines and used by `MemoryStore`.
 
-Everything that decides (links, ranking, traversal, decay) is written once, as *plans* over a `Reader` or `Writer`.
-A plan is a plain function: the engine runs it where its data is, all of it on one moment's state.
-An engine's data may be behind a connection: a plan asks for many things in one question, never once for each result.
-Memories are *nodes* there: whole numbers that mean something within one plan only.
+Decision logic (links, ranking, traversal, decay) is written once, as *plans* over a `Reader` or `Writer`.
+A plan is a plain function. The engine runs it next to its data, on one consistent snapshot.
+The data may be on a server, so a plan batches its queries and never issues one query per result.
+Plans identify memories by *nodes*: integers that are valid within one plan only.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ Nodes = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 Query = str | Mapping[str, float]
-"""What words are looked for: a text, or the terms of one (`text.query_terms`), where it is asked for repeatedly."""
+"""A word query: a text, or its terms from `text_analysis.query_terms` if it is used repeatedly."""
 Direction = Literal["out", "in", "both"]
-"""Along links to older memories (``out``), against them (``in``), or either way."""
+"""Direction of link traversal: to older memories (``out``), to newer ones (``in``), or both."""
 Progress = Callable[[int, int], object]
-"""Told how much of a long piece of work is done, and of how much."""
+"""Progress callback: called with the amount of finished work and the total."""
 
 
 class EmbedderRecord(msgspec.Struct, frozen=True):
-    """Which embedder made a namespace's vectors."""
+    """Identity of the embedder that computed a namespace's vectors."""
 
     name: str
     fingerprint: str
@@ -62,28 +62,29 @@ class EmbedderRecord(msgspec.Struct, frozen=True):
 NUMBERS: Final[Mapping[str, int]] = {
     kind: number for kinds in (MemoryType, LinkType) for number, kind in enumerate(kinds)
 }
-"""By which number a type stands in `Facts` and in a `LinkTable`."""
+"""Numbers of memory types and link types in `Facts` and `LinkTable`."""
 SYSTEM: Final = CREATORS.index("system")
-"""The position of who makes automatic links, in a `LinkTable`."""
+"""Index of the creator of automatic links in `LinkTable.creators`."""
 _RATES: Final = np.array([RATES[link_type] for link_type in LinkType])
 _DAY_MS: Final = 86_400_000
 _SAMPLE_BITS: Final = 10
-# Memories that are read at once, where others are to have their turn.
+# Memories per read transaction in paged reads, so that other transactions run in between.
 _PAGE: Final = 256
 ALIKE: Final = 64
-"""Where a host keeps copies there may be any number: more are looked at by nobody."""
+"""Maximum number of duplicates examined per fingerprint. Hosts may store any number of them."""
 NEVER: Final = 2**63 - 1
-"""When what has no end ends, in milliseconds since 1970."""
+"""End of validity of memories that never expire, in milliseconds since 1970."""
 
 
 @attrs.frozen(kw_only=True)
 class Filter:
     """
-    Which memories count.
+    Conditions on memories. A memory must satisfy all that are set.
 
-    Of these types, of this topic (NFC), created in [since, until), naming all *mentions*, not ended at *valid_at*, of
-    these *origins*, at least as trusted as *trust*, naming all memories of *evidence* as what they rest on, and kept
-    under labels that begin with *labels*, or where *nested* is False under just these.
+    *types*: one of these. *topic*: equal after NFC normalization. *since*, *until*: created in [since, until).
+    *mentions*: mentions all of them. *valid_at*: not expired at this time. *origins*: one of these. *trust*: at least
+    as trusted. *evidence*: cites all these memories. *labels*: a record whose labels start with these, or equal them if
+    *nested* is False.
     """
 
     types: frozenset[MemoryType] | None = None
@@ -100,12 +101,12 @@ class Filter:
 
     @property
     def names(self) -> list[str]:
-        """All that a memory must name, as `names_of` gives it."""
+        """Names that a memory must have, in the form of `names_of`."""
         named = [*sorted(self.mentions or ()), *map(as_evidence, sorted(self.evidence or ()))]
         return named if self.labels is None else [*named, under_labels(self.labels, nested=self.nested)]
 
     def passes(self, memory: Memory) -> bool:
-        """Tell whether a memory counts."""
+        """Return True if a memory satisfies all conditions."""
         return (
             (self.types is None or memory.type in self.types)
             and (self.topic is None or (memory.topic is not None and nfc(memory.topic) == nfc(self.topic)))
@@ -121,7 +122,11 @@ class Filter:
 
 
 def names_of(memory: Memory) -> tuple[str, ...]:
-    """Return what a memory names that filters ask of: its mentions, the memories that are its evidence, its labels."""
+    """
+    Return the names of a memory that filters can match.
+
+    These are its mentions, the memories that it cites as evidence, and the labels of a record.
+    """
     named = (*memory.mentions, *(as_evidence(item) for item in memory.evidence if is_id(item)))
     if not isinstance(memory.metadata, RecordMetadata):
         return named
@@ -131,49 +136,57 @@ def names_of(memory: Memory) -> tuple[str, ...]:
 
 
 def as_evidence(memory_id: str) -> str:
-    """Return under which name a memory that names another one as evidence is found."""
-    # No mention begins so.
+    """Return the filter name of a memory that is cited as evidence."""
+    # Mentions cannot contain NUL, so the names cannot collide.
     return f"\0{memory_id}"
 
 
 def under_labels(labels: Sequence[str], *, nested: bool = True) -> str:
-    """Return under which name the records are found whose labels begin with some, or are these."""
+    """
+    Return the filter name of records whose labels start with *labels*.
+
+    If *nested* is False, the labels must be equal.
+    """
     return f"\0{place_of(labels)}{'' if nested else KEY}"
 
 
 KEY: Final = "="
-"""Begins the key in the place of a record."""
+"""Prefix of the key in the path of a record."""
 
 
 def place_of(labels: Sequence[str], key: str | None = None) -> str:
     """
-    Return the place of labels, or of a key under them, in ASCII.
+    Return labels, and optionally a key, as a percent-encoded ASCII path.
 
-    Those of all labels that begin with some begin with the place of these.
+    The path of labels is a prefix of the path of every label sequence that starts with them.
     """
     place = "".join(f"{quote(label, safe='')}/" for label in labels)
     return place if key is None else f"{place}{KEY}{quote(key, safe='')}"
 
 
 def nfc(text: str) -> str:
-    """Return a text in the form in which topics are compared: composed (Unicode's NFC)."""
+    """Return a text in Unicode NFC, the form in which topics are compared."""
     return unicodedata.normalize("NFC", text)
 
 
 def ends_at(memory: Memory) -> int:
-    """Return when a memory stops to hold, in milliseconds since 1970 (UTC)."""
+    """Return when a memory expires, in milliseconds since 1970 (UTC), or `NEVER`."""
     return NEVER if memory.valid_until is None else milliseconds(memory.valid_until)
 
 
 def sampled(count: int) -> slice:
-    """Return which of so many memories a sample takes: all below 1,024, else every 2^k-th, 512 to 1,023 of them."""
+    """
+    Return the slice of *count* memories that belong to the sample.
+
+    These are all of them below 1,024, otherwise every 2^k-th, which are 512 to 1,023.
+    """
     step = 1 << max(count.bit_length() - _SAMPLE_BITS, 0)
     return slice(step - 1, None, step)
 
 
 @attrs.frozen
 class Matches:
-    """Nodes with a score each, best first; equal scores in the order of nodes, newest first."""
+    """Nodes with scores, best first. Equal scores are ordered newest first."""
 
     nodes: Nodes
     scores: Scores
@@ -184,50 +197,54 @@ class Matches:
 
 @attrs.frozen
 class Facts:
-    """What is known of nodes without reading their text, an item for each."""
+    """Columns of attributes that can be read without the texts, with one item per node."""
 
-    created: NDArray[np.int64]  # milliseconds since 1970 (UTC)
-    types: NDArray[np.int8]  # a number of `NUMBERS` for each type
-    topics: NDArray[np.int32]  # a number for each topic, -1 for none
-    scripts: NDArray[np.uint8]  # what `text.scripts_of` says of the content
-    asking: NDArray[np.uint8]  # what `text.asking_of` says of it
-    ends: NDArray[np.int64]  # when it stops to hold, as `ends_at` says
-    origins: NDArray[np.int8]  # the position of its origin in `ORIGINS`
-    trusts: NDArray[np.int8]  # the same of its trust
-    wordings: NDArray[np.int64]  # what `copies.wording` says of it
+    created: NDArray[np.int64]  # creation time, milliseconds since 1970 (UTC)
+    types: NDArray[np.int8]  # memory type as a number of `NUMBERS`
+    topics: NDArray[np.int32]  # a number per topic, -1 for none
+    scripts: NDArray[np.uint8]  # scripts of the content, from `text_analysis.scripts_of`
+    asking: NDArray[np.uint8]  # percentage of questions in the content, from `text_analysis.asking_of`
+    ends: NDArray[np.int64]  # expiry, from `ends_at`
+    origins: NDArray[np.int8]  # index of the origin in `ORIGINS`
+    trusts: NDArray[np.int8]  # index of the trust in `ORIGINS`
+    wordings: NDArray[np.int64]  # duplicate fingerprint, from `duplicates.wording`
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """The arrays, in the order in which facts are made of them."""
+        """The arrays, in the order of the constructor."""
         text = self.created, self.types, self.topics, self.scripts, self.asking
         return *text, self.ends, self.origins, self.trusts, self.wordings
 
     def holding(self, moment_ms: int) -> NDArray[np.bool_]:
-        """Return which still hold at a time in milliseconds since 1970."""
+        """Return a mask of the nodes that have not expired at a time in milliseconds since 1970."""
         return self.ends > moment_ms
 
 
 @attrs.frozen
 class LinkTable:
-    """Links as arrays, an item for each link."""
+    """Columns of links, with one item per link."""
 
-    sources: Nodes  # the node that acts
-    targets: Nodes  # the node acted on
-    types: NDArray[np.int8]  # a number of `NUMBERS` for each type
-    creators: NDArray[np.int8]  # the position in `CREATORS`
-    confidences: NDArray[np.float32]  # as stored
-    created: NDArray[np.int64]  # milliseconds since 1970 (UTC)
+    sources: Nodes  # node at the start of the link
+    targets: Nodes  # node at the end of the link
+    types: NDArray[np.int8]  # link type as a number of `NUMBERS`
+    creators: NDArray[np.int8]  # index of the creator in `CREATORS`
+    confidences: NDArray[np.float32]  # stored confidence, before decay
+    created: NDArray[np.int64]  # creation time, milliseconds since 1970 (UTC)
 
     def __len__(self) -> int:
         return len(self.sources)
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """The arrays, in the order in which a table is made of them."""
+        """The arrays, in the order of the constructor."""
         return self.sources, self.targets, self.types, self.creators, self.confidences, self.created
 
     def strengths(self, now_ms: int) -> Scores:
-        """Return what `Link.strength` gives for each link, at a time in milliseconds since 1970."""
+        """
+        Return the decayed confidence of each link, as computed by `Link.strength`.
+
+        *now_ms* is in milliseconds since 1970.
+        """
         rates = np.where(self.creators == SYSTEM, _RATES[self.types], 0.0)
         days = np.maximum(now_ms - self.created, 0) / _DAY_MS
         faded: Scores = (self.confidences * np.exp(-rates * days)).astype(np.float32)
@@ -236,7 +253,7 @@ class LinkTable:
 
 @attrs.frozen(eq=False)
 class Scanned:
-    """A memory as `Reader.scan` gives it, with its vectors and the links that begin at it."""
+    """A memory returned by `Reader.scan`, with its vectors and outgoing links."""
 
     node: int
     memory: Memory
@@ -246,7 +263,7 @@ class Scanned:
 
 @attrs.frozen(kw_only=True, eq=False)
 class NewMemory:
-    """A memory that is to be stored, as `Writer.put` takes it."""
+    """A memory to store, as input of `Writer.put_new`."""
 
     memory: Memory
     vectors: Vectors
@@ -255,156 +272,184 @@ class NewMemory:
 
 
 class Reader(Protocol):
-    """One moment's state of a namespace."""
+    """Read access to one consistent snapshot of a namespace."""
 
     @property
     def change(self) -> int:
-        """The number of the last change: higher after every write, equal as long as there was none."""
+        """Number of the last change. Every write increases it."""
 
     @property
     def damaged(self) -> int:
-        """How many memories are left out, since they are damaged."""
+        """Number of memories that are left out because they are damaged."""
 
     def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
         """
-        Say ahead what a plan will ask, and that it will look closely at what it finds.
+        Prefetch the results of queries that the plan will issue.
 
-        An engine whose data is behind a connection asks all of it at once; any other need not care.
+        An engine whose data is on a server sends these queries in one batch. Other engines may ignore the call.
 
         Args:
-            ask: Asks those questions, of which none needs another one's answer: it gets no answers.
-            around: How many links away from what is found it will look, at ids, links and texts alone, None for all;
-                by such links as it asks for there.
+            ask: Issues the queries. It receives no results, so no query may depend on the result of another one.
+            around: Number of link hops around the results to prefetch, with ids, links and texts only; None for all.
+                Follows the kinds of links that *ask* queries.
 
         """
 
     def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
-        """Return the node of each memory, None where there is no such memory."""
+        """Return the node of each memory, or None for an unknown id."""
 
     def find(self, memory_id: str) -> int | None:
-        """Return the node of one memory."""
+        """Return the node of one memory, or None for an unknown id."""
         return self.find_many([memory_id])[0]
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
 
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
-        """Return the ids of memories, in the order of *nodes*, without reading their text."""
+        """Return the ids of memories, in the order of *nodes*, without reading their texts."""
 
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
-        """Return the topics of memories, in the order of *nodes*, without reading their text."""
+        """Return the topics of memories, in the order of *nodes*, without reading their texts."""
 
     def alike(self, wordings: Sequence[int]) -> list[Nodes]:
-        """Return the nodes of memories with each `copies.wording`, sorted; of many the first and the last `ALIKE`."""
+        """
+        Return the sorted nodes for each duplicate fingerprint.
+
+        If there are many, only the first and the last `ALIKE` are returned.
+        """
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
-        """Return all vectors of *nodes* (pieces, dimensions), normalised, in their order, and how many each has."""
+        """
+        Return the normalized vectors of *nodes*, and the number of vectors per node.
+
+        The vectors have the shape (pieces, dimensions) and are in the order of *nodes*.
+        """
 
     def vectors(self, node: int) -> Vectors:
-        """Return one memory's vectors."""
+        """Return the vectors of one memory."""
         return self.pieces([node])[0]
 
     def count(self, where: Filter | None = None) -> int:
-        """Return how many memories there are."""
+        """Return the number of memories."""
 
     def facts(self, nodes: Nodes) -> Facts:
-        """Return what is known of *nodes* without their text."""
+        """Return the attributes of *nodes* that can be read without their texts."""
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes with the highest cosine to *vector* (normalised), *limit* of them if there are so many."""
+        """Return up to *limit* nodes with the highest cosine to the normalized *vector*."""
 
     def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
-        """Return what `nearest` does for each row of *vectors*."""
+        """Return the result of `nearest` for each row of *vectors*."""
         return [self.nearest(vector, limit) for vector in vectors]
 
     def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
-        """Return the cosine of *vector* (normalised) and each node's best piece."""
+        """Return the cosine of the normalized *vector* and the best vector of each node."""
 
     def sample(self) -> Vectors:
         """
-        Return the first vectors of some memories, of shape (n, dimensions): what plans derive from what is usual here.
+        Return the first vectors of a sample of memories, from which plans compute baselines.
 
-        They are those at `sampled` places in the order of saving, whatever was deleted before; not to be written to.
-        As long as nothing changes it is the same array.
+        The array has the shape (n, dimensions) and is read-only. It is the same array until something changes.
+        The sample contains the positions of `sampled` in the order of saving. Earlier deletions do not affect it.
         """
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes that match the query's words best (BM25), leaving those out that share none."""
+        """
+        Return the nodes with the highest BM25 score for the query.
+
+        Nodes without a common word are left out.
+        """
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
-        """Return the BM25 score of the query for each of *nodes*, 0 where they share no word."""
+        """Return the BM25 score of each node for the query, 0 without a common word."""
 
     def lengths(self, nodes: Nodes) -> Scores:
-        """Return how many terms the text of each of *nodes* has, 0 for one whose words are not indexed yet."""
+        """Return the number of terms of each node's text, 0 if it is not indexed yet."""
 
     def rarity(self, query: Query) -> dict[str, float]:
-        """Return the query's terms with how rare each is (inverse document frequency)."""
+        """Return the inverse document frequency of each term of the query."""
 
     def links(
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
     ) -> LinkTable:
-        """Return the links that begin (``out``), end (``in``) or do either at *nodes*, each once."""
+        """Return the deduplicated links that start (``out``) or end (``in``) at *nodes*, or both."""
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
-        """Return the links of each of *nodes* with all that is known of them, in order of time."""
+        """Return the complete links of each node, ordered by time."""
 
     def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
-        """Return one memory's links."""
+        """Return the complete links of one memory."""
         return self.links_of_many([node], direction)[0]
 
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
-        """Return each link, None where there is no such link."""
+        """Return each link, or None for an unknown id."""
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
-        """Return nodes in order of creation, equal times in order of saving."""
+        """Return nodes in order of creation, with equal times in order of saving."""
 
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """
-        Return for each of *nodes* what was created just before it, and just after it, -1 for none.
+        Return the nodes that were created just before and just after each node, or -1.
 
-        It is the next one in order of creation, equal times in order of saving, and no more than *apart_ms* away.
+        Neighbours are at most *apart_ms* milliseconds away. Equal times are in order of saving.
         """
 
     def relationships(self) -> dict[str, int]:
-        """Return the words used for links, with how many links have each."""
+        """Return the relationship words of all links, with the number of links per word."""
 
     def touched_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes that changed, or whose links did, after a change; None where that is not known any more."""
+        """Return the nodes changed or relinked after *change*, or None if that is no longer known."""
 
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
-        """Return up to *limit* memories in order of saving, those behind the node *after*."""
+        """Return up to *limit* memories in order of saving, starting after the node *after*."""
 
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
-        """Return the texts that are kept under hashes (`model.digest_of`); one that is gone raises `StoreDamaged`."""
+        """
+        Return the stored texts with these hashes (`model.digest_of`).
+
+        A missing text raises `StoreDamaged`.
+        """
 
     def known_contents(self, digests: Sequence[str]) -> set[str]:
-        """Return the hashes under which a text is kept, without reading it."""
+        """Return the subset of the hashes for which a text is stored, without reading the texts."""
 
     def users_of_content(self, digest: str) -> Nodes:
-        """Return the memories whose evidence names the stored text with this hash."""
+        """Return the memories whose evidence refers to the stored text with this hash."""
 
     def notes(self, prefix: str = "") -> dict[str, str]:
-        """Return the notes whose names begin with *prefix*, in the order of their names."""
+        """Return the notes whose names start with *prefix*, sorted by name."""
 
     def note_names(self, prefix: str = "") -> list[str]:
-        """Return the names that begin with *prefix*, in their order (of code points), without reading the notes."""
+        """
+        Return the names of notes that start with *prefix*, without reading the notes.
+
+        They are sorted by code points.
+        """
 
     def notes_named(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the notes of these names, in the order of *names*, without those that are not there."""
+        """Return the notes with these names, in the order of *names*. Missing notes are left out."""
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
-        """Return the ids of memories that look most like *text*, best first."""
+        """Return up to *limit* ids that are most similar to *text*, best first."""
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
-        """Return the ids of memories that have no vectors of an embedder, in order of saving."""
+        """Return the ids of memories without vectors of *embedder*, in order of saving."""
 
 
 class Writer(Reader, Protocol):
-    """A `Reader` inside a write transaction, which sees what it has written; all of it is undone if its plan raises."""
+    """
+    A `Reader` in a write transaction.
+
+    It sees its own writes, and rolls back if its plan raises.
+    """
 
     @property
     def is_due(self) -> bool:
-        """Whether others have waited long enough: what a plan has still to write is for another transaction."""
+        """
+        True if other writers have waited long enough.
+
+        A plan should then leave its remaining writes to another transaction.
+        """
 
     def put(
         self,
@@ -415,129 +460,154 @@ class Writer(Reader, Protocol):
         contents: Mapping[str, str] | None = None,
     ) -> int:
         """
-        Store a memory, or a new version of one, with links that begin at it, and return its node.
+        Store a new memory or a new version of one, with outgoing links, and return its node.
 
-        A text that its evidence names is kept until the last memory that names it is gone, or names it no more.
+        A stored text is deleted when no memory refers to it in its evidence any more.
 
         Args:
-            memory: An unknown id is a new memory.
-            vectors: Of shape (pieces, dimensions), normalised; None keeps those it has.
-            links: Added to those it has; one with the id of a link that it has replaces that one.
-            contents: Texts by their hash; of these the ones that its evidence names are kept.
+            memory: Creates a new memory if its id is unknown.
+            vectors: Of shape (pieces, dimensions), normalized. None keeps the present vectors.
+            links: Added to the present links. A link with the id of a present link replaces it.
+            contents: Texts by hash. Only texts to which the memory's evidence refers are stored.
 
         Raises:
-            KeyError: Its evidence names a text that is neither among *contents* nor kept.
+            KeyError: The evidence refers to a text that is neither in *contents* nor stored.
 
         """
 
     def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
         """
-        Store new memories in their order, and return their nodes.
+        Store new memories in order, and return their nodes.
 
         Args:
-            new: Each with links that begin at it.
-            links_of: Called with the nodes when all can be found; returns further links.
+            new: The memories, each with outgoing links.
+            links_of: Called with the nodes when all of them can be found. Returns further links for each memory.
 
         Raises:
-            ValueError: There is a memory of such an id.
+            ValueError: A memory with such an id exists.
             KeyError: As for `put`.
 
         """
 
     def put_link(self, link: Link) -> None:
-        """Store a link, replacing the one of that id; both its ends must exist."""
+        """Store a link, replacing a link with the same id. The memories at both ends must exist."""
 
     def delete(self, memory_id: str) -> int:
-        """Delete a memory and all its links, and return how many links that were; an unknown id raises KeyError."""
+        """
+        Delete a memory and all its links, and return the number of links.
+
+        An unknown id raises KeyError.
+        """
 
     def delete_links(self, link_ids: Collection[str]) -> int:
-        """Delete links, and return how many of them there were."""
+        """Delete links, and return the number of links that existed."""
 
     def leave_no_trace(self) -> None:
-        """Have what this plan deletes or replaces leave the disk, too, with the next `Engine.erase`."""
+        """Make the next `Engine.erase` remove from disk what this plan deletes or replaces."""
 
     def set_note(self, name: str, text: str | None) -> None:
-        """Keep a text beside the memories (None forgets it); it changes no memory, and no export carries it."""
+        """
+        Store a note, a text that is separate from memories and never exported.
+
+        None deletes the note.
+        """
         self.set_notes({name: text})
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
-        """Keep texts by their names, as `set_note` does."""
+        """Store notes by name, as `set_note` does."""
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
-        """Store vectors of an embedder that do not count yet, by id, for those memories that are still there."""
+        """
+        Store vectors of an embedder that is not active yet, by memory id.
+
+        Deleted memories are skipped.
+        """
 
 
 class Engine(Protocol):
     """
-    Keeps one namespace's memories: all that `MemoryStore` and what is above it ask of an engine.
+    Storage of one namespace, with all operations that `MemoryStore` and higher layers need.
 
-    Every method raises `StoreError` where its data cannot be read or written, `SessionClosed` once it was closed,
-    and `EmbedderMismatch` once another process has embedded everything anew.
+    Every method raises `StoreError` if its data cannot be read or written, `SessionClosed` after it was closed,
+    and `EmbedderMismatch` after another process re-embedded the namespace.
     """
 
     @property
     def namespace(self) -> str:
-        """Its name."""
+        """Name of the namespace."""
 
     @property
     def embedder(self) -> EmbedderRecord:
-        """Which embedder's vectors count."""
+        """The active embedder, whose vectors are searched."""
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
-        """Run *plan* on the present state, with every write that any process has acknowledged before."""
+        """Run *plan* on a snapshot that contains every write acknowledged before, by any process."""
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """Run *plan* in a write transaction, and return what it returns when all of it is durable."""
+        """Run *plan* in a write transaction, and return its result once it is durable."""
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
-        """Compare what is derived with what is stored; nothing is changed."""
+        """Compare derived data with stored data, without changing anything."""
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
-        """Derive everything anew from what is stored, and return a line for each damaged row, which is left out."""
+        """
+        Rebuild all derived data from stored data.
+
+        Damaged rows are skipped, and reported with one line each.
+        """
 
     async def settled(self) -> None:
-        """Wait until every memory is found by its words."""
+        """Wait until the word index contains every memory."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
         """
-        Note that maintenance has begun and return as of when it judges ages, or None where it is not due.
+        Record the start of maintenance, and return the time from which it computes ages.
 
-        That is the time of the maintenance before, if it is earlier: a clock that is wrong once makes nothing old.
-        A store that was just made has nothing old.
+        Returns None if maintenance is not due. The returned time is the start of the previous maintenance if that is
+        earlier, so that a single wrong clock reading does not age anything. In a new store nothing is old.
         """
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
-        """Let an embedder's vectors count, and drop all others; False, and nothing done, while memories lack them."""
+        """
+        Activate an embedder and drop the vectors of all others.
+
+        Return False without changes if memories lack its vectors.
+        """
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
         """
-        Have what plans were to leave no trace of leave the disk, and return what still holds some of it, for people.
+        Remove data marked by `Writer.leave_no_trace` from disk.
 
-        *wait* says how many seconds to wait for others that use the data. Where nothing is to be done it is cheap.
+        Returns readable descriptions of the places that still contain some of it. *wait* is the time in seconds to wait
+        for other users of the data. Cheap if there is nothing to erase.
         """
 
     def figures(self) -> dict[str, Any]:
-        """Return figures about what is kept, as they were at the last call, from any thread."""
+        """Return statistics about the stored data as of the last call. Thread-safe."""
 
 
 class Engines(Protocol):
-    """Opens the namespaces of one store, each once, and shares them."""
+    """Opens the namespaces of one store. Users of the same namespace share one engine."""
 
     async def namespaces(self) -> list[str]:
-        """Return whose memories there are."""
+        """Return the names of the namespaces that contain memories."""
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
-        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+        """Return the embedder of a namespace's vectors, or None if there are none yet."""
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> Engine:
-        """Open a namespace, or share it; undone by `leave`."""
+        """Open a namespace, or share an open one. Each call must be matched by `leave`."""
 
     async def leave(self, namespace: str) -> None:
-        """End one user's use of a namespace; the last one closes it."""
+        """Release one use of a namespace. The last release closes it."""
 
 
 def as_time_allows(writer: Writer, items: Sequence[ItemT], write: Callable[[Writer, ItemT], T]) -> list[T]:
-    """Write items, at least one, until others have waited long enough, and return what came of each."""
+    """
+    Write items until other writers have waited long enough, but at least one.
+
+    Returns the results of the written items.
+    """
     written = []
     for item in items:
         written.append(write(writer, item))
@@ -553,7 +623,11 @@ async def in_turns(
     *,
     most: int,
 ) -> AsyncIterator[list[T]]:
-    """Write items in transactions that others need not wait for long, and give what came of those of each."""
+    """
+    Write items in transactions of at most *most* items, and yield the results of each.
+
+    A transaction ends early if other writers have waited long enough.
+    """
     done = 0
     while done < len(items):
         some = items[done : done + most]
@@ -565,18 +639,18 @@ async def in_turns(
 async def in_pages(
     read: Callable[[Callable[[Reader], T]], Awaitable[T]], ids: Sequence[str], plan: Callable[[Reader, list[int]], T]
 ) -> AsyncIterator[T]:
-    """Give what a plan reads of the nodes of some memories after others; those that are gone by then are left out."""
+    """Yield the plan's result for each page of memories. Deleted memories are skipped."""
     for start in range(0, len(ids), _PAGE):
 
         def page(reader: Reader, some: Sequence[str] = ids[start : start + _PAGE]) -> T:
-            # Nodes mean something within one plan only.
+            # Nodes are valid within one plan only.
             return plan(reader, [node for node in reader.find_many(some) if node is not None])
 
         yield await read(page)
 
 
 def mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRecord) -> EmbedderMismatch:
-    """Return the error for an embedder that is not the one that made a namespace's vectors."""
+    """Return the error for an embedder that differs from the embedder of the stored vectors."""
     return EmbedderMismatch(
         f"the memories of {namespace!r:.80} were embedded by {stored.name} ({stored.dimensions} dimensions, "
         f"{stored.fingerprint}), and the embedder at hand is {given.name} ({given.dimensions} dimensions, "

@@ -1,4 +1,4 @@
-"""What `Session.remember` gives back."""
+"""Result types of `Session.remember`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mama_structs.memory.types.model import Memory
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class RefusedRecord:
     """
-    A record that was proposed and not saved.
+    A proposed record that was not saved.
 
     Args:
-        reason: Why not.
-        record: As it was proposed.
+        reason: Why it was rejected.
+        record: The record as proposed.
 
     """
 
@@ -28,13 +28,15 @@ class RefusedRecord:
 @attrs.frozen(kw_only=True, repr=False)
 class Learned:
     """
-    What `Session.remember` saved, merged and refused; false if it saved and merged nothing.
+    Memories that `Session.remember` saved, merged and rejected.
+
+    False if it saved and merged nothing.
 
     Args:
-        new: What was saved, each with its `Memory.noticed`.
-        merged: What stood there already, word for word, and was said again.
-        refused: What was proposed and not saved.
-        passed_over: How many messages were not learnt from, since they only repeat what memories said.
+        new: Saved memories, each with its `Memory.noticed`.
+        merged: Existing memories that an exact duplicate repeated.
+        refused: Proposed records that were not saved.
+        passed_over: Number of messages that were skipped, because they only repeat recalled memories.
 
     """
 

@@ -1,4 +1,4 @@
-"""What a memory, a link and kept evidence are, how ids are made, and how links lose strength with age."""
+"""Memories, links, stored evidence texts, their ids, and the decay of link strength."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._internal.reprs import Seen, Showing, briefly, listed
-
-# Part of this module's names, and defined where refs can use them, too.
+# Re-exported here; defined in `provenance` because refs also use them.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
 from mama_structs.provenance import Origin as Origin  # noqa: PLC0414 - exported
 from mama_structs.provenance import least_trusted as least_trusted  # noqa: PLC0414 - exported
+from mama_structs._internal.reprs import Seen, Showing, briefly, listed
 
 CreatedBy = Literal["user", "system", "llm"]
-"""Who made a memory or link: the host's user, this package, or a model."""
+"""Creator of a memory or link: the host's user, this package, or a model."""
 
 CREATORS: Final[tuple[CreatedBy, ...]] = ("user", "system", "llm")
 
@@ -30,7 +29,7 @@ _SHOWN: Final = 200
 
 
 class MemoryType(enum.StrEnum):
-    """The kinds of memories."""
+    """Types of memories."""
 
     DECISION = "decision"
     CHECKPOINT = "checkpoint"
@@ -40,11 +39,11 @@ class MemoryType(enum.StrEnum):
 
 
 SINGULAR: Final = frozenset({MemoryType.CHECKPOINT, MemoryType.RECORD})
-"""Types whose memories are copies of none: each stands for itself, whatever it says."""
+"""Types without duplicates: each of their memories is distinct, even with equal text."""
 
 
 class LinkType(enum.StrEnum):
-    """The types of links; a link's metadata keeps the word that its author used."""
+    """Types of links. The word that the author used is stored in the link's metadata."""
 
     EVOLUTION = "evolution"
     IMPLEMENTATION = "implementation"
@@ -53,7 +52,7 @@ class LinkType(enum.StrEnum):
 
 
 class Outcome(enum.StrEnum):
-    """What became of a decision."""
+    """Result of a decision."""
 
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"
@@ -63,11 +62,11 @@ class Outcome(enum.StrEnum):
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class OutcomeChange:
     """
-    One outcome that a decision was given.
+    An outcome that was set for a decision.
 
     Args:
-        outcome: What became of it.
-        reason: Why, None where nobody said.
+        outcome: The outcome.
+        reason: Reason for the outcome, or None if not given.
         at: When it was set (UTC).
 
     """
@@ -80,18 +79,18 @@ class OutcomeChange:
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class DecisionMetadata:
     """
-    What belongs to a decision beside its content.
+    Metadata of a decision.
 
     Args:
         reasoning: Why it was taken.
         confidence: How sure its author was, 0 to 1.
-        outcome: What became of it, None while that is open.
-        outcome_reason: Why it came so.
+        outcome: Present outcome, or None while it is open.
+        outcome_reason: Reason for the outcome.
         outcome_at: When the outcome was set (UTC).
-        history: All outcomes that it was given, oldest first, the present one last.
+        history: All outcomes that were set, oldest first, including the present one.
         created_by: Who saved it.
-        extra: What a later version or another program stored, kept as it is.
-        schema_version: The version of this form.
+        extra: Fields stored by a later version or another program, preserved unchanged.
+        schema_version: Version of this schema.
 
     """
 
@@ -109,14 +108,14 @@ class DecisionMetadata:
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class CheckpointMetadata:
     """
-    What belongs to a checkpoint beside its summary.
+    Metadata of a checkpoint.
 
     Args:
         open_files: Paths that were being worked on.
         next_steps: What was to be done next.
         created_by: Who saved it.
-        extra: What a later version or another program stored, kept as it is.
-        schema_version: The version of this form.
+        extra: Fields stored by a later version or another program, preserved unchanged.
+        schema_version: Version of this schema.
 
     """
 
@@ -130,15 +129,15 @@ class CheckpointMetadata:
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class InsightMetadata:
     """
-    What belongs to an insight beside its content.
+    Metadata of an insight.
 
     Args:
-        category: What kind of insight it is, in the host's words.
+        category: Category in the host's words.
         tags: Words to group insights by.
         source: Where it came from.
         created_by: Who saved it.
-        extra: What a later version or another program stored, kept as it is.
-        schema_version: The version of this form.
+        extra: Fields stored by a later version or another program, preserved unchanged.
+        schema_version: Version of this schema.
 
     """
 
@@ -153,13 +152,13 @@ class InsightMetadata:
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class ContextMetadata:
     """
-    What belongs to a context beside its content.
+    Metadata of a context.
 
     Args:
         source: Where it came from.
         created_by: Who saved it.
-        extra: What a later version or another program stored, kept as it is.
-        schema_version: The version of this form.
+        extra: Fields stored by a later version or another program, preserved unchanged.
+        schema_version: Version of this schema.
 
     """
 
@@ -172,13 +171,13 @@ class ContextMetadata:
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class FormerValue:
     """
-    What a record held before another value took its place.
+    A previous version of a record's value.
 
     Args:
-        value: The value, as JSON has it.
-        version: Which version it was.
+        value: The value, as JSON data.
+        version: Its version number.
         at: When it was written (UTC).
-        text: What it was found by, None where it was only kept.
+        text: Its searchable text, or None if it had none.
 
     """
 
@@ -189,24 +188,24 @@ class FormerValue:
 
 
 BETWEEN_TEXTS: Final = "\n\n"
-"""Stands between the texts of a record that has several."""
+"""Separator between the texts of a record that has several."""
 
 
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class RecordMetadata:
     """
-    What belongs to a record beside the text that it is found by; see `mama_structs.records`.
+    Metadata of a record; see `mama_structs.records`.
 
     Args:
-        labels: The namespace of labels under which its host keeps it.
-        key: Its name there.
-        value: What is kept, as JSON has it.
-        version: How often it was written, from 1 on.
-        lengths: The characters of each text that it is found by where these are several; blank lines part them.
-        history: What it held before, oldest first, as far as that was to be kept.
+        labels: Labels under which the host stores it.
+        key: Its key under these labels.
+        value: The stored value, as JSON data.
+        version: Number of writes, starting at 1.
+        lengths: Number of characters of each searchable text, if there are several; they are separated by blank lines.
+        history: Previous values, oldest first, if history was requested.
         created_by: Who saved it.
-        extra: What a later version or another program stored, kept as it is.
-        schema_version: The version of this form.
+        extra: Fields stored by a later version or another program, preserved unchanged.
+        schema_version: Version of this schema.
 
     """
 
@@ -235,13 +234,13 @@ METADATA: Final[Mapping[MemoryType, type[Metadata]]] = {
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class FormerText:
     """
-    What a memory said before it was corrected.
+    The text of a memory before a correction.
 
     Args:
-        content: Its content.
-        reasoning: A decision's reasoning, empty for other types.
+        content: The previous content.
+        reasoning: The previous reasoning of a decision, empty for other types.
         until: When it was corrected (UTC).
-        reason: Why, None where nobody said.
+        reason: Reason for the correction, or None if not given.
 
     """
 
@@ -252,12 +251,12 @@ class FormerText:
 
 
 def reasoning_of(memory: Memory) -> str | None:
-    """Return a decision's reasoning, None for other types."""
+    """Return a decision's reasoning, or None for other types."""
     return memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else None
 
 
 def said_otherwise(memory: Memory, *, content: str, reasoning: str) -> Memory:
-    """Return a memory with another content, and a decision with another reasoning."""
+    """Return the memory with new content, and for a decision with new reasoning."""
     if not isinstance(memory.metadata, DecisionMetadata):
         return attrs.evolve(memory, content=content)
     return attrs.evolve(memory, content=content, metadata=attrs.evolve(memory.metadata, reasoning=reasoning))
@@ -266,11 +265,11 @@ def said_otherwise(memory: Memory, *, content: str, reasoning: str) -> Memory:
 @attrs.frozen
 class NoticedMemory:
     """
-    A memory that stands on the matter of another one.
+    A memory that is related to a newly saved one.
 
     Args:
         id: Its id.
-        probability: How sure it is that it stands so to the other one, 0 to 1.
+        probability: Probability of the relation, 0 to 1.
 
     """
 
@@ -281,13 +280,13 @@ class NoticedMemory:
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class Noticed:
     """
-    What stood on the matter of a memory when that was saved; nothing of it was changed.
+    Related memories that existed when a memory was saved. They were not changed.
 
     Args:
-        copy_of: What says the same, word for word (1.0) or in other words.
-        may_contradict: What cannot hold together with it.
-        may_replace: What does not hold any more, by what it says.
-        note: Why the session's judge was not heard, None where it was, or there is none.
+        copy_of: Memories with the same statement, word for word (probability 1.0) or reworded.
+        may_contradict: Memories that contradict it.
+        may_replace: Memories that are no longer true according to it.
+        note: Why the session's judge was not consulted, or None if it was, or if there is none.
 
     """
 
@@ -303,27 +302,27 @@ class Noticed:
 @attrs.frozen(kw_only=True, repr=False)
 class Memory(Showing):
     """
-    A decision, checkpoint, insight or context, or a record of a host's.
+    A decision, checkpoint, insight or context, or a record of the host.
 
     Args:
         id: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``.
-        type: Its kind.
-        content: The decision, summary, insight or context itself.
-        topic: What it is about, in its author's word; None where that was not given.
-        metadata: What belongs to its kind.
-        mentions: Ids of entities that its text names.
-        evidence: What it rests on: ids, addresses, any words; and for a handle whose text is kept
+        type: Its type.
+        content: The text of the decision, summary, insight or context.
+        topic: Its subject in its author's words, or None if not given.
+        metadata: Fields that are specific to its type.
+        mentions: Ids of entities that occur in its text.
+        evidence: Supporting ids, addresses or free text. A handle whose text is stored has the form
             ``<handle>#sha256:<hash>``, see `MemoryStore.evidence_of`.
-        created_at: When it was made (UTC).
+        created_at: When it was created (UTC).
         updated_at: When it was last changed (UTC).
-        namespace: Where it lives.
-        origin: Who its text comes from.
-        trust: The least trusted origin of it and of the memories that it rests on, carries out or supersedes.
-        valid_until: When it stops to hold (UTC), None for never; later searches do not find it.
-        repeats: When the same was saved again, word for word (UTC), oldest first.
-        former: What it said before it was corrected, oldest first.
-        noticed: What the store held on its topic when it was saved; only the memory that a save returns has it, and it
-            is not stored.
+        namespace: Its namespace.
+        origin: Author of its text.
+        trust: The least trusted origin of it and of the memories that it is based on, implements or supersedes.
+        valid_until: When it expires (UTC), or None for never. Later searches do not find it.
+        repeats: When an exact duplicate was saved (UTC), oldest first.
+        former: Texts before corrections, oldest first.
+        noticed: Related memories in the store when it was saved. Only set on the memory that a save returns, and not
+            stored.
 
     """
 
@@ -402,14 +401,14 @@ class Memory(Showing):
 @attrs.frozen(kw_only=True, field_transformer=briefly)
 class LinkMetadata:
     """
-    What is known of a link beside its ends, type and confidence.
+    Metadata of a link.
 
     Args:
-        original_relationship: The word that was used for it, as it was given.
-        similarity: The cosine of the two memories where it was made for their likeness.
-        reason: Why it was made.
+        original_relationship: The relationship word as given by the author.
+        similarity: Cosine of the two memories, if the link was created because of their similarity.
+        reason: Why it was created.
         tags: Words to group links by.
-        extra: What a later version or another program stored, kept as it is.
+        extra: Fields stored by a later version or another program, preserved unchanged.
 
     """
 
@@ -423,17 +422,17 @@ class LinkMetadata:
 @attrs.frozen(kw_only=True, repr=False)
 class Link(Showing):
     """
-    A link from the memory that acts to the one that it acts on, so normally from newer to older.
+    A directed link between two memories, normally from the newer to the older one.
 
     Args:
         id: Its own id.
-        from_id: The memory that acts: the one that supersedes, implements or refers.
-        to_id: The memory acted on.
-        link_type: Its kind.
-        confidence: 0 to 1, as stored; see `strength`.
-        created_by: Who made it; ``"system"`` for automatic links.
-        metadata: The word used for it, and what else is known.
-        created_at: When it was made (UTC); it ages from then.
+        from_id: Memory at the start, which supersedes, implements or refers to the other one.
+        to_id: Memory at the end.
+        link_type: Its type.
+        confidence: Stored confidence, 0 to 1; see `strength`.
+        created_by: Who created it; ``"system"`` for automatic links.
+        metadata: Relationship word and further fields.
+        created_at: When it was created (UTC). Decay starts at this time.
 
     """
 
@@ -445,12 +444,16 @@ class Link(Showing):
     created_by: CreatedBy
     metadata: LinkMetadata
     created_at: datetime
-    # Neither compared nor stored: what begins with an underscore is not written.
+    # Excluded from comparison and storage: attributes with a leading underscore are not serialized.
     _texts: tuple[str, str] | None = attrs.field(default=None, init=False, eq=False)
 
     @property
     def texts(self) -> tuple[str, str] | None:
-        """The beginnings of both memories' contents, the origin's first; None if they were not read with the link."""
+        """
+        First characters of both contents, or None if they were not read with the link.
+
+        The content of `from_id` comes first.
+        """
         return self._texts
 
     def _seen(self) -> Seen:
@@ -482,9 +485,10 @@ class Link(Showing):
 
     def strength(self, now: datetime) -> float:
         """
-        Return the confidence after decay: ``confidence * exp(-rate * age_days)``, the rate by the link's type.
+        Return the confidence after decay: ``confidence * exp(-rate * age_days)``.
 
-        Links of users and models do not decay, nor does evolution; a link from later than *now* has the age 0.
+        The rate depends on the link's type. Only automatic links decay, except evolution links. A link created after
+        *now* has the age 0.
         """
         if self.created_by != "system":
             return self.confidence
@@ -493,7 +497,11 @@ class Link(Showing):
 
 
 def with_texts(links: Iterable[Link], memories: Iterable[Memory]) -> tuple[Link, ...]:
-    """Return links that know how those of their ends begin that are among some memories."""
+    """
+    Return copies of the links with the first characters of the linked memories.
+
+    An end that is not among *memories* is represented by its id.
+    """
     texts = {memory.id: memory.content[:_SHOWN] for memory in memories}
     told = []
     for link in links:
@@ -509,12 +517,12 @@ RATES: Final[Mapping[LinkType, float]] = {
     LinkType.ASSOCIATION: 0.05,
     LinkType.TEMPORAL: 0.1,
 }
-"""What a link by ``system`` loses a day, as an exponent (ADR-001, section 4)."""
+"""Decay rate per day of automatic links, as an exponent (ADR-001, section 4)."""
 
 SUPERSEDES: Final = "supersedes"
 IMPLEMENTS: Final = "implements"
 OUTCOME_OF: Final = "outcome_of"
-"""The words of the links that a save makes for what it was told."""
+"""Relationship words of the links that a save creates from its arguments."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -522,13 +530,13 @@ _SLUG_LENGTH: Final = 50
 _SHORT_SLUG: Final = 24
 _BETWEEN: Final = re.compile(r"[\0-/:-`{-\x7f]+")
 MIN_RANDOM: Final = 4
-"""Characters at an id's end in v1.0."""
+"""Minimum number of random characters at the end of an id, from v1.0."""
 MAX_RANDOM: Final = 8
-"""Characters at an id's end, made at random."""
+"""Maximum number of random characters at the end of an id."""
 MAX_ID_LENGTH: Final = 512
-"""Characters of an id at most."""
+"""Maximum number of characters of an id."""
 _LINK_ID: Final = re.compile(r"link_[0-9a-f]{24}")
-# Categories of characters that have no place in an id: controls, invisible format characters, line breaks, surrogates.
+# Unicode categories not allowed in ids: controls, invisible format characters, line breaks and surrogates.
 _NO_ID_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _ID: Final = re.compile(
     rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM},{MAX_RANDOM}}}"
@@ -536,27 +544,27 @@ _ID: Final = re.compile(
 
 
 def new_id(kind: MemoryType, title: str, created_at: datetime) -> str:
-    """Return an id for a new memory: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``."""
-    # Every answer that names a memory has its id: a few words tell what it is.
+    """Return a new memory id: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``."""
+    # Ids occur in every answer, so the slug is short: a few words are enough to recognize the memory.
     return f"{kind.value}_{slug(title, most=_SHORT_SLUG)}_{milliseconds(created_at)}_{secrets.token_hex(4)}"
 
 
 def new_link_id() -> str:
-    """Return an id for a new link."""
+    """Return a new link id."""
     return f"link_{secrets.token_hex(12)}"
 
 
 def slug(title: str, *, most: int = _SLUG_LENGTH) -> str:
-    """Return the readable part of an id: lower case, other characters than letters and digits become ``_``."""
+    """Return the readable part of an id, in lower case with ``_`` between words."""
     text = unicodedata.normalize("NFC", title[: 8 * _SLUG_LENGTH]).lower()
     if not text.isascii():
-        # Marks belong to the letters of many scripts, and are no letters themselves.
+        # Keep combining marks: they are part of letters in many scripts, but are not letters themselves.
         text = "".join(letter if unicodedata.category(letter)[0] in "LNM" else "_" for letter in text)
     return _BETWEEN.sub("_", text).strip("_")[:most].strip("_") or "untitled"
 
 
 def is_reason(memory: Memory) -> bool:
-    """Tell whether a memory only says why a decision turned out as it did."""
+    """Return True if the memory is the stored reason for a decision's outcome."""
     return isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
 
 
@@ -566,7 +574,7 @@ def is_id(text: str) -> bool:
 
 
 def problem_of_name(text: str) -> str | None:
-    """Return the rule of ids and mentions that a text breaks, or None if it breaks none."""
+    """Return the rule for ids and mentions that a text violates, or None if it is valid."""
     if not 0 < len(text) <= MAX_ID_LENGTH:
         return f"must have 1 to {MAX_ID_LENGTH} characters"
     if any(unicodedata.category(character) in _NO_ID_CATEGORIES for character in text):
@@ -580,7 +588,7 @@ def problem_of_name(text: str) -> str | None:
 
 def problem_of_id(text: str, kind: MemoryType) -> str | None:
     """
-    Return the rule that a text breaks as the id of a memory of a type, or None if it breaks none.
+    Return the rule that a text violates as an id of this memory type, or None.
 
     Decisions of v1.0 keep their ids, which may be any name that is not an id of another type.
     """
@@ -600,23 +608,23 @@ def is_link_id(text: str) -> bool:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Return a time (with a time zone) as whole milliseconds since 1970 (UTC)."""
+    """Convert a time with a time zone to whole milliseconds since 1970 (UTC)."""
     return (moment - _EPOCH) // _MILLISECOND
 
 
 def from_milliseconds(count: int) -> datetime:
-    """Return the time (UTC) of whole milliseconds since 1970."""
+    """Convert milliseconds since 1970 to a time (UTC)."""
     return _EPOCH + timedelta(milliseconds=count)
 
 
 @attrs.frozen(kw_only=True)
 class Maintained:
     """
-    What `MemoryStore.maintain` did.
+    Result of `MemoryStore.maintain`.
 
     Args:
-        pruned: Links that were pruned.
-        due: Whether enough time had passed since the last time.
+        pruned: Number of pruned links.
+        due: Whether enough time had passed since the previous maintenance.
 
     """
 
@@ -624,20 +632,20 @@ class Maintained:
     due: bool = False
 
 
-# Evidence: what a handle stood for when a memory was saved lives on with the memories that name it.
-# Such an item holds both, ``ref:plan@2#sha256:<64 hexadecimal digits>``: where the text came from, and the hash under
-# which the store keeps it, once, for as long as any memory names it. Every other item is plain.
+# Evidence with stored text: the text of a handle at the time of saving is stored as long as a memory refers to it. Such
+# an item, ``ref:plan@2#sha256:<64 hexadecimal digits>``, contains the handle and the hash under which the store keeps
+# the deduplicated text. Every other item has no stored text.
 
-# Of no other scheme: an address with such a fragment is plain evidence.
+# Only schemes of this package: a URL with such a fragment is evidence without a stored text.
 _KEPT: Final = re.compile(r"((?:ref|fd|message):[^\s#]{1,200})#sha256:([0-9a-f]{64})")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 MAX_KEPT: Final = 2**25
-"""Bytes of UTF-8 of a kept text at the most: however it is escaped, a line of an export holds it."""
+"""Maximum size of a stored text in bytes of UTF-8, so that it fits on one line of an export in any escaping."""
 
 
 @attrs.frozen
 class KeptItem:
-    """An item of evidence whose text is kept."""
+    """An evidence item with a stored text."""
 
     source: str
     digest: str
@@ -647,21 +655,21 @@ class KeptItem:
 
 
 def parse_kept(item: str) -> KeptItem | None:
-    """Return what an item of evidence names that is kept, None for a plain one."""
+    """Parse an evidence item with a stored text. Return None for other items."""
     found = _KEPT.fullmatch(item)
     return None if found is None else KeptItem(found[1], found[2])
 
 
 def digests_in(evidence: Iterable[str]) -> tuple[str, ...]:
-    """Return the hashes of the kept texts that evidence names, each once."""
+    """Return the deduplicated hashes of the stored texts in evidence."""
     return tuple(dict.fromkeys(kept.digest for kept in map(parse_kept, evidence) if kept is not None))
 
 
 def digest_of(text: str) -> str:
-    """Return the hash under which a text is kept."""
+    """Return the hash under which a text is stored."""
     return sha256(text.encode()).hexdigest()
 
 
 def is_digest(text: str) -> bool:
-    """Tell whether a text has the form of such a hash."""
+    """Return True if a text has the syntax of a stored text's hash."""
     return _DIGEST.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""What hosts keep: what a record is, what may be asked for, and how it is kept."""
+"""Records of hosts: values, argument checks, and their stored form as memories or notes."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ from mama_structs.memory.types.model import (
 from mama_structs.provenance import inserted_texts, least_trusted
 
 Place = tuple[tuple[str, ...], str]
-"""Labels and key of a record."""
+"""Labels and key that identify a record."""
 Where = Callable[["HostRecord"], bool]
-"""Tells whether a record counts."""
+"""Predicate that selects records."""
 
 MAX_VALUE: Final = 2**24
-"""Bytes of a value's JSON at the most, and of all texts of a record."""
+"""Maximum size in bytes of a value's JSON, and of all texts of a record together."""
 MAX_LABELS: Final = 32
 MAX_LABEL: Final = 512
 MAX_KEY: Final = 1024
 _MAX_PLACE: Final = 512
 _MAX_DEPTH: Final = 99
-# Behind the namespace a row's key has room for so much.
+# The row key has room for this many characters after the namespace.
 _LONG_KEY: Final = 256
-# No percent-encoded text has it.
+# Percent-encoding never produces this character.
 _SHORTENED: Final = "+"
 NOTES: Final = "record/"
-"""Begins the names of the notes that records without text are."""
+"""Prefix of the names of notes that store records without text."""
 _SLUG: Final = 24
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class HostRecord(Showing):
     """
-    Something that a host keeps: JSON under a key, below labels.
+    A JSON value that a host stores under labels and a key.
 
     Args:
-        labels: The namespace of labels.
-        key: Its name there.
-        value: What is kept, as JSON has it; nobody else's containers.
-        version: How often it was written, from 1 on.
+        labels: Labels under which it is stored.
+        key: Its key under these labels.
+        value: Its value as JSON data. The containers are copies.
+        version: Number of writes, starting at 1.
         created_at: When it was first written (UTC).
         updated_at: When it was last written (UTC).
-        expires_at: When it ends (UTC), None for never.
-        text: What it is found by, None where it is only kept.
-        origin: Who it comes from.
-        memory_id: The memory under which searches find it, None where it is only kept.
+        expires_at: When it expires (UTC), or None for never.
+        text: Its searchable text, or None if it is not searchable.
+        origin: Author of the record.
+        memory_id: Memory as which searches find it, or None if it is not searchable.
 
     """
 
@@ -97,13 +97,13 @@ class HostRecord(Showing):
 @attrs.frozen(kw_only=True, repr=False)
 class RecordHit(Showing):
     """
-    A record that was found.
+    A record found by a search.
 
     Args:
         record: The record.
-        score: What orders this list.
-        relevance: How well it answers, 0 to 1, absolutely.
-        cosine: The cosine of its best text and the question, None where it was not looked for by that alone.
+        score: Sort key of this result list.
+        relevance: Absolute relevance, 0 to 1.
+        cosine: Cosine of its best text and the query, or None if the search did not use the vector alone.
 
     """
 
@@ -113,34 +113,34 @@ class RecordHit(Showing):
     cosine: float | None = None
 
     def _seen(self) -> Seen:
-        seen = self.record._seen()  # noqa: SLF001 - one of ours
+        seen = self.record._seen()  # noqa: SLF001 - class of this module
         return seen._replace(facts=(f"relevance {self.relevance:.2f}", *seen.facts))
 
     def _record(self) -> dict[str, Any]:
         own = {"score": self.score, "relevance": self.relevance, "cosine": self.cosine}
-        return self.record._record() | own  # noqa: SLF001 - one of ours
+        return self.record._record() | own  # noqa: SLF001 - class of this module
 
 
 @attrs.frozen(field_transformer=briefly)
 class NewRecord:
     """
-    A record as it is to be put.
+    A record to write.
 
     Args:
-        labels: The namespace of labels: at most 32, each of 1 to 512 characters.
-        key: Its name there, of 1 to 1,024 characters.
-        value: What is to be kept: JSON (dicts with text as keys, lists, text, finite numbers, booleans, None).
-        text: What it is to be found by; several texts are embedded each by itself, and the best one counts. None to
-            keep it only: no search sees it.
-        created_at: When it was made (with a time zone); None for now. One that is there keeps its own.
-        expires_at: When it ends (with a time zone); None for never.
-        origin: Who it comes from, as for `MemoryStore.save_decision`; None for the user.
+        labels: Labels under which it is stored: at most 32, each of 1 to 512 characters.
+        key: Its key under these labels, of 1 to 1,024 characters.
+        value: Its value as JSON data: dicts with text keys, lists, text, finite numbers, booleans, None.
+        text: Searchable text. Several texts are embedded separately, and the best match counts. None for a record that
+            no search finds.
+        created_at: When it was created (with a time zone), None for now. An existing record keeps its own time.
+        expires_at: When it expires (with a time zone), None for never.
+        origin: Author of the record, as for `MemoryStore.save_decision`; None for the user.
         created_by: ``"user"``, ``"llm"`` or ``"system"``.
-        history: Whether the value that it replaces is kept, see `RecordStore.history`.
-        if_version: Put it only where the present version is this one, 0 for none; None for whatever is there.
+        history: Whether to store the replaced value, see `RecordStore.history`.
+        if_version: Write only if this is the present version, 0 for no record; None to write unconditionally.
 
     Raises:
-        InvalidArgument: An argument breaks its rule.
+        InvalidArgument: An argument is invalid.
 
     """
 
@@ -158,7 +158,11 @@ class NewRecord:
 
 @attrs.frozen(eq=False)
 class PreparedRecord:
-    """A record that was asked for and checked, with its vectors where it has texts; *key* None for the next number."""
+    """
+    A validated record to write, with vectors if it has texts.
+
+    *key* is None for the next number.
+    """
 
     labels: tuple[str, ...]
     key: str | None
@@ -175,15 +179,15 @@ class PreparedRecord:
 
     @property
     def text(self) -> str | None:
-        """What it is to be found by."""
+        """Searchable text, or None."""
         return BETWEEN_TEXTS.join(self.texts) if self.texts else None
 
 
-# What may be given
+# Argument checks
 
 
 def check_labels(value: object, name: str = "labels") -> tuple[str, ...]:
-    """Return labels."""
+    """Validate labels and return them."""
     labels = _check.texts(name, value, most=MAX_LABELS, longest=MAX_LABEL)
     size = len(place_of(labels))
     if size > _MAX_PLACE:
@@ -195,12 +199,12 @@ def check_labels(value: object, name: str = "labels") -> tuple[str, ...]:
 
 
 def check_key(value: object, name: str = "key") -> str:
-    """Return a key."""
+    """Validate a key and return it."""
     return _check.text(name, value, most=MAX_KEY)
 
 
 def check_place(value: object, name: str = "place") -> Place:
-    """Return the labels and the key of a pair."""
+    """Validate a pair of labels and key and return it."""
     pair = _check.items(name, value, of="labels and a key")
     if len(pair) != 2:  # noqa: PLR2004 - a pair
         raise InvalidArgument(f"{name} must be a pair of labels and a key, got {len(pair)} items")
@@ -208,7 +212,7 @@ def check_place(value: object, name: str = "place") -> Place:
 
 
 def check_new(asked: object, *, max_text: int, name: str = "record") -> PreparedRecord:
-    """Return what a `NewRecord` asks for, as far as that can be said without looking at what there is."""
+    """Validate a `NewRecord`, without checks that need the store."""
     if not isinstance(asked, NewRecord):
         raise InvalidArgument(f"{name} must be a NewRecord, got {type(asked).__name__}")
     size = len(msgspec.json.encode(value := _plain(f"{name}.value", asked.value)))
@@ -216,7 +220,7 @@ def check_new(asked: object, *, max_text: int, name: str = "record") -> Prepared
         hint = "keep a large text as a ref, and its handle here"
         raise InvalidArgument(f"{name}.value must be at most {MAX_VALUE} bytes of JSON, got {size}", hint=hint)
     origin: Origin = "user" if asked.origin is None else _check.choice(f"{name}.origin", asked.origin, ORIGINS)
-    # A tool that stores its arguments as records may store texts of handles.
+    # A tool that stores its arguments as records may store inserted texts of handles, so their origin counts too.
     inserted = inserted_texts()
     return PreparedRecord(
         labels=check_labels(asked.labels, f"{name}.labels"),
@@ -241,7 +245,11 @@ def _check_texts(name: str, value: object, most: int) -> tuple[str, ...]:
 
 
 def _plain(name: str, value: object, depth: int = 0) -> Any:
-    """Return a copy of what JSON can hold exactly, and refuse all else."""
+    """
+    Return a copy of a JSON value.
+
+    Raise `InvalidArgument` for values that JSON cannot represent.
+    """
     if depth > _MAX_DEPTH:
         raise InvalidArgument(f"{name} must be nested at most {_MAX_DEPTH} deep")
     if isinstance(value, str):
@@ -265,11 +273,11 @@ def _plain(name: str, value: object, depth: int = 0) -> Any:
     raise InvalidArgument(f"{name} must be JSON, and holds a {type(value).__name__}", hint=hint)
 
 
-# Where they are
+# Location of records
 
 
 def memory_id_of(place: Place) -> str:
-    """Return the id of the memory that a record with text is: it follows from labels and key alone."""
+    """Return the memory id of a record with text, which is derived from labels and key only."""
     labels, key = place
     digest = sha256("\0".join(map(_whole, (*labels, key))).encode()).digest()
     number = int.from_bytes(digest[:8])
@@ -277,12 +285,12 @@ def memory_id_of(place: Place) -> str:
 
 
 def _whole(part: str) -> str:
-    """Return a part so that no other parts look like it with the next one."""
+    """Return a part with a length prefix, so that the concatenation of parts is unambiguous."""
     return f"{len(part)}:{part}"
 
 
 def name_of(place: Place) -> str:
-    """Return the name of the note that a record without text is."""
+    """Return the name of the note that stores a record without text."""
     labels, key = place
     whole = place_of(labels, key)
     begin = len(place_of(labels)) + len(KEY)
@@ -292,24 +300,24 @@ def name_of(place: Place) -> str:
 
 
 def labels_in(name: str) -> tuple[str, ...]:
-    """Return the labels in the name of a note."""
+    """Return the labels contained in the name of a note."""
     above = name.removeprefix(NOTES).rpartition("/")[0]
     return tuple(map(unquote, above.split("/"))) if above else ()
 
 
 def is_whole(name: str) -> bool:
-    """Tell whether all of the key stands in the name of a note: one that is too long does not."""
+    """Return True if the name of a note contains the complete key, not a hash of a long one."""
     return _SHORTENED not in name
 
 
 def place_in(name: str) -> Place | None:
-    """Return the place in the name of a note, None where its key is too long to stand there."""
+    """Return labels and key from the name of a note, or None if it contains only a hash."""
     key = name.rpartition("/")[2].removeprefix(KEY)
     return (labels_in(name), unquote(key)) if is_whole(name) else None
 
 
 class _KeptRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A record without text, as its note has it."""
+    """A record without text, as stored in its note."""
 
     labels: tuple[str, ...]
     key: str
@@ -325,7 +333,7 @@ class _KeptRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 @attrs.frozen(eq=False)
 class StoredRecord:
-    """A record that is there, as a memory or as a note of its own, with what it held before."""
+    """A stored record with its history, whether it is stored as a memory or as a note."""
 
     record: HostRecord
     history: tuple[FormerValue, ...] = ()
@@ -334,16 +342,16 @@ class StoredRecord:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """Its labels and key."""
         return self.record.labels, self.record.key
 
     def is_over(self, now: datetime) -> bool:
-        """Tell whether it has ended."""
+        """Return True if the record has expired."""
         return self.record.expires_at is not None and self.record.expires_at <= now
 
 
 def of_memory(memory: Memory) -> StoredRecord:
-    """Return the record that a memory is."""
+    """Return the record that is stored as a memory."""
     own = memory.metadata
     if not isinstance(own, RecordMetadata):
         raise TypeError(f"{memory.id} is no record")
@@ -363,25 +371,25 @@ def of_memory(memory: Memory) -> StoredRecord:
 
 
 def check_kept(memory: Memory, path: str) -> None:
-    """Refuse a memory from elsewhere that is a record which no call would find, or none that was ever put."""
+    """Raise `ValueError` if an imported memory is a record that no `put` could have written."""
     own = memory.metadata
     if not isinstance(own, RecordMetadata):
         return
     try:
         place = check_labels(own.labels), check_key(own.key)
     except InvalidArgument as error:
-        raise ValueError(f"`{path}.metadata` has labels or a key as no record has") from error
+        raise ValueError(f"`{path}.metadata` has invalid labels or an invalid key") from error
     if memory.id != memory_id_of(place):
         raise ValueError(f"`{path}.id` must follow from the record's labels and key")
     if own.version < 1:
         raise ValueError(f"`{path}.metadata.version` must be at least 1")
     whole = sum(own.lengths) + len(BETWEEN_TEXTS) * (len(own.lengths) - 1)
     if own.lengths and (min(own.lengths) < 1 or whole != len(memory.content)):
-        raise ValueError(f"`{path}.metadata.lengths` must be those of the texts in its content")
+        raise ValueError(f"`{path}.metadata.lengths` must equal the lengths of the texts in its content")
 
 
 def of_note(text: str) -> StoredRecord:
-    """Return the record that a note is."""
+    """Return the record that is stored as a note."""
     try:
         kept = msgspec.json.decode(text, type=_KeptRecord)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -391,13 +399,13 @@ def of_note(text: str) -> StoredRecord:
 
 
 def unlike_what_was_written() -> StoreDamaged:
-    """Return the error for a record without text that nobody can read."""
+    """Return the error for an unreadable record without text."""
     what = "a record that a host keeps is not what was written"
     return StoreDamaged(what, file="", findings=(what,), hint="restore a backup, or delete the record")
 
 
 def as_note(stored: StoredRecord) -> str:
-    """Return the note that a record without text is."""
+    """Serialize a record without text as a note."""
     own: dict[str, Any] = {name: getattr(stored.record, name, None) for name in _KeptRecord.__struct_fields__}
     kept = _KeptRecord(**own | {"history": stored.history, "created_by": stored.created_by})
     return msgspec.json.encode(kept).decode()

@@ -1,4 +1,4 @@
-"""What relationship words stand for: by a table, else by likeness to example words (the revised ADR-001)."""
+"""Mapping of relationship words to link types, by a table or by similarity to examples."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mama_structs.memory.types.model import LinkType
 
 ALIKE: Final = 0.7
 """
-The cosine from which on a word has the type of its nearest example (DESIGN section 6).
+Minimum cosine at which a word gets the type of its nearest example (DESIGN section 6).
 
-It is not calibrated: calibrations are of sentences, and single words are all alike by them.
-With the default embedder 0.7 passes "relies on", "led to" and "enhances", and no word that means something else.
+This is a raw cosine: calibrations are fitted to sentences and rate all single words as similar.
+With the default embedder, 0.7 accepts "relies on", "led to" and "enhances", and no unrelated word.
 """
 
 SYNONYMOUS: Final = 0.75
-"""The cosine from which on two words count as near-synonyms (DESIGN section 6)."""
+"""Minimum cosine of near-synonyms (DESIGN section 6)."""
 
 MAX_RELATIONSHIP: Final = 64
-"""Characters that a relationship word may have."""
+"""Maximum number of characters of a relationship word."""
 
 _EXAMPLES: Final[Mapping[LinkType, tuple[str, ...]]] = MappingProxyType(
     {
@@ -37,8 +37,8 @@ _EXAMPLES: Final[Mapping[LinkType, tuple[str, ...]]] = MappingProxyType(
     }
 )
 
-# Further words of the same meanings, and the usual Korean ones.
-# An evolution link leads from the newer memory: a passive word would turn that round, so it makes an association.
+# Further synonyms, and the usual Korean words. An evolution link starts at the newer memory. A passive word would
+# reverse its direction, so it maps to an association.
 _MORE: Final[Mapping[LinkType, str]] = MappingProxyType(
     {
         LinkType.EVOLUTION: (
@@ -68,13 +68,13 @@ _MORE: Final[Mapping[LinkType, str]] = MappingProxyType(
     }
 )
 
-# What `\w` takes in any script, with the marks that belong to a letter, but no other sign.
+# Letters of any script, with their combining marks, but no other symbols.
 _ALLOWED: Final = re.compile(r"[\w \-]+")
 _GAPS: Final = re.compile(r"[\s_\-]+")
 
 
 def normalised(word: str) -> str:
-    """Return a relationship word as it is compared: NFC, small letters, one space for each gap."""
+    """Return a relationship word normalized for comparison: NFC, case folding, single spaces."""
     return _GAPS.sub(" ", unicodedata.normalize("NFC", word)).strip().casefold()
 
 
@@ -88,11 +88,11 @@ _TABLE: Final[Mapping[str, LinkType]] = MappingProxyType(
 
 
 def check_relationship(word: object) -> str:
-    """Return a relationship word as it is stored: NFC, without space around it."""
+    """Validate a relationship word and return it in NFC without surrounding spaces."""
     rule = f"relationship must be 1 to {MAX_RELATIONSHIP} letters, digits, spaces, '_' or '-', with a letter or digit"
     if not isinstance(word, str):
         raise InvalidArgument(f"{rule}, got {type(word).__name__}")
-    # A longer text is not looked at: it cannot become a word again by being normalised.
+    # Skip normalization of longer texts: it cannot shorten them to a valid word.
     kept = unicodedata.normalize("NFC", word[: 4 * MAX_RELATIONSHIP + 1]).strip(" ")
     if not 1 <= len(kept) <= MAX_RELATIONSHIP or len(word) > 4 * MAX_RELATIONSHIP:
         raise InvalidArgument(f"{rule}, got {len(word)} characters")
@@ -107,18 +107,18 @@ def _is_word(text: str) -> bool:
 
 
 EXAMPLES: Final = tuple(word for several in _EXAMPLES.values() for word in several)
-"""The words that others are compared with, as they are to be embedded for `nearest_type`."""
+"""Example words for `nearest_type`, in the order in which they must be embedded."""
 
 _TYPES: Final = tuple(link_type for link_type, several in _EXAMPLES.items() for _ in several)
 
 
 def known_type(word: str) -> LinkType | None:
-    """Return the type that the table has for a relationship word, None where it does not know it."""
+    """Return the link type of a word in the table, or None for an unknown word."""
     return _TABLE.get(normalised(word))
 
 
 def nearest_type(word: str, vector: NDArray[np.float32], example_vectors: NDArray[np.float32]) -> LinkType:
-    """Return the type of the example that a word is most like, an association where it is like none."""
+    """Return the link type of the most similar example, or an association if none is similar."""
     cosines = np.nan_to_num(np.asarray(example_vectors, np.float64) @ np.asarray(vector, np.float64), nan=0.0)
     best = int(np.argmax(cosines))
     is_passive = _TYPES[best] is LinkType.EVOLUTION and normalised(word).endswith(" by")
@@ -126,15 +126,15 @@ def nearest_type(word: str, vector: NDArray[np.float32], example_vectors: NDArra
 
 
 def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> dict[str, tuple[tuple[str, float], ...]]:
-    """Return, for each word, those that mean nearly the same, with how alike they are, the most alike first."""
-    # Words that differ only in case, gaps or Unicode form are alike by 1 whatever their vectors.
+    """Return the near-synonyms of each word with their cosines, most similar first."""
+    # Words that differ only in case, gaps or Unicode form count as identical, regardless of their vectors.
     forms: dict[str, list[int]] = {}
     for at, word in enumerate(words):
         forms.setdefault(normalised(word), []).append(at)
     known = np.asarray(vectors, np.float32)
     found = {}
     for at, word in enumerate(words):
-        # A row at a time: the whole table of some thousand words would take much memory.
+        # Compute one row at a time: the full matrix of some thousand words would need much memory.
         cosines = np.minimum(np.nan_to_num(known @ known[at], nan=-1.0), 1.0)
         cosines[forms[normalised(word)]] = 1.0
         cosines[at] = -1.0

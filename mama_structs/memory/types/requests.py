@@ -1,4 +1,4 @@
-"""What a caller asks to be saved: a frozen class for each type of memory, which checks its arguments."""
+"""Save requests: a frozen class per memory type that validates the arguments of a save."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ _TITLE: Final = 200
 
 
 def check_topic(topic: object, name: str = "topic") -> str:
-    """Return a topic, in NFC and without blanks around it."""
+    """Validate a topic and return it in NFC without surrounding blanks."""
     return unicodedata.normalize("NFC", _check.text(name, topic, most=MAX_TOPIC)).strip()
 
 
 def check_id(name: str, value: object) -> str:
-    """Return an id in NFC, else as it is written."""
+    """Validate an id and return it in NFC."""
     return unicodedata.normalize("NFC", _check.text(name, value, most=MAX_ID))
 
 
 def check_ids(name: str, value: object) -> tuple[str, ...]:
-    """Return several ids, each once."""
+    """Validate ids and return them deduplicated, in NFC."""
     found = _check.texts(name, value, most=MAX_ITEMS, longest=MAX_ITEM)
     _check.items(name, found, most=MAX_LINKS, what="ids")
     return tuple(dict.fromkeys(check_id(f"{name}[{position}]", item) for position, item in enumerate(found)))
@@ -82,7 +82,7 @@ def _check_link(name: str, item: object) -> LinkRequest:
 
 
 OnDuplicate = Literal["keep", "merge"]
-"""What becomes of a save that says what is there already, word for word: a memory of its own, or the first again."""
+"""Handling of an exact duplicate: save a further memory ("keep"), or return the existing one ("merge")."""
 ON_DUPLICATE: Final[tuple[OnDuplicate, ...]] = ("keep", "merge")
 
 _texts: Final = partial(_check.texts, most=MAX_ITEMS, longest=MAX_ITEM)
@@ -112,11 +112,11 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "on_duplicate": partial(_check.choice, known=ON_DUPLICATE),
 }
 _OF_ANY_LENGTH: Final = ("decision", "reasoning", "summary", "content", "category", "source")
-"""Texts of which the settings say how long they may be."""
+"""Texts whose maximum length is a setting."""
 
 
 def _checked(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Give each field the check of its name; the default itself passes."""
+    """Set the converter of each field to the check of its name. Default values skip the check."""
 
     def converter(field: attrs.Attribute[Any]) -> Callable[[object], object]:
         check, default = partial(_CHECKS[field.name], field.name), field.default
@@ -127,7 +127,7 @@ def _checked(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attri
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
 class LinkRequest:
-    """A link that was asked for."""
+    """Arguments of a link to create."""
 
     to_id: str
     relationship: str
@@ -138,11 +138,15 @@ class LinkRequest:
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
 class SaveRequest:
-    """A memory that was asked for; of what a type does not take, it has the default."""
+    """
+    Arguments of a memory to save.
+
+    Arguments that a type does not support keep their defaults.
+    """
 
     type: ClassVar[MemoryType]
     text: ClassVar[str] = "content"
-    """Which argument is the memory's content."""
+    """Name of the argument that becomes the memory's content."""
 
     topic: str | None = attrs.field(default=None, init=False)
     supersedes: str | None = attrs.field(default=None, init=False)
@@ -157,12 +161,16 @@ class SaveRequest:
 
     @property
     def may_merge(self) -> bool:
-        """Whether the first memory is to be returned where this one is a copy; one that says more never is."""
+        """
+        True if an exact duplicate may be merged into the existing memory.
+
+        A save with links, evidence or a creation time contains more than the existing memory, so it is never merged.
+        """
         says_more = self.supersedes, self.implements, self.links, self.evidence, self.created_at
         return self.on_duplicate == "merge" and not any(says_more)
 
     def memory(self, namespace: str, *, now: datetime, max_content: int) -> Memory:
-        """Return the memory, without mentions, and with its evidence as it was given."""
+        """Return the memory to save, without mentions, and with unprocessed evidence."""
         for name in _OF_ANY_LENGTH:
             if (text := getattr(self, name, None)) is not None:
                 _check.text(name, text, most=max_content, empty=True)
@@ -189,7 +197,7 @@ class SaveRequest:
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
 class DecisionRequest(SaveRequest):
-    """What `MemoryStore.save_decision` takes."""
+    """Arguments of `MemoryStore.save_decision`."""
 
     type = MemoryType.DECISION
     text = "decision"
@@ -207,7 +215,7 @@ class DecisionRequest(SaveRequest):
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
 class CheckpointRequest(SaveRequest):
-    """What `MemoryStore.save_checkpoint` takes."""
+    """Arguments of `MemoryStore.save_checkpoint`."""
 
     type = MemoryType.CHECKPOINT
     text = "summary"
@@ -220,7 +228,7 @@ class CheckpointRequest(SaveRequest):
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
 class InsightRequest(SaveRequest):
-    """What `MemoryStore.save_insight` takes."""
+    """Arguments of `MemoryStore.save_insight`."""
 
     type = MemoryType.INSIGHT
 
@@ -234,7 +242,7 @@ class InsightRequest(SaveRequest):
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
 class ContextRequest(SaveRequest):
-    """What `MemoryStore.save_context` takes."""
+    """Arguments of `MemoryStore.save_context`."""
 
     type = MemoryType.CONTEXT
 
@@ -248,7 +256,7 @@ _REQUESTS: Final = {form.type: form for form in (DecisionRequest, CheckpointRequ
 
 
 def request_of(record: object) -> SaveRequest:
-    """Return what a record of `MemoryStore.save_many` asks for."""
+    """Validate a record of `MemoryStore.save_many` and return its request."""
     if not isinstance(record, Mapping):
         raise InvalidArgument(f"a record must be a mapping, got {type(record).__name__}")
     unknown = [name for name in record if not isinstance(name, str) or not name.isidentifier()]
@@ -259,13 +267,13 @@ def request_of(record: object) -> SaveRequest:
     try:
         return _REQUESTS[kind](**given)
     except TypeError as error:
-        # The interpreter names the argument, and no value.
+        # The message of the `TypeError` names the argument but contains no value.
         problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
         raise InvalidArgument(f"{kind.value}: {problem}") from None
 
 
 def within(name: str, error: InvalidArgument) -> InvalidArgument:
-    """Return an error that says in which of several items another one arose."""
+    """Return the error with a prefix that names the invalid item."""
     return InvalidArgument(f"{name}: {error.args[0]}", hint=error.hint)
 
 
@@ -279,7 +287,7 @@ def check_filter(
     origins: object = None,
     trust: object = None,
 ) -> Filter:
-    """Return which memories count; None for all."""
+    """Validate filter arguments and return the filter. None means no condition."""
     return Filter(
         types=None if types is None else _check_types(types),
         topic=None if topic is None else check_topic(topic),
@@ -315,7 +323,7 @@ def _check_mentions(value: object) -> frozenset[str]:
 
 
 def check_link_types(value: object) -> frozenset[LinkType]:
-    """Return types of links to follow."""
+    """Validate link types to follow and return them."""
     several = [value] if isinstance(value, str) else value
     if not isinstance(several, Iterable):
         raise InvalidArgument(f"link_types must be a list of link types, got {type(value).__name__}")
@@ -323,25 +331,25 @@ def check_link_types(value: object) -> frozenset[LinkType]:
 
 
 def check_progress(value: object) -> None:
-    """Refuse what cannot be told how far something has come."""
+    """Raise `InvalidArgument` unless the progress callback is callable or None."""
     if value is not None and not callable(value):
         raise InvalidArgument(f"progress must be a function of two numbers, got {type(value).__name__}")
 
 
 def check_file(value: object) -> Path:
-    """Return a file's path."""
+    """Validate a file path and return it."""
     if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)) or not isinstance(text, str):
         raise InvalidArgument(f"path must be a file's path, got {shown(value)}")
     return Path(text)
 
 
 def check_limit(value: object, *, name: str = "limit") -> int:
-    """Return a number of results."""
+    """Validate a maximum number of results and return it."""
     return min(_check.whole(name, _check.index(value), 1), _MAX_RESULTS)
 
 
 def check_namespace(name: object) -> str:
-    """Return a namespace's name, in NFC."""
+    """Validate a namespace name and return it in NFC."""
     found = unicodedata.normalize("NFC", _check.text("namespace", name, most=_MAX_NAMESPACE))
     size = len(found.encode())
     if size > _MAX_NAMESPACE_BYTES:
@@ -353,7 +361,7 @@ def check_namespace(name: object) -> str:
 
 
 def check_scopes(namespace: object, reads: object) -> tuple[str, ...]:
-    """Return the namespace that is written, and then those that are only read, each once."""
+    """Return the writable namespace, then the read-only ones, validated and deduplicated."""
     own = check_namespace(namespace)
     if isinstance(reads, str | bytes | Mapping) or not isinstance(reads, Iterable):
         raise InvalidArgument(

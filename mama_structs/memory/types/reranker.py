@@ -1,4 +1,4 @@
-"""What a reranker is: it says how well texts answer a question, having read both together. Loads no numpy."""
+"""The reranker protocol: scores texts against a query. Does not import numpy."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import is_async_callable
 from mama_structs.errors import InvalidArgument
 
-_CHARS: Final = 4_000  # As many as the 512 tokens of most cross-encoders can hold, and twice that.
+_CHARS: Final = 4_000  # About twice the length of the 512 tokens that most cross-encoders accept.
 _BATCH: Final = 64
 
 
 @runtime_checkable
 class Reranker(Protocol):
     """
-    Says how well texts answer a question, having read both together.
+    Scores how well each text answers a query, by reading both together.
 
-    It may also have ``max_chars``: how much of a text it reads (4,000), so that it is given no more;
-    and ``batch_size``: how many texts it takes well at once (64).
+    Optional attributes: ``max_chars``, the number of characters of a text that it reads (4,000), and ``batch_size``,
+    the number of texts per call (64). Longer texts are truncated before the call.
     """
 
     @property
     def name(self) -> str:
-        """What it is called, in messages and figures."""
+        """Name for messages and statistics."""
 
     def rerank(self, query: str, texts: Sequence[str]) -> Iterable[float] | Awaitable[Iterable[float]]:
         """
-        Return a number for each text, or something to await that gives them.
+        Return a score for each text, or an awaitable of the scores.
 
         Args:
-            query: The question, as it was asked.
-            texts: What may answer it, none of them empty.
+            query: The query as given.
+            texts: The candidate texts, none of them empty.
 
         Returns:
-            An array or a list of finite numbers, of shape (texts,), higher for what answers better; their order counts.
+            An array or list of finite numbers, of shape (texts,), higher for better answers. Only their order is used.
 
         """
 
 
 @attrs.define(kw_only=True)
 class CallableReranker:
-    """A reranker made of a callable; see `as_reranker`."""
+    """A reranker that wraps a callable; see `as_reranker`."""
 
     function: Callable[..., Any] = attrs.field(repr=False)
     name: str
@@ -58,11 +58,11 @@ class CallableReranker:
 
     @property
     def is_async(self) -> bool:
-        """Whether the callable is to be called in the event loop."""
+        """True if the callable must be called in the event loop."""
         return is_async_callable(self.function)
 
     def rerank(self, query: str, texts: Sequence[str]) -> Iterable[float] | Awaitable[Iterable[float]]:
-        """Call the callable with the question and a list of the texts."""
+        """Call the callable with the query and a list of the texts."""
         given: Iterable[float] | Awaitable[Iterable[float]] = self.function(query, list(texts))
         return given
 
@@ -71,25 +71,24 @@ def as_reranker(
     fn: Callable[..., Any], *, name: str, max_chars: int = _CHARS, batch_size: int = _BATCH
 ) -> CallableReranker:
     """
-    Make a reranker of a callable.
+    Make a reranker from a callable.
 
     Args:
-        fn: Takes the question and a list of texts, and returns as many numbers, higher for what answers better:
-            an array, a list, or something to await.
-            What is not async runs in a thread of its own, one call at a time.
-        name: What it is called, in messages and figures.
-        max_chars: How much of a text it reads; of a longer one it gets the beginning.
-        batch_size: How many texts one call gets at the most.
+        fn: Takes the query and a list of texts, and returns a score for each text, higher for better answers: an array,
+            a list or an awaitable. A callable that is not async runs in its own thread, one call at a time.
+        name: Name for messages and statistics.
+        max_chars: Number of characters of a text that it reads. Longer texts are truncated.
+        batch_size: Maximum number of texts per call.
 
     Raises:
-        InvalidArgument: An argument breaks its rule.
+        InvalidArgument: An argument is invalid.
 
     """
     return CallableReranker(function=fn, name=name, max_chars=max_chars, batch_size=batch_size)
 
 
 def check_reranker(reranker: object) -> None:
-    """Refuse what cannot rerank; None is no reranker."""
+    """Raise `InvalidArgument` unless the reranker is valid or None."""
     if reranker is None:
         return
     if not isinstance(reranker, Reranker):
@@ -104,10 +103,10 @@ def check_reranker(reranker: object) -> None:
 
 
 def max_chars_of(reranker: Reranker) -> int:
-    """Return how much of a text it reads."""
+    """Return the number of characters of a text that the reranker reads."""
     return getattr(reranker, "max_chars", _CHARS)
 
 
 def batch_size_of(reranker: Reranker) -> int:
-    """Return how many texts it is given at once."""
+    """Return the number of texts that the reranker accepts per call."""
     return getattr(reranker, "batch_size", _BATCH)

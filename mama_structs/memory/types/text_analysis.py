@@ -1,10 +1,10 @@
 """
-What of a memory is indexed, and the terms of a text: English, Korean, identifiers, and mixtures of them.
+Texts of a memory to embed and index, and their terms in English, Korean and mixed text.
 
-A *term* is a stemmed word, an identifier as it was written (without case), an ideograph, or, behind `BIGRAM`, two
-neighbouring syllables. Text is taken as NFKC; every function is linear in its length.
-Which kinds of terms there are, and why, is DESIGN section 6 (search) with the measurements of domain/embedders.md;
-what each counts was tuned on the retrieval sample (benchmarks/retrieval.py).
+A *term* is a stemmed word, an identifier as written (ignoring case), an ideograph, or a pair of adjacent syllables
+prefixed with `BIGRAM`. Text is normalized to NFKC. Every function runs in time linear in the text length.
+DESIGN section 6 (search) and the measurements in domain/embedders.md explain the kinds of terms. Their weights were
+tuned on the retrieval sample (benchmarks/retrieval.py).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from mama_structs.memory.types.model import (
 )
 
 MAX_EMBEDDED: Final = 65_536
-"""Characters that are embedded at the most; an embedder takes them in pieces, of which there is a limit of its own."""
+"""Maximum number of embedded characters. Embedders split them into chunks, whose number is limited separately."""
 
 MAX_INDEXED: Final = 262_144
-"""Characters whose words are indexed at the most."""
+"""Maximum number of characters in the word index."""
 
 ANALYSIS: Final = 3
-"""The number of the rules by which a text's terms are found: an index by other ones is derived anew."""
+"""Version of the analysis rules. A word index that was built with another version is rebuilt."""
 
 BIGRAM: Final = "\u0001"
-"""What a term of two syllables begins with, so that it never equals a word of two syllables."""
+"""Prefix of bigram terms, so that they never equal a word of two syllables."""
 
 _LONGEST: Final = 64
 _SHORT: Final = 20
@@ -49,7 +49,7 @@ _REMEMBERED: Final = 8_192
 
 
 class _Kind(enum.IntEnum):
-    """What sort of term it is, by which it is weighed."""
+    """Kind of a term, which determines its weight."""
 
     WORD = 0
     PART = 1
@@ -63,24 +63,24 @@ T = TypeVar("T")
 Terms = tuple[tuple[str, _Kind], ...]
 Weighed = tuple[tuple[str, float], ...]
 
-# A bigram repeats what a word says already, and a stop word says nothing: neither may make a text look long.
+# Bigrams duplicate words and stop words carry no meaning, so neither may inflate the length of a text.
 _WEIGHTS: Final = (1.0, 1.0, 0.5, 0.4, 0.5, 0.4)
 _QUERY_WEIGHTS: Final = (1.0, 1.0, 0.5, 1.0, 1.0, 1.0)
 
 _HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"
-# Scripts that put no space between words: ideographs, kana, bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer.
+# Scripts without spaces between words: ideographs, kana, bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer.
 _DENSE: Final = (
     "\u0e00-\u0e7f\u0e80-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff"
     "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _IDEOGRAPHS: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-# Signs that belong to the letter before them, which `\w` leaves out; not the ends of sentences that are among them.
+# Combining marks of the preceding letter, which `\w` does not match, without the sentence ends among them.
 _MARKS: Final = "\u200d" + "".join(
     sign for sign in map(chr, range(0x300, 0xE00)) if unicodedata.category(sign).startswith("M")
 )
 _LETTER: Final = rf"[^\W{_HANGUL}{_DENSE}]"
 _RUN: Final = rf"(?:{_LETTER}[{_MARKS}]*)+"
-# Hangul and ideographs may stand at both sides of it, as those of a currency do.
+# Hangul and ideographs are allowed on both sides, for example as currency names.
 _NUMBER: Final = rf"(?<!{_LETTER})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_LETTER})"
 
 _TOKENS: Final = re.compile(
@@ -89,16 +89,16 @@ _TOKENS: Final = re.compile(
 _ASCII_TOKENS: Final = re.compile(rf"{_NUMBER}|\w+(?:[-.']\w+)*", re.ASCII)
 _PIECES: Final = re.compile(r"[-._']+")
 _HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# What the stemmer leaves as it is ends otherwise (the suffixes of https://snowballstem.org/algorithms/english).
+# Suffixes of words that the stemmer may change (https://snowballstem.org/algorithms/english). Other words skip it.
 _INFLECTED: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
-# Those of Latin, Greek and Cyrillic letters, and the vowels of Hebrew and Arabic.
+# Accents of Latin, Greek and Cyrillic letters, and vowel marks of Hebrew and Arabic.
 _ACCENTS: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0670]+")
 _CONTRACTED: Final = re.compile(r"'(?:s|re|ve|ll|d|m)$", re.IGNORECASE)
 _NUMERIC: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
 _SIGNS: Final = re.compile(r"[^\w\s]{65}")
 _PIECE: Final = 64
 
-# Particles, and the endings of 하다 and 되다 with which nouns become verbs; longer ones first.
+# Particles, and the endings of 하다 and 되다 that turn nouns into verbs, longer ones first.
 _PARTICLES: Final = (
     "은|는|이|가|을|를|의|에|와|과|도|만|로|으로|에서|에게|에게서|한테|께|께서|부터|까지|보다|처럼|마다|조차|마저|밖에|이나|나|"
     "이라도|라도|이라|라|이란|란|이며|며|이고|이다|다|입니다|였다|이었다|인|일|임|이면|면|에는|에도|에만|에서는|에서도|으로는|으로도|"
@@ -122,7 +122,7 @@ _LONGEST_SUFFIX: Final = max(map(len, _SUFFIXES))
 _PARTICLE_SET: Final = frozenset(_PARTICLES.split("|"))
 
 
-# Where scripts begin, by code point, each with its bit and how much a letter of it says; 0 for what belongs to none.
+# Ranges of scripts: first code point, bit of the script (0 for none), and weight of a letter.
 _LATIN: Final = 1
 _OWNED: Final = (
     (0x0, 0, 0), (0x41, 1, 1), (0x5B, 0, 0), (0x61, 1, 1), (0x7B, 0, 0), (0xC0, 1, 1), (0x2B0, 0, 0), (0x370, 2, 1),
@@ -136,14 +136,14 @@ _BITS: Final = np.array([bit for _, bit, _ in _OWNED], np.uint8)
 _SHARES: Final = np.array([share for _, _, share in _OWNED])
 _HAS_LATIN: Final = re.compile("[A-Za-z]")
 _TELLING: Final = 2_000
-# Where sentences end; a full stop within a number or a name ends none.
+# Sentence ends. A full stop within a number or a name is not one.
 _ENDS: Final = re.compile(
     r"(?<![.!?\u2026])[.!?\u2026]++(?=[\"'\u2019\u201d\xbb)\]*_]{0,3}(?:\s|\Z))|[\u3002\uff01\uff1f\u061f]+|(?<=\w)\Z"
 )
 _ASKING: Final = frozenset("?\uff1f\u061f")
 _ALL: Final = 100
 
-# Words that say nothing about what a text is about.
+# English stop words.
 _ENGLISH: Final = frozenset(
     """
     a about after again all also am an and any anybody anyone anything are arent as at be became because become been
@@ -159,8 +159,8 @@ _ENGLISH: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
-# Forms that no suffix shows; questions have the plain one: "what did she buy?", "I bought". Not those that are other
-# words as well, such as "rose" and "lives".
+# Irregular forms that the stemmer cannot reduce. A question uses the base form ("what did she buy?", "I bought"). Forms
+# with another meaning of their own, such as "rose" and "lives", are left out.
 _FORMS: Final = """
     buy:bought bring:brought build:built break:broke,broken begin:began,begun bite:bitten blow:blew,blown catch:caught
     choose:chose,chosen draw:drew,drawn drink:drank,drunk drive:drove,driven eat:ate,eaten fall:fell,fallen feed:fed
@@ -181,8 +181,8 @@ _IRREGULAR: Final = {
     form: word for entry in _FORMS.split() for word, *forms in [re.split("[:,]", entry)] for form in forms
 }
 
-# German, French, Spanish, Portuguese, Italian, Dutch and Russian ones without accents, as far as they are no words or
-# abbreviations in English.
+# Stop words without accents in German, French, Spanish, Portuguese, Italian, Dutch and Russian. English words and
+# abbreviations are left out.
 _EUROPEAN: Final = frozenset(
     """
     der das und ist nicht ein eine einen einem einer eines zu zum zur dem von auf sich wird werden wurde wurden sind bei
@@ -210,10 +210,10 @@ _KOREAN: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
-# Ideographs of Chinese questions and particles, in both scripts: no pair that has one of them says anything either.
+# Ideographs of Chinese question words and particles, in both scripts. Bigrams that contain one are stop words too.
 _EMPTY: Final = frozenset("的了吗嗎呢吧啊嘛什么麼甚怎哪谁誰几幾")
 
-# Pairs in Japanese and Chinese endings and question words.
+# Bigrams of Japanese and Chinese endings and question words.
 _EMPTY_PAIRS: Final = frozenset(
     """
     です ます すか した して まし たか ませ せん った って てい いる いた ある あっ こと から まで のは のが のか には
@@ -223,7 +223,11 @@ _EMPTY_PAIRS: Final = frozenset(
 
 
 class _Known(dict[str, T]):
-    """What is known of words, which texts repeat; one that is long is rarely met again and would fill the memory."""
+    """
+    Cache of analysed words with two generations.
+
+    Long words rarely repeat, so they are not cached.
+    """
 
     def __init__(self, analyse: Callable[[str], T]) -> None:
         super().__init__()
@@ -234,7 +238,7 @@ class _Known(dict[str, T]):
         known = self._before.get(word)
         found = self._analyse(word) if known is None else known
         if len(word) <= _REPEATED:
-            # What was met since the last turn is kept for another one; threads may take it at the same time.
+            # Keep the last generation as well. Several threads may rotate the generations concurrently.
             if len(self) >= _REMEMBERED:
                 self._before = self.copy()
                 self.clear()
@@ -243,16 +247,16 @@ class _Known(dict[str, T]):
 
 
 def embedded_text(memory: Memory) -> str:
-    """Return the text whose meaning stands for a memory: topic, content, and what else its author said about it."""
-    # An outcome is no part of it: `MemoryStore.set_outcome` makes a memory of that, so that the decision's vector stays
-    # true, and a search of the past does not know what came later.
+    """Return the text to embed: topic, content, and the author's further text fields."""
+    # The outcome is left out: `MemoryStore.set_outcome` stores it as a separate memory. So the decision's vector stays
+    # valid, and a search of the past does not know the later outcome.
     body = "\n".join(_parts(memory))
     topic = _spoken(memory.topic)
     return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED]
 
 
 def embedded_texts(memory: Memory) -> list[str]:
-    """Return the texts that are embedded each by itself: those of a record may be several."""
+    """Return the texts to embed separately. Only records can have several."""
     if not isinstance(memory.metadata, RecordMetadata) or not memory.metadata.lengths:
         return [embedded_text(memory)]
     texts, begin = [], 0
@@ -263,18 +267,18 @@ def embedded_texts(memory: Memory) -> list[str]:
 
 
 def indexed_text(memory: Memory, *, with_topic: bool = True) -> str:
-    """Return the text whose words a memory is found by: the same and a checkpoint's files, each part in lines."""
+    """Return the text to index: the embedded text and a checkpoint's files, one part per line."""
     lines = [*_parts(memory)]
     if isinstance(memory.metadata, CheckpointMetadata):
         lines.extend(memory.metadata.open_files)
     topic = _spoken(memory.topic)
-    # In both forms, so that the whole identifier is a word, and so are its parts.
+    # Include both forms of the topic, so that the identifier and its parts are indexed.
     heads = [topic] if topic == memory.topic else [memory.topic or "", topic]
     return "\n".join([*(head for head in heads if head and with_topic), *lines])[:MAX_INDEXED]
 
 
 def _spoken(topic: str | None) -> str:
-    """Return a topic as words: agents write ``response_cache`` where they mean a response cache."""
+    """Return a topic with spaces instead of underscores, as in ``response_cache``."""
     return " ".join((topic or "").replace("_", " ").split())
 
 
@@ -295,24 +299,24 @@ def _parts(memory: Memory) -> Iterator[str]:
 
 @attrs.frozen
 class Word:
-    """What a word as it is written, all that stands between two blanks, gives for index and search."""
+    """Index terms and query terms of one token between spaces."""
 
     indexed: Weighed
     asked: Weighed
-    """The terms by which it is searched, none where it says nothing."""
+    """Query terms, empty for a stop word."""
     stops: Weighed
-    """Those by which it is searched where a whole question says nothing."""
+    """Query terms that are used if the query consists of stop words only."""
 
 
 @attrs.frozen
 class Analysis:
-    """A text by its words, each of which is analysed once however often it is met."""
+    """The tokens of a text with their counts. Each distinct token is analysed once."""
 
     words: Mapping[str, Word]
     counts: Mapping[str, int]
 
     def indexed(self) -> dict[str, float]:
-        """Return the terms under which the text is found, each with how much it counts there, more than 0."""
+        """Return the index terms of the text with their weights, all greater than 0."""
         sums: dict[str, float] = {}
         for word, times in zip(self.words.values(), self.counts.values(), strict=True):
             for term, weight in word.indexed:
@@ -320,28 +324,28 @@ class Analysis:
         return sums
 
     def asked(self, words: Iterable[str] | None = None) -> dict[str, float]:
-        """Return the terms by which the text is searched, or by which some of its *words* are, with their weights."""
+        """Return the query terms of the text, or of some of its *words*, with their weights."""
         chosen = [self.words[written] for written in (self.words if words is None else words)]
-        # A word that is said twice is not wanted twice as much.
+        # Use the maximum weight instead of the sum: a repeated query word must not count twice.
         return _greatest(word.asked for word in chosen) or _greatest(word.stops for word in chosen)
 
 
 def analysed(text: str) -> Analysis:
-    """Return a text's words, for whoever needs its terms in more than one way."""
+    """Split a text into analysed tokens, for callers that need its terms in several ways."""
     counts, known = Counter(text.split()), _words
     return Analysis({written: known[written] for written in counts}, counts)
 
 
 def weighted_terms(text: str) -> dict[str, float]:
-    """Return the terms of a text that is to be indexed, each with how much it counts there, more than 0."""
+    """Return the index terms of a text with their weights, all greater than 0."""
     return analysed(text).indexed()
 
 
 def scripts_of(text: str) -> int:
     """
-    Return in which scripts a text is written, as a number with a bit for each that is a quarter of it or more.
+    Return a bit mask of the scripts that make up at least a quarter of a text.
 
-    Texts that have no bit in common can have no word in common, but for what both took from a third.
+    Texts without a common bit have no common words, except words borrowed from a third script.
     """
     if text.isascii():
         return _LATIN if _HAS_LATIN.search(text[:_TELLING]) else 0
@@ -352,19 +356,19 @@ def scripts_of(text: str) -> int:
 
 
 def asking_of(text: str) -> int:
-    """Return how much of a text asks: the percentage of its sentences that end in a question mark."""
+    """Return the percentage of sentences that end in a question mark."""
     ends = _ENDS.findall(text[:_TELLING])
     asking = sum(not _ASKING.isdisjoint(end) for end in ends)
     return _ALL * asking // (len(ends) or 1)
 
 
 def terms_of(query: str | Mapping[str, float]) -> Mapping[str, float]:
-    """Return the terms of what is looked for, which may be these terms."""
+    """Return the terms of a query, which may already be given as terms."""
     return query_terms(query) if isinstance(query, str) else query
 
 
 def query_terms(text: str) -> Mapping[str, float]:
-    """Return the terms by which a text is searched, with their weights."""
+    """Return the query terms of a text with their weights."""
     return analysed(text).asked()
 
 
@@ -419,7 +423,7 @@ def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
 
 
 def _normalised(text: str) -> str:
-    """Return *text* as NFKC, as NFC where the former is much longer: one character can become eighteen."""
+    """Return *text* in NFKC, or in NFC if NFKC is much longer: one character can expand to 18."""
     normal = normalize("NFKC", text)
     return normal if len(normal) <= 2 * len(text) + _PIECE else normalize("NFC", text)
 
@@ -434,12 +438,12 @@ def normalize(form: Literal["NFC", "NFKC"], text: str) -> str:
 
 
 def _latin(token: str) -> Terms:
-    """Return the terms of a word or identifier in any script that puts spaces between words."""
+    """Return the terms of a word or identifier in a script that separates words by spaces."""
     if "," in token:
         return ((token.replace(",", ""), _Kind.WORD),)
     token = token.replace("\u2019", "'")
     if not token.isascii():
-        # Many write without them, or with other ones.
+        # Remove accents, because many texts omit or vary them.
         token = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", token)))
     token = _CONTRACTED.sub("", token)
     whole = token.casefold().replace("'", "").strip("-._")
@@ -451,7 +455,7 @@ def _latin(token: str) -> Terms:
     pieces = [piece for part in _PIECES.split(token.replace("'", "")) if part for piece in _HUMPS.split(part)]
     if len(pieces) == 1:
         return (_word(whole, _Kind.WORD),)
-    # Many write such a name in small letters, as a word like others.
+    # Identifiers are often written in lower case, like a word, so index the whole identifier too.
     return ((_stems[whole], _Kind.WORD), *(_word(piece.casefold(), _Kind.PART) for piece in pieces))
 
 
@@ -468,21 +472,21 @@ _stems: Final = _Known(_stemmed)
 
 
 def _korean(word: str) -> Terms:
-    """Return the terms of a Hangul word: without particles, and its pairs of syllables."""
+    """Return the terms of a Hangul word: the word without particles, and its bigrams."""
     root = word if word in _KOREAN else _stripped(word)
     if root in _KOREAN:
         return ((root, _Kind.STOP),)
     found = [(root, _Kind.WORD)]
-    # 값이 and 녹는데, but also 결과.
+    # A one-syllable root is also a term: 값이 and 녹는데, but this also affects 결과.
     if root[1:] in _SUFFIXES:
         found.append((root[0], _Kind.ROOT))
-    # Of the whole word: where a stem ends is not always seen, and endings are so frequent that they count for little.
+    # Bigrams of the whole word: the stem boundary is not always detectable, and frequent endings have little weight.
     return (*found, *_pairs(word))
 
 
 def _stripped(word: str) -> str:
-    """Return *word* without the particles and endings at its end, of which two syllables at least stay."""
-    # What is longer is no word, and has too many ends.
+    """Return *word* without trailing particles and endings, but with at least two syllables."""
+    # Skip longer strings: they are not words, and would contain too many suffixes.
     while len(word) <= _SHORT:
         lengths = range(min(len(word) - 2, _LONGEST_SUFFIX), 0, -1)
         length = next((length for length in lengths if word[-length:] in _SUFFIXES), 0)
@@ -493,7 +497,11 @@ def _stripped(word: str) -> str:
 
 
 def _dense(run: str) -> Terms:
-    """Return the terms of a run without spaces: its pairs, and ideographs one by one, which often are words."""
+    """
+    Return the terms of a run without spaces: bigrams, and each ideograph.
+
+    Single ideographs are often words.
+    """
     stop, character = _Kind.STOP, _Kind.CHARACTER
     ideographs = _IDEOGRAPHS.findall(run)
     if len(run) == 1 and not ideographs:

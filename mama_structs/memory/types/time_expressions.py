@@ -1,10 +1,10 @@
 """
-Finds the period that a question speaks of: "last week", "since May", "between March and early June", "지난달 말".
+Detection of time periods in queries, such as "last week", "since May" or "지난달 말".
 
 Days are UTC days, weeks run from Monday to Sunday, and a month without a year is the most recent one that has begun
-(data/retrieval, the README of the sample). A stretch of time that is no period ("a 14 days token", "every 5 s") is not
-taken for one, so a word that can mean something else, such as "may", needs company that makes it a month.
-Only regular expressions whose repetitions are bounded are used: the time is linear in the length of the question.
+(README of the sample in data/retrieval). Durations such as "a 14 days token" or "every 5 s" are not periods. An
+ambiguous word such as "may" counts only in a context that makes it a month.
+All repetitions in the regular expressions are bounded, so the time is linear in the length of the query.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import attrs
 
 Match = re.Match[str]
 Span = tuple[datetime, datetime]
-"""A begin, and an end that does not belong to it."""
+"""Start (inclusive) and end (exclusive)."""
 
 
 @attrs.frozen
 class Period:
-    """A period that a question names, from *since* up to, but not including, *until* (UTC); None where it is open."""
+    """A period in a query, from *since* to *until* (exclusive, UTC). None means unbounded."""
 
     since: datetime | None
     until: datetime | None
     words: str
-    """What of the question names it."""
+    """The words of the query that name the period."""
     strength: float
-    """How surely it is meant as a condition, 0 to 1: "recently" is little more than a wish."""
+    """Confidence that the period is meant as a filter, 0 to 1. "recently" is only a weak preference."""
 
 
 @attrs.frozen
 class TimeWords:
-    """Words from *start* to *end* of a text that can name a period, and what they mean."""
+    """A time expression from *start* to *end* of a text, with its meaning."""
 
     span: Span
     strength: float = 1.0
-    """As of a `Period`; 0 for a day that does not exist."""
+    """As in `Period`. 0 for an impossible date."""
     sure: bool = True
-    """Whether they name a period without further words around them."""
+    """Whether it names a period without further context."""
     yearly: bool = False
-    """Whether they leave the year open."""
+    """Whether it leaves the year open."""
     start: int = 0
     end: int = 0
 
@@ -56,7 +56,7 @@ _DAY: Final = timedelta(days=1)
 _LONGEST_QUERY: Final = 4_000
 
 
-# Spans of the calendar
+# Calendar spans
 
 _MONTHS_IN: Final = {"month": 1, "quarter": 3, "year": 12}
 
@@ -70,13 +70,13 @@ def _days(first: date, count: int = 1) -> Span:
 
 
 def _months(year: int, month: int, count: int = 1) -> Span:
-    """Return *count* months from one on, which may lie outside 1 to 12."""
+    """Return *count* months from *month* on, which may be outside of 1 to 12."""
     first, last = year * 12 + month - 1, year * 12 + month - 1 + count
     return _at(date(first // 12, first % 12 + 1, 1)), _at(date(last // 12, last % 12 + 1, 1))
 
 
 def _unit_before(now: datetime, unit: str, back: int) -> Span:
-    """Return the hour, day, week, weekend, month, quarter or year that lies so many before the present one."""
+    """Return the calendar unit *back* units before the present one."""
     if unit == "hour":
         hour = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=back)
         return hour, hour + timedelta(hours=1)
@@ -90,22 +90,22 @@ def _unit_before(now: datetime, unit: str, back: int) -> Span:
 
 
 def _up_to(now: datetime, unit: str, count: int) -> Span:
-    """Return the time up to now of so many days, weeks, months ..., from the begin of a day on."""
+    """Return the last *count* units up to now, starting at the start of a day unless in hours."""
     if unit not in _MONTHS_IN:
         since = now - timedelta(**{f"{unit}s": count})
         return since if unit == "hour" else _at(since.date()), now
     since = _months(now.year, now.month - count * _MONTHS_IN[unit])[0]
-    # Every month has twenty-eight days.
+    # Every month has at least 28 days.
     return since + (min(now.day, 28) - 1) * _DAY, now
 
 
 def _latest(now: datetime, spans: int, span_of: Callable[[int], Span]) -> Span:
-    """Return the first of so many spans, by how far back they lie, that exists and has begun."""
+    """Return the most recent of *spans* candidates that exists and has begun."""
     for back in range(spans):
         try:
             span = span_of(back)
         except ValueError:
-            # The twenty-ninth of February.
+            # February 29 does not exist in this year.
             continue
         if span[0] <= now:
             return span
@@ -113,13 +113,17 @@ def _latest(now: datetime, spans: int, span_of: Callable[[int], Span]) -> Span:
 
 
 def _in_year(now: datetime, year: int | None, span_of: Callable[[int], Span]) -> Span:
-    """Return a period of *year* (from 0 down counted from the present one); without one, that which has begun last."""
+    """
+    Return a period of *year*, or by default the most recent one that has begun.
+
+    A year of 0 or less is relative to the present year.
+    """
     if year is None:
         return _latest(now, 5, lambda back: span_of(now.year - back))
     return span_of(year if year > 0 else now.year + year)
 
 
-# Words of time: what the groups of patterns mean, by their name; digits mean themselves in all of them
+# Values of named regex groups. Digits denote themselves in every group.
 
 
 def _numbered(words: str, start: int = 1) -> dict[str, int]:
@@ -161,7 +165,7 @@ _MEANINGS: Final[Mapping[str, Mapping[str, Any]]] = {
         "hour|hours|시간 day|days|일|날 week|weeks|주일|주 weekend|주말 month|months|달|개월|월 quarter|quarters|분기 "
         "year|years|년|해"
     ),
-    # The parts of three, then those of two.
+    # Thirds first, then halves.
     "part": _numbered(
         "early|beginning|start|begin|초순|초반|초|상순 mid|middle|중순|중반 late|end|close|말|하순 "
         "firsthalf|전반 secondhalf|후반",
@@ -171,7 +175,7 @@ _MEANINGS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def _meant(match: Match) -> dict[str, Any]:
-    """Return what the groups of a match mean; what is in no table, as it is written."""
+    """Return the values of a match's groups. Text without a table entry is returned unchanged."""
     return {name: _meaning(_MEANINGS.get(name, {}), text) for name, text in match.groupdict().items() if text}
 
 
@@ -188,7 +192,7 @@ _COUNT: Final = r"\d{1,4}|a couple of|a|an|one|two|three|four|five|six|seven|eig
 _WEEKDAY: Final = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _KOREAN_COUNT: Final = r"\d{1,4}|열한|열두|한|두|세|네|다섯|여섯|일곱|여덟|아홉|열|석|넉|일|이|삼|사|오|육|칠|팔|구|십"
 _KOREAN_UNITS: Final = "(?P<unit>시간|일|주일|주|달|개월|분기|년|해)"
-# What may follow a Korean word of time, so that 지난 주 is none in 지난 주요 변경.
+# Allowed text after a Korean time word, so that 지난 주 does not match in 지난 주요 변경.
 _OVER: Final = (
     r"(?=$|[^가-힣]|에|의|엔|은|는|도|이|가|을|를|과|와|간|로"
     r"|부터|까지|보다|동안|내내|중|초|말|쯤|경|때|이후|이전|전에|사이)"
@@ -199,7 +203,7 @@ _PAST: Final = re.compile(
     r"^\W{0,9}today\W{0,9}$",
     re.IGNORECASE,
 )
-# A question in the present, or about what holds: "오늘은 어떻게 나누나?", "오늘 기준".
+# A question in the present or about the current state: "오늘은 어떻게 나누나?", "오늘 기준".
 _KOREAN_QUESTION: Final = re.compile(
     r"(?:나|나요|가|가요|니|까|어|어요|아|아요|해|해요|돼|돼요|써|지|지요|죠) ?[?.!]?$|오늘 기준"
 )
@@ -212,14 +216,14 @@ _AFTER_ON: Final = r"(?:(?<=\bon )|(?<=\bsince )|(?<=\buntil )|(?<=\bbefore )|(?
 _AFTER_IN: Final = r"(?:(?<=\bin )|(?<=\bsince )|(?<=\bbefore )|(?<=\bafter )|(?<=\bof )|(?<=\bduring ))"
 
 
-# What they mean: rules, each with the patterns that it reads
+# Rules, each with its patterns
 
 Rule = Callable[..., TimeWords | None]
 _RULES: Final[list[tuple[re.Pattern[str], Rule]]] = []
 
 
 def _reads(*patterns: str) -> Callable[[Rule], Rule]:
-    """Let a rule say what patterns mean, of which the groups are its parameters beside a match and now."""
+    """Register a rule for patterns whose named groups are its keyword arguments."""
 
     def add(rule: Rule) -> Rule:
         _RULES.extend((re.compile(pattern, re.IGNORECASE), rule) for pattern in patterns)
@@ -273,7 +277,11 @@ def _date(
 
 
 def _part_of_year(now: datetime, month: int, count: int, year: int | None, back: int = 0) -> TimeWords:
-    """Return so many months from one on; where *back* says so, not those that still last, or those to come."""
+    """
+    Return *count* months from *month* on.
+
+    If *back* is positive, spans that have not ended are skipped; if it is negative, the next year's span is returned.
+    """
     span = _in_year(now, year, lambda year: _months(year, month, count))
     if back < 0:
         span = _months(span[0].year + 1, month, count)
@@ -295,7 +303,7 @@ def _named_month(
     word, is_named = written.lower(), year is not None or back is not None
     is_short = len(word) < len("june") and word != "may"
     if (is_short and written.islower()) or (written == "may" and back == 0):
-        # The name of a thing, or a verb.
+        # The lower-case word is a name or a verb.
         return None
     found = _part_of_year(now, month, 1, year, back or 0)
     sure = is_named or (written[0].isupper() and word not in {"may", "march"} and not is_short)
@@ -371,7 +379,7 @@ def _relative(_: Match, now: datetime, *, back: int = 0, unit: str = "day") -> T
 
 @_reads(r"\btoday\b")
 def _today(match: Match, now: datetime) -> TimeWords | None:
-    # "How is it stored today?" asks for what holds, and not for what was written today.
+    # "How is it stored today?" asks for the current state, not for text written today.
     return _relative(match, now) if _PAST.search(match.string) else None
 
 
@@ -382,7 +390,7 @@ def _korean_today(match: Match, now: datetime) -> TimeWords:
 
 
 def _is_korean_past(text: str) -> bool:
-    """Tell whether a syllable ends in the double s of the past tense; those of 있다 and 겠 are others."""
+    """Return True if a syllable ends in the double s of the past tense, ignoring 있 and 겠."""
     finals = ((ord(letter) - ord("가")) % 28 for letter in text if "가" <= letter <= "힣" and letter not in "있겠")
     return 20 in finals  # noqa: PLR2004 - the place of the double s among the 28 finals
 
@@ -470,7 +478,7 @@ def _korean_turn(match: Match, now: datetime) -> TimeWords:
     return TimeWords((late, until) if late <= now else (since - third, since), _VAGUE)
 
 
-# Whatever a rule reads has one of these, and most questions have none: the rules take twenty times as long to say so.
+# Pre-filter for all rules, because most queries contain no time expression and the rules take 20 times as long.
 _TIMELY: Final = re.compile(
     rf"\b(?:{_MONTH}|(?:{_UNIT}|weekend)s?|{_WEEKDAY}|spring|summer|autumn|fall|winter|yesterday|today|tonight"
     r"|this (?:morning|afternoon|evening)|last night|recently|lately|of late|q[1-4])\b"
@@ -485,7 +493,7 @@ _RULES_OF_ASCII: Final = [one for one in _RULES if not re.search("[가-힣]", on
 
 
 def time_words(text: str, now: datetime) -> Iterator[TimeWords]:
-    """Give all words of *text* that can name a period, those of one rule after those of another."""
+    """Yield all time expressions of *text*, ordered by rule."""
     if not _TIMELY.search(text):
         return
     for pattern, rule in _RULES_OF_ASCII if text.isascii() else _RULES:
@@ -493,13 +501,14 @@ def time_words(text: str, now: datetime) -> Iterator[TimeWords]:
             try:
                 words = rule(match, now, **_meant(match))
             except (ValueError, OverflowError):
-                # The thirtieth of February, or 9,999 years ago: not to be read as February either.
+                # Impossible date, such as February 30 or 9,999 years ago. Claim its words, so that "February" is not
+                # matched alone.
                 words = TimeWords((now, now), 0.0)
             if words is not None:
                 yield attrs.evolve(words, start=match.start(), end=match.end())
 
 
-# What stands before and after them
+# Context before and after time expressions
 
 _BEFORE_LENGTH: Final = 48
 _PART: Final = re.compile(
@@ -527,7 +536,7 @@ _JOIN: Final = re.compile(
 _KOREAN_TAIL: Final = re.compile(
     r" ?(?P<word>onwards?\b|on\b|부터|이후|이래|이전|까지|전에|전까지|전(?=$|[ .,?!])|사이|에서)", re.IGNORECASE
 )
-# Which ends of the words' span are those of the period that they then name.
+# Indexes of the span's start and end that bound the period after each preposition.
 _BOUNDS: Final[Mapping[str, tuple[int | None, int | None]]] = {
     **dict.fromkeys(("since", "starting", "as of", "부터", "이후", "이래"), (0, None)),
     **dict.fromkeys(("until", "till", "up to", "by", "까지"), (None, 1)),
@@ -537,7 +546,11 @@ _BOUNDS: Final[Mapping[str, tuple[int | None, int | None]]] = {
 
 
 def period_in(query: str, now: datetime) -> Period | None:
-    """Return the period that *query* (English or Korean) names, counted from *now* (UTC, if it says no other zone)."""
+    """
+    Return the period named by an English or Korean *query*, relative to *now*.
+
+    A naive *now* is taken as UTC.
+    """
     now = now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
     text = re.sub(r"\s", " ", query[:_LONGEST_QUERY])
     found = _all_in(text, now)
@@ -551,12 +564,16 @@ def period_in(query: str, now: datetime) -> Period | None:
         period = period or _alone(text, one)
         if period is not None and (not period.since or not period.until or period.since < period.until):
             periods.append(period)
-    # Of several, the surest is the condition; the first one of them, since what follows explains.
+    # Prefer the most certain period, and the first of equals, because later ones are usually explanations.
     return max(periods, key=lambda period: period.strength, default=None)
 
 
 def _all_in(text: str, now: datetime) -> list[TimeWords]:
-    """Return all that may be a period in order; where they overlap, the first, and the longest that begins there."""
+    """
+    Return non-overlapping time expressions in text order.
+
+    Of overlapping ones, the first is returned, and the longest if several start there.
+    """
     kept: list[TimeWords] = []
     for one in sorted(time_words(text, now), key=lambda one: (one.start, -one.end)):
         if not kept or one.start >= kept[-1].end:
@@ -565,7 +582,7 @@ def _all_in(text: str, now: datetime) -> list[TimeWords]:
 
 
 def _narrowed(text: str, one: TimeWords) -> TimeWords:
-    """Return the part of a period that is meant, as in "early March" or "3월 말"."""
+    """Return the stated part of a period, as in "early March" or "3월 말"."""
     before = _PART.search(text[max(0, one.start - _BEFORE_LENGTH) : one.start])
     match = before or _KOREAN_PART.match(text, one.end)
     if match is None or one.span[1] - one.span[0] < 7 * _DAY:
@@ -577,7 +594,7 @@ def _narrowed(text: str, one: TimeWords) -> TimeWords:
         span = (until - length, until) if nth < 0 else (since + (nth - 1) * length, min(since + nth * length, until))
     else:
         number, parts = (said["part"], 3) if said["part"] < 3 else (said["part"] - 3, 2)  # noqa: PLR2004 - see above
-        # The parts of a month are ten days long, and the last one what is left.
+        # Thirds of a month are ten days long, and the last one is the remainder.
         is_month = (until - since).days in range(28, 32)
         length = 10 * _DAY if parts == 3 and is_month else (until - since) // parts  # noqa: PLR2004 - thirds
         first = _at((since + number * length).date())
@@ -587,12 +604,12 @@ def _narrowed(text: str, one: TimeWords) -> TimeWords:
 
 
 def _a_year_later(day: datetime) -> datetime:
-    """Return the same day of the next year, the first of March for the twenty-ninth of February."""
+    """Return the same day of the next year, or March 1 for February 29."""
     return _months(day.year + 1, day.month)[0] + (day - day.replace(day=1))
 
 
 def _range(text: str, one: TimeWords, other: TimeWords | None) -> Period | None:
-    """Return the period from *one* to *other* if the words around them say so."""
+    """Return the period from *one* to *other* if the words around them express a range."""
     if other is None or not one.strength or not other.strength:
         return None
     join = _JOIN.fullmatch(text[one.end : other.start])
