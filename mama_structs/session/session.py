@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtim
 import attrs
 
 import mama_structs  # for the annotations: the names load when a session opens, or type hints are evaluated
+from mama_structs._internal.budget import Budget
 from mama_structs._internal.event_loop import (
     LoopBound,
     enter_session,
@@ -27,14 +28,10 @@ from mama_structs._internal.event_loop import (
     to_its_end,
     using_session,
 )
-from mama_structs._internal.budget import Budget
-from mama_structs._internal.validation import is_address, whole
 from mama_structs._internal.offload import measure, run_inline_or_in_thread
-from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, trusts_in, using_inserted_texts
 from mama_structs._internal.reprs import Figures, boxed, counted, escaped, heading, table
 from mama_structs._internal.telemetry import load, observed
-from mama_structs.refs.conversations.conversation_info import Conversations
-from mama_structs.refs.markup.parser import Event
+from mama_structs._internal.validation import is_address, whole
 from mama_structs.errors import (
     DescriptorError,
     InvalidArgument,
@@ -45,25 +42,28 @@ from mama_structs.errors import (
     shown,
 )
 from mama_structs.memory.types.copy_report import Copied
-from mama_structs.memory.types.judge import Judge
 from mama_structs.memory.types.extraction_result import Learned
+from mama_structs.memory.types.judge import Judge
 from mama_structs.memory.types.model import Maintained
 from mama_structs.memory.types.reranker import Reranker
+from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, trusts_in, using_inserted_texts
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
+from mama_structs.refs.conversations.conversation_info import Conversations
+from mama_structs.refs.markup.parser import Event
 from mama_structs.settings import Settings, with_its_tools
-from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.storage.files import check_path, is_store
-from mama_structs.tools.wire_names import SUCCESSORS, WireNames, in_profile
+from mama_structs.storage.sqlite_errors import Finding
 from mama_structs.tools.pass_by_reference import Passed, passed
+from mama_structs.tools.wire_names import SUCCESSORS, WireNames, in_profile
 
 if TYPE_CHECKING:
-    from mama_structs.session.backend import Conversation, Home
-    from mama_structs.refs.store.observed_messages import Heard
     from mama_structs.memory.records.record_store import RecordStore
+    from mama_structs.refs.store.observed_messages import Heard
+    from mama_structs.session.backend import Conversation, Home
     from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
@@ -148,12 +148,12 @@ class Session:
         tools: Iterable[mama_structs.Tool] = (),
         added: Iterable[mama_structs.Tool] = (),
     ) -> None:
-        from mama_structs.session.wiring import contents_of, reference_share  # noqa: PLC0415 - lazy import
         from mama_structs.refs.store.observed_messages import Heard  # noqa: PLC0415
+        from mama_structs.session.wiring import contents_of, reference_share  # noqa: PLC0415 - lazy import
+        from mama_structs.tools.exposed_tools import ToolView  # noqa: PLC0415
         from mama_structs.tools.memory_tools import memory_tools  # noqa: PLC0415
         from mama_structs.tools.ref_tools import ref_tools  # noqa: PLC0415
         from mama_structs.tools.tool import ToolSet  # noqa: PLC0415
-        from mama_structs.tools.exposed_tools import ToolView  # noqa: PLC0415
 
         self._common = common
         self._conversation: Conversation = conversation
@@ -245,6 +245,10 @@ class Session:
             ImportError: *settings* enable OpenTelemetry, which is not installed; raised immediately.
 
         """
+        from mama_structs.memory.store.factory import check_helpers, open_memories  # noqa: PLC0415
+        from mama_structs.memory.types.requests import check_scopes  # noqa: PLC0415
+        from mama_structs.refs.conversations.conversation_log import check_conversation  # noqa: PLC0415
+        from mama_structs.refs.store.ref_store import RefStore  # noqa: PLC0415
         from mama_structs.session.backend import Home  # noqa: PLC0415
         from mama_structs.session.wiring import (  # noqa: PLC0415
             MEMORY_IDS,
@@ -254,10 +258,6 @@ class Session:
             mentions_in,
             recall_from,
         )
-        from mama_structs.refs.conversations.conversation_log import check_conversation  # noqa: PLC0415
-        from mama_structs.refs.store.ref_store import RefStore  # noqa: PLC0415
-        from mama_structs.memory.store.factory import check_helpers, open_memories  # noqa: PLC0415
-        from mama_structs.memory.types.requests import check_scopes  # noqa: PLC0415
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
         from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
 
@@ -566,9 +566,9 @@ class Session:
         """
         from mama_structs._internal.control_flow import is_framework_result  # noqa: PLC0415
         from mama_structs._internal.jsonable import to_answer  # noqa: PLC0415
+        from mama_structs.refs.messages.media import with_blocks  # noqa: PLC0415
         from mama_structs.refs.store.decorator import within_budget  # noqa: PLC0415
         from mama_structs.refs.store.entries import TOOL_RESULT  # noqa: PLC0415
-        from mama_structs.refs.messages.media import with_blocks  # noqa: PLC0415
         from mama_structs.tools.memory_tools import make_room  # noqa: PLC0415
         from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
 
@@ -691,9 +691,9 @@ class Session:
             StoreError: The memories cannot be written.
 
         """
-        from mama_structs.session.wiring import author_of  # noqa: PLC0415 - lazy import
-        from mama_structs.refs.messages.transcript import spoken_in  # noqa: PLC0415
         from mama_structs.memory.store.extraction import Utterance, learn  # noqa: PLC0415
+        from mama_structs.refs.messages.transcript import spoken_in  # noqa: PLC0415
+        from mama_structs.session.wiring import author_of  # noqa: PLC0415 - lazy import
 
         self._check()
 

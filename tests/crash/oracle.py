@@ -78,7 +78,7 @@ class Verdict:
             yield
         except MamaStructsError as error:
             self.errors.append(f"{what}: {type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - the verdict reports it
+        except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.untyped.append(f"{what}: {type(error).__name__} at {where.filename}:{where.lineno}: {error}")
 
@@ -138,7 +138,7 @@ def fork(work: Callable[[], object]) -> int:
     try:
         work()
         status = 0
-    except BaseException:  # noqa: BLE001 - the parent's work is not this process's
+    except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)

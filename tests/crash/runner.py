@@ -84,7 +84,7 @@ class Loop:
 
     def round(self, number: int) -> None:
         """Let processes write and be ended, and compare."""
-        chance = random.Random(f"{self.seed}-{number}")  # noqa: S311 - to be repeated
+        chance = random.Random(f"{self.seed}-{number}")
         if number == 0 or (self.server is None and (number % _ROUNDS_OF_A_STORE == 0 or self.spoilt)):
             self.begin(number)
         book = self.place / f"round-{number}.jsonl"
@@ -117,7 +117,7 @@ class Loop:
         self.judge(facts, number)
         self.judge_backups(said, facts, number)
         self.lines += said
-        if not self.spoilt and isinstance(self.store, Path) and chance.random() < 0.3:  # noqa: PLR2004 - more often by `--damage`
+        if not self.spoilt and isinstance(self.store, Path) and chance.random() < 0.3:
             self.damage(facts, number, chance, self.store)
 
     def begin(self, number: int) -> None:
@@ -126,7 +126,7 @@ class Loop:
             shutil.rmtree(self.store)
         self.store, self.lines, self.spoilt = self.server or self.place / f"store-{number}", [], False
 
-    def account(self, said: Sequence[str], killed: set[int]) -> None:  # noqa: C901 - a case for each kind of line
+    def account(self, said: Sequence[str], killed: set[int]) -> None:
         """Count what processes did and how they ended."""
         born, done, ended = {}, set(), {}
         for line in said:
@@ -252,7 +252,7 @@ class _Round:
                 if task.kind == "parent" and task.ending == "again":
                     self.loop.table.counts["parents that forked again"] += 1
                 # Few, because a new interpreter takes long to start; a library is preloaded into new ones only.
-                spawned = self.library is not None or chance.random() < 0.25  # noqa: PLR2004
+                spawned = self.library is not None or chance.random() < 0.25
                 self.pids.append(self._started(task, spawned=spawned))
         finally:
             os.close(self._alive[1])
@@ -262,7 +262,7 @@ class _Round:
         with errors:
             if spawned:
                 command = [sys.executable, "-W", "ignore", "-m", "crash.writers"]
-                process = subprocess.Popen(  # noqa: S603 - our own module
+                process = subprocess.Popen(
                     [*command, json.dumps(attrs.asdict(task))],
                     stdout=errors, stderr=errors, pass_fds=[self._alive[1]], start_new_session=True,
                     env=self._environment(),
@@ -301,7 +301,7 @@ class _Round:
             time.sleep(self.chance.uniform(0, 0.02))
             self._strike()
             if number == restarted:
-                subprocess.run(self.loop.restart, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: S603 - it was asked for
+                subprocess.run(self.loop.restart, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
                 self.loop.table.counts["restarts of the server"] += 1
         while self._anyone(0.1):
             self._listen()
@@ -334,7 +334,7 @@ class _Round:
             return
         pid = self.chance.choice(alive)
         with contextlib.suppress(ProcessLookupError):
-            if self.chance.random() < 0.25:  # noqa: PLR2004 - most are killed
+            if self.chance.random() < 0.25:
                 os.kill(pid, signal.SIGSTOP)
                 self.loop.table.counts["stops"] += 1
                 self._anyone(self.chance.uniform(0, 0.3))
@@ -443,7 +443,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(os, "fork"):
         _say("this system has no fork")
         return 2
-    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
+    seed = random.randrange(2**32) if given.seed is None else given.seed
     _say(f"seed {seed}")
     is_used = given.server and has_session(given.server)
     if is_used and (full := asyncio.run(Session.namespaces(given.server))):

@@ -84,7 +84,7 @@ class Target:
 
     async def write(self, plan: Callable[[Writer], Any]) -> None:
         """Change rows without the rules of the store."""
-        await self.session.memories._shared.write(plan)  # noqa: SLF001 - there is no public way to damage a store
+        await self.session.memories._shared.write(plan)
 
     async def change(self, item: Item, change: Callable[[Memory], Memory]) -> None:
         """Replace a memory."""
@@ -305,7 +305,7 @@ async def _overwrite_ref(target: Target) -> None:
         # The entry is replaced in place, as a bug in the log could do it.
         store = session.refs
         entry = store.get(handle)
-        store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))  # noqa: SLF001 - as above
+        store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))
 
 
 def _remove_row(store: Store, facts: Known) -> None:

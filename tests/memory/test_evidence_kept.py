@@ -208,9 +208,7 @@ async def test_save_rejects_too_long_text(tmp_path, most, fits):
         if fits:
             assert ["기억"] == [one.text for one in await store.evidence_of((await decision(store, "ref:a")).id)]
         else:
-            with pytest.raises(
-                InvalidArgument, match=rf"^evidence\[1\] must refer to at most {most} bytes"
-            ) as refused:
+            with pytest.raises(InvalidArgument, match=rf"^evidence\[1\] must refer to at most {most} bytes") as refused:
                 await decision(store, "https://x", "ref:a")
             assert "기억" not in str(refused.value)
             assert "max_evidence" in refused.value.hint

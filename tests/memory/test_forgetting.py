@@ -21,11 +21,11 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 
 import mama_structs
 from mama_structs import MemorySettings, Session, Settings
-from mama_structs.session.backend import DAMAGED, HELD
-from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.engines.local.erasure import JOURNAL_HELD, VIEWS_HELD
 from mama_structs.memory.engines.local.views.snapshots import LOCK, SnapshotStore
+from mama_structs.refs.conversations.conversation_log import ConversationKey
+from mama_structs.session.backend import DAMAGED, HELD
 from mama_structs.storage import connection
 from mama_structs.storage.backup import backup
 from mama_structs.storage.locks import DirectoryLocks, LockFile
@@ -325,8 +325,8 @@ async def test_other_process_writes_no_view_with_forgotten_data(tmp_path):
 
 async def test_large_forget_lets_other_saves_run_in_between(tmp_path, monkeypatch):
     """Many memories are deleted in many transactions, and concurrent saves do not wait for all of them."""
-    for module in ("embedded.engine", "postgres.writer"):
-        monkeypatch.setattr(f"mama_structs.memory.{module}._TRANSACTION_SECONDS", 0)
+    for module in ("local.engine", "postgres.writer"):
+        monkeypatch.setattr(f"mama_structs.memory.engines.{module}._TRANSACTION_SECONDS", 0)
     async with filled(tmp_path, count=30) as (_, store, _secret):
         told, between = [], []
 

@@ -14,11 +14,12 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from mama_structs._internal.reprs import Seen, Showing, briefly, listed
+
 # Re-exported here; defined in `provenance` because refs also use them.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
 from mama_structs.provenance import Origin as Origin  # noqa: PLC0414 - exported
 from mama_structs.provenance import least_trusted as least_trusted  # noqa: PLC0414 - exported
-from mama_structs._internal.reprs import Seen, Showing, briefly, listed
 
 CreatedBy = Literal["user", "system", "llm"]
 """Creator of a memory or link: the host's user, this package, or a model."""
