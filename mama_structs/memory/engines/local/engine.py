@@ -313,7 +313,7 @@ class EmbeddedEngine:
         if not await self._look(lambda rows: rows.last(ERASING)):
             return ()
         while await self.write(lambda writer: cast("JournalWriter", writer).clean_up()):
-            """Rows may still have links to what is gone, by its id."""
+            """Rows may still contain links to deleted memories, and thereby their ids."""
         had_snapshot = await self._look(lambda _rows: self._snapshots is not None and self._snapshots.last() > 0)
         held = await finish_erasing(self._storage, self._all_views, wait=wait)
         if had_snapshot and not held:
