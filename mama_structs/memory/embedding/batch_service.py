@@ -107,11 +107,19 @@ class EmbeddingService:
             return await calibrated(self.embedder, in_thread=self._thread.run)
 
     async def documents(self, texts: Sequence[str]) -> list[Vectors]:
-        """Return normalised vectors of shape (pieces, dimensions) per text. Long texts are split into pieces."""
+        """
+        Return normalised vectors of shape (pieces, dimensions) per text.
+
+        Long texts are split into pieces.
+        """
         return await self._vectors(texts, "document")
 
     async def query(self, text: str) -> NDArray[np.float32]:
-        """Return the normalised vector of a query text. For a long text it is the mean of its pieces."""
+        """
+        Return the normalised vector of a query text.
+
+        For a long text it is the mean of its pieces.
+        """
         (pieces,) = await self._vectors([text], "query")
         if len(pieces) == 1:
             first: NDArray[np.float32] = pieces[0]

@@ -65,7 +65,11 @@ def tokens(text: str) -> float:
 
 
 def cut(text: str, max_tokens: int) -> Pieces:
-    """Split a text at its best borders into overlapping pieces. If there are too many, sample them evenly."""
+    """
+    Split a text at its best borders into overlapping pieces.
+
+    If there are too many, sample them evenly.
+    """
     _check.whole("max_tokens", max_tokens, LEAST_TOKENS, mark=",")
     if len(text) * _most(text) <= max_tokens:
         return Pieces(((0, len(text)),))

@@ -152,7 +152,11 @@ class EmbeddedTexts:
 
 
 async def embedded(embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_thread: InThread) -> EmbeddedTexts:
-    """Call an embedder once, in a thread if it is synchronous. Any error becomes `EmbeddingFailed`."""
+    """
+    Call an embedder once, in a thread if it is synchronous.
+
+    Any error becomes `EmbeddingFailed`.
+    """
     is_async = getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed)
     take = functools.partial(checked, count=len(texts), dimensions=embedder.dimensions)
     try:
@@ -202,7 +206,11 @@ _TOLERANCE: Final = 1e-3
 
 
 def unit_vectors(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return normalised rows, and a mask of the valid ones. Zero and non-finite rows are invalid."""
+    """
+    Return normalised rows, and a mask of the valid ones.
+
+    Zero and non-finite rows are invalid.
+    """
     wide = rows.astype(np.float64)
     wide[~np.isfinite(wide).all(axis=1)] = 0
     # Scale first, because squares of very large or small numbers overflow or underflow.

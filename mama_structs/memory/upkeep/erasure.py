@@ -100,7 +100,9 @@ class ForgetRequest:
     @classmethod
     def checked(cls, ids: object, about: object, source: object, before: object) -> ForgetRequest:
         """
-        Return a validated request. Raise `InvalidArgument` if there is no criterion, which would select everything.
+        Return a validated request.
+
+        Raise `InvalidArgument` if there is no criterion, which would select everything.
         """
         if ids is about is source is before is None:
             raise InvalidArgument(
@@ -189,7 +191,11 @@ async def forget(
 
 
 async def resume(engine: Engine, erase_texts: EraseTexts) -> tuple[str, ...]:
-    """Finish interrupted erasures, and return messages about remaining copies. Cheap if there are none."""
+    """
+    Finish interrupted erasures, and return messages about remaining copies.
+
+    Cheap if there are none.
+    """
     held: tuple[str, ...] = ()
     for name, text in (await engine.read(lambda reader: reader.notes(_NOTE))).items():
         held += (await _finish(engine, name, _read_left(text), erase_texts, None))[-1]
@@ -199,7 +205,11 @@ async def resume(engine: Engine, erase_texts: EraseTexts) -> tuple[str, ...]:
 async def _finish(
     engine: Engine, name: str, left: _Left, erase_texts: EraseTexts, progress: Progress | None
 ) -> tuple[int, int, int, tuple[str, ...]]:
-    """Erase the remaining items. Return the numbers of links, texts and refs, and messages about remaining copies."""
+    """
+    Erase the remaining items.
+
+    Return the numbers of links, texts and refs, and messages about remaining copies.
+    """
     doomed = frozenset(left.ids)
     ends = _ends(doomed)
 
@@ -253,7 +263,11 @@ def _note(writer: Writer, name: str, left: _Left | None) -> None:
 
 
 async def _memories(engine: Engine, ids: Sequence[str]) -> AsyncIterator[Memory]:
-    """Yield memories page by page, so that other plans can run in between. Deleted ones are skipped."""
+    """
+    Yield memories page by page, so that other plans can run in between.
+
+    Deleted ones are skipped.
+    """
     async for some in in_pages(engine.read, ids, lambda reader, nodes: reader.get(nodes)):
         for memory in some:
             yield memory

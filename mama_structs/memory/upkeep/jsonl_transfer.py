@@ -81,7 +81,11 @@ _CHUNK_BYTES: Final = 2**23
 
 
 class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The header line. It contains no time of export, so that exports of equal states are equal."""
+    """
+    The header line.
+
+    It contains no time of export, so that exports of equal states are equal.
+    """
 
     format: str
     version: int
@@ -200,7 +204,11 @@ class ExportPage:
 
 
 async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
-    """Yield pages, possibly empty, of the memories in save order. Memories saved meanwhile come last."""
+    """
+    Yield pages, possibly empty, of the memories in save order.
+
+    Memories saved meanwhile come last.
+    """
     # By ids, since nodes are valid within one plan only.
     embedder = engine.embedder
     waiting: deque[str] = deque()
@@ -472,7 +480,11 @@ class _Import:
     def _compare(
         self, reader: Reader, chunk: Sequence[ExportedMemory], *, links_too: bool = False
     ) -> dict[str, tuple[Link, ...]]:
-        """Return the missing links of memories that already exist. Raise `InvalidArgument` on conflicts."""
+        """
+        Return the missing links of memories that already exist.
+
+        Raise `InvalidArgument` on conflicts.
+        """
         # Only with *links_too* link ids are looked up in the whole store, which is slow for large ones.
         ids = list(dict.fromkeys(one.memory.id for one in chunk))
         known = {one: node for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None}
@@ -749,7 +761,11 @@ def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str
 
 
 def _check_known(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.Raw]:
-    """Return the raw fields of an object. Raise ValueError for unknown fields, which would be lost."""
+    """
+    Return the raw fields of an object.
+
+    Raise ValueError for unknown fields, which would be lost.
+    """
     found = _read(_keys, data, path)
     if not found.keys() <= _fields[form]:
         raise ValueError(f"`{path}` has an unknown field")

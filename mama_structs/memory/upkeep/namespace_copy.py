@@ -70,7 +70,11 @@ class _CarriedPart:
 
 @attrs.define(eq=False)
 class CarriedMemories:
-    """One copy of a namespace. *tell* receives the number of memories of each copied or compared page."""
+    """
+    One copy of a namespace.
+
+    *tell* receives the number of memories of each copied or compared page.
+    """
 
     source: Engine
     target: Engine
@@ -272,7 +276,11 @@ class CarriedMemories:
     def _compare_page(
         self, whole: Sequence[Exported], stored: Mapping[str, Exported], texts: Mapping[str, str], *, is_next: bool
     ) -> None:
-        """Compare and count the memories of one page. *is_next* is False if they are not after the last page."""
+        """
+        Compare and count the memories of one page.
+
+        *is_next* is False if they are not after the last page.
+        """
         name = self.source.namespace
         written = {one: memory_line(have.memory, have.links, have.vectors) for one, have in stored.items()}
         wanted = {one.memory.id: memory_line(one.memory, one.links, one.vectors) for one in whole}

@@ -82,7 +82,11 @@ class Shared:
         self.loop.check()
 
     async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a plan that reads. Raise `EmbedderMismatch` if the embedder is no longer *made_by* or the known one."""
+        """
+        Run a plan that reads.
+
+        Raise `EmbedderMismatch` if the embedder is no longer *made_by* or the known one.
+        """
         self.check()
         return await self.engine.read(self._guarded(plan, made_by))
 

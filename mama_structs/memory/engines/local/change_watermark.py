@@ -29,7 +29,9 @@ _log: Final = logging.getLogger("mama_structs")
 
 class Witness:
     """
-    Watermark of the changes in one history, stored in a file next to the views. Not thread-safe.
+    Watermark of the changes in one history, stored in a file next to the views.
+
+    Not thread-safe.
 
     Only changes that are durable in the journal are recorded. The file is never flushed: after a killed process the
     operating system still writes it, and after a power loss it may be older than the journal but never newer.
@@ -107,7 +109,11 @@ class Witness:
         self._seen = max(known, self.last)
 
     def doubts(self, last: int) -> bool:
-        """Return True if a journal ending at *last* may lack changes. `compare` confirms it on a later read."""
+        """
+        Return True if a journal ending at *last* may lack changes.
+
+        `compare` confirms it on a later read.
+        """
         return self.lost is not None or self._seen > last or self._others[0] is not None
 
     def compare(self, last: int) -> None:
@@ -145,7 +151,11 @@ class Witness:
         return self._unwritten.get(place, (0, 0))
 
     def _record(self, place: int) -> tuple[bytes | None, int, int]:
-        """Return the history hash and the two numbers of a record. The hash is None if the record is invalid."""
+        """
+        Return the history hash and the two numbers of a record.
+
+        The hash is None if the record is invalid.
+        """
         with contextlib.suppress(OSError):
             if self._fd < 0 and self._path is not None:
                 self._fd = os.open(self._path, _FLAGS)

@@ -23,7 +23,11 @@ _AT_ONCE: Final = 2**20
 
 @attrs.define
 class Inspection:
-    """One check of a namespace in steps. Each step uses the rows, views and row keys of its time."""
+    """
+    One check of a namespace in steps.
+
+    Each step uses the rows, views and row keys of its time.
+    """
 
     # Rows per step.
     _size: int
@@ -72,7 +76,11 @@ class Inspection:
         self.findings.append(Finding("error", kind, f"{key}: {message}", key))
 
     def _note_damaged(self, key: str, error: StoreDamaged, value: object = None, *, kind: str = "damaged") -> None:
-        """Record unreadable content. Rows with a bad checksum are skipped: the check of all rows reports them."""
+        """
+        Record unreadable content.
+
+        Rows with a bad checksum are skipped: the check of all rows reports them.
+        """
         if not isinstance(value, Damaged):
             self.findings.append(Finding("error", kind, error.findings[0], key))
 
@@ -211,7 +219,11 @@ class Inspection:
             yield
 
     def _is_elsewhere(self, seen: dict[str, str], known_id: str, key: str) -> bool:
-        """Return True if an earlier, still existing row has the same id. Records the row of the id."""
+        """
+        Return True if an earlier, still existing row has the same id.
+
+        Records the row of the id.
+        """
         earlier = seen.setdefault(known_id, key)
         if earlier == key:
             return False

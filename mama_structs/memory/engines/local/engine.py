@@ -603,7 +603,11 @@ class EmbeddedEngine:
             group.plans.clear()
 
     def _take(self, count: int) -> list[_Write[Any]]:
-        """Return up to *count* waiting plans. Plans that arrive later schedule another job immediately."""
+        """
+        Return up to *count* waiting plans.
+
+        Plans that arrive later schedule another job immediately.
+        """
         with self._guard:
             self._is_drain_due = False
             return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]

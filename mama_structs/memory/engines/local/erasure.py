@@ -29,7 +29,11 @@ def erasing_key(namespace: str) -> str:
 
 
 def folder_of(views: Path, namespace: str) -> Path:
-    """Return the folder of a namespace's views. Hashed, because names may contain characters unsafe in paths."""
+    """
+    Return the folder of a namespace's views.
+
+    Hashed, because names may contain characters unsafe in paths.
+    """
     return views / blake2b(namespace.encode(), digest_size=8).hexdigest()
 
 

@@ -176,7 +176,11 @@ class RowPlaces:
         self.all_dead: str = f"{prefix}d/"
 
     def dead(self, number: int) -> str:
-        """Return the key prefix of the pending link clean-up of a deleted memory. A number follows."""
+        """
+        Return the key prefix of the pending link clean-up of a deleted memory.
+
+        A number follows.
+        """
         return f"{numbered(self.all_dead, number)}/"
 
     def dead_rows(self, rows: Snapshot) -> Iterator[tuple[str, DeadRow]]:

@@ -147,7 +147,11 @@ class JournalReader:
         ]
 
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
-        """Return evidence texts by their hashes. Raise `StoreDamaged` if one is missing or damaged."""
+        """
+        Return evidence texts by their hashes.
+
+        Raise `StoreDamaged` if one is missing or damaged.
+        """
         keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
         rows = self._rows.get_many(list(keys.values()))
         return {digest: self._place.content(key, rows.get(key)) for digest, key in keys.items()}
@@ -164,7 +168,11 @@ class JournalReader:
         return np.array([node for node in found if node is not None], np.int64)
 
     def notes(self, prefix: str = "") -> dict[str, str]:
-        """Return the notes whose names start with *prefix*. Raise `StoreDamaged` if one is damaged."""
+        """
+        Return the notes whose names start with *prefix*.
+
+        Raise `StoreDamaged` if one is damaged.
+        """
         found = self._rows.items(f"{self._place.notes}{prefix}")
         return {key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in found}
 
@@ -192,7 +200,11 @@ class JournalReader:
         return [_without_links(entry, dead) for entry in entries] if dead else entries
 
     def _dead_ids(self) -> frozenset[str]:
-        """Return the ids of deleted memories that rows may still contain links to. Readers hide these links."""
+        """
+        Return the ids of deleted memories that rows may still contain links to.
+
+        Readers hide these links.
+        """
         if self._dead is None:
             ids = (dead.id for _, dead in self._place.dead_rows(self._rows))
             self._dead = frozenset(one for one in ids if self.find(one) is None)
@@ -334,7 +346,11 @@ class JournalWriter(JournalReader):
         return len(found)
 
     def clean_up(self) -> bool:
-        """Remove some of the links to deleted memories from the rows. Return False if none are left."""
+        """
+        Remove some of the links to deleted memories from the rows.
+
+        Return False if none are left.
+        """
         key, dead = next(self._place.dead_rows(self._rows), (None, None))
         if key is None or dead is None:
             return False
@@ -530,6 +546,10 @@ class JournalWriter(JournalReader):
 
 
 def _without_links(entry: Entry, dead: Collection[str]) -> Entry:
-    """Return an entry without its links to deleted memories. Unchanged entries are returned as they are."""
+    """
+    Return an entry without its links to deleted memories.
+
+    Unchanged entries are returned as they are.
+    """
     links = tuple(link for link in entry.links if link.to_id not in dead)
     return entry if len(links) == len(entry.links) else attrs.evolve(entry, links=links)

@@ -79,7 +79,11 @@ class Adjacency:
             self._merge()
 
     def find(self, link_id: str) -> list[tuple[int, int]]:
-        """Return (source, target) of each link that may have this id. Hash collisions add extra pairs."""
+        """
+        Return (source, target) of each link that may have this id.
+
+        Hash collisions add extra pairs.
+        """
         rows = self._rows_of(link_id)
         return list(zip(self._rows["source"][rows].tolist(), self._rows["target"][rows].tolist(), strict=True))
 

@@ -36,7 +36,11 @@ _log: Final = logging.getLogger(__name__)
 
 
 class GraphFailed(Exception):
-    """Raised if hnswlib raised an exception or a graph is invalid. The graph must not be used any more."""
+    """
+    Raised if hnswlib raised an exception or a graph is invalid.
+
+    The graph must not be used any more.
+    """
 
 
 class GraphBusy(Exception):
@@ -402,7 +406,11 @@ class ServedGraph:
             _log.warning("the vector graph failed %d times; searching exactly from now on", _FAILURES)
 
     def settled(self, timeout: float | None = None) -> bool:
-        """Wait until the background thread is idle. Return False if *timeout* seconds passed before that."""
+        """
+        Wait until the background thread is idle.
+
+        Return False if *timeout* seconds passed before that.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             self.wake()

@@ -124,7 +124,11 @@ class NodeLabels:
         return self._parts["label"][self._first[nodes]].astype(np.int64)
 
     def selected(self, mask: Mask) -> Labels:
-        """Return the distinct labels of the nodes that pass *mask*, ascending. *mask* has at least `size` items."""
+        """
+        Return the distinct labels of the nodes that pass *mask*, ascending.
+
+        *mask* has at least `size` items.
+        """
         nodes = self._parts["node"]
         # The -1 of a removed piece indexes the last item of the mask, which must be ignored.
         wanted = mask[nodes] & (nodes >= 0) if self._removed else mask[nodes]

@@ -85,7 +85,11 @@ class Columns:
 
 
 class Order:
-    """Row numbers sorted by a key column. Equal keys keep row order. New rows are merged lazily."""
+    """
+    Row numbers sorted by a key column.
+
+    Equal keys keep row order. New rows are merged lazily.
+    """
 
     def __init__(self) -> None:
         self._rows = np.empty(0, np.int32)
@@ -231,7 +235,11 @@ class CatalogueItem:
 
 
 class Catalogue:
-    """Memories of a namespace by node. Nodes are consecutive numbers in save order, never reused."""
+    """
+    Memories of a namespace by node.
+
+    Nodes are consecutive numbers in save order, never reused.
+    """
 
     def __init__(self) -> None:
         self._rows = Columns(_COLUMNS)
@@ -590,7 +598,11 @@ class Catalogue:
         return mask
 
     def _narrowed(self, nodes: Nodes | None, where: Filter) -> Nodes:
-        """Return the *nodes* that pass, in their order. None stands for all nodes, including deleted ones."""
+        """
+        Return the *nodes* that pass, in their order.
+
+        None stands for all nodes, including deleted ones.
+        """
         rows: Nodes | slice = slice(None) if nodes is None else nodes
         whole = len(self) if nodes is None else len(nodes)
         passing = np.ones(whole, np.bool_)

@@ -56,7 +56,11 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ViewLost(Exception):
-    """Raised if a snapshot file changed after it was loaded. Views loaded from it must be discarded."""
+    """
+    Raised if a snapshot file changed after it was loaded.
+
+    Views loaded from it must be discarded.
+    """
 
 
 _UNREADABLE: Final = (OSError, ViewLost, *_DAMAGED)
@@ -177,7 +181,11 @@ class StoredFile:
         return found.st_dev, found.st_ino, *_state(found)
 
     def is_whole(self) -> bool:
-        """Verify the hash of the file (about 0.6 s per GB). Return True if it matches. Thread-safe."""
+        """
+        Verify the hash of the file (about 0.6 s per GB).
+
+        Return True if it matches. Thread-safe.
+        """
         try:
             with _opened_file(self.path) as file:
                 return _is_as_written(file, self.stored.size, self.stored.sha256)
@@ -197,7 +205,11 @@ class Part:
 
 @attrs.frozen(eq=False)
 class LoadedPart:
-    """The state of one view, loaded from a snapshot. Arrays are read-only copies, segments stay in files."""
+    """
+    The state of one view, loaded from a snapshot.
+
+    Arrays are read-only copies, segments stay in files.
+    """
 
     meta: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -270,7 +282,11 @@ class SnapshotStore:
         return generation
 
     def last(self) -> int:
-        """Return the highest change number of any generation, or 0. The journal may not have this change."""
+        """
+        Return the highest change number of any generation, or 0.
+
+        The journal may not have this change.
+        """
         changes = [0]
         for name in (MANIFEST, PREVIOUS):
             with contextlib.suppress(*_UNREADABLE):
@@ -429,7 +445,11 @@ class SnapshotStore:
             file.publish(self._directory / name)
 
     def _named(self) -> set[str]:
-        """Return the files listed in the manifests. Raise OSError if an existing manifest cannot be opened."""
+        """
+        Return the files listed in the manifests.
+
+        Raise OSError if an existing manifest cannot be opened.
+        """
         named: set[str] = set()
         for name in (MANIFEST, PREVIOUS):
             with contextlib.suppress(FileNotFoundError, *_DAMAGED):
@@ -437,7 +457,11 @@ class SnapshotStore:
         return named
 
     def _sweep(self, named: set[str]) -> None:
-        """Delete view files that are not in *named*. The caller holds the lock, so no other process writes one."""
+        """
+        Delete view files that are not in *named*.
+
+        The caller holds the lock, so no other process writes one.
+        """
         for path in list(self._directory.iterdir()):
             if path.name not in named and (_FILE.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name)):
                 with contextlib.suppress(OSError):
@@ -445,7 +469,11 @@ class SnapshotStore:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder of a namespace and its parent. Never recreate the session directory above them."""
+    """
+    Create the folder of a namespace and its parent.
+
+    Never recreate the session directory above them.
+    """
     for each in (folder.parent, folder):
         if not each.is_dir():
             with contextlib.suppress(FileExistsError):
@@ -574,7 +602,11 @@ def _stored(entry: Mapping[str, Any]) -> Stored:
 
 
 def _content(directory: Path, entry: Mapping[str, Any]) -> memoryview:
-    """Return the verified content of a file. Not mapped, because truncating a mapped file crashes the process."""
+    """
+    Return the verified content of a file.
+
+    Not mapped, because truncating a mapped file crashes the process.
+    """
     stored = _stored(entry)
     with _opened_file(directory / stored.name) as file:
         if os.fstat(file.fileno()).st_size != stored.size:

@@ -44,7 +44,11 @@ class VectorIndex:
 
     @classmethod
     def restore(cls, parts: Mapping[str, LoadedPart], *, dimensions: int, exact_up_to: int) -> VectorIndex | None:
-        """Return the index of a snapshot, or None if it is unusable. The graph is loaded in the background."""
+        """
+        Return the index of a snapshot, or None if it is unusable.
+
+        The graph is loaded in the background.
+        """
         loaded = parts.get(VECTORS)
         if loaded is None:
             return None
@@ -96,7 +100,11 @@ class VectorIndex:
 
     @property
     def unsaved(self) -> int:
-        """Number of vectors not in a reusable snapshot file. Above about 16,000, a snapshot is worth it."""
+        """
+        Number of vectors not in a reusable snapshot file.
+
+        Above about 16,000, a snapshot is worth it.
+        """
         return self._rows.unsaved
 
     def __len__(self) -> int:
@@ -186,7 +194,11 @@ class VectorIndex:
         return self._sample
 
     def parts(self) -> dict[str, Part]:
-        """Return the snapshot parts. They may be written in another thread while the index changes."""
+        """
+        Return the snapshot parts.
+
+        They may be written in another thread while the index changes.
+        """
         rows = self._rows
         segments, tail = rows.stored()
         nodes, labels = self._nodes.state()
@@ -205,7 +217,11 @@ class VectorIndex:
         return parts
 
     def saved(self, parts: Mapping[str, LoadedPart]) -> bool:
-        """Remember the files that `parts` was written to, for reuse. Return False if they are of another epoch."""
+        """
+        Remember the files that `parts` was written to, for reuse.
+
+        Return False if they are of another epoch.
+        """
         loaded = parts.get(VECTORS)
         if loaded is None or loaded.meta.get("epoch") != self._epoch:
             return False
@@ -230,7 +246,11 @@ class VectorIndex:
         }
 
     def settled(self, timeout: float | None = None) -> bool:
-        """Wait until the graph is built, loaded or rejected. Return False if *timeout* seconds passed before that."""
+        """
+        Wait until the graph is built, loaded or rejected.
+
+        Return False if *timeout* seconds passed before that.
+        """
         if self._graph is None:
             return True
         self._graph.usable()
@@ -364,7 +384,11 @@ class VectorIndex:
 
 
 def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
-    """Return validated vectors. Negative zeros become zeros, so that equal vectors have equal bytes."""
+    """
+    Return validated vectors.
+
+    Negative zeros become zeros, so that equal vectors have equal bytes.
+    """
     checked = np.ascontiguousarray(vectors, np.float32)
     if checked.ndim != 2 or checked.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise InvalidArgument(f"vectors must be of shape (pieces, {dimensions}), got {checked.shape}")

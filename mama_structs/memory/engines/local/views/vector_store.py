@@ -114,7 +114,11 @@ class VectorRows:
         return self._known["print"]
 
     def place(self, vector: Vectors) -> int:
-        """Return the label of a vector of shape (dimensions,), appending it if it is new. The row is then alive."""
+        """
+        Return the label of a vector of shape (dimensions,), appending it if it is new.
+
+        The row is then alive.
+        """
         fingerprint = int.from_bytes(blake2b(vector.tobytes(), digest_size=8).digest(), "little")
         for label in self._by_print.find(self.prints, fingerprint).tolist():
             # Fingerprints may collide, so compare the bytes.
@@ -233,7 +237,11 @@ class VectorRows:
 
 
 class RecentRows:
-    """Cache of rows that were read recently, so that a search reads rows of files only once. Not thread-safe."""
+    """
+    Cache of rows that were read recently, so that a search reads rows of files only once.
+
+    Not thread-safe.
+    """
 
     def __init__(self, rows: VectorRows) -> None:
         self._rows = rows

@@ -120,7 +120,11 @@ class Indexes:
         return np.array_equal(self.vectors.get(node), vectors)
 
     def unlink(self, source: int, links: Iterable[Link]) -> None:
-        """Remove links from a node. Targets are compared too, because hashes of link ids may collide."""
+        """
+        Remove links from a node.
+
+        Targets are compared too, because hashes of link ids may collide.
+        """
         for link in links:
             target = self.catalogue.find(link.to_id)
             if target is not None:

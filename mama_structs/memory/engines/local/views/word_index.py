@@ -562,7 +562,11 @@ class WordIndex:
 
 
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
-    """Return the nodes with the highest positive scores, equal ones newest first. *nodes* must be ascending."""
+    """
+    Return the nodes with the highest positive scores, equal ones newest first.
+
+    *nodes* must be ascending.
+    """
     found = np.flatnonzero(scores)
     if len(found) > limit:
         least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
