@@ -28,9 +28,7 @@ _logger: Final = logging.getLogger("mama_structs")
 
 _BATCH: Final = 64  # Used if the embedder has no batch_size.
 _GATHERING: Final = 3  # Turns of the event loop to wait for more texts before the first batch is sent.
-_TRIES: Final = (
-    3  # Consecutive callers of a failed batch that may fail in a retry before the rest fails without one.
-)
+_TRIES: Final = 3  # Consecutive failures of retries for single callers before the remaining callers fail too.
 _OPPOSITE: Final = 1e-6  # Maximum length of the mean of pieces that cancel each other out.
 _ASKED: Final = 256  # Pieces processed before other tasks get a turn.
 _LONG: Final = 20_000  # Characters above which texts are split in a thread.
@@ -45,7 +43,7 @@ class _Text:
     kind: Kind
     text: str
     caller: int
-    # Failures are results, not exceptions: asyncio logs exceptions that nobody retrieves.
+    # Failures are results, not exceptions: asyncio logs exceptions that are never retrieved.
     done: asyncio.Future[NDArray[np.float32] | EmbeddingFailed | None]
     waiting: int = 0
 
@@ -53,7 +51,9 @@ class _Text:
 @attrs.define
 class EmbeddingStats:
     """
-    Counters of an `EmbeddingService`: embedder calls, embedded pieces, reused pieces, and seconds in the embedder.
+    Counters of an `EmbeddingService`.
+
+    They count embedder calls, embedded pieces, reused pieces, and seconds in the embedder.
     """
 
     calls: int = 0
@@ -306,7 +306,7 @@ class EmbeddingService:
     def _end(self, one: _Text, outcome: NDArray[np.float32] | EmbeddingFailed | None) -> None:
         self._texts.pop(one.key, None)
         if not one.done.done():
-            # If the loop was closed before the service, nobody waits for the result.
+            # Setting a result fails after the loop was closed, when no caller can be waiting.
             with contextlib.suppress(RuntimeError):
                 one.done.set_result(outcome)
 

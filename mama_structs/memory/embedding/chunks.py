@@ -17,10 +17,7 @@ MAX_PIECES: Final = 64
 LEAST_TOKENS: Final = 8
 """Smallest limit for splitting: room for any character and one more."""
 
-_OVERLAP: Final = (
-    # Ratio of a piece that is repeated in the next one, so that a sentence on the border is complete in one of them.
-    0.1
-)
+_OVERLAP: Final = 0.1  # Ratio of a piece. A sentence on the border is thus complete in one piece.
 _TRIES: Final = 8  # Number of lower limits to try.
 _REACH: Final = 0.5  # A piece ends at the best border within its last half.
 
@@ -43,7 +40,11 @@ _BORDERS: Final = re.compile(rf"[{_ENDS}\n](?:(?<!\n)[{_MARKS}]?[{_SPACES}]+|(?<
 
 
 def clean(text: str) -> str:
-    """Return a text that UTF-8 can encode: surrogate pairs are combined, lone surrogates become U+FFFD."""
+    """
+    Return a text that UTF-8 can encode.
+
+    Surrogate pairs are combined, lone surrogates become U+FFFD.
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -93,7 +94,7 @@ def cut(text: str, max_tokens: int) -> Pieces:
 
 
 def _spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: float) -> list[tuple[int, int]]:
-    """Return the start and end of pieces with at most *limit* tokens, each as long as the borders allow."""
+    """Return spans of at most *limit* tokens, each as long as the borders allow."""
     spans: list[tuple[int, int]] = []
     start, length = 0, len(summed) - 1
     while True:
@@ -118,7 +119,7 @@ def _points(text: str) -> NDArray[np.uint32]:
 
 
 def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return the estimated tokens per character, at least a quarter of those of the worst model."""
+    """Return estimated tokens per character, never less than a quarter of the worst model's."""
     weights = np.full(len(points), 1.5)  # Hangul, Han, Kana: three bytes in UTF-8.
     weights[points <= _LAST_OF_TWO_BYTES] = 1.0
     weights[points > ord(_LAST_OF_PLANE_0)] = 4.0
@@ -166,7 +167,7 @@ def _best(ranks: NDArray[np.int8], low: int, high: int) -> int:
 
 
 def _back(ranks: NDArray[np.int8], summed: NDArray[np.float64], start: int, end: int, overlap: float) -> int:
-    """Return the start of the next piece: the first word that fits into the overlap before *end*."""
+    """Return the start of the next piece: the first word in the overlap before *end*."""
     low = int(np.searchsorted(summed, summed[end] - overlap, side="left"))
     # Start after the middle of the last piece, so that every step makes progress.
     low = max(low, (start + end + 1) // 2)

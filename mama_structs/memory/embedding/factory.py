@@ -75,6 +75,7 @@ def as_embedder(
 
     Raises:
         InvalidArgument: An argument is invalid.
+
     """
     return CallableEmbedder(
         function=fn,
@@ -88,7 +89,11 @@ def as_embedder(
 
 
 def default_embedder() -> Embedder:
-    """Return the sentence encoder of the extra ``semantic`` if installed, else a `HashEmbedder` with a warning."""
+    """
+    Return the sentence encoder of the extra ``semantic``, or else a `HashEmbedder`.
+
+    The fallback is logged once as a warning.
+    """
     if is_installed():
         return UniversalSentenceEmbedder()
     _say_once()

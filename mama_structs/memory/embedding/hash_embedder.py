@@ -48,7 +48,7 @@ _ONE: Final = np.uint64(1)
 @attrs.frozen(kw_only=True)
 class HashEmbedder:
     """
-    Converts texts to vectors by hashing their words and the character n-grams inside the words.
+    Converts texts to vectors by hashing words and the character n-grams inside them.
 
     It needs no model and only numpy, and returns the same vectors in every process and on every machine.
     It does not model meaning: near-duplicates and texts with the same words are similar, paraphrases are not.
@@ -60,6 +60,7 @@ class HashEmbedder:
 
     Raises:
         InvalidArgument: *dimensions* is invalid.
+
     """
 
     dimensions: int = attrs.field(default=384, validator=_check.field(_check.whole, 16, 65_536, mark=","))
@@ -89,6 +90,7 @@ class HashEmbedder:
 
         Returns:
             Float32, of shape (texts, dimensions).
+
         """
         del kind
         prepared = [_prepared(text) for text in texts]

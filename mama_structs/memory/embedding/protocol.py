@@ -1,4 +1,4 @@
-"""The `Embedder` protocol, calibration of cosines, unit vectors, and calling embedders from async code."""
+"""The `Embedder` protocol, calibration of cosines, and calls from async code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Vectors = NDArray[np.float32]
 @attrs.frozen
 class Calibration:
     """
-    Converts the cosines of one embedder to similarities that are comparable between embedders.
+    Converts an embedder's cosines to similarities that embedders can share.
 
     A similarity is the probability, 0 to 1, that two texts are about the same subject,
     if both cases were equally likely before the cosine was known: ``1 / (1 + exp(-slope * (cosine - midpoint)))``
@@ -44,6 +44,7 @@ class Calibration:
 
     Raises:
         InvalidArgument: A value is not finite, the slope is not positive, or the threshold is not between 0 and 1.
+
     """
 
     midpoint: float = 0.5
@@ -64,10 +65,13 @@ class Calibration:
 
     def __call__(self, cosine: float | NDArray[np.floating]) -> float | NDArray[np.floating]:
         """
-        Return the similarity for a cosine, or an array of the same shape and type for an array of cosines.
+        Return the similarity for a cosine, or for an array of cosines.
+
+        An array gives an array of the same shape and type.
 
         Args:
             cosine: -1 to 1. Values slightly outside, from rounding, are accepted.
+
         """
         # The logistic function as a hyperbolic tangent, which cannot overflow.
         if isinstance(cosine, np.ndarray):
@@ -84,6 +88,7 @@ class Calibration:
 
         Raises:
             InvalidArgument: It is not a number from 0 to 1.
+
         """
         _check.share("similarity", similarity)
         if similarity in (0, 1):
@@ -126,11 +131,12 @@ class Embedder(Protocol):
 
         Returns:
             Float32, of shape (texts, dimensions).
+
         """
 
 
 def fingerprint_of(embedder: Embedder) -> str:
-    """Return the ``fingerprint`` of an embedder, or a hash of its class, name and dimensions if it has none."""
+    """Return an embedder's ``fingerprint``, or a hash of its class, name and dimensions."""
     own = getattr(embedder, "fingerprint", None)
     if isinstance(own, str) and own:
         return own
@@ -188,7 +194,7 @@ def checked(given: Any, count: int, dimensions: int) -> EmbeddedTexts:
 def numbers_in(
     given: Any, shape: tuple[int, ...], *, whose: str, failure: type[MemoryStoreError], hint: str
 ) -> NDArray[Any]:
-    """Return the result of a host's model as a numeric array of the given shape, or raise *failure*."""
+    """Return a model's result as a numeric array of the given shape, or raise *failure*."""
     kind = type(given).__name__
     try:
         raw = np.asarray(given)
@@ -245,14 +251,18 @@ _MOST_SLOPE: Final = 200.0
 
 @functools.cache
 def triples() -> tuple[tuple[str, str, str], ...]:
-    """Return the built-in sentences in triples: a sentence, one on the same subject, and one on another subject."""
+    """
+    Return the built-in sentences in triples.
+
+    Each has a sentence, another one on the same subject, and one on another subject of the same domain.
+    """
     text = Path(__file__).with_name("pairs.json").read_text(encoding="utf-8")
     return tuple((first, same, other) for first, same, other in json.loads(text))
 
 
 def fit(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]]) -> Calibration:
     """
-    Fit a calibration to the cosines of pairs on the same subject and of pairs on different subjects.
+    Fit a calibration to cosines of pairs on the same and on different subjects.
 
     Args:
         same: Groups of cosines of pairs on the same subject.
@@ -260,6 +270,7 @@ def fit(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floatin
 
     Raises:
         InvalidArgument: A group is empty or contains a cosine that is not finite, or there is no group.
+
     """
     # Logistic regression with Platt's targets, slightly inside 0 and 1 depending on the number of pairs, which keep the
     # slope finite for separable classes. Both classes have equal weight, and so have the groups of a class. Both use
@@ -285,7 +296,11 @@ def fit(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floatin
 def sentence_cosines(
     vectors: NDArray[np.floating],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return cosines of the built-in sentences: first with second, first with third, and between all firsts."""
+    """
+    Return cosines of the built-in sentences: same subject, other subject, and unrelated.
+
+    The third array has the cosines between the first sentences of different triples.
+    """
     table = vectors.reshape(len(triples()), 3, -1).astype(np.float64)
     first, same, other = table[:, 0], table[:, 1], table[:, 2]
     across = (first @ first.T)[np.triu_indices(len(first), 1)]
@@ -293,7 +308,11 @@ def sentence_cosines(
 
 
 def tells_apart(same: ArrayLike, other: ArrayLike) -> float:
-    """Return the AUC: how often a pair of *same* has a higher cosine than one of *other*. 0.5 is chance."""
+    """
+    Return how often a pair of *same* has a higher cosine than a pair of *other* (AUC).
+
+    1 is always, 0.5 is chance.
+    """
     positive, negative = np.ravel(same).astype(np.float64), np.sort(np.ravel(other).astype(np.float64))
     below = np.searchsorted(negative, positive, side="left") + np.searchsorted(negative, positive, side="right")
     return float(below.mean() / 2 / len(negative))
@@ -305,7 +324,11 @@ def _or_provisional(calibration: Calibration | None) -> Calibration:
 
 @attrs.define(kw_only=True)
 class Calibrating:
-    """An embedder with a provisional calibration until `calibrated` or an `EmbeddingService` fits it."""
+    """
+    Base class of embedders with a provisional calibration.
+
+    `calibrated` or an `EmbeddingService` fits it before the first use.
+    """
 
     calibration: Calibration = attrs.field(default=None, converter=_or_provisional)
     # A field, so that a copy of an uncalibrated embedder is uncalibrated too.
@@ -321,13 +344,13 @@ class Calibrating:
         _check.whole("batch_size", embedder.batch_size, 1, mark=",")
 
     def calibrate(self, calibration: Calibration) -> None:
-        """Set a known calibration, such as one that was stored with the vectors."""
+        """Set a known calibration, for example one stored with the vectors."""
         self.calibration = calibration
         self.is_calibrated = True
 
 
 async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread) -> Calibration:
-    """Return the calibration of an embedder, fitting it on built-in sentences in one call if it is unknown."""
+    """Return an embedder's calibration, fitting it on built-in sentences if unknown."""
     if not isinstance(embedder, Calibrating) or embedder.is_calibrated:
         return embedder.calibration
     done = await embedded(embedder, [text for triple in triples() for text in triple], "document", in_thread=in_thread)
@@ -346,7 +369,7 @@ async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread)
 
 
 def _regression(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.float64]) -> tuple[float, float]:
-    """Return slope and intercept of a weighted logistic regression, computed with Newton's method."""
+    """Return slope and intercept of a weighted logistic regression (Newton's method)."""
     table = np.stack((x, np.ones_like(x)), axis=1)
     found = np.zeros(2)
     for _ in range(_STEPS):

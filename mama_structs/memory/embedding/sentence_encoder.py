@@ -1,4 +1,8 @@
-"""Default embedder: Google's multilingual Universal Sentence Encoder, offline and in numpy."""
+"""
+Default embedder: Google's multilingual Universal Sentence Encoder, in numpy.
+
+It works offline.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ def is_installed() -> bool:
 @attrs.frozen(kw_only=True)
 class UniversalSentenceEmbedder:
     """
-    Converts sentences in 16 languages to vectors by meaning, with the model of the extra ``semantic``.
+    Converts sentences in 16 languages to vectors by meaning (extra ``semantic``).
 
     The model is Google's Universal Sentence Encoder, multilingual, version 3 (Yang et al., 2019), in 6 bits.
     It is loaded at the first use, once per process, even for several embedders.
@@ -59,6 +63,7 @@ class UniversalSentenceEmbedder:
 
     Raises:
         InvalidArgument: *threads* is less than 1.
+
     """
 
     threads: int = attrs.field(default=1, validator=_check.field(_check.whole, 1, mark=","))
@@ -76,7 +81,7 @@ class UniversalSentenceEmbedder:
 
     @property
     def fingerprint(self) -> str:
-        """Name of the distribution and hash of the weights, which is verified when they are loaded."""
+        """Distribution and hash of the weights, which is verified when they are loaded."""
         return f"{_DISTRIBUTION} {_KNOWN['weights.npz'][:32]}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
@@ -94,6 +99,7 @@ class UniversalSentenceEmbedder:
 
         Raises:
             EmbeddingFailed: The extra ``semantic`` is not installed, or its files are not the expected ones.
+
         """
         del kind
         with _lock:  # Prevents concurrent loading.

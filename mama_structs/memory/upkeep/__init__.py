@@ -1,0 +1,1 @@
+"""Erasure, export, copying and maintenance of memories."""

@@ -1,5 +1,5 @@
 """
-Erasure (`forget`): removes memories with their texts and everything derived from them (DESIGN section 6a).
+Erasure (`forget`) of memories, their texts and derived data (DESIGN section 6a).
 
 The plan of an erasure is stored as a note before it starts, so that another process can finish it after a crash.
 The note contains ids, which are derived from text. It is deleted before the disk is cleaned.
@@ -54,7 +54,7 @@ _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
 
 @attrs.frozen
 class Doomed:
-    """Identifies the texts that conversations must erase, by hashes and by the ends of erased memory ids."""
+    """Identifies what conversations must erase: text hashes and ends of memory ids."""
 
     digests: frozenset[str]
     ends: frozenset[str]
@@ -65,7 +65,7 @@ class Doomed:
 
 
 class EraseTexts(Protocol):
-    """Callback that erases refs with certain text hashes and descriptors that contain erased ids."""
+    """Callback that erases refs with given text hashes, and descriptors with erased ids."""
 
     def __call__(self, doomed: Doomed, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
         """Return how many were erased, and messages about the copies that remain."""
@@ -77,7 +77,11 @@ async def no_texts(doomed: Doomed, *, dry_run: bool) -> tuple[int, tuple[str, ..
 
 
 class _Left(msgspec.Struct, frozen=True):
-    """Remaining work of an erasure: memory ids, memories that mention them, text hashes, and ends of ids."""
+    """
+    Remaining work of an erasure.
+
+    It has memory ids, ids of memories that mention them, text hashes, and ends of ids.
+    """
 
     ids: tuple[str, ...] = ()
     naming: tuple[str, ...] = ()
@@ -90,7 +94,7 @@ _read_left: Final = msgspec.json.Decoder(_Left).decode
 
 @attrs.frozen(kw_only=True)
 class ForgetRequest:
-    """Selects the memories to erase: those that match all criteria that are not None."""
+    """Selects the memories to erase. A memory must match all criteria that are set."""
 
     ids: tuple[str, ...] | None
     about: str | None
@@ -155,6 +159,7 @@ async def forget(
         erase_texts: Erases refs and descriptors.
         dry_run: If True, nothing is erased.
         progress: Called with the number of erased memories and their total number.
+
     """
     if request.source is not None:
         chosen = [one.id async for one in _memories(engine, chosen) if request.is_from(one)]
@@ -303,7 +308,7 @@ def _ends(ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def _naming(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
-    """Return the other memories that mention some of the ids, in their fields or in those of their links."""
+    """Return the other memories that mention some ids, in their fields or link metadata."""
     ends, doomed = _ends(ids), frozenset(ids)
 
     def plan(reader: Reader, nodes: list[int]) -> list[str]:
@@ -320,7 +325,11 @@ async def _naming(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
 
 
 def _named_in(record: object, ends: dict[str, list[str]]) -> list[str]:
-    """Return the ids mentioned in any field, longest first, because an id may be a prefix of another one."""
+    """
+    Return the ids mentioned in any field, longest first.
+
+    An id may be a prefix of another one, so longer ids must be replaced first.
+    """
     text = msgspec.json.encode(record).decode()
     likely = {one for end in set(_END.findall(text)) for one in ends.get(end, ())}
     return sorted((one for one in likely if _in_json(one) in text), key=len, reverse=True)
@@ -355,7 +364,11 @@ def _unlabelled(link: Link, ends: dict[str, list[str]]) -> Link:
 
 
 def _bridges(reader: Reader, memory_id: str, doomed: Collection[str]) -> list[Link]:
-    """Return links that preserve a chain: from the successors of an erased memory to its predecessors."""
+    """
+    Return links that reconnect a chain around an erased memory.
+
+    They lead from the memories that superseded it to those that it superseded.
+    """
     node = reader.find(memory_id)
     # Older memories are erased first, so that a long chain is traversed only once.
     if node is None or not len(reader.links(np.array([node]), "out", [LinkType.EVOLUTION])):

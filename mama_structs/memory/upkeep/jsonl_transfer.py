@@ -186,7 +186,7 @@ async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, 
 
 @attrs.frozen(eq=False)
 class Exported:
-    """A memory with its outgoing links, its vectors, and the evidence texts that it is the first to use."""
+    """A memory with its links and vectors, and the evidence texts that it uses first."""
 
     memory: Memory
     links: Sequence[Link]
@@ -196,7 +196,7 @@ class Exported:
 
 @attrs.frozen(eq=False)
 class ExportPage:
-    """A page of memories, the total number, and the errors of memories with damaged texts, by id."""
+    """A page of memories, the total number, and errors by id of unreadable memories."""
 
     lines: list[Exported]
     total: int
@@ -331,7 +331,14 @@ class _ExportFile:
             ) from error
 
     def read(self, number: int, offset: int) -> tuple[list[ExportedMemory | TextLine], int | None]:
-        """Return some lines from a line number and byte offset on, and the next offset, None at the end."""
+        """
+        Return some lines from a position on, and the next byte offset, None at the end.
+
+        Args:
+            number: The number of the first line.
+            offset: Its byte offset.
+
+        """
         lines: list[ExportedMemory | TextLine] = []
         begin = offset
         self.file.seek(offset)
@@ -388,7 +395,7 @@ def _read_line(file: BinaryIO) -> bytes:
 
 @attrs.define
 class _Taken:
-    """Result of one transaction of an import: counts, and the work left for the next transaction."""
+    """Result of one transaction of an import, and work left for the next one."""
 
     added: int = 0
     known: int = 0
@@ -520,7 +527,7 @@ class _Import:
         return missing
 
     async def _embedded(self, chunk: Sequence[ExportedMemory]) -> list[ExportedMemory]:
-        """Return the memories, with vectors of the current embedder for those that are new."""
+        """Return the memories, with new ones embedded by the current embedder."""
         known = await self.engine.read(lambda reader: self._compare(reader, chunk))
         new = [one.memory for one in chunk if one.memory.id not in known]
         vectors = await saving.documents(self.embedding, new) if new else []
@@ -604,7 +611,7 @@ class _Import:
 
 
 def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
-    """Write links of one source memory whose ends exist, and return the number of omitted links."""
+    """Write links of one source if both ends exist, and return the number of others."""
     memory_id, links = source
     node = writer.find(memory_id)
     ready = [link for link in links if node is not None and writer.find(link.to_id) is not None]
@@ -614,7 +621,7 @@ def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
 
 
 def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
-    """Write links as `put_links` does, and lower the trust of the source to that of the targets."""
+    """Write links like `put_links`, and lower the source's trust to that of its basis."""
     dropped = put_links(writer, source)
     memory_id, links = source
     (node,) = writer.find_many([memory_id])
@@ -714,7 +721,7 @@ def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
 
 
 def _checked(value: T, path: str) -> T:
-    """Validate the fields of a memory, a link or a part of one, and return it with normalised values."""
+    """Validate the fields of a memory, a link or a part, and return normalised values."""
     changed = {}
     for name, rule in _rules_of[type(value)]:
         given = getattr(value, name)

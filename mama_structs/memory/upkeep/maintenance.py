@@ -75,7 +75,11 @@ async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
 
 
 async def reembed(engine: Engine, service: EmbeddingService, progress: Progress | None) -> int:
-    """Embed every memory with another embedder, switch to its vectors, and return how many were embedded."""
+    """
+    Embed all memories with another embedder and switch to it.
+
+    Returns how many memories were embedded.
+    """
     record = record_of(service.embedder)
     done = 0
     adopted = False

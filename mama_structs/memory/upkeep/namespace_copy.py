@@ -1,4 +1,4 @@
-"""Copies the memories of one namespace to another engine, page by page, and verifies the copy."""
+"""Copies the memories of one namespace to another engine, and verifies the copy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def refuse(namespace: str, what: str, ids: Sequence[str], *, hint: str = _ELSEWH
 
 @attrs.define(eq=False)
 class _CarriedPart:
-    """Result of one transaction: number of processed and of new memories, and links to later memories."""
+    """Result of one transaction of a copy: counts, and links to later memories."""
 
     done: int = 0
     added: int = 0
@@ -71,7 +71,7 @@ class _CarriedPart:
 @attrs.define(eq=False)
 class CarriedMemories:
     """
-    One copy of a namespace.
+    One run that copies a namespace.
 
     *tell* receives the number of memories of each copied or compared page.
     """

@@ -33,7 +33,7 @@ ReaderT = TypeVar("ReaderT", bound=Reader)
 
 @attrs.define(eq=False)
 class Shared:
-    """Engine, embedding, judge, reranker, caches and settings of one namespace, shared by its stores."""
+    """Engine, models, caches and settings of a namespace, shared by its stores."""
 
     engine: Engine
     embedding: EmbeddingService

@@ -1,4 +1,4 @@
-"""Watermark file outside of the journal, which detects a journal that lost changes or was replaced."""
+"""Watermark file that detects a journal that lost changes or was replaced."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Witness:
         # Set by `ask`: the highest number seen in this history, and the record of another history.
         self._seen = 0
         self._others: tuple[bytes | None, int] = (None, 0)
-        # Set if another history was seen: the last change of this journal, and the last one of the other.
+        # Set if another history was seen: the last change of this journal, and that of the other history.
         self._replaced: tuple[int, int] | None = None
 
     def __del__(self) -> None:

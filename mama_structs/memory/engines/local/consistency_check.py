@@ -249,7 +249,7 @@ class Inspection:
         try:
             vectors = self.place.read_vectors(vector_key, stored)
         except StoreDamaged as error:
-            # The views omit damaged memories, and the later one of two memories with the same id.
+            # The views omit damaged memories, and later memories with an id that already exists.
             self._note_damaged(vector_key, error, stored)
             return
         if self._is_elsewhere(self._ids, entry.memory.id, key):

@@ -1,4 +1,8 @@
-"""Local engine of one namespace: plans run on the journal and its views, in the single thread of the store."""
+"""
+Local engine of one namespace.
+
+Plans run on the journal and its views, in the single thread of the store.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +95,7 @@ class _Write(Generic[T]):
 
 @attrs.define(eq=False)
 class _Group:
-    """Plans that share a transaction, with the writers of the successful ones and the state before them."""
+    """Plans that share a transaction, with their writers and the state before them."""
 
     plans: list[_Write[Any]] = attrs.field(factory=list)
     written: list[JournalWriter] = attrs.field(factory=list)
@@ -100,7 +104,7 @@ class _Group:
     head: Head | None = None
     # True if its plans were put back into the queue.
     is_again: bool = False
-    # How often it was postponed because too many foreign changes had to be replayed first.
+    # Number of postponements, because too many foreign changes had to be replayed first.
     lags: int = 0
 
 
@@ -175,7 +179,11 @@ class EmbeddedEngine:
         return await self._look(lambda rows: plan(self._reader(rows)))
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """Run *plan* in a write transaction, possibly shared with other plans, and return when it is durable."""
+        """
+        Run *plan* in a write transaction, and return its result when it is durable.
+
+        The transaction may be shared with other plans.
+        """
         self._check_open()
         waiting = _Write(plan)
         waiting.done.set_running_or_notify_cancel()
@@ -188,7 +196,7 @@ class EmbeddedEngine:
         return result
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
-        """Check every memory, vector, link and change in the journal, and compare the views with them."""
+        """Check all memories, vectors, links and changes, and compare the views with them."""
         inspection = Inspection(_CHECKED)
         await self._look(lambda _rows: self._ask_witness())
         await self._look(self._compare_with_witness)
@@ -208,6 +216,7 @@ class EmbeddedEngine:
 
         Returns:
             A line for each damaged row.
+
         """
         tell = progress or _tell_nobody
         total = self.figures().get("memories", 0)
@@ -242,11 +251,14 @@ class EmbeddedEngine:
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
         """
-        Record the start of maintenance, and return the time to compute ages with, or None if it is not due.
+        Record the start of maintenance, and return the time for computing ages.
+
+        Returns None if maintenance is not due.
 
         Args:
             now_ms: The current time, in milliseconds.
             every_ms: The minimum time between two runs, in milliseconds.
+
         """
         self._check_open()
         head = self._head
@@ -309,6 +321,7 @@ class EmbeddedEngine:
 
         Args:
             wait: How many seconds to wait for other processes that read the journal.
+
         """
         if not await self._look(lambda rows: rows.last(ERASING)):
             return ()
@@ -359,7 +372,7 @@ class EmbeddedEngine:
         self._drop_views()
 
     def _drop_others(self, rows: Rows) -> bool:
-        """Delete some vectors of other embedders, which would otherwise remain after their memories are deleted."""
+        """Delete some vectors of other embedders, which could outlive their memories."""
         kept = self._place.vectors
         others = [key for key in rows.keys(self._place.all_vectors) if not key.startswith(kept)]
         for key in others[:_DROPPED_AT_ONCE]:
@@ -466,7 +479,7 @@ class EmbeddedEngine:
             _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
 
     def _rebuild_some(self, rows: Snapshot, rebuild: _Rebuild) -> bool:
-        """Run the next step of a rebuild, and return True if the new views are complete and in use."""
+        """Run the next step of a rebuild. Return True once the new views are in use."""
         head = self._read_head(rows)
         if head is not None:
             self._check_embedder(head)
@@ -540,7 +553,7 @@ class EmbeddedEngine:
         _log.warning("a damaged row of the memories is left out: see check()")
 
     def _head_moved(self, rows: Snapshot) -> bool:
-        """Read the head again, and reload the views if another process switched to another embedder."""
+        """Return True if another process changed the embedder, after reloading the views."""
         head = self._read_head(rows)
         if head is None:
             return False
@@ -586,7 +599,7 @@ class EmbeddedEngine:
             self._after_write()
 
     def _failed(self, group: _Group, failure: BaseException) -> None:
-        """Undo the effects of a failed transaction on the views, and queue its plans again if a retry may succeed."""
+        """Undo a failed transaction in the views, and queue plans again if a retry may work."""
         if isinstance(failure, ViewLost):
             self._lose_views(failure)
         elif group.written:
@@ -791,7 +804,7 @@ def _tell_nobody(_done: int, _total: int) -> None:
 
 
 def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
-    """Resolve the futures of plans with their results or errors, or with the failure of the transaction."""
+    """Resolve the futures of plans with their results, or with the error."""
     for one in plans:
         if one.error is not None:
             one.done.set_exception(one.error)

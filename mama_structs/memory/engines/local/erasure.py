@@ -39,7 +39,7 @@ def folder_of(views: Path, namespace: str) -> Path:
 
 async def finish_erasing(storage: Storage, views: Path | None, *, wait: float) -> tuple[str, ...]:
     """
-    Remove erased data of all namespaces from disk, and return the reasons why some of it remains.
+    Remove erased data of all namespaces from disk.
 
     Args:
         storage: The journal.
@@ -48,6 +48,7 @@ async def finish_erasing(storage: Storage, views: Path | None, *, wait: float) -
 
     Returns:
         One message per remaining copy, empty if all erased data is removed.
+
     """
     marks = dict(await storage.look(lambda rows: rows.items(ERASING)))
     if not marks:

@@ -79,7 +79,7 @@ def own_numbers(rows: Snapshot, prefix: str) -> list[int]:
 
 
 def last_number(rows: Snapshot, prefix: str) -> int:
-    """Return the highest number in a well-formed key with this prefix, or 0 if there is none."""
+    """Return the highest number in a well-formed key with this prefix, or 0."""
     return _last_number(rows, prefix, "") or 0
 
 

@@ -1,4 +1,4 @@
-"""Readers and writers of the local engine: they combine journal rows with the views derived from them."""
+"""Readers and writers of the local engine, on journal rows and the derived views."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PART: Final = 256
 
 
 class JournalReader:
-    """`Reader` of the local engine: the journal at one point in time, with views of the same state."""
+    """`Reader` of the local engine: journal and views at the same change number."""
 
     def __init__(
         self, rows: Snapshot, views: Indexes, place: RowPlaces, change: int, touched: RecentChanges, *, damaged: int = 0
@@ -363,7 +363,7 @@ class JournalWriter(JournalReader):
         return True
 
     def leave_no_trace(self) -> None:
-        """Mark the data that this plan deletes or replaces for removal from disk by `Engine.erase`."""
+        """Mark what this plan deletes or replaces for removal from disk by `Engine.erase`."""
         key, change = erasing_key(self._place.namespace), self._change_of_plan()
         self._erases = self._views.holds_erased = True
         self._writable.put(key, encode(change))
@@ -437,7 +437,7 @@ class JournalWriter(JournalReader):
         self._touched_now.update([node, *ends])
 
     def _move(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
-        """Change the views from one version of a memory to another, and return the targets of changed links."""
+        """Update the views to another version of a memory, and return touched link targets."""
         if before.memory != after.memory or vectors is not None:
             self._views.change(node, after, vectors)
         else:
@@ -497,7 +497,7 @@ class JournalWriter(JournalReader):
             self._dead = None
 
     def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
-        """Store the evidence texts of a memory, and delete texts that no memory refers to any more."""
+        """Store the evidence texts of a memory, and delete texts without users."""
         number = self._views.catalogue.number_of(node)
         named, kept = digests_in(before), digests_in(after)
         for digest in kept:

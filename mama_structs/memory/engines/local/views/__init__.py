@@ -1,0 +1,1 @@
+"""Views: indexes derived from the journal, and their snapshots."""

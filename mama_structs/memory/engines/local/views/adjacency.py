@@ -1,4 +1,8 @@
-"""Index of the links between memories: arrays sorted by source and target, plus an unsorted tail."""
+"""
+Index of the links between memories.
+
+Links are arrays sorted by source and by target, plus an unsorted tail of recent links.
+"""
 
 from __future__ import annotations
 
@@ -95,6 +99,7 @@ class Adjacency:
             link_id: The id of the link.
             source: If given, only a link from this node is removed.
             target: If given, only a link to this node is removed.
+
         """
         rows = self._rows_of(link_id)
         if source is not None:
@@ -132,6 +137,7 @@ class Adjacency:
             nodes: The nodes.
             direction: ``out`` for links from the nodes, ``in`` for links to them, ``both`` for all.
             types: If given, only links of these types are returned.
+
         """
         rows = self._find(nodes, direction)
         if types is not None and len(rows):

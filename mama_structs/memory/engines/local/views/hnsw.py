@@ -1,4 +1,8 @@
-"""Approximate nearest-neighbour graph (HNSW), built in a background thread and used only if its recall suffices."""
+"""
+Approximate nearest-neighbour graph (HNSW).
+
+It is built in a background thread, and used only if its recall is sufficient.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ class GraphFailed(Exception):
 
 
 class GraphBusy(Exception):
-    """Raised if the lock of a graph could not be acquired in time, because it is being extended or saved."""
+    """Raised if a graph stayed locked for too long, because it was extended or saved."""
 
 
 @attrs.frozen(kw_only=True)
@@ -141,6 +145,7 @@ class Graph:
             vectors: Float32 rows of shape (n, dimensions).
             threads: Number of threads for hnswlib.
             hold: The approximate maximum time in seconds for which one batch blocks queries.
+
         """
         check_vectors(vectors, self.dimensions)
         # Project all rows in one product: many small products are slow, especially if BLAS starts threads for each.
@@ -191,7 +196,11 @@ class Graph:
             return found
 
     def save(self, path: Path, *, at_most: int) -> NDArray[np.bool_] | None:
-        """Write the graph to a file, and return its deletion marks, or None if it has more than *at_most* vectors."""
+        """
+        Write the graph to a file, and return its deletion marks.
+
+        Returns None, without a file, if the graph has more than *at_most* vectors.
+        """
         with self._lock:
             if self._count > at_most:
                 return None
@@ -237,7 +246,11 @@ class Graph:
 
 
 def check_vectors(vectors: Vectors, dimensions: int) -> None:
-    """Raise ValueError for wrong types, shapes, NaN, infinity or zero vectors, which hnswlib accepts silently."""
+    """
+    Raise ValueError for vectors that hnswlib must not receive, but accepts silently.
+
+    These are other types and shapes, NaN, infinity and zero vectors.
+    """
     if vectors.dtype != np.float32 or vectors.ndim != 2 or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(
             f"vectors must be float32 of shape (n, {dimensions}), got {vectors.dtype} of shape {vectors.shape}"
@@ -300,7 +313,7 @@ class Proved:
 
 
 class ServedGraph:
-    """Builds, loads and maintains the graph of some rows in a background thread, if it is worth it."""
+    """Maintains the graph of some rows in a background thread, if a graph is worth it."""
 
     def __init__(self, rows: VectorRows, stored: LoadedPart | None = None) -> None:
         self._rows = rows
@@ -363,7 +376,7 @@ class ServedGraph:
         return self.proved
 
     def search(self, proved: Proved, vectors: Vectors, limit: int) -> Labels | None:
-        """Return at least *limit* labels near each of *vectors*, or None if the search must be exact."""
+        """Return *limit* or more labels per vector, or None if the search must be exact."""
         try:
             # Larger limits need more candidates.
             most = max(proved.ef, limit + limit // 4)
@@ -513,7 +526,7 @@ class ServedGraph:
         if basis is not None and (basis.dtype != np.float32 or basis.shape[:1] != (self._rows.dimensions,)):
             raise GraphFailed("what reduces its vectors is of other dimensions")
         graph = Graph.load(file.path, dimensions=self._rows.dimensions, plan=plan, marked=marked, basis=basis)
-        # hnswlib opened the files itself, so a file that changed meanwhile is not the one that was verified.
+        # hnswlib opened the files itself, so it may have read a version that was never verified.
         if before != (file.state(), marks.state()):
             raise GraphFailed("its files were changed while they were read")
         if not self._knows_itself(graph):
@@ -561,7 +574,7 @@ class ServedGraph:
                 self.proved = proved
 
     def _catch_up(self) -> None:
-        """Add missing rows to the current graph in small batches, so that searches are not blocked."""
+        """Add missing rows to the current graph, in batches that do not block searches."""
         proved = self.proved
         if proved is None:
             return
@@ -579,7 +592,7 @@ class ServedGraph:
         return True
 
     def _axes(self) -> Vectors:
-        """Return the principal axes of the rows, half as many as dimensions, of shape (dimensions, axes)."""
+        """Return half of the principal axes of the rows, of shape (dimensions, axes)."""
         # The leading eigenvectors of the second moments preserve inner products best of all linear projections.
         rows = self._rows.take(np.sort(self._sample(self._rows.count, _TELLING)))
         _, axes = np.linalg.eigh((rows.T @ rows).astype(np.float64))
@@ -608,7 +621,7 @@ class ServedGraph:
             self.rebuild()
 
     def _knows_itself(self, graph: Graph) -> bool:
-        """Return True if at most one of some sampled vectors is missing from the results of its own query."""
+        """Return True if the graph finds sampled vectors, with one miss at most."""
         labels = self._sample(len(graph), _PROBES)
         misses = 0
         for label in labels.tolist():
@@ -618,7 +631,7 @@ class ServedGraph:
         return misses <= 1
 
     def _proof(self, graph: Graph) -> Proved:
-        """Find the smallest numbers of candidates and rescored rows that reach the required recall."""
+        """Find the smallest search parameters with the required recall, by exact comparison."""
         count = len(graph)
         graph.mark(self._rows.alive[:count])
         live = self._rows.alive[:count].copy()
@@ -634,7 +647,7 @@ class ServedGraph:
             tried.append(attrs.evolve(all_of_it, ef=ef, compared=ef, recall=whole))
             if few >= _CHOSEN or self._stop.is_set():
                 break
-        # Among sufficient settings, prefer the one that reads the fewest rows, since rows may be in files.
+        # Prefer the sufficient settings that read the fewest rows, since rows may be in files.
         return max(tried, key=lambda one: (min(one.recall, _CHOSEN), -one.compared, -one.ef), default=all_of_it)
 
     def _sums(self, count: int, rows: int) -> Vectors:
@@ -714,6 +727,10 @@ def _be_modest() -> None:
 
 @atexit.register
 def _stop_all(*_: Any) -> None:
-    """Stop threads before the interpreter shuts down: inside hnswlib they would crash the process."""
+    """
+    Stop all threads before the interpreter shuts down.
+
+    A thread inside hnswlib would crash the process.
+    """
     for served in list(_running):
         served.close()

@@ -1,4 +1,8 @@
-"""Mapping between memories and vector labels: memories may share a label, and long memories have several."""
+"""
+Mapping between memories and vector labels.
+
+Several memories may share a label, and a long memory has several labels.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class NodeLabels:
         # By node: index of its first piece, and number of pieces.
         self._first = np.zeros(_SMALLEST, np.int32)
         self._pieces = np.zeros(_SMALLEST, np.int32)
-        # By label: its node, or one of the markers above.
+        # By label: its node or a marker (_NONE, _SHARED).
         self._owner = np.full(_SMALLEST, _NONE, np.int32)
         self._shared: dict[int, array[int]] = {}
 
@@ -137,7 +141,7 @@ class NodeLabels:
         return np.flatnonzero(found)
 
     def best(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
-        """Return the nodes of some labels with their best scores, best first, equal scores newest first."""
+        """Return the nodes of some labels with their best scores, best and newest first."""
         owners = self._owner[labels].astype(np.int64)
         single = owners >= 0
         if mask is not None:

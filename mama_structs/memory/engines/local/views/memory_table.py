@@ -1,4 +1,4 @@
-"""Table of the memories of a namespace: ids, nodes and the columns that filters, time and topics use."""
+"""Memory table of a namespace: ids, nodes, and columns for filters, time and topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def grown(array: NDArray[T], least: int, filling: int = 0) -> NDArray[T]:
 
 
 def runs(starts: Array, counts: Array) -> Rows:
-    """Return the positions of consecutive runs with the given starts and lengths, concatenated."""
+    """Return the concatenated positions of runs with the given starts and lengths."""
     places: Rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
     return places
 
@@ -202,7 +202,7 @@ _NONE: Final = np.empty(0, np.int64)
 
 @attrs.frozen(kw_only=True)
 class CatalogueItem:
-    """Columns of one memory: its id, journal number, last change, and the attributes that filters use."""
+    """Values of one memory in the table: its id, number, version and filter attributes."""
 
     memory_id: str
     number: int
@@ -401,7 +401,7 @@ class Catalogue:
         return len(self._node_of) if mask is None else int(np.count_nonzero(mask))
 
     def mask(self, where: Filter | None) -> Mask | None:
-        """Return a read-only mask over all nodes, True where the filter passes, or None if all pass."""
+        """Return a read-only mask of the nodes that pass a filter, or None if all pass."""
         where = self._settled(where)
         if where is None and len(self._node_of) == len(self):
             return None
@@ -449,7 +449,7 @@ class Catalogue:
 
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """
-        Return the previous and the next memory in time of each node, or -1 where there is none.
+        Return the nodes before and after each of *nodes* in time, -1 if missing.
 
         Memories more than *apart_ms* milliseconds away do not count.
         """
@@ -582,7 +582,7 @@ class Catalogue:
         self._ends = None
 
     def _settled(self, where: Filter | None) -> Filter | None:
-        """Return an equivalent filter that is equal for all times between two expiries, for caching."""
+        """Return an equivalent filter that changes only at expiry times, as a cache key."""
         if where is not None and where.valid_at is not None:
             if self._ends is None:
                 ends = self._rows["ends"]
@@ -599,7 +599,7 @@ class Catalogue:
 
     def _narrowed(self, nodes: Nodes | None, where: Filter) -> Nodes:
         """
-        Return the *nodes* that pass, in their order.
+        Return the *nodes* that pass a filter, in their order.
 
         None stands for all nodes, including deleted ones.
         """
@@ -631,7 +631,7 @@ class Catalogue:
 
     def _like(self, text: str) -> list[str]:
         """Return about `_CANDIDATES` ids that share a part with *text*, preferring the newest."""
-        # Try the time and the random digits first: a typing error usually affects only one of the three parts.
+        # Try the time and the random digits first: a typing error usually affects a single part of an id.
         head, *tail = text.rsplit("_", 2)
         found = {memory_id: None for piece in tail for memory_id in self._having(piece)}
         for length in (len(head), len(head) * 3 // 4, len(head) // 2, len(head) // 4):
@@ -647,7 +647,11 @@ class Catalogue:
 
 
 def used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
-    """Return the texts that *numbers* refer to, and the numbers remapped to these texts. -1 means no text."""
+    """
+    Return the texts that *numbers* use, and the numbers renumbered accordingly.
+
+    -1 means no text.
+    """
     used = np.unique(numbers[numbers >= 0])
     renumbered = np.full(len(texts) + 1, -1, np.int32)
     renumbered[used] = np.arange(len(used))

@@ -1,4 +1,4 @@
-"""Snapshots: generations of files with the state of the views (DESIGN section 6, "The embedded engine")."""
+"""Snapshot files with the state of the views (DESIGN section 6, "The embedded engine")."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _state(found: os.stat_result) -> tuple[int, ...]:
 
 @attrs.frozen(eq=False)
 class StoredArray:
-    """A large immutable array in a file of its own, which later generations reuse."""
+    """A large immutable array in a separate file, which later generations reuse."""
 
     blocks: tuple[NDArray[Any] | FileRows, ...]
     stored: Stored | None = None
@@ -245,6 +245,7 @@ class SnapshotStore:
         Returns:
             The generation with the given arrays, or None if it was not written: writing failed, another process is
             writing, or a newer generation exists.
+
         """
         _check(parts)
         try:
@@ -262,6 +263,7 @@ class SnapshotStore:
 
         Args:
             at_most: The highest acceptable change number.
+
         """
         seen: bytes | None = None
         generation = None
@@ -315,7 +317,7 @@ class SnapshotStore:
             return False
 
     def _is_of(self, name: str, change: int) -> bool:
-        """Return True if a manifest belongs to this history and has this change number or a later one."""
+        """Return True if a manifest has this history and at least this change number."""
         with contextlib.suppress(*_UNREADABLE):
             manifest = _manifest(_text(self._directory / name))
             return bool(manifest["identity"] == self._identity and manifest["change"] >= change)
@@ -419,7 +421,11 @@ class SnapshotStore:
         return Stored(path.name, file.size, digest.hexdigest())
 
     def _write_other(self, name: str, save: Callable[[Path], bool]) -> Stored | None:
-        """Let another library write a file. Size and hash are computed from the file as read back."""
+        """
+        Write a file with a callback of another library.
+
+        Size and hash are computed from the file as read back.
+        """
         path = self._fresh(name)
         if not save(path):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Nearest-neighbour search over the vectors of memories: an exact scan, or an HNSW graph if there are many."""
+"""Nearest-neighbour search over the vectors of memories: exact, or by an HNSW graph."""
 
 from __future__ import annotations
 
@@ -145,12 +145,12 @@ class VectorIndex:
         return self.pieces([node])[0]
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
-        """Return the vectors of *nodes*, concatenated, of shape (pieces, dimensions), and the number of each."""
+        """Return the vectors of *nodes*, of shape (pieces, dimensions), and their numbers."""
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         return self._recent.take(labels), counts
 
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
-        """Return the cosine of *vector* and the best piece of each node, 0 for a node without vectors."""
+        """Return the cosine of *vector* and each node's best piece, 0 without vectors."""
         query = self._query(vector)
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         result = np.zeros(len(counts), np.float32)
@@ -298,7 +298,7 @@ class VectorIndex:
             wanted *= 4
 
     def _by_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
-        """Return matches from the graph and a scan of the rows missing in it, or None if they are too few."""
+        """Return matches from the graph plus newer rows, or None if they are too few."""
         served = self._graph
         proved = None if served is None else served.usable()
         if served is None or proved is None or not query.any():
@@ -351,7 +351,11 @@ class VectorIndex:
         return self._by_scan(query, limit, None, None)
 
     def _many_by_graph(self, queries: Vectors, limit: int) -> list[Matches] | None:
-        """Return graph matches of all queries, retrying single queries with too few, or None if the graph fails."""
+        """
+        Return graph matches of all queries, or None if the graph cannot be used.
+
+        Queries with too few matches are repeated one by one.
+        """
         served = self._graph
         proved = None if served is None else served.usable()
         if served is None or proved is None or not queries.any(axis=1).all():

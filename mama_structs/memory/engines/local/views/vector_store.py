@@ -167,7 +167,11 @@ class VectorRows:
         return result
 
     def slices(self, start: int, stop: int, *, most: int | None = None) -> Iterator[tuple[int, Vectors]]:
-        """Yield the rows from *start* to *stop*, at most *most* at a time, with the label of the first one."""
+        """
+        Yield the rows from *start* to *stop* in blocks, with the label of each first row.
+
+        A block has at most *most* rows.
+        """
         # Read once: the engine thread adds blocks and replaces the last one concurrently, but never changes a row.
         blocks, starts = self._layout
         for begin, block in zip(starts.tolist(), blocks, strict=True):
@@ -189,7 +193,7 @@ class VectorRows:
         )
 
     def stored(self) -> tuple[list[StoredArray], Vectors]:
-        """Return the rows for a snapshot: segments that are files of their own, and the remaining rows."""
+        """Return the rows for a snapshot: segments with own files, and the remaining rows."""
         segments, start = [], 0
         for stored, length in (*self.segments, *([(None, self.unsaved)] if self.unsaved >= BLOCK else [])):
             segments.append(StoredArray(self.blocks(start, start + length), stored))

@@ -1,4 +1,4 @@
-"""The four indexes of a namespace, updated together, and how they load from a snapshot or the journal."""
+"""The four views of a namespace, loaded from a snapshot or the journal."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class Derivation:
 
 @attrs.frozen
 class Changes:
-    """Changes other than new memories: their number, and the memories that they changed and deleted."""
+    """Changes other than new memories: changed and deleted memories, and their number."""
 
     count: int
     changed: set[int]
@@ -249,7 +249,7 @@ class Changes:
 
 
 def changes_since(rows: Snapshot, place: RowPlaces, change: int) -> Changes | None:
-    """Return the changes after a change number, or None if one of their rows cannot be read."""
+    """Return the changes after a change number, or None if any row is unreadable."""
     changed: set[int] = set()
     deleted: set[int] = set()
     erased = False
@@ -278,7 +278,7 @@ def replay(
     anew: bool = False,
 ) -> set[int]:
     """
-    Apply the changes after the views' change number up to *last*, and return the touched nodes.
+    Update views with all changes up to *last*, and return the touched nodes.
 
     With *anew*, changed memories are updated even if their version matches, because rows may have been read at
     different times.
@@ -345,7 +345,7 @@ def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int
 
 
 def _usable(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
-    """Return views loaded from a snapshot, or None if it is invalid or most of its nodes are deleted."""
+    """Return views from a snapshot, or None if it is invalid or mostly deleted nodes."""
     try:
         loaded = _from_snapshot(rows, place, generation, exact_up_to)
     except UNUSABLE as error:
@@ -416,7 +416,7 @@ def read_entries(
 
 
 def _mark(rows: Snapshot, place: RowPlaces, change: int) -> str | None:
-    """Return a marker that differs between changes with the same number in different histories."""
+    """Return a marker that distinguishes equal change numbers of different histories."""
     key = numbered(place.changes, change)
     value = rows.get(key)
     if isinstance(value, bytes):

@@ -26,7 +26,11 @@ _AT_ONCE: Final = 65_536
 
 @attrs.frozen(eq=False)
 class Segment:
-    """Postings of some memories by term: those of ``keys[i]`` are from ``bounds[i]`` to ``bounds[i + 1]``."""
+    """
+    Posting lists of some memories.
+
+    The postings of term ``keys[i]`` are ``nodes[bounds[i] : bounds[i + 1]]`` and the same slice of *counts*.
+    """
 
     keys: Whole
     bounds: Whole
@@ -115,7 +119,7 @@ class _Wanted:
 
 
 class _Piece(NamedTuple):
-    """Postings of one segment, in the order of the query terms, with the weight of each posting's term."""
+    """Postings of one segment in query order, with the weight of each posting's term."""
 
     home: int
     nodes: Whole
@@ -131,7 +135,7 @@ class _Sums:
     nodes: Nodes | None = None
 
     def of(self, nodes: Nodes) -> Scores:
-        """Return the scores of *nodes*, 0 where there is none."""
+        """Return the scores of *nodes*, 0 for nodes without a score."""
         found, known = np.zeros(len(nodes), np.float32), len(self.scores)
         places = nodes if self.nodes is None else self.nodes.searchsorted(nodes)
         inside = (nodes >= 0) & (places < known)
@@ -241,7 +245,7 @@ class WordIndex:
         return [self._words[number] for number in numbers.tolist()]
 
     def rarity(self, terms: Iterable[str]) -> dict[str, float]:
-        """Return the inverse document frequency of each term, the maximum for a term that does not occur."""
+        """Return the inverse document frequency of each term, the maximum for unknown ones."""
         self._take_up()
         find = self._words.numbers.get
         return {term: self._rarity(find(term, -1)) for term in terms}
@@ -281,7 +285,7 @@ class WordIndex:
         return lengths
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state for a snapshot: JSON metadata, and arrays that later changes do not modify."""
+        """Return JSON metadata and arrays for a snapshot. Later changes do not modify them."""
         self._take_up()
         self._settle()
         text, ends = packed(self._words)
@@ -368,7 +372,7 @@ class WordIndex:
             yield self._gained(block)
 
     def _gained(self, block: Sequence[_Piece]) -> tuple[Nodes, Scores]:
-        """Return the nodes and gains of some pieces together, since small arrays cost as much as larger ones."""
+        """Return the nodes and gains of several pieces, processed together for speed."""
         homes, all_nodes, all_counts, worths = zip(*block, strict=True)
         nodes, counts = np.concatenate(all_nodes, dtype=np.int64), np.concatenate(all_counts)
         worth = np.concatenate(worths)
@@ -413,7 +417,11 @@ class WordIndex:
         return turns
 
     def _gain(self, worth: Scores, nodes: Nodes, counts: Counts) -> Scores:
-        """Return ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `UNIT`."""
+        """
+        Return the BM25 gains of some postings.
+
+        That is ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `UNIT`.
+        """
         gains = self._length.take(nodes)
         gains += np.float32(SPARE / UNIT)
         gains *= np.float32(K1 / UNIT / (SPARE / UNIT + self._total / max(self._live, 1)))
@@ -424,7 +432,7 @@ class WordIndex:
         return gains
 
     def _scores(self, wanted: Sequence[_Wanted], nodes: Nodes) -> Scores:
-        """Return the scores of some nodes from all their terms, with additions in the same order as a search."""
+        """Return the scores of some nodes, added up in the same order as in a search."""
         sizes = self._sizes(nodes)
         places = runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
         turns = self._turns(wanted, self._terms["term"][places])
@@ -444,7 +452,7 @@ class WordIndex:
         return sizes
 
     def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
-        """Return the known terms of a query, highest weight first, which is the order of additions."""
+        """Return the known terms of a query, highest weight first, the order of additions."""
         self._take_up()
         known = []
         for term, weight in query.items():
@@ -508,7 +516,7 @@ class WordIndex:
         self._merge()
 
     def _merge(self) -> None:
-        """Merge the shortest segments, so that each remaining one is longer than all shorter ones together."""
+        """Merge short segments until each is longer than all shorter ones together."""
         serials = sorted(self._segments, key=lambda serial: len(self._segments[serial]))
         sizes = [len(self._segments[serial]) for serial in serials]
         shorter = [0, *accumulate(sizes)]
