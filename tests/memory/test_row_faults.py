@@ -325,7 +325,7 @@ async def test_an_import_beside_a_reembed_stores_no_vectors_of_the_old_embedder(
             return await write(plan)
 
         monkeypatch.setattr(engine, "write", between)
-        with pytest.raises(EmbedderMismatch, match="embedded anew") as caught:
+        with pytest.raises(EmbedderMismatch, match="was changed to") as caught:
             await store.import_jsonl(tmp_path / "x")
         imported = await store.import_jsonl(tmp_path / "x")
         found = await engine.read(lambda reader: [(one.memory.content, one.vectors) for one in reader.scan()])

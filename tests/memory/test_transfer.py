@@ -385,7 +385,7 @@ async def test_embedding_anew_ends_an_export(tmp_path, monkeypatch):
     def change(_done, _total):
         backend.embedder = EmbedderRecord("other", "1", DIMENSIONS)
 
-    with pytest.raises(StoreError, match="embedded anew"):
+    with pytest.raises(StoreError, match="embedder was changed"):
         await export_jsonl(backend, tmp_path / "x", change)
     assert [] == names_in(tmp_path)
 
@@ -613,7 +613,7 @@ async def test_a_line_that_breaks_a_rule(change, said, tmp_path, embedding):
         (b"[" * 100_000 + b"\n", "Expected `object`"),
         (b'{"memory":{"metadata":' + b"[" * 100_000 + b"\n", "nested too deeply"),
         (b'{"end":true,"memories":2}\n', "more follows"),
-        (b'{"end":true,"memories":9}\n', "says that there are 9 memories, and there are 2"),
+        (b'{"end":true,"memories":9}\n', "counts 9 memories, and there are 2"),
         (b'{"end":1}\n', "Expected `bool`"),
     ],
 )

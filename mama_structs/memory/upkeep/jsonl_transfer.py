@@ -222,7 +222,7 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
     # A plan may run more than once, so it has no side effects.
     def page(reader: Reader, wanted: Sequence[str]) -> tuple[ExportPage, list[str]]:
         if engine.embedder != embedder:
-            raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
+            raise StoreError("the embedder was changed while the memories were exported", hint="export them again")
         # Memories deleted meanwhile are not found.
         found = zip(wanted, reader.find_many(wanted), strict=True)
         nodes = {node: memory_id for memory_id, node in found if node is not None}
@@ -372,7 +372,7 @@ class _ExportFile:
         said = _read_end(line)
         if said.memories + said.contents != number - 2:
             texts = f" and {said.contents} texts" if said.contents else ""
-            raise ValueError(f"it says that there are {said.memories} memories{texts}, and there are {number - 2}")
+            raise ValueError(f"the end line counts {said.memories} memories{texts}, and there are {number - 2}")
         if self.file.read(1):
             raise ValueError("it is the last one, and more follows")
 
@@ -595,8 +595,8 @@ class _Import:
         if given is not None and stored != given:
             # Prevents storing vectors of one embedder as vectors of the new one.
             raise EmbedderMismatch(
-                f"the memories of {self.engine.namespace!r:.80} were embedded anew, by {stored.name}, while others "
-                f"were imported with vectors of {given.name}",
+                f"the embedder of the memories of {self.engine.namespace!r:.80} was changed to {stored.name}, while an "
+                f"import stored vectors of {given.name}",
                 stored=(stored.name, stored.fingerprint),
                 given=(given.name, given.fingerprint),
                 hint="repeat the import: what is there already stays as it is",

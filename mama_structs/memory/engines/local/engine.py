@@ -70,7 +70,7 @@ _LAGS: Final = 3
 _TRANSACTION_SECONDS: Final = 0.1
 _DROPPED_AT_ONCE: Final = 5_000
 _SLICE_SECONDS: Final = 0.01
-# Divisor: between two snapshots, the number of changes grows by at least this fraction of all changes.
+# A snapshot is due only after at least 1/8 as many changes as the last snapshot contains.
 _SNAPSHOT_SHARE: Final = 8
 # With fewer changes, writing a snapshot takes longer than reading the journal again.
 _WORTH_A_SNAPSHOT: Final = 200

@@ -126,7 +126,7 @@ class Graph:
             graph._index.load_index(str(path), max_elements=capacity)
             found = (graph._index.get_current_count(), graph._index.M, graph._index.ef_construction)
         if found != (len(marked), plan.m, plan.ef_construction):
-            raise GraphFailed(f"the file's count, M and ef_construction are {found}, not those of its description")
+            raise GraphFailed(f"the file has (count, M, ef_construction) {found}, which differs from its metadata")
         return graph
 
     def __len__(self) -> int:
@@ -518,7 +518,7 @@ class ServedGraph:
         )
         before = file.state(), marks.state()
         if not file.is_whole() or not marks.is_whole():
-            raise GraphFailed("its files are not what was written")
+            raise GraphFailed("its files do not match their checksums")
         marked = np.frombuffer(marks.path.read_bytes(), np.uint8) != 0
         if len(marked) > self._rows.count:
             raise GraphFailed("it has more vectors than there are")

@@ -53,14 +53,14 @@ class NodeLabels:
         if nodes.dtype != np.int32 or labels.dtype != np.int32 or nodes.ndim != 1 or nodes.shape != labels.shape:
             raise ValueError("pieces must be two int32 arrays of one length")
         if len(nodes) and (nodes.min() < 0 or labels.min() < 0 or labels.max() >= rows):
-            raise ValueError(f"pieces must name nodes and one of {rows} labels")
+            raise ValueError(f"pieces must have nodes of 0 or more and labels from 0 to {rows - 1}")
         known._parts.extend({"node": nodes, "label": labels})
         known._pieces = np.bincount(nodes, minlength=_SMALLEST).astype(np.int32)
         known.last = int(nodes.max(initial=-1))
         known._first = np.zeros(len(known._pieces), np.int32)
         known.live, known.several = (int(np.count_nonzero(known._pieces > least)) for least in (0, 1))
         if known._find_first() != known.live:
-            raise ValueError("the pieces of a node must stand behind one another")
+            raise ValueError("the pieces of a node must be contiguous")
         known._owner = np.full(max(_SMALLEST, rows), _NONE, np.int32)
         # Distinct pairs, sorted by label, then by node.
         pairs = np.unique(labels.astype(np.int64) << 32 | nodes)

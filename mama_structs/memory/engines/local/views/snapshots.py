@@ -134,7 +134,7 @@ class FileRows:
             digest.update(room[:count])
             place += count
         if place != self.stored.size or digest.hexdigest() != self.stored.sha256 or before != self._state():
-            raise ViewLost("a file of vectors is not what was written")
+            raise ViewLost("a vector file does not match its checksum")
         return before
 
     def _state(self) -> tuple[int, ...]:
@@ -625,7 +625,7 @@ def _content(directory: Path, entry: Mapping[str, Any]) -> memoryview:
             digest.update(content[at : at + count])
             at += count
     if at != stored.size or digest.hexdigest() != stored.sha256:
-        raise ValueError("the file is not what was written")
+        raise ValueError("the file does not match its checksum")
     return content.toreadonly()
 
 

@@ -69,7 +69,7 @@ class VectorRows:
             raise ValueError(f"rows must be float32 of {dimensions} dimensions")
         count = sum(map(len, blocks))
         if alive.shape != (count,) or prints.shape != (count,) or alive.dtype != np.bool_:
-            raise ValueError(f"what is said of {count} rows is of other lengths")
+            raise ValueError(f"alive (bool) and prints must have one item for each of the {count} rows")
         rows._known.extend({"alive": alive, "print": prints})
         rows.dead = count - int(np.count_nonzero(alive))
         if count < HELD:
