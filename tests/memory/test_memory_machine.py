@@ -1,5 +1,7 @@
 """
-Stateful test of memories against a model of plain dicts, with several processes, namespaces and injected failures.
+Stateful test of memories against plain dicts.
+
+It has several processes and namespaces, and injects failures.
 """
 
 # Hypothesis passes drawn values by name. The engine has no event for a growing queue.
@@ -184,7 +186,9 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def time_of(self, supersedes, model):
         """
-        Return the time of a new memory. It is never earlier than what it supersedes, even if the clock steps back.
+        Return the time of a new memory.
+
+        It is never earlier than what it supersedes, even if the clock steps back.
         """
         return self.now if supersedes is None else max(self.now, model.get(supersedes).created_at)
 
@@ -492,7 +496,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 # Strengths are cached for some minutes of a clock that the test does not control.
                 memories._shared.cache.clear()
 
-    # What goes wrong
+    # Failures
 
     @rule(actor=ACTORS, namespace=NAMESPACES, picks=st.lists(PICKS, min_size=3, max_size=3), text=TEXTS)
     def a_plan_that_raises_is_undone(self, actor, namespace, picks, text):
@@ -582,7 +586,7 @@ class MemoryMachine(RuleBasedStateMachine):
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     def fail_once(self, actor, kind):
-        """Let the next transaction of an engine fail after its work is done."""
+        """Make the next transaction of an engine fail after its work is done."""
         kinds = iter([kind])
         if (server := self.actors[actor].server) is not None:
             run = server.run
@@ -598,7 +602,7 @@ class MemoryMachine(RuleBasedStateMachine):
             return
         fail_transactions(self.actors[actor].storage, lambda: next(kinds, None))
 
-    # Coming and going
+    # Opening and closing
 
     @rule(actor=ACTORS)
     def reopen(self, actor):
@@ -810,7 +814,11 @@ def test_supersede_uses_time_of_predecessor_when_clock_steps_back(machine, repla
 
 @pytest.mark.parametrize("divided", [False, True])
 def test_failed_transaction_is_undone_when_machine_is_slow(machine, monkeypatch, divided):
-    """Waiting calls that share a transaction all fail. In separate transactions only the first one fails."""
+    """
+    Waiting calls that share a transaction all fail.
+
+    In separate transactions only the first one fails.
+    """
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", -1)
     machine.save_decision(**DECISION)
     machine.a_transaction_that_fails_is_undone(

@@ -213,7 +213,11 @@ async def test_unknown_id_raises_error_with_similar_ids(store, call):
 
 
 async def test_unlink_keeps_link_whose_id_has_equal_hash(monkeypatch, store):
-    """The index stores 64-bit hashes of link ids. On a collision, the link of the right source is removed."""
+    """
+    The index stores 64-bit hashes of link ids.
+
+    On a collision, the link of the right source is removed.
+    """
     monkeypatch.setattr("mama_structs.memory.engines.local.views.adjacency.link_key", lambda _link_id: 7)
     memories = [await store.save_context(text) for text in ("the wall", "the mine", "the fleet")]
     kept = await store.link(memories[0].id, memories[2].id, "builds on")
@@ -265,7 +269,11 @@ async def test_save_many_keeps_order_and_reports_progress(tmp_path):
 
 
 async def test_duplicate_link_keeps_higher_confidence(store):
-    """Equal words in different spellings are one link between two memories. A lower confidence changes nothing."""
+    """
+    Equal words in different spellings are one link between two memories.
+
+    A lower confidence changes nothing.
+    """
     one, other = await store.save_checkpoint("one thing"), await store.save_checkpoint("quite another")
     link = await store.link(one.id, other.id, "depends on", confidence=0.5)
     assert link == await store.link(one.id, other.id, "depends on", confidence=0.2)
@@ -319,7 +327,7 @@ async def test_delete_removes_all_links_of_memory_only(store):
 
 
 async def test_update_outcome_keeps_history_and_searchable_reason(store, clock):
-    """The last outcome is current, and a search for the reason finds the reason and its decision."""
+    """The last outcome is current, and searching for its reason also finds the decision."""
     decision = await store.save_decision("auth", "use JWT for the login", "stateless")
     clock.now += 60
     await store.set_outcome(decision.id, "PARTIAL")
@@ -362,7 +370,7 @@ async def test_search_as_of_ignores_later_changes(store, clock):
 
 
 async def test_times_are_utc_in_whole_milliseconds(store):
-    """This holds for times in any time zone."""
+    """Times in any time zone are converted."""
     zone = timezone(timedelta(hours=9))
     memory = await store.save_context("x", created_at=datetime(2026, 1, 1, 9, 0, 0, 123_999, tzinfo=zone))
 
@@ -471,7 +479,7 @@ async def test_search_filters_are_exact(exact_up_to):
 
 
 @pytest.mark.parametrize("exact_up_to", [20_000, 0])
-async def test_search_finds_others_beside_two_thousand_equal_memories(tmp_path, exact_up_to):
+async def test_search_finds_others_among_two_thousand_equal_memories(tmp_path, exact_up_to):
     """Each other memory is found by its own words and by similarity, also with filters."""
     place = OpenedDirectory.open(tmp_path, settings=MemorySettings(exact_up_to=exact_up_to, linking="off"))
     store = await place.memories()
@@ -510,7 +518,11 @@ async def test_automatic_links_per_memory_are_limited(store, clock):
 
 
 async def test_concurrent_calls_share_transactions(tmp_path, monkeypatch):
-    """Sixty-four concurrent saves need at most one fsync per sixteen, and a failing call does not affect the others."""
+    """
+    Sixty-four concurrent saves need at most one fsync per sixteen.
+
+    A failing call does not affect the others.
+    """
     # A slow machine would end a transaction before it contains all waiting calls.
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
     place = OpenedDirectory.open(tmp_path)
@@ -563,7 +575,11 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch, name):
-    """Whenever it is cancelled, the store continues, each memory has all its links, and no task is left."""
+    """
+    After a cancellation at any point the store is usable, and no task is left.
+
+    Each memory that exists has all its links.
+    """
     # On a busy machine a transaction would end early.
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
     source = OpenedDirectory.open(tmp_path / "source")
@@ -655,7 +671,7 @@ async def test_save_with_failing_embedder_saves_nothing(tmp_path):
 # The rest
 
 
-async def test_all_methods_work_on_empty_store(store):
+async def test_methods_return_empty_results_for_empty_store(store):
     assert 0 == await store.count()
     assert [] == await store.recent() == await store.search("x") == await store.similar("x") == await store.about("2-1")
     assert await store.latest_checkpoint() is None
@@ -667,7 +683,7 @@ async def test_all_methods_work_on_empty_store(store):
     assert 0 == (await store.stats())["memories"]
 
 
-async def test_all_methods_work_with_single_memory(store):
+async def test_methods_work_with_single_memory(store):
     memory = await store.save_checkpoint("half done near 2-1")
     assert [memory] == await store.about("2-1") == await store.recent()
     assert [memory] == [hit.memory for hit in await store.search("anything at all")]
@@ -744,7 +760,7 @@ async def test_history_argument_still_works_with_warning(store):
 
 
 async def test_search_max_chars_omits_hits_and_never_truncates(store):
-    """All hits together, with reasons, have at most *max_chars* characters, and each hit is complete."""
+    """All hits together have at most *max_chars* characters, and each hit is complete."""
     long = await store.save_decision("backup", "backup of the store", "why " * 20)
     short = await store.save_insight("backup of disks")
     whole = await store.search("backup of the store")

@@ -42,7 +42,7 @@ def mentions(text):
 
 
 def built(world, namespace, mark, prefix=""):
-    """Return memories and links with equal ids in every namespace, and contents that name the namespace."""
+    """Return memories and links with equal ids per namespace, but different contents."""
     memories, links, kept = [], [], list(KEPT)
     for number, (text, topic, kind, targets) in enumerate(world):
         memory = plain_memory(
@@ -81,7 +81,7 @@ async def gathered(items):
     return [one async for one in items]
 
 
-# How to call each method. New methods must be added here.
+# Example arguments of each method. New methods must be added here.
 READS = {
     "all": lambda store, memory_id: gathered(store.all()),
     "links": lambda store, memory_id: gathered(store.links()),
@@ -133,7 +133,7 @@ WRITES = {
 APART = {"resolving", "warm_up", "export_jsonl", "import_jsonl", "reembed", "stats", "figures", "close"}
 
 
-def test_all_methods_of_memory_store_are_listed():
+def test_memory_store_methods_are_listed():
     """A new method of `MemoryStore` must be tested for isolation too."""
     methods = {
         name
@@ -172,7 +172,11 @@ def told(value):
     world=WORLDS, names=st.sampled_from([("a", "b"), ("a", "a/m"), ("a%2Fm", "a/m"), ("é", "e"), ("default", "x y")])
 )
 async def test_changes_in_one_namespace_do_not_affect_another(kind, world, names):
-    """With equal ids and texts in both, calling every method of one does not change any result of the other."""
+    """
+    Calling every method of one namespace changes no result of the other.
+
+    Both have equal ids and texts.
+    """
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
         clock = (START + timedelta(days=40)).timestamp()
@@ -215,7 +219,7 @@ SECRET = "of a namespace that nobody granted"
 @settings(max_examples=max(4, settings.default.max_examples // 25))
 @given(world=WORLDS, elsewhere=WORLDS)
 async def test_granted_namespaces_are_readable_and_never_changed(kind, world, elsewhere):
-    """A session writes a, reads b and cannot access c: tested for all methods, with ids of all three."""
+    """A session writes a, reads b and cannot access c, for all methods and ids of all."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
         clock = (START + timedelta(days=40)).timestamp()

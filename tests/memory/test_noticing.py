@@ -43,7 +43,11 @@ def ids(named):
 
 
 async def test_sixty_copies_become_one_memory_with_repeat_times(store, clock):
-    """Copies differ only in ignored details. Saving them together or one by one gives the same result."""
+    """
+    Copies differ only in ignored details.
+
+    Saving them together or one by one gives the same result.
+    """
     first = await merged(store)
     clock.advance(60)
     for text in (LEARNT, "raids  double at\nweekends", " Raids double AT weekends!"):
@@ -70,7 +74,7 @@ async def test_copies_in_one_save_many_call_are_merged(store):
 
 
 async def test_copies_from_two_processes_are_merged(tmp_path):
-    """The second process finds the memory of the first in the journal, also after both are reopened."""
+    """The second process finds the memory of the first, also after reopening both."""
     for _ in range(2):
         places = [OpenedDirectory.open(tmp_path), OpenedDirectory.open(tmp_path)]
         stores = [await place.memories() for place in places]
@@ -134,7 +138,11 @@ async def test_decisions_with_different_reasons_or_topics_are_not_merged(store):
 
 @pytest.mark.parametrize("then", ["failed", "superseded", "followed"])
 async def test_copy_of_invalid_decision_is_saved_as_new_decision(store, clock, then):
-    """Copies of failed or superseded decisions, or of those followed by another decision, are new. They merge later."""
+    """
+    A copy of a failed, superseded or followed decision is a new decision.
+
+    Further copies merge with the new one.
+    """
     first = await store.save_decision("login", "Use JWT", "stateless")
     clock.advance(1)
     if then == "failed":
@@ -209,7 +217,11 @@ async def test_contradicting_decisions_are_reported_and_kept(store):
     ],
 )
 async def test_conflict_is_distinguished_from_similar_text(store, older, newer, kind):
-    """Another value of the same thing is a conflict. A similar statement on another thing is not."""
+    """
+    Another value of the same thing is a conflict.
+
+    A similar statement on another thing is not.
+    """
     first = await store.save_decision("matter", older, "")
     second = await store.save_decision("matter", newer, "")
 
@@ -234,7 +246,11 @@ async def test_conflict_is_distinguished_from_similar_text(store, older, newer, 
     ],
 )
 async def test_statement_of_change_replaces_earlier_statement(store, older, newer, kind):
-    """This holds for all types, with or without a topic. Statements on other things are not reported."""
+    """
+    Tested for all types, with and without a topic.
+
+    Statements on other things are not reported.
+    """
     first = await store.save_context(older)
     second = await store.save_insight(newer)
 
@@ -254,7 +270,11 @@ async def test_superseded_decision_is_not_reported_as_conflict(store):
 
 
 async def test_copies_are_compared_with_current_text(tmp_path):
-    """After a correction only copies of the new text are merged, after a deletion none, also in other processes."""
+    """
+    After a correction only copies of the new text are merged, after a deletion none.
+
+    This holds in other processes too.
+    """
     for _ in range(2):
         place = OpenedDirectory.open(tmp_path, settings=MemorySettings(snapshot_every=1))
         store = await place.memories()
@@ -294,7 +314,7 @@ class Counting:
 
 @pytest.mark.parametrize("together", [1, 8])
 def test_conflict_detection_needs_three_reads_for_any_number_of_saves(together):
-    """It reads at most five texts per saved memory, and reuses the results of automatic linking otherwise."""
+    """It reads at most five texts per save, and reuses results of automatic linking."""
     reader = PlainReader()
     for number in range(40):
         memory = plain_memory(f"m{number}", f"Cannon {number} guards the mine.", topic="guard", at=number)

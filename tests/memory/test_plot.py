@@ -103,7 +103,11 @@ def font_with(letters, path):
 
 
 async def test_letters_missing_in_all_fonts_are_logged_once_and_marked(memories, tmp_path, monkeypatch):
-    """Missing letters are not drawn as boxes silently. An added font is used, whatever its name."""
+    """
+    Missing letters are not drawn as boxes silently.
+
+    An added font is used, whatever its name.
+    """
     manager = mpl.font_manager.fontManager
     plain = [one for one in manager.ttflist if "DejaVu" in one.name or "Last Resort" in one.name]
     monkeypatch.setattr(manager, "ttflist", plain)
@@ -123,7 +127,11 @@ async def test_letters_missing_in_all_fonts_are_logged_once_and_marked(memories,
 
 
 async def test_plots_work_without_data(memories):
-    """An empty store, an unknown topic and an isolated memory have plots. An unknown memory raises an error."""
+    """
+    An empty store, an unknown topic and an isolated memory have plots.
+
+    An unknown memory raises an error.
+    """
     plot = memories.plot
     for axes in (await plot.evolution("x"), await plot.timeline(), await plot.map(), await plot.decay()):
         texts_of(axes)

@@ -1,4 +1,8 @@
-"""Number of engine calls per answer, which must not grow with the number of results (an engine may be remote)."""
+"""
+The number of engine calls must not grow with the number of results.
+
+An engine may be remote.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,11 @@ def test_very_short_texts_have_less_evidence():
 
 
 def test_other_script_gets_word_score_from_similarity():
-    """A memory that cannot share words gets estimated matches. One that could but does not gets none."""
+    """
+    A memory that cannot share words gets estimated matches.
+
+    One that could but does not gets none.
+    """
     foreign, same, far = ranking.evidence(clues([4.0, 4.0, 0.0], foreign=[True, False, True]))
 
     assert foreign > same
@@ -61,7 +65,7 @@ def test_other_script_gets_word_score_from_similarity():
 
 @given(st.lists(st.floats(-1, 1), max_size=600), st.floats(-0.5, 0.9), st.floats(0.5, 200))
 def test_baseline_is_finite_and_monotonic(cosines, midpoint, slope):
-    """This holds for few and for equal cosines."""
+    """Tested for few and for equal cosines."""
     scale = Scale.of(np.array(cosines, np.float32), Calibration(midpoint, slope))
     found = scale(np.array([-1.0, 0.0, 1.0]))
 
@@ -90,7 +94,7 @@ def test_temporal_neighbour_does_not_outrank_its_lender(first, second):
 
 
 def test_question_loses_score_to_following_answer():
-    """A stored question is similar to the query but answers nothing, so its score moves to the next memory."""
+    """A stored question answers nothing, so its score moves to the following memory."""
     own = np.array([5.0, 1.0, 5.0, 1.0])
     before, after = np.array([-1, 0, -1, 2]), np.array([1, -1, 3, -1])
     asking, answer, telling, reply = ranking.beside(own, before, after, np.array([1.0, 0.0, 0.0, 0.0]))

@@ -45,7 +45,7 @@ changes = (
 
 @given(steps=st.lists(questions | questions | changes, min_size=20, max_size=40))
 def test_cached_traversal_equals_new_traversal(steps):
-    """This holds after any links, unlinks, deletions and changes."""
+    """Tested after any links, unlinks, deletions and changes."""
     reader, cache, made = PlainReader(), cache_with(), 0
     for node in range(7):
         reader.put(plain_memory(f"m{node}"))
@@ -166,7 +166,11 @@ def test_least_recently_used_traversal_is_evicted_first():
 
 @given(sizes=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 12)), max_size=30))
 def test_cached_traversals_respect_node_limit(sizes):
-    """All cached results together cover at most the configured number of nodes. The newest one is kept if it fits."""
+    """
+    All cached results together cover at most the configured number of nodes.
+
+    The newest one is kept if it fits.
+    """
     cache = cache_with(entries=3, max_items=10)
     kept = {}
     for key, size in sizes:

@@ -1,4 +1,4 @@
-"""Records, which hosts store under labels and a key: compared with a plain dict, and in combination with memories."""
+"""Records: compared with a plain dict, and in combination with memories."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def records(store):
     return store.records
 
 
-# What comes back
+# Round trips
 
 
 async def test_put_and_get_preserve_any_json_value(records):
-    """The returned value is an equal copy with the same numbers, key order and escaped characters."""
+    """The value is an equal copy, with the same numbers, key order and characters."""
     value = {"z": [1, 2.5, -0.0, None, True, 2**70], "a": {"\0": "한국어\u2028", "": []}}
     put = await records.put(ALICE, "anything / = % +", value)
     value["z"].append("later")
@@ -72,7 +72,11 @@ async def test_put_and_get_preserve_any_json_value(records):
 
 
 async def test_search_finds_records_with_text_only(store):
-    """A record with text is a memory for search, recent and about. Without text, it is only found by its key."""
+    """
+    A record with text is a memory for search, recent and about.
+
+    Without text, it is only found by its key.
+    """
     kept = await store.records.put(ALICE, "food", {"likes": "kimchi"}, text="alice likes kimchi on 2-1")
     await store.records.put(ALICE, "token", {"secret": "kimchi 2-1"})
 
@@ -132,7 +136,11 @@ async def test_search_as_of_finds_former_value(place):
 
 
 async def test_several_texts_of_record_are_embedded_separately(records):
-    """The best text determines the score, also after `reembed`. As one long text it would not be found."""
+    """
+    The best text determines the score, also after `reembed`.
+
+    As one long text it would not be found.
+    """
     noise = " ".join(f"noise{number}" for number in range(200))
     await records.put(ALICE, "both", 1, text=[noise, "the treasure is under the oak"])
     await records.put(ALICE, "one", 2, text=f"{noise} the treasure is under the oak")
@@ -158,7 +166,7 @@ async def test_record_embedding_is_equal_after_reembed(store, text):
 
 @pytest.mark.parametrize("text", ["tea at four", None])
 async def test_expired_record_is_absent_and_key_is_free(place, text):
-    """It is not found, a new record starts at version 1, and `sweep` deletes other expired records."""
+    """A new record at its key has version 1, and `sweep` deletes other expired records."""
     _, store, clock = place
     records = store.records
     await records.put(ALICE, "tea", 1, text=text, expires_at=NOON + timedelta(seconds=10))
@@ -202,7 +210,7 @@ async def test_expire_with_version_rejects_other_versions(place, text):
 
 @pytest.mark.parametrize("text", ["tea at four", None])
 async def test_sweep_keeps_record_put_during_sweep(place, monkeypatch, text):
-    """A record that expired when the sweep read it, but was put again before the deletion, is kept."""
+    """A record that was put again between the sweep's read and its deletion is kept."""
     records = place[1].records
     await records.put(ALICE, "tea", 1, text=text, expires_at=NOON)
     delete = RecordStore._delete
@@ -222,7 +230,11 @@ async def test_sweep_keeps_record_put_during_sweep(place, monkeypatch, text):
 
 @pytest.mark.parametrize("text", ["text", None])
 async def test_compare_and_set_rejects_other_versions(records, text):
-    """Version 0 means that no record exists. The error contains the current version, and nothing is changed."""
+    """
+    Version 0 means that no record exists.
+
+    The error contains the current version, and nothing is changed.
+    """
     with pytest.raises(VersionConflict) as missing:
         await records.put(ALICE, "n", 1, text=text, if_version=1)
     await records.put(ALICE, "n", 1, text=text, if_version=0)
@@ -239,7 +251,11 @@ async def test_compare_and_set_rejects_other_versions(records, text):
 
 
 async def test_batch_is_atomic(records):
-    """One conflict undoes all changes, deletions too. Of two values for a key the last one wins, and both count."""
+    """
+    One conflict undoes all changes, deletions too.
+
+    Of two values for a key the last one wins, and both count.
+    """
     await records.put(ALICE, "old", 0, text="old")
     with pytest.raises(VersionConflict) as conflict:
         await records.put_many(
@@ -290,7 +306,7 @@ async def test_append_numbers_values_and_pop_returns_each_once(records):
 
 
 async def test_append_rejects_key_beyond_last_number(records):
-    """If a host stored a record under the highest number, the next key would be assigned twice."""
+    """After the highest number there is no next key."""
     await records.put(ALICE, "9" * 12, "last")
     with pytest.raises(InvalidArgument, match="no number"):
         await records.append(ALICE, ["lost"])
@@ -336,7 +352,7 @@ async def test_move_to_existing_key_raises_conflict_unless_allowed(records):
 
 
 async def test_list_returns_key_order_within_bounds(records):
-    """Tested with prefix, after, limit, reverse order and a condition, for records with and without text."""
+    """Tested with prefix, after, limit, reverse order and a condition."""
     for number in range(6):
         await records.put(ALICE, f"k{number}", number, text=f"text {number}" if number % 2 else None)
     await records.put((*ALICE, "more"), "k9", 9)
@@ -359,7 +375,7 @@ async def test_list_returns_key_order_within_bounds(records):
 
 
 async def test_list_includes_long_keys_in_order(records):
-    """A key too long for a row name is sorted correctly, matches all its prefixes, and can be a page boundary."""
+    """A key too long for a row name is sorted correctly, and can be a page boundary."""
     keys = ["a" * 300, "a" * 300 + "b", "a" * 130 + "c" * 200]
     for position, key in enumerate(keys):
         await records.put(ALICE, key, position, text="ducks" if position == 1 else None)
@@ -396,7 +412,7 @@ async def test_labels_and_keys_with_separators_stay_distinct(records):
 
 
 async def test_search_under_labels_is_exact(store):
-    """All records under the labels are found, even if others match better, also with a condition."""
+    """All records under the labels are found, even if others match better."""
     records = store.records
     for number in range(30):
         await records.put(BOB, f"b{number}", number, text=f"the treasure is under the oak, says bob {number}")
@@ -461,7 +477,11 @@ async def test_search_returns_equal_records_separately(records):
 
 
 async def test_nearest_accepts_vectors_of_any_length(records):
-    """A vector of the embedder and a multiple of it find the same records. Another shape raises an error."""
+    """
+    A vector of the embedder and a multiple of it find the same records.
+
+    Another shape raises an error.
+    """
     await records.put(ALICE, "a", 1, text="ducks")
     (vector,) = [pieces[0] for pieces in await records.embed(["ducks"])]
 
@@ -487,7 +507,11 @@ async def test_records_are_isolated_between_namespaces(place):
 
 
 async def test_read_namespace_is_searched_but_not_written(place):
-    """With `reads=`, memory searches find records of another namespace. Record methods use the own namespace."""
+    """
+    With `reads=`, memory searches find records of another namespace.
+
+    Record methods use the own namespace.
+    """
     opened, store, _ = place
     await store.records.put(ALICE, "a", 1, text="ducks on the pond")
     reader = await opened.memories("other", reads=["default"])
@@ -511,7 +535,7 @@ async def test_forget_removes_record_from_its_key(store):
 
 
 async def test_forget_under_labels_redacts_ids_in_other_memories(store):
-    """Like `MemoryStore.forget`: an id contains words of the key, so it is removed from evidence too."""
+    """An id contains words of the key, so it is removed from evidence too."""
     put = await store.records.put(ALICE, "a secret key", 1, text="ducks")
     await store.records.put(ALICE, "kept", 1)
     decision = await store.save_decision("ponds", "Dig one", "ducks", evidence=[put.memory_id])
@@ -531,7 +555,7 @@ async def test_records_do_not_separate_temporal_neighbours(store):
 
 
 async def test_correction_of_record_creates_version(place):
-    """A stale compare-and-set conflicts, history and `as_of` have the old text, and the record has one text again."""
+    """A stale compare-and-set conflicts, and history and `as_of` have the old text."""
     _, store, clock = place
     put = await store.records.put(ALICE, "a", {"n": 1}, text=["ducks swim", "geese fly"])
     clock.advance(10)
@@ -549,7 +573,11 @@ async def test_correction_of_record_creates_version(place):
 
 
 async def test_record_is_neither_linked_nor_merged(store):
-    """Saving it creates no links. A decision with the same words may link to it, and remains separate."""
+    """
+    Saving it creates no links.
+
+    A decision with the same words may link to it, and remains separate.
+    """
     await store.save_decision("ducks", "feed the ducks at noon", "")
     record = await store.records.put(ALICE, "a", 1, text="feed the ducks at noon")
     again = await store.save_context("feed the ducks at noon", on_duplicate="merge")
@@ -614,8 +642,7 @@ async def test_import_rejects_record_at_key_of_record_without_text(place, tmp_pa
     assert [2] == [one.value for one in await store.records.list()]
 
 
-# What is refused
-# What is refused
+# Validation
 
 
 @pytest.mark.parametrize(
@@ -736,7 +763,11 @@ async def test_delete_removes_damaged_record(store, delete):
 
 
 async def test_list_raises_for_damaged_record_and_sweep_skips_it(store):
-    """An incomplete list would mislead. `check` names the rows, and sweep and delete continue past them."""
+    """
+    An incomplete list would mislead.
+
+    `check` names the rows, and sweep and delete continue past them.
+    """
     records = store.records
     long = "x" * 1000
     for key in ("a", "b", long):

@@ -35,7 +35,11 @@ def keys(directory):
 
 
 async def test_reembed_makes_all_memories_searchable_with_new_embedder(tmp_path):
-    """Memories, links and times are unchanged. The new embedder is used afterwards, also after reopening."""
+    """
+    Memories, links and times are unchanged.
+
+    The new embedder is used afterwards, also after reopening.
+    """
     told = []
     async with Session.open(tmp_path, embedder=OLD) as session:
         first = await session.memories.save_decision("login", "tokens", "stateless")
@@ -54,7 +58,7 @@ async def test_reembed_makes_all_memories_searchable_with_new_embedder(tmp_path)
 
 
 async def test_reembed_and_delete_remove_old_vectors(tmp_path):
-    """Vectors reveal information about a text, so they are deleted with the embedder or the memory."""
+    """Vectors reveal information about a text, so they must not outlive it."""
     async with Session.open(tmp_path, embedder=OLD) as session:
         memory = await session.memories.save_context("one")
         await session.memories.save_context("two")
@@ -80,7 +84,7 @@ async def test_interrupted_reembed_resumes(tmp_path):
 
 
 async def test_store_with_old_embedder_is_rejected_after_reembed(tmp_path):
-    """A session that still uses the old embedder cannot save, since its vectors would not be comparable."""
+    """A session with the old embedder cannot save vectors that are not comparable."""
     old = OpenedDirectory.open(tmp_path, embedder=OLD)
     theirs = await old.memories()
     await theirs.save_context("one")
@@ -100,7 +104,7 @@ async def test_store_with_old_embedder_is_rejected_after_reembed(tmp_path):
 
 
 async def test_unknown_id_error_mentions_damaged_memories(tmp_path):
-    """The id of a damaged memory is unreadable, so the error must not claim that it never existed."""
+    """The unknown id may be that of a damaged memory, whose id cannot be read."""
     async with Session.open(tmp_path, embedder=OLD) as session:
         memory = await session.memories.save_context("one")
         await session.memories.save_context("two")

@@ -53,7 +53,7 @@ def test_similar_relationship_has_type_of_nearest_example(at):
 
 
 def test_passive_relationship_does_not_reverse_evolution():
-    """A word similar to "supersedes" that ends in "by" would mark the newer memory as superseded."""
+    """A passive word ("... by") would mark the newer memory as superseded."""
     examples = np.eye(len(EXAMPLES), dtype=np.float32)
     vector = examples[EXAMPLES.index("supersedes")]
 
@@ -74,7 +74,11 @@ def test_relationship_examples_cover_all_types():
 
 @given(st.lists(LETTERS, min_size=1, max_size=4), st.sampled_from(" _-"))
 def test_valid_relationship_is_kept_unchanged(parts, gap):
-    """Any script is allowed. Only Unicode form and surrounding whitespace change, idempotently."""
+    """
+    Any script is allowed.
+
+    Only Unicode form and surrounding whitespace change, idempotently.
+    """
     word = unicodedata.normalize("NFC", gap.join(parts))
     if len(word) <= 64:
         kept = check_relationship(f" {word}  ")

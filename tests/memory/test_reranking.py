@@ -153,7 +153,11 @@ async def test_number_of_reranked_hits_is_a_setting():
 
 
 async def test_reranker_gets_topic_and_reasons_within_its_limits():
-    """Texts are those that are embedded, truncated to *max_chars*, sorted by length, in calls of *batch_size*."""
+    """
+    Texts are the embedded ones, truncated to *max_chars*, in calls of *batch_size*.
+
+    Texts of similar length are in the same call.
+    """
     reranker = Preferring("x", max_chars=30, batch_size=2)
     async with opening(reranker) as session:
         await session.memories.save_decision("doors", "Keep doors shut", "It is cold in winter, and long")
@@ -282,7 +286,11 @@ SCORES = st.lists(st.floats(-5, 5).map(lambda one: round(one, 1)), min_size=12, 
 @given(store=stores(), scores=SCORES, period=st.booleans(), superseded=st.sampled_from(["behind", "equal"]))
 @settings(max_examples=60)
 def test_reranking_with_any_scores_keeps_rules(store, scores, period, superseded):
-    """No hit is lost or repeated, scores decrease, successors stay first, and unlinked hits are sorted by score."""
+    """
+    No hit is lost or repeated, scores decrease, and successors stay first.
+
+    Unlinked hits are sorted by the reranker's score.
+    """
     hits, precedence = store.hits("door of January 3 to January 8" if period else "door", superseded=superseded)
     given = np.array(scores[: len(hits)])
     found = reordered(hits, precedence, given)
@@ -317,7 +325,7 @@ def test_reranking_depends_on_score_order_only(store, scores):
     ]
 
 
-# Where it fails
+# Failures
 
 
 async def test_search_succeeds_when_reranker_raises(caplog):
@@ -343,7 +351,7 @@ async def test_search_succeeds_when_reranker_raises(caplog):
 
 
 async def test_reranker_that_raises_stop_iteration_is_handled():
-    """asyncio cannot propagate StopIteration, so this search and all later ones would wait for the timeout."""
+    """StopIteration cannot pass through a future, so searches would wait for the timeout."""
     async with opening(as_reranker(lambda query, texts: next(iter(())), name="dry")) as session:
         memories = await noted(session)
         for _ in range(2):
@@ -412,7 +420,11 @@ async def test_search_succeeds_when_reranker_times_out(caplog):
 
 
 async def test_hanging_reranker_thread_blocks_no_search():
-    """Other searches time out. When the call ends, the next search is reranked, and no old one is."""
+    """
+    Other searches time out.
+
+    When the call ends, the next search is reranked, and no old one is.
+    """
     gate = threading.Event()
     calls = []
 
@@ -441,7 +453,7 @@ async def _until_reranked(memories):
             return hits
 
 
-# In turns
+# Concurrency
 
 
 async def test_sync_reranker_runs_in_one_thread():
@@ -550,7 +562,7 @@ async def test_forked_session_shares_reranker():
     assert "the key is under the mat" == hits[0].memory.content
 
 
-# At the door
+# Validation
 
 
 def test_open_rejects_invalid_reranker():

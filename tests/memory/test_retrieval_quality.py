@@ -1,5 +1,7 @@
 """
-Regression limits of search quality on all kinds of texts. benchmarks/retrieval.py has all values and the development sets.
+Regression limits of search quality on all kinds of texts.
+
+benchmarks/retrieval.py has all values, and names the development sets.
 
 All four sets are evaluated completely, since limits on a part would mean little. Each text is embedded once.
 """
@@ -88,21 +90,25 @@ def test_newest_decision_of_chain_ranks_first(figures):
 
 
 def test_relevance_is_calibrated(figures):
-    """Of all hits with a given relevance, about that ratio answers the query, for every kind of text."""
+    """About this ratio of the hits with a given relevance answers the query."""
     for one in figures["relevance"]:
         for step, share, hits in zip((0.5, 0.6, 0.7, 0.8), one["shares"][4:8], one["hits"][4:8], strict=True):
             assert hits < 20 or share >= step - 0.1, (one["set"], step)
 
 
 def test_relevance_detects_queries_without_answer(figures):
-    """The best relevance is lower if no memory answers the query and its subject is a different one."""
+    """The best relevance is lower for queries on subjects without any memory."""
     (decisions,) = (one for one in figures["relevance"] if one["set"] == "decisions")
 
     assert decisions["auc"] >= 0.75
 
 
 def test_injected_hits_have_sufficient_precision_and_recall(retrieval, remembering):
-    """On exact sets, the relevance cut reaches three quarters of both. Earlier versions reached a sixth."""
+    """
+    On exact sets, the relevance cut reaches three quarters of both.
+
+    Earlier versions reached a sixth.
+    """
     precision = importlib.import_module("precision")
     sets = {"exact sets": retrieval.read(SAMPLE)["exact sets"]}
     lists = asyncio.run(precision.all_asked(sets, remembering))["exact sets"]

@@ -120,7 +120,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 async def test_invalid_row_is_left_out_and_reported(tmp_path, name):
-    """Opening and rebuilding continue without it, the check reports it, and no message contains content."""
+    """Opening and rebuilding continue without it, and no message quotes its content."""
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_decision(f"topic {n}", f"secret{n}", "because") for n in range(3)]
     await plant(tmp_path, PLANTED[name])
@@ -424,7 +424,7 @@ async def test_marker_of_unreadable_change_is_none(tmp_path):
 
 
 async def test_snapshot_newer_than_journal_is_replaced(tmp_path):
-    """After a backup was restored, no snapshot could be written otherwise until the old change number is reached."""
+    """Otherwise no snapshot could be written after a backup was restored."""
     async with opened(tmp_path / "a") as (_, store):
         await store.save_context("one")
         backup = shutil.copytree(tmp_path / "a" / "journal", tmp_path / "backup")
@@ -448,7 +448,7 @@ async def test_snapshot_newer_than_journal_is_replaced(tmp_path):
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
 @pytest.mark.parametrize("name", ["manifest", "manifest-before", "catalogue-*"])
 async def test_special_file_in_place_of_view_does_not_block(tmp_path, kind, name):
-    """Opening a FIFO blocks until the other end is opened, and a symbolic link may lead anywhere."""
+    """Opening a FIFO may block forever, and a symbolic link may lead anywhere."""
     async with opened(tmp_path / "a") as (_, store):
         await store.save_context("one")
         engine = await engine_of(store)

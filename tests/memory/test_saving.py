@@ -67,8 +67,8 @@ async def test_outcome_before_decision_is_rejected(place):
     assert decision.created_at == changed.metadata.outcome_at
 
 
-async def test_explicit_link_is_never_replaced_by_automatic_link(place):
-    """An explicit link replaces an automatic one in either direction, but never another explicit one."""
+async def test_explicit_link_keeps_other_explicit_links(place):
+    """It replaces only automatic links. A supersession by the system is explicit too."""
     store, _ = place
     first = await store.save_decision("login", "tokens", "stateless")
     second = await store.supersede(first.id, "sessions", "revocable", created_by="system")
@@ -93,7 +93,11 @@ async def test_automatic_link_is_replaced_in_either_direction(tmp_path):
 
 
 async def test_store_can_be_maintained_without_its_embedder(tmp_path):
-    """Methods that need no new vectors work. Others raise an error that names the embedder of the store."""
+    """
+    Methods that need no new vectors work.
+
+    Others raise an error that names the embedder of the store.
+    """
     async with Session.open(tmp_path, embedder=HashEmbedder(dimensions=32)) as session:
         memory = await session.memories.save_context("one")
     async with Session.open(tmp_path, embedder=Unavailable()) as session:
@@ -107,7 +111,11 @@ async def test_store_can_be_maintained_without_its_embedder(tmp_path):
 
 
 async def test_store_of_unknown_embedder_cannot_be_opened_with_another(tmp_path):
-    """Vectors of two embedders are not comparable. The error names both and explains how to migrate."""
+    """
+    Vectors of two embedders are not comparable.
+
+    The error contains the stored one and explains how to migrate.
+    """
 
     class Theirs:
         name, dimensions, max_tokens, fingerprint = "theirs", 32, 1000, "v1"

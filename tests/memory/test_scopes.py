@@ -1,4 +1,4 @@
-"""Sessions that read other namespaces: merged results in one order, without changing those namespaces."""
+"""Sessions that also read other namespaces, without changing them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def record(number, text, topic, kind):
 @settings(max_examples=max(6, settings.default.max_examples // 10))
 @given(records=RECORDS, limit=st.integers(1, 14), kinds=st.sampled_from([None, ["decision"], ["context", "insight"]]))
 async def test_filters_and_limits_are_exact_over_two_namespaces(records, limit, kinds):
-    """Results equal those of one namespace: distinct matches, newest or nearest first."""
+    """Results are distinct, pass the filter and fill the limit, newest or nearest first."""
     engines = PlainEngines()
     place = OpenedDirectory(
         path=None, storage=None, engines=engines, embedder=SMALL, clock=lambda: START.timestamp() + 9e5,
@@ -83,7 +83,7 @@ async def test_filters_and_limits_are_exact_over_two_namespaces(records, limit, 
 
 @pytest.mark.once
 async def test_search_over_two_namespaces_finds_hits_of_one():
-    """For each half of the month data set, 95 of 100 answers are among the ten best hits of the split store."""
+    """95 % of the answers of the month data set are among the ten best hits."""
     saves = [json.loads(line) for line in (MONTH / "saves.jsonl").read_text().splitlines()]
     questions = [json.loads(line) for line in (MONTH / "questions.jsonl").read_text().splitlines()]
     place = OpenedDirectory(
@@ -146,7 +146,7 @@ async def test_hits_have_namespace_and_resume_uses_own_checkpoint(home):
 
 
 async def test_recall_names_namespaces_of_conflicting_memories(home):
-    """One memory is the session's own, the other is not, so they must not look like statements of one author."""
+    """They must not look like statements of one author."""
     async with ada(home) as session:
         own = await session.memories.save_decision("auth", "Do not use JWT for logins of 2-1", "stateless")
         recalled = await session.recall("May I use JWT for logins of 2-1?")
@@ -188,7 +188,11 @@ async def test_id_in_two_namespaces_refers_to_own_memory(home, tmp_path_factory)
 
 
 async def test_tools_show_namespace_and_cannot_change_or_extend_reads(home):
-    """Tools show the namespace of foreign memories and take none as argument. Errors say that it is read-only."""
+    """
+    Tools show the namespace of foreign memories and take none as argument.
+
+    Errors say that it is read-only.
+    """
     async with ada(home, settings=Settings(tools=ToolSettings(deprecated=True))) as session:
         own = await session.call("save/insight", {"content": "JWT is what Ada dislikes"})
         found = (await session.call("search/by_context", {"query": "JWT"}))["found"]
@@ -220,7 +224,11 @@ async def test_tools_show_namespace_and_cannot_change_or_extend_reads(home):
 
 
 async def test_session_without_reads_uses_plain_store(home):
-    """With reads, the own namespace is asked first: ids found there cost no call elsewhere, a search costs one each."""
+    """
+    With reads, the own namespace is asked first.
+
+    Ids found there cost no other call, and a search costs one call per namespace.
+    """
     async with Session.open(home, namespace=ADA, embedder=SMALL, reads=[ADA]) as session:
         assert MemoryStore is type(session.memories)
         assert () == session.memories.reads
@@ -254,7 +262,11 @@ class Counting:
 
 
 async def test_new_namespace_takes_embedder_of_reads(home):
-    """All namespaces of a session need the same embedder. The error names the one that differs."""
+    """
+    All namespaces of a session need the same embedder.
+
+    The error names the one that differs.
+    """
     async with Session.open(home, namespace=ADA, reads=[TEAM]) as session:
         await session.memories.save_insight("Ada likes passkeys")
         assert SMALL.name == session.memories.embedder.name

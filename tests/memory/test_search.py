@@ -163,7 +163,7 @@ def test_history_ranks_old_decision_by_relevance(reader):
 
 
 def test_hiding_superseded_memories_fills_limit(reader):
-    """The number of results is unchanged, and successors are found by the words of their predecessors."""
+    """The limit is filled, and successors are found by their predecessors' words."""
     for number in range(60):
         add(reader, f"old{number}", "sessions in postgres", direction(1))
         add(reader, f"new{number}", "signed cookies", direction(0, 0, 1))
@@ -337,7 +337,11 @@ def stores(draw: st.DrawFn) -> PlainReader:
 def test_search_returns_exact_number_of_matches(  # noqa: PLR0917 - drawn by name
     reader, text, limit, superseded, types, topic, day
 ):
-    """All results are distinct, match the filters and are sorted. There are *limit* if enough match."""
+    """
+    All results are distinct, match the filters and are sorted.
+
+    There are *limit* if enough match.
+    """
     as_of = None if day is None else START + timedelta(days=day)
     where = Filter(types=None if types is None else frozenset(types), topic=topic)
     hits = search(reader, asked(text, direction(1), limit=limit, superseded=superseded, where=where, as_of=as_of))
@@ -372,7 +376,7 @@ def _in_circle(reader: PlainReader, node: int) -> bool:
     share=st.floats(0, 1),
 )
 def test_injection_cut_returns_best_hits_in_order(hits, relevance, share):
-    """Nothing is returned if nothing is relevant enough, else the best hit and those nearly as good."""
+    """It returns the best hit and those nearly as good, or nothing if none is relevant."""
     given_hits = [Scored(score, own) for score, own in sorted(hits, reverse=True)]
     kept = worth_showing(given_hits, bounds=Bounds(relevance=relevance, share=share))
 
@@ -396,7 +400,7 @@ def test_injection_cut_returns_best_hits_in_order(hits, relevance, share):
 def test_score_terms_sum_to_score(  # noqa: PLR0917 - drawn by name
     reader, text, limit, superseded, topic, least, day, room
 ):
-    """Rank, score and relevance of hits are explained, and for other memories the reason of their omission."""
+    """The explanation has rank, score and relevance of hits, and why others are omitted."""
     as_of = None if day is None else START + timedelta(days=day)
     request = asked(
         text,

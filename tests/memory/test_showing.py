@@ -106,7 +106,11 @@ def shown_things(draw):
 
 @given(shown_things())
 def test_repr_is_one_line_with_escaped_characters(things):
-    """It has at most 120 columns (one line per version for chains), and contains no terminal control characters."""
+    """
+    It has at most 120 columns per line, and no terminal control characters.
+
+    A chain has one line per version.
+    """
     for thing in things:
         lines = repr(thing).split("\n")
 
@@ -164,7 +168,7 @@ async def test_read_links_contain_beginnings_of_both_texts(store):
 
 
 async def test_validation_errors_do_not_quote_memories(store):
-    """An object with text passed as a wrong argument is described only by its type, also inside a list."""
+    """A wrong argument with text is described by its type only, also inside a list."""
     memory = await store.save_decision("boats", "Leave the boats open", "quick")
     await store.supersede(memory.id, "Cover the boats", "rain")
     hits, chain = await store.search("boats"), await store.evolution(memory.id)
@@ -221,7 +225,7 @@ def seen_in_html(text):
 
 @given(shown_things())
 def test_html_escapes_texts(things):
-    """For any text, only our own elements occur, all of them are closed, and invisible characters are shown."""
+    """For any text, only expected elements occur, and invisible characters are shown."""
     for thing in [*things, Results(things[:1] * 3)]:
         seen = Seen(thing._repr_html_())
 
@@ -232,7 +236,7 @@ def test_html_escapes_texts(things):
 
 
 def test_html_is_bounded():
-    """Texts are truncated after 600 characters and lists after fifty items, with the number of omitted ones."""
+    """Texts end after 600 characters and lists after fifty items, with the rest counted."""
     memory = plain_memory(
         "context_x_1795436746081_3188da2e", "x" * 100_000, type=MemoryType.CONTEXT, source="y" * 9_000
     )
@@ -316,7 +320,7 @@ def told_things(draw):
 @settings(max_examples=max(6, settings.default.max_examples // 10))
 @given(told_things())
 def test_repr_of_any_content_is_short_and_safe(things):
-    """Neither long texts nor many items make a repr long, and it contains no control characters or foreign HTML."""
+    """A repr is short, without control characters, for any texts and number of items."""
     for thing in things:
         told = repr(thing)
 
@@ -460,7 +464,7 @@ MERMAID = [
 
 @given(shown_things())
 def test_mermaid_escapes_texts(things):
-    """For any texts and relationship words, each line of a flowchart has one of the expected forms."""
+    """Each line of a flowchart has one of the expected forms, for any texts and words."""
     for thing in things:
         if isinstance(thing, Chain | Surroundings):
             for line in thing.to_mermaid().split("\n"):
@@ -510,7 +514,7 @@ def test_large_flowchart_is_bounded():
     assert "-->" not in told
 
 
-# What is looked for in the wrong place
+# Suggestions in attribute errors
 
 
 @pytest.mark.parametrize(
@@ -524,7 +528,11 @@ def test_large_flowchart_is_bounded():
     ],
 )
 def test_attribute_error_suggests_path_to_attribute(shown, name, place):
-    """`hit.content` raises an error that names the right path. Other unknown names have no suggestion."""
+    """
+    `hit.content` raises an error that names the right path.
+
+    Other unknown names have no suggestion.
+    """
     one = shown(plain_memory("decision_a_1795436746081_3188da2e", "secret", type=MemoryType.DECISION))
 
     with pytest.raises(AttributeError, match=re.escape(f"no attribute {name!r}. Did you mean {place!r}?")) as caught:
@@ -539,11 +547,15 @@ def test_attribute_error_suggests_path_to_attribute(shown, name, place):
         repr(object.__new__(type(one)))
 
 
-# All of them
+# Iteration
 
 
 async def test_iterating_yields_all_memories_and_links(store):
-    """In save order over many pages. Memories that are deleted or saved meanwhile are not included."""
+    """
+    In save order over many pages.
+
+    Memories that are deleted or saved meanwhile are not included.
+    """
     first = await store.save_decision("boats", "Leave the boats open", "quick")
     await store.save_many({"type": "context", "content": f"number {number}"} for number in range(260))
     last = await store.supersede(first.id, "Cover the boats", "rain")

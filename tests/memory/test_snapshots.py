@@ -147,7 +147,7 @@ def test_rows_of_segment_are_read_on_demand(tmp_path):
 
 @pytest.mark.parametrize("damage", ["_truncate", "_flip", "_page", "_empty"])
 def test_reading_modified_segment_raises(tmp_path, damage):
-    """A file that is truncated or overwritten while open raises an error and never gives wrong numbers."""
+    """A file that changes while it is open raises an error, and never gives wrong numbers."""
     rows, path = _rows_in_file(tmp_path)
     globals()[damage](path)
 
@@ -458,7 +458,7 @@ class Fails:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_failed_system_call_keeps_old_generation(tmp_path, code, caplog):
-    """Whichever call fails: nothing is raised, no temporary file remains, and a complete generation exists."""
+    """Nothing is raised, no temporary file remains, and a complete generation exists."""
     store = store_in(tmp_path)
     store.write(1, parts())
     for number in range(1, 200):
@@ -557,7 +557,7 @@ def _check_written(generation):
 
 
 def test_concurrent_writers_leave_complete_generations(tmp_path):
-    """While two processes write and delete files, a third one always reads a complete generation."""
+    """While two processes write, a third one always reads a complete generation."""
     children = [_start(tmp_path / "views", first, 2, 1_000_000) for first in (0, 1)]
     store = store_in(tmp_path)
     seen, looks = set(), 0
@@ -584,7 +584,9 @@ def test_concurrent_writers_leave_complete_generations(tmp_path):
 @pytest.mark.parametrize("wait", [0.0, 0.01, 0.02, 0.035, 0.05])
 def test_killed_writer_leaves_complete_generation(tmp_path, wait):
     """
-    After SIGKILL at any time, the last acknowledged generation or a newer one is complete. Temporary files are deleted later.
+    After SIGKILL at any time, the last acknowledged generation or a newer one is complete.
+
+    Temporary files are deleted later.
     """
     child = _start(tmp_path / "views", 0, 1, 10_000)
     first = child.stdout.readline()

@@ -190,7 +190,7 @@ def test_words_weigh_more_than_pairs_and_stop_words():
 
 @given(st.text())
 def test_terms_of_any_text_have_positive_weights(text):
-    """All three functions return the same terms, none empty or too long, and none raises an error."""
+    """All three functions return the same terms, none of them empty or too long."""
     found = terms(text)
 
     assert set(found) == set(weighted_terms(text))
@@ -202,7 +202,7 @@ def test_terms_of_any_text_have_positive_weights(text):
 
 @given(st.text(alphabet="aB1_-.' 가나다은를\u0301字", max_size=30))
 def test_terms_ignore_case_and_composition(text):
-    """Except for camel case, capitals and decomposed characters give the terms of the plain text."""
+    """Capitals and decomposed characters change no term, except in camel case."""
     low = text.lower()
 
     assert terms(unicodedata.normalize("NFC", low)) == terms(unicodedata.normalize("NFD", low))
@@ -258,7 +258,9 @@ def test_known_words_are_not_analysed_again(steps):
 )
 def test_hostile_text_takes_linear_time(piece, steps):
     """
-    Text without spaces, combining marks alone, and very long identifiers: four times the text, four times the steps.
+    Four times the text needs four times the steps.
+
+    Tested with text without spaces, combining marks alone, and very long identifiers.
     """
     short, long = (piece * (length // len(piece)) for length in (50_000, 200_000))
 

@@ -265,7 +265,7 @@ def test_vague_expression_has_lower_confidence_than_date():
 
 
 def test_most_certain_of_several_periods_is_used():
-    """"recently" is ignored in a query with a date."""
+    """A date has precedence over "recently"."""
     period = period_in("what was recently said about the outage of 3 May", NOW)
 
     assert _time("2026-05-03") == period.since
@@ -292,7 +292,7 @@ def test_impossible_date_gives_no_period(query):
 
 
 def test_long_hostile_query_takes_linear_time():
-    """Repetitions of the start of a pattern must not cause backtracking, which would take hours."""
+    """Repeated beginnings of a pattern must not cause exponential backtracking."""
     for piece in (
         "2026-03-04-",
         "may ",
@@ -353,7 +353,7 @@ WORDS = st.sampled_from(
 
 
 @given(query=st.one_of(st.text(), st.lists(WORDS, max_size=12).map(" ".join)), now=st.datetimes(timezones=st.just(UTC)))
-def test_any_text_gives_valid_period_or_none(query, now):
+def test_period_in_returns_valid_period_or_none(query, now):
     """No error is raised, and no period ends before it starts."""
     period = period_in(query, now)
 

@@ -103,7 +103,11 @@ def link_between(one, other):
 
 
 def filled(count=5, *, namespace="default"):
-    """Return an engine with a chain of memories, each linked to the previous one and the first to the last."""
+    """
+    Return an engine with a chain of memories, each linked to the previous one.
+
+    The first is linked to the last.
+    """
     backend = Backend(namespace)
     for number in range(count):
         memory = attrs.evolve(plain_memory(f"m{number}", f"text {number}", at=number), namespace=namespace)
@@ -284,7 +288,7 @@ def stores(draw):
 @given(backend=stores(), chunk=st.integers(1, 4))
 @settings(max_examples=40)  # Each example writes two files.
 async def test_export_and_import_restore_memories(backend, chunk):
-    """An export, an import into an empty store and another export give equal memories, links, vectors and lines."""
+    """Export, import into an empty store and export again give equal lines."""
     other = Backend()
     service = EmbeddingService(HashEmbedder(dimensions=64))
     before, transfer._CHUNK = transfer._CHUNK, chunk
@@ -441,7 +445,7 @@ async def test_cancelled_import_can_be_repeated(tmp_path, embedding, monkeypatch
 
 
 async def test_import_counts_dropped_links(tmp_path, embedding):
-    """A link to a memory that is neither in the file nor in the store is dropped, and counted in every import."""
+    """A link to a memory that exists nowhere is dropped and counted, in every import."""
     await export_jsonl(filled(), tmp_path / "x", None)
     lines = lines_of(tmp_path / "x")
     end = json.dumps({"end": True, "memories": 4}).encode() + b"\n"
@@ -853,7 +857,7 @@ async def test_export_removes_files_of_killed_process(tmp_path):
     assert b"half" == (tmp_path / "other").read_bytes()
 
 
-def test_all_metadata_types_are_generated():
+def test_stores_strategy_generates_each_memory_type():
     """The round trip test covers each type of memory."""
     assert set(METADATA) == set(metadata_of)
     assert timedelta(0) == UTC.utcoffset(None)

@@ -1,5 +1,7 @@
 """
-Trust: a memory is trusted no more than its evidence and the memories that it implements or supersedes (DESIGN section 6a).
+Trust of a memory is limited by its evidence and the memories it builds on.
+
+These are the memories that it implements or supersedes (DESIGN section 6a).
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ async def test_snapshot_restores_origin_and_trust(tmp_path):
     links=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from(LinkType)), max_size=12),
 )
 def test_trust_is_minimum_over_reachable_basis(saves, links):
-    """This holds for links added in any order, including cycles."""
+    """Links may be added in any order, and may form cycles."""
     reader, rests = PlainReader(), set()
     ids = [f"insight_x_{1_790_000_000_000 + number}_0a1b2c3d" for number in range(len(saves))]
     for number, (origin, named) in enumerate(saves):
@@ -134,7 +136,11 @@ def test_trust_is_minimum_over_reachable_basis(saves, links):
 
 
 async def test_correction_by_model_lowers_origin_and_trust(opened):
-    """A correction has an origin, by default the user. The memory gets the least trusted one of its authors."""
+    """
+    A correction has an origin, by default the user.
+
+    The memory gets the least trusted one of its authors.
+    """
     store = await opened.memories()
     first = await store.save_decision("keys", "Keep keys in the vault", "safe")
     second = await store.save_decision("backup", "Back the vault up", "safe", evidence=[first.id])

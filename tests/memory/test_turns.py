@@ -28,7 +28,11 @@ STEP, MOST = 0.04, 3
 
 @attrs.define
 class Slow:
-    """A slow disk: every write of a plan takes a while. Records the number of writes per transaction."""
+    """
+    A slow disk: every write of a plan takes a while.
+
+    Records the number of writes per transaction.
+    """
 
     now: float = 0.0
     counts: list[int] = attrs.field(factory=list)
@@ -54,7 +58,7 @@ WRITER, ENGINE = (PostgresWriter, PostgresEngine) if is_on_server() else (Journa
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Let each written and each deleted memory take 40 ms."""
+    """Slow down every write and deletion of a memory by 40 ms."""
     disk = Slow()
     for module in (embedded_engine, postgres_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: disk.now))
@@ -73,7 +77,7 @@ def slow(monkeypatch):
 
 
 async def filled(store, count=40):
-    """Save memories, each of which links to the previous one."""
+    """Save memories, each with a link to the previous one."""
     records = [{"type": "insight", "content": f"note {number} about raids"} for number in range(count)]
     return await store.save_many(records)
 
@@ -203,7 +207,7 @@ async def test_single_saves_run_between_transactions_of_save_many(tmp_path, slow
     await loading
 
     assert len(waits) > 10
-    # The running transaction, one of `save_many`, and its own.
+    # The running transaction, one more of `save_many`, and the save's own transaction.
     assert max(waits) <= 3
     await place.close()
 

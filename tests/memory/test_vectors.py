@@ -1,4 +1,4 @@
-"""Vector index: results equal those of a comparison with all vectors."""
+"""Vector index, compared with a brute-force search."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_index_agrees_with_brute_force(exact_up_to, held, steps):
 
 
 @pytest.mark.parametrize("exact_up_to", MODES)
-def test_search_finds_others_beside_two_thousand_equal_vectors(exact_up_to):
+def test_search_finds_others_among_two_thousand_equal_vectors(exact_up_to):
     """Each of 300 others is found by its own vector, and a filter returns all its matches."""
     vectors = np.concatenate([np.repeat(some(1, seed=5), 2_000, axis=0), some(300)])
     index = filled(vectors, exact_up_to=exact_up_to)
@@ -343,8 +343,8 @@ def test_snapshot_files_are_reused(tmp_path, monkeypatch):
     ]
 
 
-def test_many_rows_are_read_from_files(tmp_path, monkeypatch):
-    """After a snapshot only newer rows are in memory, in this process and in one that loads the snapshot."""
+def test_large_index_reads_rows_from_files(tmp_path, monkeypatch):
+    """After writing or loading a snapshot, only newer rows are in memory."""
     monkeypatch.setattr(rows_module, "BLOCK", 100)
     monkeypatch.setattr(rows_module, "HELD", 250)
     vectors = some(400)
@@ -402,7 +402,7 @@ def test_snapshot_with_other_dimensions_is_rejected(tmp_path):
     ],
 )
 def test_inconsistent_snapshot_is_rejected(tmp_path, name, array):
-    """A snapshot with valid checksums but inconsistent content, as from a faulty program, gives no index."""
+    """Valid checksums do not suffice: a faulty program may have written it."""
     parts = filled(some(20)).parts()
     part = attrs.evolve(parts["vectors"], arrays={**parts["vectors"].arrays, name: array})
     loaded = SnapshotStore(tmp_path, identity="x").write(1, {"vectors": part}).parts

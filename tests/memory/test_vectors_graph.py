@@ -24,7 +24,7 @@ DIMENSIONS = 24
 
 
 def clustered(count, *, seed=0):
-    """Return clustered vectors, like those of texts, for which a graph has high recall."""
+    """Return clustered vectors, for which a graph has high recall, as for vectors of texts."""
     random = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((40, DIMENSIONS))
     vectors = centres[random.integers(0, 40, count)] + 0.5 * random.standard_normal((count, DIMENSIONS))
@@ -68,7 +68,7 @@ def test_small_stores_are_searched_exactly():
 
 
 def test_graph_is_built_in_background_above_limit(monkeypatch):
-    """Searches are exact during the build, use the graph afterwards, and are correct at all times."""
+    """Searches are exact during the build, and use the graph afterwards."""
     vectors, queries = clustered(4_000), clustered(50, seed=1)
     looked, publish = threading.Event(), ServedGraph._publish
     monkeypatch.setattr(ServedGraph, "_publish", lambda graph, proved: looked.wait() and publish(graph, proved))
@@ -149,8 +149,8 @@ def test_graph_with_almost_sufficient_recall_is_built_with_other_parameters(monk
     index.close()
 
 
-def test_many_dimensions_are_projected_to_half(tmp_path):
-    """The recall is sufficient, scores are exact cosines, and the graph can be stored and loaded."""
+def test_graph_projects_vectors_with_128_or_more_dimensions(tmp_path):
+    """The recall is sufficient, and scores are exact cosines, also after loading."""
     random = np.random.default_rng(0)
     centres = random.standard_normal((60, 256))
     vectors = centres[random.integers(0, 60, 3_000)] + 0.8 * random.standard_normal((3_000, 256))
@@ -175,7 +175,7 @@ def test_many_dimensions_are_projected_to_half(tmp_path):
 
 
 def test_only_necessary_graph_results_are_rescored(monkeypatch):
-    """If the first results suffice for the recall, only these are rescored, otherwise all of them."""
+    """If the first results suffice for the recall, only these are rescored."""
     index = filled(clustered(1_500))
     assert index.settled(30)
     index.nearest(clustered(1)[0], 1)
@@ -233,7 +233,11 @@ def test_graph_is_used_during_import():
 
 @pytest.mark.parametrize("method", ["query", "mark", "add"])
 def test_search_is_exact_when_graph_raises(index, monkeypatch, caplog, method):
-    """An error of hnswlib discards the graph and is logged once. After three errors no graph is built."""
+    """
+    An error of hnswlib discards the graph and is logged once.
+
+    After three errors no graph is built.
+    """
 
     def fails(*_, **__):
         raise GraphFailed("hnswlib failed: RuntimeError")

@@ -1,4 +1,4 @@
-"""Code structure: number of functions with a decision's parameters, and of modules that a save runs through."""
+"""Limits of code structure: how many functions and modules a save involves."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-# Of these, conflict detection has two modules, telemetry, records, provenance and offloading one each.
+# Two of these modules belong to conflict detection, and one each to telemetry, records, provenance and offloading.
 MOST_IN_THE_LOOP, MOST = 18, 39
 PACKAGE = Path(mama_structs.__file__).parent
 

@@ -34,7 +34,7 @@ def small(monkeypatch):
 
 
 def bm25(documents, query):
-    """Return the BM25 scores of documents (Robertson and Zaragoza, in the form that Lucene uses)."""
+    """Return BM25 scores (Robertson and Zaragoza, in the form that Lucene uses)."""
     count = len(documents)
     lengths = {node: min(sum(terms.values()), LONGEST) for node, terms in documents.items()}
     average = sum(lengths.values()) / count if count else 1.0
@@ -57,7 +57,7 @@ def found(matches):
 
 
 def assert_best(expected, matches, limit):
-    """Assert that the matches have the *limit* highest scores, best first, equal ones newest first."""
+    """Assert that the matches have the highest scores, best first, then newest first."""
     got = found(matches)
 
     assert min(limit, len(expected)) == len(got)
@@ -163,7 +163,7 @@ TestIndexing.settings = settings(stateful_step_count=12)
 
 @given(documents=st.lists(DOCUMENTS, max_size=20), doomed=st.sets(st.integers(0, 19)), query=QUERIES)
 def test_removed_memories_do_not_affect_scores(documents, doomed, query):
-    """Scores are bit for bit equal to those of an index that never contained the removed memories."""
+    """Scores equal, bit for bit, those of an index without the removed memories."""
     index, fresh = WordIndex(), WordIndex()
     for node, document in enumerate(documents):
         index.add(node, document)
@@ -283,7 +283,7 @@ def test_non_positive_weights_are_ignored():
 
 
 def test_huge_memory_is_indexed_and_removed():
-    """A memory with 100,000 distinct terms is found by any of them, and removing it frees its words."""
+    """100,000 distinct terms can be searched, and removing them frees the words."""
     index = WordIndex()
     index.add(0, {"raid": 1.0})
     index.add(1, {f"w{number}": 1.0 for number in range(100_000)})
@@ -307,7 +307,7 @@ def test_unused_words_are_dropped():
 
 
 def test_snapshot_restores_terms_of_any_characters():
-    """Combining marks, empty terms, surrogates and characters beyond the basic plane are restored."""
+    """Such as combining marks, surrogates and characters beyond the basic plane."""
     document = {"\u0001결정": 1.0, "": 1.0, "\ud800": 1.0, "😀": 1.0, "a\nb": 2.0}
     index = WordIndex()
     index.add(3, document)
