@@ -183,7 +183,7 @@ async def test_python_callers_keep_copies_by_default(store):
     assert (await store.get(second.id)).noticed is None
 
 
-async def test_invalid_copies_argument_raises(store):
+async def test_invalid_on_duplicate_raises(store):
     """Nothing is saved, and checkpoints are never merged."""
     with pytest.raises(InvalidArgument, match="on_duplicate must be"):
         await store.save_insight(LEARNT, on_duplicate="replace")

@@ -101,8 +101,8 @@ class Embedder(Protocol):
     """
     Converts texts to vectors.
 
-    An embedder may also have a ``fingerprint``, a text that changes whenever its vectors change (see `fingerprint_of`),
-    and a ``batch_size``, its preferred number of texts per call.
+    An embedder may also have a ``fingerprint``, a text that changes whenever its vectors change (see `fingerprint_of`).
+    It may have a ``batch_size``, its preferred number of texts per call.
     """
 
     @property

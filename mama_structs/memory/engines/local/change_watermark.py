@@ -33,8 +33,8 @@ class Witness:
 
     Not thread-safe.
 
-    Only changes that are durable in the journal are recorded. The file is never flushed: after a killed process the
-    operating system still writes it, and after a power loss it may be older than the journal but never newer.
+    Only changes that are durable in the journal are recorded. The file is never flushed. After
+    a kill the operating system still writes it. After a power loss it may be older than the journal, but never newer.
     If the file cannot be written, no loss can be detected later.
     """
 

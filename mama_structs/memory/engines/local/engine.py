@@ -253,7 +253,7 @@ class EmbeddedEngine:
         """
         Record the start of maintenance, and return the time for computing ages.
 
-        Returns None if maintenance is not due.
+        Returns None if maintenance is not due, or if it never ran before.
 
         Args:
             now_ms: The current time, in milliseconds.

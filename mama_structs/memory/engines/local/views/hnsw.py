@@ -275,8 +275,8 @@ EFS: Final = (64, 96, 128, 192, 256, 384, 512)
 PLANS: Final = (GraphPlan(ef_construction=100, reduced=True), GraphPlan(), GraphPlan(m=32, ef_construction=300))
 """Build parameters to try in this order. The first needs many dimensions, the last a nearly sufficient recall."""
 
-# If recall suffices, only this many results of the graph are rescored with all dimensions, because reading vectors from
-# files takes longer than the graph search.
+# If recall suffices, only this many results of the graph are rescored with all dimensions. Reading vectors from files
+# takes longer than the graph search.
 _COMPARED: Final = 192
 _CHOSEN: Final = 0.99
 _ALMOST: Final = 0.85

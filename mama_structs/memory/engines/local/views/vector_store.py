@@ -20,7 +20,7 @@ Block = NDArray[np.float32] | FileRows
 BLOCK: Final = 8_192
 """Rows per block in process memory. A snapshot writes full blocks as a segment, fewer rows with the other arrays."""
 HELD: Final = 16_384
-"""From this many rows on, segments are read from their files instead of memory: slower to scan, not for a graph."""
+"""From this many rows on, rows of segments stay in their files, which slows down scans more than graph searches."""
 
 _SMALLEST_BLOCK: Final = 64
 _ROW: Final = {"alive": np.bool_, "print": np.uint64}

@@ -161,8 +161,8 @@ class WordIndex:
     """
     Terms and the memories that contain them.
 
-    A forward index has the terms of each memory, in insertion order. Postings by term are derived from it, in segments:
-    each is longer than all shorter ones together, so there are few segments and postings are rarely moved
+    A forward index has the terms of each memory, in insertion order. Postings by term are derived from it, in segments.
+    Each segment is longer than all shorter ones together, so there are few of them and postings are rarely moved
     (O'Neil et al., The Log-Structured Merge-Tree, 1996).
     """
 
