@@ -1,1 +1,1 @@
-"""Erasure, export, copying and maintenance of memories."""
+"""Erasure, export, copies and services of a namespace."""

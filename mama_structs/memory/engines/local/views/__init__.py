@@ -1,1 +1,1 @@
-"""Views: indexes derived from the journal, and their snapshots."""
+"""Indexes derived from the journal: tables, vectors, words and links."""
