@@ -17,7 +17,7 @@ MAX_PIECES: Final = 64
 LEAST_TOKENS: Final = 8
 """Smallest limit for splitting: room for any character and one more."""
 
-_OVERLAP: Final = 0.1  # Ratio of a piece. A sentence on the border is thus complete in one piece.
+_OVERLAP: Final = 0.1  # Ratio of a piece that is repeated in the next one, to keep sentences at borders complete.
 _TRIES: Final = 8  # Number of lower limits to try.
 _REACH: Final = 0.5  # A piece ends at the best border within its last half.
 

@@ -71,7 +71,7 @@ class EraseTexts(Protocol):
         """Return how many were erased, and messages about the copies that remain."""
 
 
-async def no_texts(doomed: Doomed, *, dry_run: bool) -> tuple[int, tuple[str, ...]]:  # noqa: ARG001 - the protocol's
+async def no_texts(doomed: Doomed, *, dry_run: bool) -> tuple[int, tuple[str, ...]]:  # noqa: ARG001 - required by the protocol
     """Erase nothing. The `EraseTexts` of a store without refs."""
     return 0, ()
 

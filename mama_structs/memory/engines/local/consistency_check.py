@@ -24,9 +24,9 @@ _AT_ONCE: Final = 2**20
 @attrs.define
 class Inspection:
     """
-    One check of a namespace in steps.
+    A consistency check of one namespace, run in steps.
 
-    Each step uses the rows, views and row keys of its time.
+    Each step receives the current rows, views and row keys.
     """
 
     # Rows per step.

@@ -63,7 +63,7 @@ _LARGEST_GROUP: Final = 256
 _SLICE: Final = 100
 # Rows per step of a rebuild, which takes some 40 ms.
 _PAGE: Final = 200
-# Maximum number of foreign changes to replay inside a write transaction, and how often a write is postponed for that.
+# Limits for changes of other processes: how many a write transaction may replay, and how often it is postponed else.
 _FAR_BEHIND: Final = 200
 _LAGS: Final = 3
 # Start no further plan in a transaction that already took this long.
@@ -104,7 +104,7 @@ class _Group:
     head: Head | None = None
     # True if its plans were put back into the queue.
     is_again: bool = False
-    # Number of postponements, because too many foreign changes had to be replayed first.
+    # Number of postponements, because too many changes of other processes had to be replayed first.
     lags: int = 0
 
 
@@ -578,10 +578,10 @@ class EmbeddedEngine:
         failure: BaseException | None = None
         try:
             while not self._storage.transact_here(lambda rows: self._write_group(rows, group)):
-                # Replay foreign changes outside of the transaction, which would block other processes.
+                # Replay changes of other processes outside of the transaction, which would block them.
                 self._storage.look_here(self._catch_up)
         # The error is passed to all waiting callers.
-        except BaseException as error:  # noqa: BLE001 - told to everyone who waits
+        except BaseException as error:  # noqa: BLE001 - passed to all waiting callers
             failure = error
             self._failed(group, error)
         else:
@@ -626,7 +626,7 @@ class EmbeddedEngine:
             return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
 
     def _write_group(self, rows: Rows, group: _Group) -> bool:
-        """Run the next plans. Return False if too many foreign changes must be replayed first."""
+        """Run the next plans. Return False if too many changes must be replayed first."""
         if group.lags < _LAGS and self._is_far_behind(rows):
             group.lags += 1
             return False
@@ -731,7 +731,7 @@ class EmbeddedEngine:
         try:
             for writer in reversed(writers):
                 writer.undo()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the views are not whole
+        except Exception as error:  # noqa: BLE001 - any error leaves the views inconsistent
             # Discard the views, since a failed undo leaves them inconsistent.
             _log.error("the views of the memories are derived anew: %s", raised(error))
             self._drop_views()

@@ -99,7 +99,7 @@ def _last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
 def whole(value: bytes | Damaged) -> bytes:
     """Return the value of a row. Raise ValueError if the row is damaged."""
     if isinstance(value, Damaged):
-        raise ValueError(value.reason)  # noqa: TRY004 - it is the data that is wrong
+        raise ValueError(value.reason)  # noqa: TRY004 - the data is invalid, not the type
     return value
 
 

@@ -481,7 +481,7 @@ class ServedGraph:
                 step()
             except GraphFailed as error:
                 self.fail(error)
-            except Exception as error:  # noqa: BLE001 - memory that is short, first of all: searches go on without a graph
+            except Exception as error:  # noqa: BLE001 - such as MemoryError; searches work without a graph
                 _log.error("the vector graph cannot be built; searching exactly from now on: %s", raised(error))
                 self._failures = _FAILURES
 

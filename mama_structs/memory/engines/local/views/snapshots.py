@@ -431,7 +431,7 @@ class SnapshotStore:
             path.unlink(missing_ok=True)
             return None
         path.chmod(0o600)
-        with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - what NewFile did not write
+        with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - unbuffered, for fsync
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
             return Stored(path.name, size, hashlib.file_digest(file, "sha256").hexdigest())

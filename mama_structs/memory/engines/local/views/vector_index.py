@@ -87,7 +87,7 @@ class VectorIndex:
     def _wake(self, stored: LoadedPart | None = None) -> None:
         """Create the graph once there are enough rows, and start its background work."""
         if self._graph is None and self._rows.live > self._exact_up_to:
-            from mama_structs.memory.engines.local.views import hnsw as graph  # noqa: PLC0415 - only large memories have one
+            from mama_structs.memory.engines.local.views import hnsw as graph  # noqa: PLC0415 - only for large stores
 
             self._graph = graph.ServedGraph(self._rows, stored)
         if self._graph is not None:

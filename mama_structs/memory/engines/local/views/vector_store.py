@@ -37,7 +37,7 @@ _UNKNOWN: Final = -1
 
 
 class VectorRows:
-    """Distinct vectors with the labels 0, 1, 2, …."""
+    """Distinct vectors, stored as rows with the labels 0, 1, 2, …."""
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
