@@ -63,7 +63,7 @@ _LARGEST_GROUP: Final = 256
 _SLICE: Final = 100
 # Rows per step of a rebuild, which takes some 40 ms.
 _PAGE: Final = 200
-# Limits for changes of other processes: how many a write transaction may replay, and how often it is postponed else.
+# Limits for changes of other processes: how many a write transaction may replay, and how often it may be postponed.
 _FAR_BEHIND: Final = 200
 _LAGS: Final = 3
 # Start no further plan in a transaction that already took this long.
