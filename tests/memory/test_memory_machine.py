@@ -1,6 +1,10 @@
-"""Memories against plain dicts: whatever is done, by whom, in which namespace, and whatever breaks in between."""
+"""
+Stateful test of memories against plain dicts.
 
-# Rules take what Hypothesis draws, by name; the engine has no event for a queue that grows.
+It has several processes and namespaces, and injects failures.
+"""
+
+# Hypothesis passes drawn values by name. The engine has no event for a growing queue.
 # ruff: noqa: PLR0917, RUF028
 
 from __future__ import annotations
@@ -65,12 +69,12 @@ TEXTS = st.sampled_from(
         "use JWT",
     ]
 )
-# Words whose type an exact table knows: no embedding decides.
+# Relationship words that an exact table maps to a type, so that no embedding decides.
 WORDS = st.sampled_from(["refines", "contradicts", "Refines", "implements", "supersedes"])
 SHARES = st.sampled_from([0.0, 0.15, 0.5, 0.8, 1.0])
 TIMES = st.sampled_from([0.001, 60.0, 3500.0, 86400.0, 31 * 86400.0, -3600.0, -10 * 86400.0])
 CREATORS = st.sampled_from(["user", "llm"])
-# Two handles with one text, one with another, and an empty one.
+# Two handles with the same text, one with another text, and one with an empty text.
 HANDLES = {
     "ref:x": ("ref:x@1", "the text\r\nof x, 근거"),
     "ref:y": ("ref:y@2", "the text\r\nof x, 근거"),
@@ -87,14 +91,14 @@ CUT = """
 
 
 def kept(evidence):
-    """Return evidence as memories have it."""
+    """Return evidence items in their stored form."""
     return tuple(
         str(KeptItem(HANDLES[item][0], digest_of(HANDLES[item][1]))) if item in HANDLES else item for item in evidence
     )
 
 
 def contents_of(reader):
-    """Return all texts that the engine keeps, by their hash."""
+    """Return all texts that the engine stores, by their hashes."""
     if is_on_server():
         rows = reader.rows_from("SELECT digest, text FROM texts WHERE namespace = $1")
         return {row["digest"]: row["text"].decode() for row in rows}
@@ -103,12 +107,12 @@ def contents_of(reader):
 
 
 class Refused(Exception):
-    """A plan's own error."""
+    """An error raised by a plan itself."""
 
 
 @attrs.define(eq=False)
 class Model:
-    """What a namespace should hold."""
+    """The expected content of a namespace."""
 
     plain: PlainReader = attrs.field(factory=PlainReader)
     maintained: datetime = attrs.field(factory=lambda: datetime.fromtimestamp(0, UTC))
@@ -130,7 +134,7 @@ class Model:
         return sorted({link.id for memory_id in self.ids() for link in self.links_of(memory_id)})
 
     def trust_no_more(self, link):
-        """Trust what rests on something no more than that, and what rests on it in turn."""
+        """Lower the trust of all memories that are based on a memory, recursively."""
         resting = {LinkType.EVOLUTION, LinkType.IMPLEMENTATION}
         front = [link] if link.link_type in resting else []
         while front:
@@ -150,7 +154,7 @@ class Model:
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """Two who share nothing but a directory, and a model of each namespace there."""
+    """Two processes that share only a directory, with a model of each namespace in it."""
 
     def __init__(self):
         super().__init__()
@@ -163,7 +167,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.actors = []
         self.models = collections.defaultdict(Model)
         self.outer = sys.exception()
-        # So that few links to what is deleted are many.
+        # Lower the limits, so that few links to a deleted memory count as many.
         self.small = patch.multiple(plans, _FEW=1, _PART=2)
         self.small.start()
 
@@ -181,7 +185,11 @@ class MemoryMachine(RuleBasedStateMachine):
         return from_milliseconds(int(self.clock.now() * 1000))
 
     def time_of(self, supersedes, model):
-        """Return when something is saved now: not before what it supersedes, for a clock may step back."""
+        """
+        Return the time of a new memory.
+
+        It is never earlier than what it supersedes, even if the clock steps back.
+        """
         return self.now if supersedes is None else max(self.now, model.get(supersedes).created_at)
 
     def run(self, work):
@@ -199,7 +207,7 @@ class MemoryMachine(RuleBasedStateMachine):
         return self.run(call(self.store(actor, namespace)))
 
     def learn(self, actor, namespace, memory, explicit=()):
-        """Take a memory that was saved into the model, after a look from the other side at what it came to."""
+        """Add a saved memory to the model, after comparing its links from the other process."""
         model = self.models[namespace]
         seen = self.store(1 - actor, namespace)
         assert memory == self.run(seen.get(memory.id))
@@ -240,7 +248,7 @@ class MemoryMachine(RuleBasedStateMachine):
         model = self.models[namespace]
         example = None if like is None else model.pick(like)
         if example is not None:
-            # What is kept already can be named again.
+            # A stored text can be used as evidence again.
             evidence += model.get(example).evidence
         targets = [one for one in map(model.pick, picks) if one is not None]
         supersedes = None if replaced is None else model.pick(replaced, {MemoryType.DECISION})
@@ -294,7 +302,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=5), topic=TOPICS)
     def save_at_once(self, actor, namespace, texts, topic):
-        """Calls that share a transaction: one that fails leaves the others whole."""
+        """Concurrent saves that share a transaction. A failing one must not affect the others."""
 
         async def work(store):
             good = [store.save_context(text, topic=topic) for text in texts]
@@ -308,14 +316,14 @@ class MemoryMachine(RuleBasedStateMachine):
         self.learn_all(actor, namespace, results)
 
     def learn_all(self, actor, namespace, memories):
-        """Take memories of one time into the model, in the order in which they were saved."""
+        """Add memories with the same time to the model, in save order."""
         wanted = {memory.id for memory in memories}
         found = self.do(1 - actor, namespace, lambda store: store.recent(limit=MANY))
         found = [memory for memory in found if memory.id in wanted]
         assert sorted(wanted) == sorted(memory.id for memory in found)
         for memory in reversed(found):
             links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - run at once
-            # Those saved later may already lead to it.
+            # Memories that are saved later may already link to it.
             own = [link for link in links if link.from_id == memory.id]
             assert {"system"} >= {link.created_by for link in own}
             self.models[namespace].plain.put(memory, links=own, contents=CONTENTS)
@@ -332,7 +340,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, evidence=EVIDENCE)
     def rests_on_other_things(self, actor, namespace, pick, evidence):
-        """No call of the store rewrites evidence, and the engine can."""
+        """Change the evidence of a memory. The store has no such method, but the engine allows it."""
         model = self.models[namespace]
         chosen = model.pick(pick)
         if chosen is None:
@@ -395,7 +403,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 link.confidence, link.created_by, link.created_at, link.metadata.original_relationship
             )  # fmt: skip
             if creator != "system":
-                # Either way round.
+                # In either direction.
                 between = [old for old in model.links_of(source) if {old.from_id, old.to_id} == {source, target}]
                 model.plain.delete_links([old.id for old in between if is_automatic(old)])
         model.plain.put_link(link)
@@ -449,7 +457,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, is_killed=st.booleans())
     def delete(self, actor, namespace, pick, is_killed):
-        """It is gone with all its links, also where these could not be taken out of the rows any more."""
+        """Delete a memory and all its links, even if the links could not be removed from the rows."""
         clean_up = JournalWriter.clean_up
         with patch.object(JournalWriter, "clean_up", (lambda _writer: False) if is_killed else clean_up):
             self.deleted(actor, namespace, pick)
@@ -475,7 +483,7 @@ class MemoryMachine(RuleBasedStateMachine):
         before = model.maintained
         if model.plain.change and not 0 <= (self.now - before).total_seconds() < self.settings.prune_every:
             model.maintained = self.now
-        # Ages are those of the maintenance before, and nothing is old at the first.
+        # Maintenance uses the time of the previous run, and prunes nothing in the first run.
         expected = model.prune(min(before, self.now), self.settings) if done.due else 0
         assert expected == done.pruned
         assert not self.do(1 - actor, namespace, lambda store: store.maintain()).due
@@ -485,10 +493,10 @@ class MemoryMachine(RuleBasedStateMachine):
         self.clock.step(seconds)
         for actor in self.actors:
             for memories, _ in actor._open.values():
-                # Strengths are kept for some minutes of a clock that no test moves.
+                # Strengths are cached for some minutes of a clock that the test does not control.
                 memories._shared.cache.clear()
 
-    # What goes wrong
+    # Failures
 
     @rule(actor=ACTORS, namespace=NAMESPACES, picks=st.lists(PICKS, min_size=3, max_size=3), text=TEXTS)
     def a_plan_that_raises_is_undone(self, actor, namespace, picks, text):
@@ -504,7 +512,7 @@ class MemoryMachine(RuleBasedStateMachine):
                     vectors=np.eye(1, 64, 3, dtype=np.float32),
                     contents=CONTENTS,
                 )
-                # What it rested on may be named by nobody any more.
+                # No memory may refer to its previous evidence any more.
                 fresh = attrs.evolve(memory, id="fresh")
                 writer.put(fresh, vectors=np.eye(1, 64, 5, dtype=np.float32), contents=CONTENTS)
                 writer.delete(ids[1])
@@ -531,7 +539,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 calls.append(store.delete(chosen))
             return await self.together(actor, store, calls, seconds=-1 if divided else math.inf)
 
-        # So that the transaction has nothing else to do than what is asked for here.
+        # Load the views first, so that the transaction contains only the calls under test.
         self.run(self.store(actor, namespace).count())
         self.fail_once(actor, "failing")
         results = self.do(actor, namespace, work)
@@ -539,7 +547,7 @@ class MemoryMachine(RuleBasedStateMachine):
         if not divided and not is_on_server():
             assert all(failed)
             return
-        # Each had a transaction of its own, and the first of them failed, whoever that was.
+        # Each call has its own transaction, and the first transaction fails.
         assert 1 == sum(failed)
         saves = len(texts) + 1
         if chosen is not None and not failed[saves]:
@@ -554,7 +562,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=2, max_size=3))
     def what_is_too_much_at_once_is_saved_one_by_one(self, actor, namespace, texts):
         store = self.store(actor, namespace)
-        # So that the transaction has nothing else to do than what is asked for here.
+        # Load the views first, so that the transaction contains only the calls under test.
         self.run(store.count())
         self.fail_once(actor, "full")
         results = self.run(self.together(actor, store, [store.save_context(text) for text in texts]))
@@ -562,9 +570,9 @@ class MemoryMachine(RuleBasedStateMachine):
         self.learn_all(actor, namespace, results)
 
     async def together(self, actor, store, calls, *, seconds=math.inf):
-        """Let calls wait for the store's thread until all of them do; they share a transaction for so long."""
+        """Block the store's thread until all calls are waiting, so that they share a transaction."""
         if is_on_server():
-            # Each has a transaction of its own.
+            # Each call has its own transaction.
             return await asyncio.gather(*calls, return_exceptions=True)
         gate = threading.Event()
         with patch.object(embedded_engine, "_TRANSACTION_SECONDS", seconds):
@@ -578,7 +586,7 @@ class MemoryMachine(RuleBasedStateMachine):
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     def fail_once(self, actor, kind):
-        """Let the next transaction of an engine fail when its work is done."""
+        """Make the next transaction of an engine fail after its work is done."""
         kinds = iter([kind])
         if (server := self.actors[actor].server) is not None:
             run = server.run
@@ -594,7 +602,7 @@ class MemoryMachine(RuleBasedStateMachine):
             return
         fail_transactions(self.actors[actor].storage, lambda: next(kinds, None))
 
-    # Coming and going
+    # Opening and closing
 
     @rule(actor=ACTORS)
     def reopen(self, actor):
@@ -603,7 +611,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self):
-        """The directory as a crash at this moment would leave it, or a server that lost all its connections."""
+        """Simulate a crash: copy the directory as it is now, or drop all connections of a server."""
         before, old = self.actors, self.place
         if is_on_server():
             administer(before[0].server.url, CUT)
@@ -729,7 +737,7 @@ class MemoryMachine(RuleBasedStateMachine):
         hits = self.do(actor, namespace, lambda store: store.search(text, types=kinds, topic=topic, limit=5))
         found = [memory_id for hit in hits for memory_id in (hit.memory.id, *hit.copies)]
         assert len(found) == len(set(found))
-        # What says the same has no hits of its own.
+        # Near duplicates are folded into other hits.
         assert expected == set(found) if len(hits) < 5 else expected >= set(found)
 
     def teardown(self):
@@ -748,7 +756,7 @@ class MemoryMachine(RuleBasedStateMachine):
             for actor in self.actors:
                 self.run(actor.close())
         try:
-            # After a step that failed the model is behind, and what failed is to be seen.
+            # After a failed step the model is outdated. Raise the original error instead.
             if sys.exception() is self.outer:
                 self.look_again()
         finally:
@@ -766,7 +774,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
 
 TestMemories = MemoryMachine.TestCase
-# A step takes some milliseconds.
+# A step takes some milliseconds, so limit the number of steps.
 TestMemories.settings = settings(
     max_examples=max(10, settings.default.max_examples // 6),
     stateful_step_count=30,
@@ -776,7 +784,7 @@ TestMemories.settings = settings(
 
 @pytest.fixture
 def machine():
-    """A machine whose steps a test takes; what it leaves is looked at in the end."""
+    """Return a machine for manual steps. Its final state is checked at the end of the test."""
     state = MemoryMachine()
     state.begin(exact_up_to=0)
     yield state
@@ -790,8 +798,8 @@ DECISION = {
 
 
 @pytest.mark.parametrize("replace", ["save_decision", "supersede"])
-def test_what_supersedes_is_not_before_it_where_the_clock_steps_back(machine, replace):
-    """A decision in another one's place has at least its time, whatever the clock says."""
+def test_supersede_uses_time_of_predecessor_when_clock_steps_back(machine, replace):
+    """A superseding decision is never older than its predecessor, whatever the clock returns."""
     machine.save_decision(**DECISION)
     before = machine.now
     machine.time_passes(seconds=-3600.0)
@@ -805,8 +813,12 @@ def test_what_supersedes_is_not_before_it_where_the_clock_steps_back(machine, re
 
 
 @pytest.mark.parametrize("divided", [False, True])
-def test_a_failed_transaction_is_undone_however_slow_the_machine_is(machine, monkeypatch, divided):
-    """Of calls that wait together all share what fails, or the first alone where each has a transaction of its own."""
+def test_failed_transaction_is_undone_when_machine_is_slow(machine, monkeypatch, divided):
+    """
+    Waiting calls that share a transaction all fail.
+
+    In separate transactions only the first one fails.
+    """
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", -1)
     machine.save_decision(**DECISION)
     machine.a_transaction_that_fails_is_undone(
@@ -817,8 +829,8 @@ def test_a_failed_transaction_is_undone_however_slow_the_machine_is(machine, mon
 
 
 @pytest.mark.of_the_directory("on a server no two calls share a transaction")
-def test_what_is_too_much_at_once_is_saved_however_slow_the_machine_is(machine, monkeypatch):
-    """Calls that share a transaction for which there is no room are saved one by one."""
+def test_full_disk_saves_calls_one_by_one_when_machine_is_slow(machine, monkeypatch):
+    """If there is no room for a shared transaction, its calls are repeated one by one."""
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", -1)
     machine.what_is_too_much_at_once_is_saved_one_by_one(actor=1, namespace="default", texts=["x", "use JWT"])
     machine.they_agree()

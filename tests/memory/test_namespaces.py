@@ -1,6 +1,6 @@
-"""Namespaces of one directory never see each other, whatever is called."""
+"""Isolation of the namespaces in one directory, for every method."""
 
-# A look at the file system takes no time here.
+# File system calls in async tests are fast enough here.
 # ruff: noqa: ASYNC240, PLW0108
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORLDS = st.lists(
     min_size=2,
     max_size=7,
 )
-# The same in every namespace, so that they share a hash.
+# The same texts in every namespace, so that they share hashes.
 KEPT = {digest_of(text): text for text in ("a long report", "근거")}
 OTHER_MARK = "of the other namespace"
 
@@ -42,7 +42,7 @@ def mentions(text):
 
 
 def built(world, namespace, mark, prefix=""):
-    """Return memories and links, with the same ids in every namespace of a prefix, whose contents say where they live."""
+    """Return memories and links with equal ids per namespace, but different contents."""
     memories, links, kept = [], [], list(KEPT)
     for number, (text, topic, kind, targets) in enumerate(world):
         memory = plain_memory(
@@ -81,7 +81,7 @@ async def gathered(items):
     return [one async for one in items]
 
 
-# How each method is called: whatever a later version adds has to be listed here.
+# Example arguments of each method. New methods must be added here.
 READS = {
     "all": lambda store, memory_id: gathered(store.all()),
     "links": lambda store, memory_id: gathered(store.links()),
@@ -129,12 +129,12 @@ WRITES = {
     "forget": lambda store, memory_id: store.forget(source="outcome_of"),
     "delete": lambda store, memory_id: store.delete(memory_id),
 }
-# They need a file or an embedder, or tell of the process and not of the memories, or give the same memories.
+# Excluded: they need a file or an embedder, report on the process, or return the same memories.
 APART = {"resolving", "warm_up", "export_jsonl", "import_jsonl", "reembed", "stats", "figures", "close"}
 
 
-def test_every_method_is_listed_here():
-    """A method that is added to `MemoryStore` is held against another namespace, too."""
+def test_memory_store_methods_are_listed():
+    """A new method of `MemoryStore` must be tested for isolation too."""
     methods = {
         name
         for name, member in inspect.getmembers(MemoryStore)
@@ -145,7 +145,7 @@ def test_every_method_is_listed_here():
 
 
 async def answers(store, ids):
-    """Return what every method that reads says, as text."""
+    """Return the results of every reading method, as text."""
     said = {}
     for name, call in READS.items():
         for memory_id in ids if "id" in inspect.signature(getattr(MemoryStore, name)).parameters else ids[:1]:
@@ -154,7 +154,7 @@ async def answers(store, ids):
 
 
 def told(value):
-    """Return a value as text, without what moves with the time at which it was asked."""
+    """Return a value as text, without parts that depend on the current time."""
     if isinstance(value, list | tuple):
         return [told(one) for one in value]
     if isinstance(value, float):
@@ -171,8 +171,12 @@ def told(value):
 @given(
     world=WORLDS, names=st.sampled_from([("a", "b"), ("a", "a/m"), ("a%2Fm", "a/m"), ("é", "e"), ("default", "x y")])
 )
-async def test_nothing_that_is_done_in_one_namespace_shows_in_another(kind, world, names):
-    """With the same ids and texts in both: after every method of the one, the other answers as before, in all methods."""
+async def test_changes_in_one_namespace_do_not_affect_another(kind, world, names):
+    """
+    Calling every method of one namespace changes no result of the other.
+
+    Both have equal ids and texts.
+    """
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
         clock = (START + timedelta(days=40)).timestamp()
@@ -192,7 +196,7 @@ async def test_nothing_that_is_done_in_one_namespace_shows_in_another(kind, worl
             try:
                 await call(other, ids[0] if name != "delete" else ids[-1])
             except (MemoryNotFound, LinkNotFound, InvalidArgument):
-                # No decision, or no such link, in this world.
+                # This example has no such decision or link.
                 continue
             for one in (store, distant):
                 assert (name, expected) == (name, await answers(one, ids))
@@ -206,7 +210,7 @@ async def test_nothing_that_is_done_in_one_namespace_shows_in_another(kind, worl
         await elsewhere.close()
 
 
-# What answers from the namespace that has the memory, and so as that does by itself.
+# Methods that answer from the namespace of the memory, and like that namespace alone.
 BY_ID = ["get", "evidence_of", "evolution", "links_of", "traverse", "connected", "load_context"]
 SECRET = "of a namespace that nobody granted"
 
@@ -214,8 +218,8 @@ SECRET = "of a namespace that nobody granted"
 @pytest.mark.parametrize("kind", ["exact", "graph", "plain"])
 @settings(max_examples=max(4, settings.default.max_examples // 25))
 @given(world=WORLDS, elsewhere=WORLDS)
-async def test_of_other_namespaces_only_those_granted_show_and_none_of_them_changes(kind, world, elsewhere):
-    """One writes a, reads b and knows nothing of c: all methods of both kinds, with ids of a and ids that b and c have."""
+async def test_granted_namespaces_are_readable_and_never_changed(kind, world, elsewhere):
+    """A session writes a, reads b and cannot access c, for all methods and ids of all."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
         clock = (START + timedelta(days=40)).timestamp()
@@ -256,7 +260,7 @@ async def test_of_other_namespaces_only_those_granted_show_and_none_of_them_chan
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
 async def test_search_scores_do_not_depend_on_other_namespaces(tmp_path, engines):
-    """What is rare, near and frequent is counted in one namespace only."""
+    """Rarity, similarity and frequency are computed within one namespace."""
     place = OpenedDirectory.open(tmp_path, engines=engines(), clock=lambda: START.timestamp())
     store, other = await place.memories("a"), await place.memories("b")
     for text in ("the login", "the shield", "tokens for the login"):
@@ -270,8 +274,8 @@ async def test_search_scores_do_not_depend_on_other_namespaces(tmp_path, engines
     await place.close()
 
 
-async def test_a_namespace_is_opened_and_closed_without_the_others(tmp_path):
-    """Sessions of two namespaces in one directory: each counts its own, and a name is what it is."""
+async def test_namespaces_are_opened_and_closed_independently(tmp_path):
+    """Two sessions with different namespaces in one directory each count their own memories."""
     names = ["default", "Default", "a/b", "a%2Fb", "../up", "한국어", "x" * 100, "m", "head", " ", ".", "a\tb"]
     for number, name in enumerate(names):
         if not name.strip():
@@ -293,8 +297,8 @@ async def test_a_namespace_is_opened_and_closed_without_the_others(tmp_path):
 
 
 @pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
-async def test_an_export_moves_memories_into_another_namespace_with_their_ids(tmp_path, engines):
-    """They are the same there but for where they live, and from then on each goes its own way."""
+async def test_export_imports_into_other_namespace_with_same_ids(tmp_path, engines):
+    """The copies are equal except for the namespace, and later changes are independent."""
     place = OpenedDirectory.open(tmp_path, engines=engines())
     store, other = await place.memories("a"), await place.memories("b")
     first = await store.save_decision("auth", "use JWT for the login", "quick")

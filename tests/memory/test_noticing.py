@@ -1,4 +1,4 @@
-"""What a save says of what stands on its matter, and what becomes of copies."""
+"""Conflicts and near duplicates that a save reports, and the merging of copies."""
 
 import asyncio
 from datetime import timedelta
@@ -42,8 +42,12 @@ def ids(named):
     return [one.id for one in named]
 
 
-async def test_sixty_copies_are_one_memory_that_knows_when_it_was_said(store, clock):
-    """They are told apart by nothing that counts, and it makes no difference whether they come together."""
+async def test_sixty_copies_become_one_memory_with_repeat_times(store, clock):
+    """
+    Copies differ only in ignored details.
+
+    Saving them together or one by one gives the same result.
+    """
     first = await merged(store)
     clock.advance(60)
     for text in (LEARNT, "raids  double at\nweekends", " Raids double AT weekends!"):
@@ -59,8 +63,8 @@ async def test_sixty_copies_are_one_memory_that_knows_when_it_was_said(store, cl
     assert [(first.id, 1.0)] == [(one.id, one.probability) for one in again[-1].noticed.copy_of]
 
 
-async def test_copies_within_one_call_are_one_memory_too(store):
-    """The first of them may be kept, or may be one that merges."""
+async def test_copies_in_one_save_many_call_are_merged(store):
+    """The first of them may be a kept duplicate or one that merges."""
     kept = {"type": "insight", "content": LEARNT}
     merging = kept | {"on_duplicate": "merge"}
     saved = await store.save_many([kept, merging, {"type": "insight", "content": "Cannons help."}, merging])
@@ -69,8 +73,8 @@ async def test_copies_within_one_call_are_one_memory_too(store):
     assert saved[0].id == saved[1].id == saved[3].id
 
 
-async def test_two_processes_that_save_the_same_have_one_memory(tmp_path):
-    """The second finds what the first saved by what the journal says, also after both were opened anew."""
+async def test_copies_from_two_processes_are_merged(tmp_path):
+    """The second process finds the memory of the first, also after reopening both."""
     for _ in range(2):
         places = [OpenedDirectory.open(tmp_path), OpenedDirectory.open(tmp_path)]
         stores = [await place.memories() for place in places]
@@ -107,8 +111,8 @@ async def test_two_processes_that_save_the_same_have_one_memory(tmp_path):
     ],
     ids=str,
 )
-async def test_what_says_more_or_something_else_is_a_memory_of_its_own(store, clock, more):
-    """A word, a sign, where it comes from, until when it holds: nothing of it is lost."""
+async def test_texts_that_differ_in_content_are_not_merged(store, clock, more):
+    """A different word, symbol, source or expiry makes a separate memory."""
     first = await merged(store)
     clock.advance(60)
     given = {"content": LEARNT} | more
@@ -122,8 +126,8 @@ async def test_what_says_more_or_something_else_is_a_memory_of_its_own(store, cl
     assert () == (await store.get(first.id)).repeats
 
 
-async def test_reasons_and_topics_are_part_of_what_a_decision_says(store):
-    """Each of three decisions with the same words stays."""
+async def test_decisions_with_different_reasons_or_topics_are_not_merged(store):
+    """All three decisions with the same words are stored."""
     how = {"on_duplicate": "merge"}
     await store.save_decision("login", "Use JWT", "stateless", **how)
     await store.save_decision("login", "Use JWT", "the team knows it", **how)
@@ -133,8 +137,12 @@ async def test_reasons_and_topics_are_part_of_what_a_decision_says(store):
 
 
 @pytest.mark.parametrize("then", ["failed", "superseded", "followed"])
-async def test_what_holds_no_more_is_decided_anew(store, clock, then):
-    """A copy of what failed, was superseded or followed by another decision is no copy; of that one there is one."""
+async def test_copy_of_invalid_decision_is_saved_as_new_decision(store, clock, then):
+    """
+    A copy of a failed, superseded or followed decision is a new decision.
+
+    Further copies merge with the new one.
+    """
     first = await store.save_decision("login", "Use JWT", "stateless")
     clock.advance(1)
     if then == "failed":
@@ -152,8 +160,8 @@ async def test_what_holds_no_more_is_decided_anew(store, clock, then):
     assert 2 == len(again[-1].repeats)
 
 
-async def test_a_search_of_the_past_knows_what_was_repeated_later_as_it_was(store, clock):
-    """`as_of` takes later repeats away, as it does with outcomes."""
+async def test_search_as_of_ignores_later_repeats(store, clock):
+    """`as_of` hides later repeats, as it hides later outcomes."""
     first = await merged(store)
     clock.advance(3600)
     await merged(store)
@@ -164,8 +172,8 @@ async def test_a_search_of_the_past_knows_what_was_repeated_later_as_it_was(stor
     assert ((), 1) == (hit.memory.repeats, len(now.memory.repeats))
 
 
-async def test_keeping_is_what_python_callers_get(store):
-    """Both stay, and the second names the first."""
+async def test_python_callers_keep_copies_by_default(store):
+    """Both memories are stored, and the second one refers to the first."""
     first = await store.save_insight(LEARNT)
     second = await store.save_insight(LEARNT)
 
@@ -175,8 +183,8 @@ async def test_keeping_is_what_python_callers_get(store):
     assert (await store.get(second.id)).noticed is None
 
 
-async def test_only_keep_and_merge_are_known(store):
-    """Another word is refused before anything is saved, and a checkpoint has no copies."""
+async def test_invalid_on_duplicate_raises(store):
+    """Nothing is saved, and checkpoints are never merged."""
     with pytest.raises(InvalidArgument, match="on_duplicate must be"):
         await store.save_insight(LEARNT, on_duplicate="replace")
     with pytest.raises(InvalidArgument, match="on_duplicate"):
@@ -185,8 +193,8 @@ async def test_only_keep_and_merge_are_known(store):
     assert 0 == await store.count()
 
 
-async def test_a_decision_and_its_opposite_are_noticed_and_both_stand(store):
-    """Each of three names what it cannot hold with; nothing is retired."""
+async def test_contradicting_decisions_are_reported_and_kept(store):
+    """Each of three decisions reports those it contradicts, and none is superseded."""
     first = await store.save_decision("login", "Use JWT", "stateless")
     second = await store.save_decision("login", "Do not use JWT", "it cannot be revoked")
     third = await store.save_decision("login", "Use JWT", "stateless")
@@ -208,8 +216,12 @@ async def test_a_decision_and_its_opposite_are_noticed_and_both_stand(store):
         ("Breaker 7 feeds the boiler.", "Breaker 9 feeds the oven.", None),
     ],
 )
-async def test_what_cannot_hold_together_is_told_from_what_only_looks_alike(store, older, newer, kind):
-    """Another value of the same thing disagrees, the like of another thing does not."""
+async def test_conflict_is_distinguished_from_similar_text(store, older, newer, kind):
+    """
+    Another value of the same thing is a conflict.
+
+    A similar statement on another thing is not.
+    """
     first = await store.save_decision("matter", older, "")
     second = await store.save_decision("matter", newer, "")
 
@@ -233,8 +245,12 @@ async def test_what_cannot_hold_together_is_told_from_what_only_looks_alike(stor
         ("The staging database is reset every night", "The staging mailbox is emptied every night", None),
     ],
 )
-async def test_what_was_only_told_is_replaced_by_what_tells_that_it_changed(store, older, newer, kind):
-    """Of whatever type they are, with or without a topic; the like of another thing is not named."""
+async def test_statement_of_change_replaces_earlier_statement(store, older, newer, kind):
+    """
+    Tested for all types, with and without a topic.
+
+    Statements on other things are not reported.
+    """
     first = await store.save_context(older)
     second = await store.save_insight(newer)
 
@@ -242,8 +258,8 @@ async def test_what_was_only_told_is_replaced_by_what_tells_that_it_changed(stor
     assert () == second.noticed.may_contradict
 
 
-async def test_what_was_superseded_is_noticed_no_more(store):
-    """Who supersedes a decision is not told that it contradicts it, nor is anybody after."""
+async def test_superseded_decision_is_not_reported_as_conflict(store):
+    """Neither the superseding decision nor later saves report it."""
     first = await store.save_decision("login", "Use JWT", "stateless")
     second = await store.supersede(first.id, "Do not use JWT", "it cannot be revoked")
     third = await store.save_decision("login", "do not use JWT!", "it cannot be revoked.")
@@ -253,8 +269,12 @@ async def test_what_was_superseded_is_noticed_no_more(store):
     assert () == third.noticed.may_contradict
 
 
-async def test_what_a_memory_says_now_is_what_copies_are_of(tmp_path):
-    """A text that was corrected has no copies any more but the new one, a deleted one none, whoever reads the journal."""
+async def test_copies_are_compared_with_current_text(tmp_path):
+    """
+    After a correction only copies of the new text are merged, after a deletion none.
+
+    This holds in other processes too.
+    """
     for _ in range(2):
         place = OpenedDirectory.open(tmp_path, settings=MemorySettings(snapshot_every=1))
         store = await place.memories()
@@ -275,7 +295,7 @@ async def test_what_a_memory_says_now_is_what_copies_are_of(tmp_path):
 
 
 class Counting:
-    """A reader that counts what it is asked."""
+    """A reader that counts its calls."""
 
     def __init__(self, reader):
         self.reader, self.calls, self.read = reader, [], 0
@@ -293,8 +313,8 @@ class Counting:
 
 
 @pytest.mark.parametrize("together", [1, 8])
-def test_noticing_asks_three_questions_more_however_many_are_saved_together(together):
-    """And reads five texts at the most for each: all else is known from looking for links."""
+def test_conflict_detection_needs_three_reads_for_any_number_of_saves(together):
+    """It reads at most five texts per save, and reuses results of automatic linking."""
     reader = PlainReader()
     for number in range(40):
         memory = plain_memory(f"m{number}", f"Cannon {number} guards the mine.", topic="guard", at=number)
@@ -314,21 +334,21 @@ TEXTS = st.text("aB .!?0-é\n", max_size=6)
 
 
 @given(one=TEXTS, other=TEXTS)
-def test_copies_have_one_wording_and_others_hardly(one, other):
-    """They are those that are equal without letter case, runs of blanks and what stands at the end of a sentence."""
+def test_wording_hash_ignores_case_blanks_and_final_punctuation(one, other):
+    """Other texts have different hashes."""
     memories = [plain_memory(text, text, type=MemoryType.INSIGHT) for text in (one, other)]
     plain = [" ".join(text.lower().split()).rstrip(".!? ") for text in (one, other)]
 
     assert (plain[0] == plain[1]) == is_copy(*memories) == (wording(memories[0]) == wording(memories[1]))
 
 
-def test_a_checkpoint_has_no_wording():
-    """Where the work stands is said anew each time."""
+def test_checkpoint_has_no_wording_hash():
+    """Checkpoints are expected to repeat."""
     assert 0 == wording(plain_memory("c", "done", type=MemoryType.CHECKPOINT))
 
 
-def test_a_clock_that_stepped_back_leaves_repeats_in_their_order():
-    """No repeat is older than what it repeats."""
+def test_repeats_keep_order_when_clock_steps_back():
+    """A repeat is never older than the memory that it repeats."""
     memory = plain_memory("m", LEARNT, type=MemoryType.INSIGHT, at=60)
     early = saving.repeated(memory, memory.created_at - timedelta(hours=1))
 

@@ -1,4 +1,4 @@
-"""Pictures of memories: what is in them, whatever the memories say."""
+"""Plots of memories: their contents, and robustness against any text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.graph import plot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-# Mathematics, a label that legends leave out, escapes, HTML.
+# Mathematical markup, a label that legends omit, escape sequences and HTML.
 HOSTILE = "$\\frac{a$ _x \u202e\x1b[31m\n<b>{}%s"
 
 
@@ -36,13 +36,13 @@ async def memories(tmp_path):
 
 
 def texts_of(axes):
-    """All texts of a picture; drawing it once more does not fail."""
+    """Return all texts of a plot, after drawing it again."""
     axes.figure.savefig(io.BytesIO())
     return "\n".join(text.get_text() for text in axes.figure.findobj(mpl.text.Text))
 
 
 async def drawn(memories, memory_id, topic):
-    """Every picture, by name."""
+    """Return every plot by name."""
     plot = memories.plot
     return {
         "evolution": await plot.evolution(topic),
@@ -53,8 +53,8 @@ async def drawn(memories, memory_id, topic):
     }
 
 
-async def test_pictures_show_what_is_remembered(memories):
-    """Decisions with what became of them, what is around one, topics, kinds, and types of links."""
+async def test_plots_show_memories(memories):
+    """Decisions with outcomes, neighbourhoods, topics, types of memories and types of links."""
     old = await memories.save_decision("auth", "Use JWT for logins", "no store", created_at=START)
     await memories.set_outcome(old.id, "FAILED", reason="Nothing ends a token", at=START + timedelta(days=9))
     new = await memories.supersede(old.id, "Sessions in Redis", "they end", created_at=START + timedelta(days=10))
@@ -73,8 +73,8 @@ async def test_pictures_show_what_is_remembered(memories):
     assert {"evolution", "implementation", "association", "temporal"} <= set(texts["decay"].split("\n"))
 
 
-async def test_texts_are_drawn_as_texts(memories):
-    """Nothing in a text or topic is mathematics or hides, and no picture fails for it."""
+async def test_plots_draw_texts_literally(memories):
+    """Markup in a text or topic is not interpreted, and no plot fails because of it."""
     old = await memories.save_decision(HOSTILE, HOSTILE, HOSTILE)
     await memories.set_outcome(old.id, "FAILED", reason=HOSTILE)
     new = await memories.supersede(old.id, f"_{HOSTILE}", HOSTILE)
@@ -84,7 +84,7 @@ async def test_texts_are_drawn_as_texts(memories):
 
 
 def font_with(letters, path):
-    """Write a font that has these letters alone, each as a square."""
+    """Write a font that contains only these letters, each as a square."""
     builder, names = FontBuilder(1000), [".notdef", *(f"u{ord(one):04X}" for one in letters)]
     pen = TTGlyphPen(None)
     pen.moveTo((0, 0))
@@ -102,8 +102,12 @@ def font_with(letters, path):
     builder.save(path)
 
 
-async def test_letters_that_no_font_has_are_told_once_and_drawn_as_such(memories, tmp_path, monkeypatch):
-    """No letter becomes a box in silence; a font that is added is used, whatever its name."""
+async def test_letters_missing_in_all_fonts_are_logged_once_and_marked(memories, tmp_path, monkeypatch):
+    """
+    Missing letters are not drawn as boxes silently.
+
+    An added font is used, whatever its name.
+    """
     manager = mpl.font_manager.fontManager
     plain = [one for one in manager.ttflist if "DejaVu" in one.name or "Last Resort" in one.name]
     monkeypatch.setattr(manager, "ttflist", plain)
@@ -122,8 +126,12 @@ async def test_letters_that_no_font_has_are_told_once_and_drawn_as_such(memories
         assert name == "decay" or "결정" in texts_of(axes)
 
 
-async def test_there_are_pictures_of_nothing(memories):
-    """An empty store, an unknown topic and a memory by itself have pictures, and an unknown memory none."""
+async def test_plots_work_without_data(memories):
+    """
+    An empty store, an unknown topic and an isolated memory have plots.
+
+    An unknown memory raises an error.
+    """
     plot = memories.plot
     for axes in (await plot.evolution("x"), await plot.timeline(), await plot.map(), await plot.decay()):
         texts_of(axes)
@@ -138,8 +146,8 @@ async def test_there_are_pictures_of_nothing(memories):
         await plot.neighbourhood(one.id, depth=0)
 
 
-async def test_what_is_large_stays_a_picture(memories):
-    """Of many memories a neighbourhood has sixty besides its own, and labels that would lie over each other are left out."""
+async def test_plots_of_many_memories_are_bounded(memories):
+    """A neighbourhood shows sixty memories, and overlapping labels are omitted."""
     hub = await memories.save_context("hub")
     await memories.save_many(
         {"type": "insight", "content": f"spoke {number}", "links": [{"to_id": hub.id, "relationship": "of"}]}
@@ -150,8 +158,8 @@ async def test_what_is_large_stays_a_picture(memories):
     assert 70 > texts_of(await memories.plot.map()).count("spoke")
 
 
-async def test_pictures_are_drawn_where_one_says(memories):
-    """`ax` is what is drawn on, and what comes back."""
+async def test_plots_draw_on_given_axes(memories):
+    """`ax` is drawn on and returned."""
     await memories.save_context("x", topic="boats")
     axes = mpl.figure.Figure().subplots()
 
@@ -159,20 +167,20 @@ async def test_pictures_are_drawn_where_one_says(memories):
     assert "boats" in texts_of(axes)
 
 
-def test_code_without_a_loop_has_pictures():
-    """`mama_structs.sync` draws outside of the main thread, where no window can be opened."""
+def test_sync_facade_has_plots():
+    """`mama_structs.sync` draws outside of the main thread, without a window."""
     with sync.Session.open(embedder=SMALL) as session:
         session.memories.save_context("x", topic="boats")
 
         axes = session.memories.plot.timeline()
 
         assert "boats" in texts_of(axes)
-        # A cell shows it as its last line, as it shows by itself what pyplot draws in the main thread.
+        # A notebook cell shows the returned axes, since pyplot displays only plots of the main thread.
         assert axes._repr_png_().startswith(b"\x89PNG")
 
 
-async def test_without_matplotlib_the_error_says_what_to_install(memories, monkeypatch):
-    """Nothing but the pictures needs it."""
+async def test_plot_without_matplotlib_raises_error_with_install_hint(memories, monkeypatch):
+    """Only plots need matplotlib."""
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
 
     with pytest.raises(ImportError, match=r"needs matplotlib: pip install 'mama-structs\[notebook\]'"):

@@ -1,4 +1,8 @@
-"""An engine's data may be behind a connection: an answer takes as many questions for many results as for few."""
+"""
+The number of engine calls must not grow with the number of results.
+
+An engine may be remote.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from mama_structs.testing.plain_engine import PlainEngine
 
 
 class Asked:
-    """A reader that counts what it is asked."""
+    """A reader that counts its calls."""
 
     def __init__(self, reader, counts):
         self._reader = reader
@@ -57,7 +61,7 @@ READS = {
 
 
 async def asked(path, name, count):
-    """Return how often the engine is asked, for a store in which *count* memories are the answer."""
+    """Return the number of engine calls for a store in which *count* memories are the answer."""
     opened = OpenedDirectory.open(
         path, engines=CountingEngines(), find_mentions=lambda text: ["2-1"], find_content=lambda source: None
     )
@@ -78,8 +82,8 @@ async def asked(path, name, count):
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", READS)
-async def test_no_answer_asks_the_engine_once_for_each_result(tmp_path, name):
-    """Fifty results take as many questions as five, or hardly more: one for each level of a walk at the most."""
+async def test_number_of_engine_calls_is_independent_of_results(tmp_path, name):
+    """Fifty results need as many calls as five, or at most one more per level of a traversal."""
     few = await asked(tmp_path / "few", name, 5)
     many = await asked(tmp_path / "many", name, 50)
 
@@ -87,8 +91,8 @@ async def test_no_answer_asks_the_engine_once_for_each_result(tmp_path, name):
     assert many.total() <= few.total() + 6, many - few
 
 
-def test_one_module_of_the_package_names_the_embedded_engine():
-    """Everything else speaks to the protocol, which another engine may keep."""
+def test_only_one_module_imports_local_engine():
+    """All other modules use the engine protocol."""
     package = Path(mama_structs.__file__).parent
     users = [
         str(path.relative_to(package))

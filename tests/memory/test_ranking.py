@@ -1,4 +1,4 @@
-"""Scores of candidates: what speaks for each, what lends, and what stands behind what."""
+"""Scores of candidates: evidence, borrowed scores and reordering."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ scores = hnp.arrays(np.float64, st.integers(1, 12), elements=st.floats(0, 50))
 
 
 def clues(nearness=(), matches=None, **known):
-    """Return what is known of candidates; what is not said is the same for all."""
+    """Return signals of candidates. Omitted signals are equal for all candidates."""
     count = len(nearness)
     return Clues(
         nearness=np.array(nearness, np.float64),
@@ -29,30 +29,34 @@ def clues(nearness=(), matches=None, **known):
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=8))
-def test_evidence_keeps_the_order_of_meanings_and_is_never_negative(nearness):
-    """Without words, what is closer in meaning has no less evidence."""
+def test_evidence_keeps_similarity_order_and_is_not_negative(nearness):
+    """Without words, a higher similarity never gives less evidence."""
     found = ranking.evidence(clues(nearness))
 
     assert (found >= 0).all()
     assert (np.diff(found[np.argsort(nearness)]) >= 0).all()
 
 
-def test_the_best_match_of_words_outweighs_a_fair_likeness():
-    """A memory with the question's rare identifier beats one that is merely alike."""
+def test_best_word_match_outranks_moderate_similarity():
+    """A memory with the rare identifier of the query outranks one that is only similar."""
     found = ranking.evidence(clues([0.0, 4.0], [1.0, 0.0], shares=[1.0, 0.0]))
 
     assert found[0] > found[1]
 
 
-def test_a_very_short_text_says_less_and_long_ones_are_equal():
-    """`Yes, true` is like much; from some length on a text is as good as a longer one."""
+def test_very_short_texts_have_less_evidence():
+    """`Yes, true` is similar to many texts. Above a certain length, longer texts gain nothing."""
     short, middle, long, longer = ranking.evidence(clues([3.0] * 4, lengths=[2.0, 10.0, 30.0, 300.0]))
 
     assert short < middle < long == longer
 
 
-def test_another_script_costs_a_memory_no_more_than_its_meaning_says():
-    """What cannot share a word is given matches that go with its likeness, what could and does not is not."""
+def test_other_script_gets_word_score_from_similarity():
+    """
+    A memory that cannot share words gets estimated matches.
+
+    One that could but does not gets none.
+    """
     foreign, same, far = ranking.evidence(clues([4.0, 4.0, 0.0], foreign=[True, False, True]))
 
     assert foreign > same
@@ -60,8 +64,8 @@ def test_another_script_costs_a_memory_no_more_than_its_meaning_says():
 
 
 @given(st.lists(st.floats(-1, 1), max_size=600), st.floats(-0.5, 0.9), st.floats(0.5, 200))
-def test_a_scale_is_finite_and_keeps_the_order(cosines, midpoint, slope):
-    """However few cosines there are, and however equal: a higher one is nearer."""
+def test_baseline_is_finite_and_monotonic(cosines, midpoint, slope):
+    """Tested for few and for equal cosines."""
     scale = Scale.of(np.array(cosines, np.float32), Calibration(midpoint, slope))
     found = scale(np.array([-1.0, 0.0, 1.0]))
 
@@ -69,8 +73,8 @@ def test_a_scale_is_finite_and_keeps_the_order(cosines, midpoint, slope):
     assert found[0] < found[1] < found[2]
 
 
-def test_few_memories_say_little_of_what_is_usual():
-    """In a store of three the embedder's own scale decides, in one of a thousand the store's."""
+def test_small_stores_use_baseline_of_embedder():
+    """With three memories the embedder's baseline decides, with a thousand the store's."""
     usual = Scale.of(np.zeros(0, np.float32), Calibration(0.3, 10.0))
     few, many = (Scale.of(np.full(count, 0.6, np.float32), Calibration(0.3, 10.0)) for count in (3, 1_000))
 
@@ -80,8 +84,8 @@ def test_few_memories_say_little_of_what_is_usual():
 
 
 @given(first=st.floats(0, 50), second=st.floats(0, 50))
-def test_what_gains_by_standing_next_to_another_does_not_pass_it(first, second):
-    """An answer rises beside its question, but what says more by itself stays in front."""
+def test_temporal_neighbour_does_not_outrank_its_lender(first, second):
+    """An answer gains from the question before it, but a better match stays first."""
     own = np.array([first, second])
     found = ranking.beside(own, np.array([-1, 0]), np.array([1, -1]), np.zeros(2))
 
@@ -89,8 +93,8 @@ def test_what_gains_by_standing_next_to_another_does_not_pass_it(first, second):
     assert first == second or np.argmax(own) == np.argmax(found)
 
 
-def test_a_question_gives_way_to_what_follows_it():
-    """What asks is like the question and answers nothing: it loses, and what comes after it gains the more for it."""
+def test_question_loses_score_to_following_answer():
+    """A stored question answers nothing, so its score moves to the following memory."""
     own = np.array([5.0, 1.0, 5.0, 1.0])
     before, after = np.array([-1, 0, -1, 2]), np.array([1, -1, 3, -1])
     asking, answer, telling, reply = ranking.beside(own, before, after, np.array([1.0, 0.0, 0.0, 0.0]))
@@ -100,8 +104,8 @@ def test_a_question_gives_way_to_what_follows_it():
 
 
 @given(first=st.floats(0, 50), second=st.floats(0, 50))
-def test_a_decision_leads_the_memory_of_its_outcome(first, second):
-    """A decision is at least as good as what tells of its outcome, which stands behind it."""
+def test_decision_ranks_before_memory_of_its_outcome(first, second):
+    """A decision scores at least as much as the memory of its outcome."""
     outcome, decision = ranking.paired(np.array([first, second]), np.array([0]), np.array([1]))
 
     assert decision >= max(first, second)
@@ -109,8 +113,8 @@ def test_a_decision_leads_the_memory_of_its_outcome(first, second):
 
 
 @given(values=scores, data=st.data())
-def test_what_says_most_by_itself_stays_the_first(values, data):
-    """However much others are lent, one of those that say most is in front, and nothing else changes."""
+def test_best_direct_match_stays_first(values, data):
+    """Whatever others borrow, one of the best direct matches leads, and the rest is unchanged."""
     lent = values + data.draw(hnp.arrays(np.float64, len(values), elements=st.floats(0, 50)))
     found = ranking.behind_the_first(lent, values)
 
@@ -121,8 +125,8 @@ def test_what_says_most_by_itself_stays_the_first(values, data):
 
 
 @given(values=scores, data=st.data())
-def test_nobody_gains_more_than_the_best_has(values, data):
-    """What is lent stays below the best score, and comes from a lender that is tied."""
+def test_borrowed_score_stays_below_best_score(values, data):
+    """Only linked memories lend."""
     lenders = ranking.best(values, 3)
     ties = data.draw(hnp.arrays(np.float64, (len(lenders), len(values)), elements=st.floats(0, 1)))
     gains, givers = ranking.lent(values, lenders, ties)
@@ -133,46 +137,45 @@ def test_nobody_gains_more_than_the_best_has(values, data):
     assert (gains[givers == -1] == 0).all()
 
 
-def test_many_weak_ties_do_not_add_up():
-    """A neighbour of two good memories gains from the better one only."""
+def test_borrowed_scores_are_not_summed():
+    """A neighbour of two good memories gains only from the better one."""
     values = np.array([10.0, 10.0, 0.0])
     gains, _ = ranking.lent(values, np.array([0, 1]), np.array([[0, 0, 0.5], [0, 0, 0.5]]))
 
     assert pytest.approx(5.0) == gains[2]
 
 
-def test_an_empty_period_changes_nothing():
-    """Where nothing was written in the period, scores stay."""
+def test_period_without_memories_changes_no_score():
     values = np.array([3.0, 1.0])
 
     assert [3.0, 1.0] == ranking.in_period(values, np.array([False, False]), 1.0).tolist()
 
 
-def test_a_sure_period_lifts_what_lies_in_it():
-    """What lies in the period that was asked for passes what is somewhat better and does not."""
+def test_certain_period_promotes_memories_inside():
+    """Memories in the requested period outrank slightly better ones outside of it."""
     favoured = ranking.in_period(np.array([3.0, 1.6]), np.array([False, True]), 1.0)
 
     assert favoured[1] > favoured[0]
 
 
-def test_a_vague_period_leaves_a_clear_answer_in_front():
-    """`Recently` is a wish and no condition."""
+def test_vague_period_keeps_clear_answer_first():
+    """`Recently` is a preference, not a condition."""
     favoured = ranking.in_period(np.array([9.0, 1.0]), np.array([False, True]), 0.3)
 
     assert favoured[0] > favoured[1]
 
 
 @given(days=st.floats(0, 4000), more=st.floats(0, 4000))
-def test_the_newer_gains_no_less(days, more):
-    """Recency falls with age and never passes its share."""
+def test_recency_bonus_decreases_with_age(days, more):
+    """It never exceeds its maximum."""
     day = 86_400_000
     new, old = ranking.recency(np.array([-days * day, -(days + more) * day]).astype(np.int64), 0)
 
     assert WEIGHTS.recency >= new >= old >= 0
 
 
-def test_what_holds_is_as_good_as_what_it_replaced():
-    """The successor takes the score of what it superseded, which falls behind."""
+def test_successor_takes_score_of_superseded_memory():
+    """The superseded memory ranks after its successor."""
     led = ranking.led(np.array([9.0, 1.0, 5.0]), np.array([0]), np.array([1]))
 
     assert 9.0 == led[1]
@@ -180,8 +183,8 @@ def test_what_holds_is_as_good_as_what_it_replaced():
 
 
 @given(values=scores, unknown=st.floats(0, 1))
-def test_relevance_is_a_share_that_rises_with_evidence(values, unknown):
-    """Relevance lies between 0 and 1, rises with the score, and falls with unknown words."""
+def test_relevance_is_between_0_and_1_and_increases_with_score(values, unknown):
+    """It decreases with unknown words."""
     ordered = np.sort(values)
     found = ranking.relevance(ordered, 3.0, unknown)
 
@@ -191,8 +194,8 @@ def test_relevance_is_a_share_that_rises_with_evidence(values, unknown):
 
 
 @given(values=scores, times=st.integers(1, 70))
-def test_what_was_saved_often_is_as_relevant_as_what_was_saved_once(values, times):
-    """Copies of one memory are no rivals of it, or of others."""
+def test_relevance_is_independent_of_copies(values, times):
+    """Copies of a memory do not lower its relevance or that of others."""
     said = np.arange(len(values))
     once = ranking.relevance(values, 3.0, 0.1, wordings=said)
     often = ranking.relevance(np.tile(values, times), 3.0, 0.1, wordings=np.tile(said, times))
@@ -201,16 +204,16 @@ def test_what_was_saved_often_is_as_relevant_as_what_was_saved_once(values, time
 
 
 @given(values=scores, limit=st.integers(0, 20))
-def test_best_gives_as_many_as_there_are(values, limit):
-    """The best come first, each once."""
+def test_best_returns_distinct_items_best_first(values, limit):
+    """It returns all items if there are fewer than requested."""
     found = ranking.best(values, limit)
 
     assert min(limit, len(values)) == len(set(found.tolist()))
     assert sorted(values.tolist(), reverse=True)[:limit] == values[found].tolist()
 
 
-def test_of_equals_the_newer_stays_the_first():
-    """What was lent to the older one does not put it in front."""
+def test_newer_of_equal_memories_stays_first():
+    """A borrowed score does not move the older one before it."""
     found = ranking.behind_the_first(np.array([0.5, 0.4, 0.3]), np.array([0.3, 0.3, 0.1]))
 
     assert 1 == int(found.argmax())

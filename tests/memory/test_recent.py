@@ -1,4 +1,4 @@
-"""Answers of traversals are reused only where a fresh one would be the same."""
+"""Cached traversals are reused only if a new traversal would return the same result."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ changes = (
 
 
 @given(steps=st.lists(questions | questions | changes, min_size=20, max_size=40))
-def test_a_cached_traversal_is_what_a_fresh_one_would_be(steps):
-    """Whatever is linked, unlinked, deleted or changed, an answer from the cache holds."""
+def test_cached_traversal_equals_new_traversal(steps):
+    """Tested after any links, unlinks, deletions and changes."""
     reader, cache, made = PlainReader(), cache_with(), 0
     for node in range(7):
         reader.put(plain_memory(f"m{node}"))
@@ -77,8 +77,8 @@ def test_a_cached_traversal_is_what_a_fresh_one_would_be(steps):
                 cache.put(key, reader.change, graph.read_by(start, fresh), answer)
 
 
-def test_an_answer_outlives_changes_elsewhere():
-    """Memories and links that the traversal did not read may change."""
+def test_cached_traversal_survives_unrelated_changes():
+    """Memories and links outside of the traversal may change."""
     cache = cache_with()
     cache.put("k", 1, frozenset({1, 2}), "answer")
 
@@ -86,8 +86,8 @@ def test_an_answer_outlives_changes_elsewhere():
     assert "answer" == cache.get("k", 5, lambda _change: frozenset({1}))
 
 
-def test_only_changes_since_the_last_check_are_asked_for():
-    """Having been found valid at a change, an answer is checked from there on."""
+def test_cached_traversal_checks_only_changes_since_last_check():
+    """After a successful check, the next one starts at the change number of that check."""
     cache = cache_with()
     cache.put("k", 1, frozenset({1}), "answer")
     asked = []
@@ -107,8 +107,8 @@ def test_only_changes_since_the_last_check_are_asked_for():
     [(2, lambda _change: frozenset({1, 7})), (2, lambda _change: None), (0, nothing_touched)],
     ids=["touched", "forgotten", "behind"],
 )
-def test_a_doubtful_answer_is_dropped(change, touched):
-    """What was touched, what may have been, and what a rolled-back change made is not given out, then or later."""
+def test_cached_traversal_is_dropped_when_possibly_outdated(change, touched):
+    """That includes touched nodes, unknown changes, and changes that were rolled back."""
     cache = cache_with()
     cache.put("k", 1, frozenset({1}), "answer")
 
@@ -117,8 +117,8 @@ def test_a_doubtful_answer_is_dropped(change, touched):
     assert (0, 2, 1) == tuple(cache.statistics[what] for what in ("hits", "misses", "stale"))
 
 
-def test_answers_end_after_their_time_however_often_they_are_used():
-    """Strengths fade, so that using an answer does not make it younger."""
+def test_cached_traversal_expires_in_spite_of_use():
+    """Link strengths decay with time, so using a result does not extend its lifetime."""
     clock = FakeClock(start=50.0)
     cache = cache_with(clock, ttl=300.0)
     cache.put("k", 1, frozenset({1}), "answer")
@@ -132,8 +132,8 @@ def test_answers_end_after_their_time_however_often_they_are_used():
     assert 0 == len(cache)
 
 
-def test_a_clock_that_steps_back_ends_answers():
-    """No answer lives longer because time was set back."""
+def test_cached_traversal_expires_when_clock_steps_back():
+    """A clock that steps back never extends a lifetime."""
     now = [100.0]
     cache = TraversalCache(clock=lambda: now[0])
     cache.put("k", 1, frozenset({1}), "answer")
@@ -142,8 +142,8 @@ def test_a_clock_that_steps_back_ends_answers():
     assert cache.get("k", 1, nothing_touched) is None
 
 
-def test_a_large_answer_is_kept_when_it_is_asked_for_again():
-    """One walk over a thousand memories leaves nothing behind; of two the second one does."""
+def test_large_traversal_is_cached_at_second_request():
+    """A single traversal of a thousand memories is not stored. The second one is."""
     cache, read = cache_with(), frozenset(range(1_000))
     cache.put("k", 1, read, "first")
     before = cache.get("k", 1, nothing_touched)
@@ -153,8 +153,7 @@ def test_a_large_answer_is_kept_when_it_is_asked_for_again():
     assert "second" == cache.get("k", 1, nothing_touched)
 
 
-def test_the_least_recently_used_answer_goes_first():
-    """Using an answer keeps it."""
+def test_least_recently_used_traversal_is_evicted_first():
     cache = cache_with(entries=2)
     cache.put("a", 1, frozenset({1}), "A")
     cache.put("b", 1, frozenset({2}), "B")
@@ -166,8 +165,12 @@ def test_the_least_recently_used_answer_goes_first():
 
 
 @given(sizes=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 12)), max_size=30))
-def test_answers_stay_within_their_room(sizes):
-    """All kept answers together have read at most so many nodes, and the one put last is kept if it can be."""
+def test_cached_traversals_respect_node_limit(sizes):
+    """
+    All cached results together cover at most the configured number of nodes.
+
+    The newest one is kept if it fits.
+    """
     cache = cache_with(entries=3, max_items=10)
     kept = {}
     for key, size in sizes:
@@ -181,16 +184,16 @@ def test_answers_stay_within_their_room(sizes):
 
 
 @pytest.mark.parametrize("settings", [{"entries": 0}, {"ttl": 0.0}, {"max_items": 0}])
-def test_nothing_is_kept_where_that_is_switched_off(settings):
-    """No entries, no time or no room mean no cache."""
+def test_traversals_are_not_cached_when_disabled(settings):
+    """Zero entries, lifetime or nodes disable the cache."""
     cache = cache_with(**settings)
     cache.put("k", 1, frozenset({1}), "answer")
 
     assert cache.get("k", 1, nothing_touched) is None
 
 
-def test_clearing_forgets_all():
-    """After nodes were renumbered nothing that was read under the old ones is left."""
+def test_clear_removes_all_cached_traversals():
+    """Cached results contain nodes, which are invalid after nodes were renumbered."""
     cache = cache_with(max_items=2)
     cache.put("k", 1, frozenset({1, 2}), "answer")
     cache.clear()
@@ -199,8 +202,8 @@ def test_clearing_forgets_all():
     assert [None, "other"] == [cache.get(key, 1, nothing_touched) for key in "kl"]
 
 
-def test_evolution_links_are_read_too():
-    """A new successor ends the answer about what it supersedes."""
+def test_new_evolution_link_invalidates_cached_traversal():
+    """A new successor changes the results about the memory that it supersedes."""
     reader, cache = PlainReader(), cache_with()
     for name in ("a", "b", "c"):
         reader.put(plain_memory(name))
@@ -211,8 +214,8 @@ def test_evolution_links_are_read_too():
     assert cache.get("a", reader.change, reader.touched_since) is None
 
 
-def test_while_a_walk_is_put_together_no_garbage_is_searched_for():
-    """The search is on again afterwards, whatever happened; and off where the host has switched it off."""
+def test_garbage_collection_is_paused_during_traversal():
+    """It is enabled again afterwards, also after errors, unless the host had disabled it."""
     with graph.uncollected():
         during = gc.isenabled()
     with pytest.raises(ZeroDivisionError), graph.uncollected():

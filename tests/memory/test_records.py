@@ -1,4 +1,4 @@
-"""Records: what hosts keep under labels and a key, against a plain dict and beside memories."""
+"""Records: compared with a plain dict, and in combination with memories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = 1_790_000_000
 NOON = from_milliseconds(START * 1000)
 ALICE, BOB = ("users", "alice"), ("users", "bob")
 NAMES = itertools.count()
-# Of which the end is not embedded.
+# The end of this text exceeds the embedded pieces.
 LONG = "x y " * 17_000 + "treasure oak " * 2_000
 
 
@@ -56,11 +56,11 @@ def records(store):
     return store.records
 
 
-# What comes back
+# Round trips
 
 
-async def test_what_was_put_comes_back_whatever_json_it_is(records):
-    """A value is what it was, another object, and keeps its numbers, its order of keys and signs that JSON escapes."""
+async def test_put_and_get_preserve_any_json_value(records):
+    """The value is an equal copy, with the same numbers, key order and characters."""
     value = {"z": [1, 2.5, -0.0, None, True, 2**70], "a": {"\0": "한국어\u2028", "": []}}
     put = await records.put(ALICE, "anything / = % +", value)
     value["z"].append("later")
@@ -72,8 +72,12 @@ async def test_what_was_put_comes_back_whatever_json_it_is(records):
     assert (1, NOON, NOON, None, None) == (got.version, got.created_at, got.updated_at, got.text, got.memory_id)
 
 
-async def test_a_record_with_text_is_found_by_every_search_and_one_without_by_none(store):
-    """Text makes a memory of it: search, recent and about know it; without it only its place does."""
+async def test_search_finds_records_with_text_only(store):
+    """
+    A record with text is a memory for search, recent and about.
+
+    Without text, it is only found by its key.
+    """
     kept = await store.records.put(ALICE, "food", {"likes": "kimchi"}, text="alice likes kimchi on 2-1")
     await store.records.put(ALICE, "token", {"secret": "kimchi 2-1"})
 
@@ -87,8 +91,8 @@ async def test_a_record_with_text_is_found_by_every_search_and_one_without_by_no
     assert ["food", "token"] == [one.key for one in await store.records.list(("users",))]
 
 
-async def test_a_record_gains_and_loses_its_text_at_the_same_place(store):
-    """Putting it again with or without text moves it, and its version and history go on."""
+async def test_record_gains_and_loses_text_at_same_key(store):
+    """Putting it with or without text continues its version and history."""
     records = store.records
     await records.put(ALICE, "food", 1, history=True)
     await records.put(ALICE, "food", 2, text="kimchi", history=True)
@@ -102,8 +106,8 @@ async def test_a_record_gains_and_loses_its_text_at_the_same_place(store):
     ]
 
 
-async def test_history_is_kept_only_where_it_is_asked_for(records):
-    """A put without *history* replaces the value and leaves no version of it behind."""
+async def test_history_is_stored_on_request_only(records):
+    """A put without *history* replaces the value without storing the previous version."""
     for number in range(3):
         await records.put(ALICE, "note", number, text=f"number {number}", history=number == 2)
 
@@ -111,8 +115,8 @@ async def test_history_is_kept_only_where_it_is_asked_for(records):
     assert [] == await records.history(ALICE, "none")
 
 
-async def test_the_past_has_the_value_of_then(place):
-    """A search as of an earlier moment finds the text and value that a record had then."""
+async def test_search_as_of_finds_former_value(place):
+    """It finds the text and value that the record had at that time."""
     _, store, clock = place
     await store.records.put(ALICE, "food", "old", text="alice eats kimchi", history=True)
     clock.advance(60)
@@ -132,8 +136,12 @@ async def test_the_past_has_the_value_of_then(place):
     )
 
 
-async def test_several_texts_are_embedded_each_by_itself(records):
-    """The best one decides, also after everything was embedded anew, as one long text it would be drowned."""
+async def test_several_texts_of_record_are_embedded_separately(records):
+    """
+    The best text determines the score, also after `reembed`.
+
+    As one long text it would not be found.
+    """
     noise = " ".join(f"noise{number}" for number in range(200))
     await records.put(ALICE, "both", 1, text=[noise, "the treasure is under the oak"])
     await records.put(ALICE, "one", 2, text=f"{noise} the treasure is under the oak")
@@ -145,8 +153,8 @@ async def test_several_texts_are_embedded_each_by_itself(records):
 
 
 @pytest.mark.parametrize("text", [LONG, ["short", LONG]], ids=["one", "several"])
-async def test_a_record_is_embedded_as_it_would_be_anew(store, text):
-    """What is compared of texts, long ones too, is the same after `reembed` as after `put`."""
+async def test_record_embedding_is_equal_after_reembed(store, text):
+    """Also for long texts, `put` and `reembed` compute the same vectors."""
     record = await store.records.put(ALICE, "long", 1, text=text)
     memory = await store.get(record.memory_id)
     (anew,) = await documents(store._shared.embedding, [memory])
@@ -158,8 +166,8 @@ async def test_a_record_is_embedded_as_it_would_be_anew(store, text):
 
 
 @pytest.mark.parametrize("text", ["tea at four", None])
-async def test_what_has_expired_is_not_there_and_its_place_is_free(place, text):
-    """Nobody finds it, a new one begins at version 1, and `sweep` deletes what is left of others."""
+async def test_expired_record_is_absent_and_key_is_free(place, text):
+    """A new record at its key has version 1, and `sweep` deletes other expired records."""
     _, store, clock = place
     records = store.records
     await records.put(ALICE, "tea", 1, text=text, expires_at=NOON + timedelta(seconds=10))
@@ -177,8 +185,8 @@ async def test_what_has_expired_is_not_there_and_its_place_is_free(place, text):
 
 
 @pytest.mark.parametrize("text", ["tea at four", None])
-async def test_an_expiry_is_moved_without_a_new_version(place, text):
-    """`expire` keeps value and version; None lets it live for ever."""
+async def test_expire_changes_expiry_without_new_version(place, text):
+    """`expire` keeps value and version. None removes the expiry."""
     _, store, clock = place
     put = await store.records.put(ALICE, "tea", 1, text=text, expires_at=NOON + timedelta(seconds=10))
 
@@ -189,8 +197,8 @@ async def test_an_expiry_is_moved_without_a_new_version(place, text):
 
 
 @pytest.mark.parametrize("text", ["tea at four", None])
-async def test_an_expiry_is_moved_at_a_version_only(place, text):
-    """What took a record's place since it was read keeps its own end, and so does what is there anew."""
+async def test_expire_with_version_rejects_other_versions(place, text):
+    """A record that was replaced or created since it was read keeps its own expiry."""
     _, store, clock = place
     put = await store.records.put(ALICE, "tea", 1, text=text)
     await store.records.put(ALICE, "tea", 2, text=text)
@@ -202,8 +210,8 @@ async def test_an_expiry_is_moved_at_a_version_only(place, text):
 
 
 @pytest.mark.parametrize("text", ["tea at four", None])
-async def test_what_is_put_while_a_sweep_looks_is_not_swept(place, monkeypatch, text):
-    """A place that was over when the sweep read it, and is put anew before it deletes, keeps the new record."""
+async def test_sweep_keeps_record_put_during_sweep(place, monkeypatch, text):
+    """A record that was put again between the sweep's read and its deletion is kept."""
     records = place[1].records
     await records.put(ALICE, "tea", 1, text=text, expires_at=NOON)
     delete = RecordStore._delete
@@ -222,8 +230,12 @@ async def test_what_is_put_while_a_sweep_looks_is_not_swept(place, monkeypatch, 
 
 
 @pytest.mark.parametrize("text", ["text", None])
-async def test_compare_and_set_refuses_every_version_but_the_present_one(records, text):
-    """0 means that nothing is there; the error says what is, and nothing was changed."""
+async def test_compare_and_set_rejects_other_versions(records, text):
+    """
+    Version 0 means that no record exists.
+
+    The error contains the current version, and nothing is changed.
+    """
     with pytest.raises(VersionConflict) as missing:
         await records.put(ALICE, "n", 1, text=text, if_version=1)
     await records.put(ALICE, "n", 1, text=text, if_version=0)
@@ -239,8 +251,12 @@ async def test_compare_and_set_refuses_every_version_but_the_present_one(records
     assert not await records.delete(ALICE, "n")
 
 
-async def test_a_batch_is_written_whole_or_not_at_all(records):
-    """One conflict in it undoes all, deletions too; a place named twice keeps the last and counts both."""
+async def test_batch_is_atomic(records):
+    """
+    One conflict undoes all changes, deletions too.
+
+    Of two values for a key the last one wins, and both count.
+    """
     await records.put(ALICE, "old", 0, text="old")
     with pytest.raises(VersionConflict) as conflict:
         await records.put_many(
@@ -257,8 +273,8 @@ async def test_a_batch_is_written_whole_or_not_at_all(records):
     assert [("a", 2, "two")] == [(one.key, one.value, one.text) for one in await records.list()]
 
 
-async def test_concurrent_writers_of_one_record_lose_nothing(records):
-    """Of many who compare and set at once each succeeds in the end, so a counter counts all of them."""
+async def test_concurrent_compare_and_set_loses_no_update(records):
+    """All concurrent increments of a counter succeed eventually, and the sum is right."""
 
     async def count():
         while True:
@@ -275,8 +291,8 @@ async def test_concurrent_writers_of_one_record_lose_nothing(records):
     assert (10, 10) == ((await records.get(ALICE, "n")).value, (await records.get(ALICE, "n")).version)
 
 
-async def test_appended_values_have_numbers_and_the_last_is_popped_once(records):
-    """Keys follow one another, whoever appends at once; of many who pop each gets another one."""
+async def test_append_numbers_values_and_pop_returns_each_once(records):
+    """Concurrent appends get consecutive keys, and concurrent pops return different values."""
     await asyncio.gather(*(records.append(ALICE, [number, -number]) for number in range(5)))
     listed = await records.list(ALICE, nested=False)
     popped = await asyncio.gather(*(records.pop(ALICE) for _ in range(12)))
@@ -290,8 +306,8 @@ async def test_appended_values_have_numbers_and_the_last_is_popped_once(records)
 # Moving
 
 
-async def test_nothing_is_appended_behind_the_last_number(records):
-    """A key of a host's own that is the last number is not gone beyond: the next key would be taken twice."""
+async def test_append_rejects_key_beyond_last_number(records):
+    """After the highest number there is no next key."""
     await records.put(ALICE, "9" * 12, "last")
     with pytest.raises(InvalidArgument, match="no number"):
         await records.append(ALICE, ["lost"])
@@ -299,8 +315,8 @@ async def test_nothing_is_appended_behind_the_last_number(records):
     assert ["last"] == [one.value for one in await records.list(ALICE)]
 
 
-async def test_what_is_moved_keeps_its_history_and_its_links(store):
-    """Under its new key it is the same: versions, times, and who links to it."""
+async def test_move_keeps_history_and_links(store):
+    """Under the new key, versions, times and incoming links are unchanged."""
     records = store.records
     await records.put(ALICE, "draft", 1, text="the plan of the harbour", history=True)
     old = await records.put(ALICE, "draft", 2, text="the plan of the new harbour", history=True)
@@ -321,8 +337,8 @@ async def test_what_is_moved_keeps_its_history_and_its_links(store):
     assert [plan.memory_id] == [hit.memory.id for hit in await store.search("new harbour", types=["record"])]
 
 
-async def test_a_taken_place_is_not_moved_to_unless_it_is_said_so(records):
-    """Two records may change places in one call; anything else that is there is a conflict."""
+async def test_move_to_existing_key_raises_conflict_unless_allowed(records):
+    """Two records may be swapped in one call. Any other existing target is a conflict."""
     for key, text in (("a", "first"), ("b", None), ("c", "third")):
         await records.put(ALICE, key, key, text=text)
     with pytest.raises(VersionConflict):
@@ -336,8 +352,8 @@ async def test_a_taken_place_is_not_moved_to_unless_it_is_said_so(records):
 # Order and scopes
 
 
-async def test_lists_have_the_order_of_keys_and_end_where_they_are_told(records):
-    """Prefix, after, limit, backwards and a condition, over records with and without text."""
+async def test_list_returns_key_order_within_bounds(records):
+    """Tested with prefix, after, limit, reverse order and a condition."""
     for number in range(6):
         await records.put(ALICE, f"k{number}", number, text=f"text {number}" if number % 2 else None)
     await records.put((*ALICE, "more"), "k9", 9)
@@ -359,8 +375,8 @@ async def test_lists_have_the_order_of_keys_and_end_where_they_are_told(records)
     assert [("users",)] == await records.labels()
 
 
-async def test_a_key_that_is_too_long_for_a_name_is_listed_where_it_belongs(records):
-    """A long key has its place in the order, is found by all that it begins with, and is what a page goes on from."""
+async def test_list_includes_long_keys_in_order(records):
+    """A key too long for a row name is sorted correctly, and can be a page boundary."""
     keys = ["a" * 300, "a" * 300 + "b", "a" * 130 + "c" * 200]
     for position, key in enumerate(keys):
         await records.put(ALICE, key, position, text="ducks" if position == 1 else None)
@@ -374,8 +390,8 @@ async def test_a_key_that_is_too_long_for_a_name_is_listed_where_it_belongs(reco
     assert [keys[0]] == [one.key for one in await found(after=keys[1], last_first=True)]
 
 
-async def test_lists_go_label_by_label_whatever_signs_these_have(records):
-    """Labels come before those below them, and a label before a longer one that begins so."""
+async def test_list_sorts_by_label_for_any_characters(records):
+    """A label comes before its sublabels, and before longer labels with the same prefix."""
     labels = [(), ("a",), ("a", "1"), ("a", "b"), ("a-b",), ("a.b",)]
     for position, one in enumerate(reversed(labels)):
         await records.put(one, "k", 1, text="ducks" if position % 2 else None)
@@ -384,8 +400,8 @@ async def test_lists_go_label_by_label_whatever_signs_these_have(records):
     assert labels[::-1] == [one.labels for one in await records.list(last_first=True)]
 
 
-async def test_labels_are_told_apart_whatever_is_in_them(records):
-    """No label is another one's prefix, and no key looks like a label."""
+async def test_labels_and_keys_with_separators_stay_distinct(records):
+    """No label is a prefix of another one's rows, and no key is mistaken for a label."""
     places = [(("a",), "b/c"), (("a", "b"), "c"), (("a/b",), "c"), ((), "a/b/c"), (("a", "=b"), "c"), (("a",), "=b/=c")]
     for number, (labels, key) in enumerate(places):
         await records.put(labels, key, number, text=f"text {number}" if number % 2 else None)
@@ -396,8 +412,8 @@ async def test_labels_are_told_apart_whatever_is_in_them(records):
     assert sorted({labels for labels, _ in places}) == await records.labels()
 
 
-async def test_searches_below_labels_find_all_there_and_nothing_else(store):
-    """Filters are exact: so many as there are, however much better others match, with a condition too."""
+async def test_search_under_labels_is_exact(store):
+    """All records under the labels are found, even if others match better."""
     records = store.records
     for number in range(30):
         await records.put(BOB, f"b{number}", number, text=f"the treasure is under the oak, says bob {number}")
@@ -417,8 +433,8 @@ async def test_searches_below_labels_find_all_there_and_nothing_else(store):
 
 
 @pytest.mark.once
-async def test_a_condition_that_hardly_any_record_meets_compares_few_of_them(records, monkeypatch):
-    """However many hits a search is asked for, only the best are compared with what is beside all others."""
+async def test_search_with_selective_condition_compares_few_records(records, monkeypatch):
+    """For any limit, only the best hits are compared with their temporal neighbours."""
     await records.put_many([NewRecord(ALICE, f"{n}", n, text=f"ducks {n}") for n in range(1_500)])
     asked, kinship = [], search._kinship
 
@@ -434,8 +450,8 @@ async def test_a_condition_that_hardly_any_record_meets_compares_few_of_them(rec
     assert len(asked) <= 6
 
 
-async def test_a_condition_that_is_async_is_refused(records):
-    """What it gives would be true of every record."""
+async def test_async_condition_raises(records):
+    """The coroutine that it returns would be true for every record."""
     await records.put(ALICE, "a", 1, text="ducks")
 
     async def none(_one):
@@ -446,14 +462,14 @@ async def test_a_condition_that_is_async_is_refused(records):
             await call
 
 
-def test_below_no_labels_nothing_is_asked_of_what_records_name():
-    """All records are below none: on a server, asking each one for its labels took a hundred times as long."""
+def test_search_without_labels_applies_no_label_filter():
+    """All records match then. On a server, filtering each one took a hundred times as long."""
     assert [] == record_plans.below((), nested=True).names
     assert 1 == len(record_plans.below((), nested=False).names)
 
 
-async def test_records_that_say_the_same_are_two_hits(records):
-    """What a host keeps twice is there twice: nothing is folded or merged."""
+async def test_search_returns_equal_records_separately(records):
+    """Records with equal text are neither folded nor merged."""
     await records.put(ALICE, "a", 1, text="use the registry mirror for builds")
     await records.put(BOB, "b", 2, text="use the registry mirror for builds")
 
@@ -461,8 +477,12 @@ async def test_records_that_say_the_same_are_two_hits(records):
     assert {1, 2} == {hit.record.value for hit in await records.nearest("registry mirror")}
 
 
-async def test_nearest_takes_a_vector_of_any_length(records):
-    """The embedder's own vector, and a multiple of it, find the same; another shape is refused."""
+async def test_nearest_accepts_vectors_of_any_length(records):
+    """
+    A vector of the embedder and a multiple of it find the same records.
+
+    Another shape raises an error.
+    """
     await records.put(ALICE, "a", 1, text="ducks")
     (vector,) = [pieces[0] for pieces in await records.embed(["ducks"])]
 
@@ -473,8 +493,8 @@ async def test_nearest_takes_a_vector_of_any_length(records):
             await records.nearest(wrong)
 
 
-async def test_namespaces_never_see_each_other(place):
-    """The same place holds another record in each namespace."""
+async def test_records_are_isolated_between_namespaces(place):
+    """The same key contains another record in each namespace."""
     opened, store, _ = place
     other = await opened.memories("other")
     await store.records.put(ALICE, "a", 1, text="ducks")
@@ -487,8 +507,12 @@ async def test_namespaces_never_see_each_other(place):
     assert 2 == len(await store.records.list())
 
 
-async def test_a_read_namespace_is_found_and_never_written(place):
-    """`reads=` finds another namespace's records among memories; records themselves are the own ones."""
+async def test_read_namespace_is_searched_but_not_written(place):
+    """
+    With `reads=`, memory searches find records of another namespace.
+
+    Record methods use the own namespace.
+    """
     opened, store, _ = place
     await store.records.put(ALICE, "a", 1, text="ducks on the pond")
     reader = await opened.memories("other", reads=["default"])
@@ -500,8 +524,8 @@ async def test_a_read_namespace_is_found_and_never_written(place):
 # Memories that are records
 
 
-async def test_forgetting_a_record_takes_it_from_its_place(store):
-    """`forget` and `delete` of its memory leave nothing at its key; what is put there then is new."""
+async def test_forget_removes_record_from_its_key(store):
+    """After `forget` or `delete` of its memory the key is free, and the next record is new."""
     one = await store.records.put(ALICE, "a", 1, text="ducks")
     other = await store.records.put(ALICE, "b", 1, text="geese")
     await store.forget(ids=[one.memory_id])
@@ -511,8 +535,8 @@ async def test_forgetting_a_record_takes_it_from_its_place(store):
     assert 1 == (await store.records.put(ALICE, "a", 2, text="ducks")).version
 
 
-async def test_forgetting_all_below_labels_leaves_no_id_of_them_with_others(store):
-    """As with `MemoryStore.forget`: an id has words of the key, and goes from what named it as evidence."""
+async def test_forget_under_labels_redacts_ids_in_other_memories(store):
+    """An id contains words of the key, so it is removed from evidence too."""
     put = await store.records.put(ALICE, "a secret key", 1, text="ducks")
     await store.records.put(ALICE, "kept", 1)
     decision = await store.save_decision("ponds", "Dig one", "ducks", evidence=[put.memory_id])
@@ -522,8 +546,8 @@ async def test_forgetting_all_below_labels_leaves_no_id_of_them_with_others(stor
     assert [] == await store.records.list()
 
 
-async def test_records_do_not_stand_between_memories_of_one_hour(store):
-    """What was decided shortly before is linked in time, however many records a host has put since."""
+async def test_records_do_not_separate_temporal_neighbours(store):
+    """A recent decision is linked in time, however many records were put in between."""
     before = await store.save_decision("shield", "Raise the shield", "raids doubled")
     await store.records.put_many([NewRecord(ALICE, f"{n}", n, text=f"message {n}") for n in range(60)])
     after = await store.save_decision("reactor", "Feed it with ore", "power is short")
@@ -531,8 +555,8 @@ async def test_records_do_not_stand_between_memories_of_one_hour(store):
     assert [before.id] == [link.to_id for link in await store.links_of(after.id)]
 
 
-async def test_a_correction_is_a_version(place):
-    """Who read the record before conflicts, its history and the past have what it said, and it has one text again."""
+async def test_correction_of_record_creates_version(place):
+    """A stale compare-and-set conflicts, and history and `as_of` have the old text."""
     _, store, clock = place
     put = await store.records.put(ALICE, "a", {"n": 1}, text=["ducks swim", "geese fly"])
     clock.advance(10)
@@ -549,8 +573,12 @@ async def test_a_correction_is_a_version(place):
     assert 1 == len(await store.records.nearest("ducks dive"))
 
 
-async def test_a_record_makes_no_links_and_is_judged_a_copy_of_nothing(store):
-    """Saving it links nothing; a decision of the same words may link to it, and stands by itself."""
+async def test_record_is_neither_linked_nor_merged(store):
+    """
+    Saving it creates no links.
+
+    A decision with the same words may link to it, and remains separate.
+    """
     await store.save_decision("ducks", "feed the ducks at noon", "")
     record = await store.records.put(ALICE, "a", 1, text="feed the ducks at noon")
     again = await store.save_context("feed the ducks at noon", on_duplicate="merge")
@@ -560,8 +588,8 @@ async def test_a_record_makes_no_links_and_is_judged_a_copy_of_nothing(store):
     assert record.memory_id not in {one.id for one in again.noticed.copy_of}
 
 
-async def test_an_export_carries_records_with_text_and_a_second_store_has_them_at_their_place(place, tmp_path):
-    """What is imported is found under its labels and key, with its value, version and history."""
+async def test_export_and_import_restore_records_with_text(place, tmp_path):
+    """An imported record is found under its labels and key, with value, version and history."""
     _, store, _ = place
     await store.records.put(ALICE, "a", {"n": 1}, text="ducks", history=True)
     await store.records.put(ALICE, "a", {"n": 2}, text="geese", history=True)
@@ -587,8 +615,8 @@ async def test_an_export_carries_records_with_text_and_a_second_store_has_them_a
         {"lengths": [-3, 6]},
     ],
 )
-async def test_an_export_whose_record_no_call_would_find_is_refused(place, tmp_path, change):
-    """A record whose id is not that of its labels and key, or that was never put so, is not imported."""
+async def test_import_rejects_record_with_inconsistent_id(place, tmp_path, change):
+    """The id of a record must match its labels and key."""
     _, store, _ = place
     put = await store.records.put(ALICE, "a", 1, text="ducks")
     path = tmp_path / "export.jsonl"
@@ -603,8 +631,8 @@ async def test_an_export_whose_record_no_call_would_find_is_refused(place, tmp_p
     assert [] == await store.records.list()
 
 
-async def test_a_record_is_not_imported_beside_one_without_text(place, tmp_path):
-    """A place has one record: what is there stays, and the import says so."""
+async def test_import_rejects_record_at_key_of_record_without_text(place, tmp_path):
+    """A key has one record. The existing one is kept, and the error names it."""
     _, store, _ = place
     await store.records.put(ALICE, "a", 1, text="ducks")
     await store.export_jsonl(tmp_path / "export.jsonl")
@@ -615,8 +643,7 @@ async def test_a_record_is_not_imported_beside_one_without_text(place, tmp_path)
     assert [2] == [one.value for one in await store.records.list()]
 
 
-# What is refused
-# What is refused
+# Validation
 
 
 @pytest.mark.parametrize(
@@ -650,8 +677,8 @@ async def test_a_record_is_not_imported_beside_one_without_text(place, tmp_path)
     ],
     ids="-".join,
 )
-async def test_what_breaks_a_rule_is_refused_before_anything_is_written(records, given):
-    """The error names the argument and says no content."""
+async def test_invalid_put_raises_and_writes_nothing(records, given):
+    """The error names the argument and contains no content."""
     whole = {"labels": ALICE, "key": "k", "value": 1} | given
     with pytest.raises(InvalidArgument) as error:
         await records.put(whole.pop("labels"), whole.pop("key"), whole.pop("value"), **whole)
@@ -661,8 +688,8 @@ async def test_what_breaks_a_rule_is_refused_before_anything_is_written(records,
     assert [] == await records.list()
 
 
-async def test_a_value_nested_too_deeply_is_refused(records):
-    """At 100 levels, where an export still holds it, and far beyond."""
+async def test_put_rejects_deeply_nested_value(records):
+    """The limit is 100 levels, which exports support. Much deeper values are rejected too."""
     value = 1
     for _ in range(99):
         value = [value]
@@ -673,8 +700,8 @@ async def test_a_value_nested_too_deeply_is_refused(records):
         await records.put(ALICE, "deeper", value)
 
 
-async def test_other_arguments_that_break_a_rule_are_refused(records):
-    """Places, moves, lists and conditions are checked at the door."""
+async def test_invalid_arguments_of_other_methods_raise(records):
+    """Keys, moves, lists and conditions are validated."""
     bad = [
         records.get_many([ALICE]),
         records.get_many([(ALICE, "a", "b")]),
@@ -699,8 +726,8 @@ async def test_other_arguments_that_break_a_rule_are_refused(records):
             await call
 
 
-def test_a_long_key_has_a_name_of_its_own_that_fits():
-    """However long labels and key are, the row's key has room; two long keys of one beginning stay apart."""
+def test_long_keys_get_distinct_row_names():
+    """Any labels and key fit into a row key, and two long keys with a common prefix differ."""
     labels = tuple("x" * 60 for _ in range(8))
     names = {name_of((labels, "한" * 1000 + end)) for end in "ab"}
 
@@ -710,8 +737,8 @@ def test_a_long_key_has_a_name_of_its_own_that_fits():
 
 
 @pytest.mark.parametrize("key", ["a", "b/c", "=", "+", "한" * 100, "x" * 1024, "%2F", "."])
-async def test_records_are_deleted_whatever_their_keys_are(records, key):
-    """All below labels go, with keys that are too long for a name too, and nothing elsewhere."""
+async def test_delete_under_labels_removes_all_keys(records, key):
+    """It includes keys too long for a row name, and nothing under other labels."""
     await records.put(ALICE, key, 1)
     await records.put((*ALICE, "more"), key, 2, text="two")
     await records.put(BOB, key, 3)
@@ -722,8 +749,8 @@ async def test_records_are_deleted_whatever_their_keys_are(records, key):
 
 
 @pytest.mark.parametrize("delete", ["delete", "delete_all"])
-async def test_what_cannot_be_read_any_more_is_deleted_all_the_same(store, delete):
-    """A damaged record is an error to who reads it, and goes as the error's hint says."""
+async def test_delete_removes_damaged_record(store, delete):
+    """Reading a damaged record raises an error, and deleting it works as the hint says."""
     await store.records.put(ALICE, "a", 1)
     await store._shared.engine.write(lambda writer: writer.set_note(name_of((ALICE, "a")), '{"a": "secret'))
     with pytest.raises(StoreDamaged) as damaged:
@@ -736,8 +763,12 @@ async def test_what_cannot_be_read_any_more_is_deleted_all_the_same(store, delet
     assert [] == await store.records.list()
 
 
-async def test_what_cannot_be_read_is_named_and_goes_with_the_others(store):
-    """A list raises, for it would lack something; `check` names the rows, and sweeping and deleting go on past them."""
+async def test_list_raises_for_damaged_record_and_sweep_skips_it(store):
+    """
+    An incomplete list would mislead.
+
+    `check` names the rows, and sweep and delete continue past them.
+    """
     records = store.records
     long = "x" * 1000
     for key in ("a", "b", long):
@@ -782,12 +813,12 @@ STEPS = st.one_of(
 
 
 def quoted(place):
-    """Labels and key as they are compared."""
+    """Return labels and a key in comparable form."""
     return [quote(label, safe="") for label in place[0]], quote(place[1], safe="")
 
 
 class Model:
-    """Records as a dict has them: value, version, text, end, and the values before."""
+    """A model of records as a dict: value, version, text, expiry and former values."""
 
     def __init__(self):
         self.now, self.there = 0, {}
@@ -869,7 +900,7 @@ class Model:
 
 
 async def done(records, clock, what, *given):  # noqa: PLR0911 - one for each step
-    """Do a step of the model on records, and return what it returns."""
+    """Run an operation of the model on real records, and return its result."""
     now = from_milliseconds(int(clock.now() * 1000))
 
     def end(lasts):
@@ -901,8 +932,8 @@ async def done(records, clock, what, *given):  # noqa: PLR0911 - one for each st
         return "conflict"
 
 
-def test_records_are_a_dict_with_versions(tmp_path):
-    """Whatever is done in whatever order, also after opening again, records are what a plain dict of them is."""
+def test_records_behave_like_versioned_dict(tmp_path):
+    """Any sequence of operations, including reopening, gives the same results as a plain dict."""
 
     @given(steps=st.lists(STEPS, min_size=1, max_size=12))
     @settings(

@@ -1,4 +1,4 @@
-"""Changing over to another embedder: what holds before, meanwhile and afterwards."""
+"""Change of the embedder: state before, during and after `reembed`."""
 
 import sqlite3
 from contextlib import closing
@@ -34,8 +34,12 @@ def keys(directory):
         return [key for (key,) in connection.execute("SELECT key FROM Cache")]
 
 
-async def test_every_memory_is_found_again_with_the_other_embedder(tmp_path):
-    """What was saved, its links and its times stay; the other embedder serves from then on, at the next opening too."""
+async def test_reembed_makes_all_memories_searchable_with_new_embedder(tmp_path):
+    """
+    Memories, links and times are unchanged.
+
+    The new embedder is used afterwards, also after reopening.
+    """
     told = []
     async with Session.open(tmp_path, embedder=OLD) as session:
         first = await session.memories.save_decision("login", "tokens", "stateless")
@@ -53,8 +57,8 @@ async def test_every_memory_is_found_again_with_the_other_embedder(tmp_path):
         assert 2 == await session.memories.count()
 
 
-async def test_nothing_of_the_old_vectors_is_left(tmp_path):
-    """Vectors say something about a text: they go with the embedder, and with the memory."""
+async def test_reembed_and_delete_remove_old_vectors(tmp_path):
+    """Vectors reveal information about a text, so they must not outlive it."""
     async with Session.open(tmp_path, embedder=OLD) as session:
         memory = await session.memories.save_context("one")
         await session.memories.save_context("two")
@@ -65,8 +69,8 @@ async def test_nothing_of_the_old_vectors_is_left(tmp_path):
         assert 1 == sum("/v/" in key for key in keys(tmp_path))
 
 
-async def test_an_interrupted_change_goes_on_where_it_stopped(tmp_path):
-    """Until the last memory has its new vectors the old ones serve, and what was embedded is not embedded again."""
+async def test_interrupted_reembed_resumes(tmp_path):
+    """The old vectors are used until all new ones exist, and no memory is embedded twice."""
     async with Session.open(tmp_path, embedder=OLD) as session:
         await session.memories.save_many([{"type": "context", "content": f"note {number}"} for number in range(200)])
         with pytest.raises(EmbeddingFailed):
@@ -79,8 +83,8 @@ async def test_an_interrupted_change_goes_on_where_it_stopped(tmp_path):
         assert (await session.check()).ok
 
 
-async def test_who_has_the_old_embedder_is_refused_from_then_on(tmp_path):
-    """Another opening with the old embedder saves nothing more: what it saved could not be read again."""
+async def test_store_with_old_embedder_is_rejected_after_reembed(tmp_path):
+    """A session with the old embedder cannot save vectors that are not comparable."""
     old = OpenedDirectory.open(tmp_path, embedder=OLD)
     theirs = await old.memories()
     await theirs.save_context("one")
@@ -99,8 +103,8 @@ async def test_who_has_the_old_embedder_is_refused_from_then_on(tmp_path):
     await other.close()
 
 
-async def test_an_unknown_id_in_a_damaged_store_says_that_it_may_be_the_damaged_one(tmp_path):
-    """A damaged memory has no id any more: that it is not found must not look as if it had never been."""
+async def test_unknown_id_error_mentions_damaged_memories(tmp_path):
+    """The unknown id may be that of a damaged memory, whose id cannot be read."""
     async with Session.open(tmp_path, embedder=OLD) as session:
         memory = await session.memories.save_context("one")
         await session.memories.save_context("two")

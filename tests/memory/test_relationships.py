@@ -1,4 +1,4 @@
-"""Relationship words: which are accepted, and what type of link they stand for."""
+"""Relationship words: validation, and the link type of each."""
 
 import unicodedata
 
@@ -30,20 +30,20 @@ LETTERS = st.text(st.characters(categories=("Lu", "Ll", "Lo", "Nd")), min_size=1
 
 
 @pytest.mark.parametrize(("word", "link_type"), KNOWN.items())
-def test_known_words_have_their_type_however_they_are_written(word, link_type):
-    """Case, gaps and the form of Hangul make no difference."""
+def test_known_relationship_has_its_type_in_any_spelling(word, link_type):
+    """Case, whitespace and Hangul composition are ignored."""
     for written in (word, word.upper(), word.replace("_", "-"), f" {word} ", unicodedata.normalize("NFD", word)):
         assert link_type is known_type(written)
 
 
-def test_unknown_words_are_not_in_the_table():
-    """What they stand for is found by their vectors."""
+def test_unknown_relationship_is_not_in_table():
+    """Its type is determined by its vector."""
     assert known_type("bananas about") is None
 
 
 @pytest.mark.parametrize("at", range(len(EXAMPLES)))
-def test_a_word_like_an_example_has_its_type(at):
-    """From 0.7 on the nearest example decides."""
+def test_similar_relationship_has_type_of_nearest_example(at):
+    """The similarity must be at least 0.7."""
     examples = np.eye(len(EXAMPLES), dtype=np.float32)
     like = 0.7071 * examples[at] + 0.5 * examples[at - 1]
     unlike = 0.69 * examples[at]
@@ -52,8 +52,8 @@ def test_a_word_like_an_example_has_its_type(at):
     assert A is nearest_type("unheard of", unlike, examples)
 
 
-def test_a_passive_word_like_an_evolution_does_not_turn_it_round():
-    """What is like "supersedes" but ends in "by" would mark the newer memory as superseded."""
+def test_passive_relationship_does_not_reverse_evolution():
+    """A passive word ("... by") would mark the newer memory as superseded."""
     examples = np.eye(len(EXAMPLES), dtype=np.float32)
     vector = examples[EXAMPLES.index("supersedes")]
 
@@ -61,21 +61,24 @@ def test_a_passive_word_like_an_evolution_does_not_turn_it_round():
     assert E is nearest_type("supplants", vector, examples)
 
 
-def test_vectors_that_are_no_numbers_are_like_nothing():
-    """NaN makes an association."""
+def test_relationship_with_nan_vector_is_association():
     examples = np.full((len(EXAMPLES), 2), np.nan, np.float32)
 
     assert A is nearest_type("unheard of", np.ones(2, np.float32), examples)
 
 
-def test_examples_cover_every_type():
-    """Each type has examples, and each example is in the table."""
+def test_relationship_examples_cover_all_types():
+    """Each example is also in the table."""
     assert set(LinkType) == {known_type(example) for example in EXAMPLES}
 
 
 @given(st.lists(LETTERS, min_size=1, max_size=4), st.sampled_from(" _-"))
-def test_words_of_letters_and_digits_are_kept_as_they_are(parts, gap):
-    """Any script will do; only the Unicode form and outer space change, and checking twice changes nothing."""
+def test_valid_relationship_is_kept_unchanged(parts, gap):
+    """
+    Any script is allowed.
+
+    Only Unicode form and surrounding whitespace change, idempotently.
+    """
     word = unicodedata.normalize("NFC", gap.join(parts))
     if len(word) <= 64:
         kept = check_relationship(f" {word}  ")
@@ -89,8 +92,8 @@ def test_words_of_letters_and_digits_are_kept_as_they_are(parts, gap):
     "word",
     ["", "   ", "_-_", "a" * 65, "a\nb", "a\tb", "a\x00b", "a/b", "a.b", "a\u200bb", "\u202eb", "\ud800", "x" * 10**6],
 )
-def test_other_texts_are_refused(word):
-    """Control characters, other signs, too long and empty texts are no relationship."""
+def test_invalid_relationship_raises(word):
+    """Control characters, other symbols, empty texts and long texts are invalid."""
     with pytest.raises(InvalidArgument, match="relationship must be 1 to 64 letters") as caught:
         check_relationship(word)
 
@@ -98,20 +101,20 @@ def test_other_texts_are_refused(word):
 
 
 @pytest.mark.parametrize("word", [None, 3, b"implements", ["implements"]])
-def test_what_is_no_text_is_refused(word):
-    """The message names the type."""
+def test_relationship_of_other_type_raises(word):
+    """The message contains the type."""
     with pytest.raises(InvalidArgument, match=type(word).__name__):
         check_relationship(word)
 
 
 @pytest.mark.parametrize("word", ["관련됨", "विस्तार", "Ü-ber_arbeitet", "v2 of"])
-def test_words_of_any_script_are_taken(word):
-    """Signs that belong to a letter are part of it."""
+def test_relationship_accepts_letters_of_any_script(word):
+    """Combining marks count as part of a letter."""
     assert unicodedata.normalize("NFC", word) == check_relationship(word)
 
 
-def test_near_synonyms_are_above_the_threshold_most_alike_first():
-    """Each word has the others, in the order of likeness."""
+def test_synonyms_are_sorted_by_similarity_above_threshold():
+    """Each word has the others as synonyms."""
     vectors = np.array([[1, 0], [0.8, 0.6], [0, 1], [0.995, 0.0999]], np.float32)
 
     found = near_synonyms(["a", "b", "c", "d"], vectors)
@@ -124,8 +127,8 @@ def test_near_synonyms_are_above_the_threshold_most_alike_first():
     ]
 
 
-def test_words_that_differ_only_in_writing_are_synonyms():
-    """Their vectors do not matter, nor do those that are no numbers."""
+def test_spelling_variants_are_synonyms():
+    """Their vectors are ignored, and so are vectors with NaN."""
     vectors = np.full((3, 2), np.nan, np.float32)
 
     assert {
@@ -136,6 +139,5 @@ def test_words_that_differ_only_in_writing_are_synonyms():
 
 
 @pytest.mark.parametrize("words", [[], ["one"]])
-def test_few_words_have_no_synonyms(words):
-    """A single word is not its own."""
+def test_single_relationship_has_no_synonyms(words):
     assert dict.fromkeys(words, ()) == near_synonyms(words, np.ones((len(words), 2), np.float32))

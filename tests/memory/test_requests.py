@@ -1,4 +1,4 @@
-"""What may be asked to be saved is spelt once for each type of memory."""
+"""Request classes: each type of memory defines its arguments once."""
 
 import inspect
 
@@ -18,8 +18,8 @@ from mama_structs.memory.types.requests import CheckpointRequest, ContextRequest
         (MemoryStore.save_context, ContextRequest),
     ],
 )
-def test_a_method_takes_what_its_request_takes(method, form):
-    """Its arguments are handed on as they are: their names and defaults are the request's."""
+def test_method_has_arguments_of_its_request(method, form):
+    """Names and defaults of a method's arguments equal those of its request class."""
     taken = {name: one.default for name, one in inspect.signature(method).parameters.items() if name != "self"}
     asked = {
         field.name: inspect.Parameter.empty if field.default is attrs.NOTHING else field.default
@@ -30,8 +30,8 @@ def test_a_method_takes_what_its_request_takes(method, form):
     assert asked == taken
 
 
-def test_supersede_takes_what_a_decision_takes():
-    """All but *supersedes*, which its *id* is, and what becomes of copies: it is never one."""
+def test_supersede_has_arguments_of_decision():
+    """All except *supersedes*, which is *id*, and *on_duplicate*, which does not apply."""
     taken = set(inspect.signature(MemoryStore.supersede).parameters) - {"self", "id"}
 
     assert taken == {field.name for field in attrs.fields(DecisionRequest) if field.init} - {

@@ -1,4 +1,4 @@
-"""A second look at the best hits: the order it gives, what it may not change, and what happens where it fails."""
+"""Reranking of the best hits: the order, what it must not change, and failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOTES = [
 
 
 class Preferring:
-    """A reranker that wants a word, and remembers what it read."""
+    """A reranker that prefers a word and records the texts that it read."""
 
     name = "preferring"
 
@@ -51,7 +51,7 @@ class Preferring:
 
 
 class Waiting:
-    """An async reranker that answers when it is let."""
+    """An async reranker that waits until the test releases it."""
 
     name = "waiting"
 
@@ -92,8 +92,8 @@ def contents(hits):
 # The order
 
 
-async def test_the_reranker_orders_the_hits():
-    """What it likes best comes first, `parts` says its score, and relevance is what it was."""
+async def test_reranker_determines_order_of_hits():
+    """Its score is in `parts`, and relevance is unchanged."""
     async with opening(None) as session:
         memories = await noted(session)
         plain = await memories.search("the door", limit=5)
@@ -115,8 +115,8 @@ async def test_the_reranker_orders_the_hits():
     )
 
 
-async def test_without_a_reranker_there_is_none():
-    """It is off by default, and the figures do not speak of it."""
+async def test_reranking_is_off_by_default():
+    """Statistics contain no reranker then."""
     async with opening(None) as session:
         memories = await noted(session)
         hits = await memories.search("the door")
@@ -126,8 +126,8 @@ async def test_without_a_reranker_there_is_none():
     assert all("reranker" not in hit.parts for hit in hits)
 
 
-async def test_more_are_read_than_are_asked_for():
-    """The best fifty are read and the best of these given: what the first look puts low can come first."""
+async def test_reranker_reads_more_hits_than_requested():
+    """It reads the best fifty, so a hit with a low first score can become the best one."""
     reranker = Preferring("n° 17.")
     async with opening(reranker) as session:
         await session.memories.save_many({"type": "insight", "content": f"door n° {n}."} for n in range(60))
@@ -141,8 +141,8 @@ async def test_more_are_read_than_are_asked_for():
     assert sorted((one.score for one in everything), reverse=True) == [one.score for one in everything]
 
 
-async def test_how_many_are_read_is_a_setting():
-    """The rest follows as it was."""
+async def test_number_of_reranked_hits_is_a_setting():
+    """Further hits keep their order."""
     reranker = Preferring("lunch")
     async with opening(reranker, rerank_at_most=2) as session:
         memories = await noted(session)
@@ -152,8 +152,12 @@ async def test_how_many_are_read_is_a_setting():
     assert [2, 3] == [len(hits[:2]), len([hit for hit in hits if "reranker" not in hit.parts])]
 
 
-async def test_a_reranker_reads_topic_and_reasons_and_no_more_than_it_wants():
-    """A text is what is embedded, cut to *max_chars*, in calls of *batch_size*, those of one length together."""
+async def test_reranker_gets_topic_and_reasons_within_its_limits():
+    """
+    Texts are the embedded ones, truncated to *max_chars*, in calls of *batch_size*.
+
+    Texts of similar length are in the same call.
+    """
     reranker = Preferring("x", max_chars=30, batch_size=2)
     async with opening(reranker) as session:
         await session.memories.save_decision("doors", "Keep doors shut", "It is cold in winter, and long")
@@ -169,8 +173,8 @@ async def test_a_reranker_reads_topic_and_reasons_and_no_more_than_it_wants():
     } - {"door"}
 
 
-async def test_filters_and_the_past_are_as_exact_as_before():
-    """What a filter leaves out, or came later, is not even shown to the reranker."""
+async def test_reranked_search_respects_filters_and_as_of():
+    """Texts that a filter or `as_of` excludes are not passed to the reranker."""
     reranker = Preferring("door")
     async with opening(reranker) as session:
         memories = session.memories
@@ -183,8 +187,8 @@ async def test_filters_and_the_past_are_as_exact_as_before():
     assert [["old door"]] == [texts for _, texts in reranker.calls]
 
 
-async def test_what_holds_stays_in_front_of_what_it_replaced():
-    """A reranker sees texts only, and prefers a decision that was given up; its successor comes first all the same."""
+async def test_successor_stays_before_superseded_memory_when_reranked():
+    """A reranker sees only texts, and may prefer the superseded decision."""
     async with opening(Preferring("JWT")) as session:
         memories = session.memories
         jwt = await memories.save_decision("auth", "Use JWT for logins", "stateless")
@@ -199,8 +203,8 @@ async def test_what_holds_stays_in_front_of_what_it_replaced():
     assert jwt.id == before[0].memory.id
 
 
-async def test_a_decision_stays_in_front_of_the_reason_of_its_outcome():
-    """What the reranker says for the reason counts for the decision."""
+async def test_decision_stays_before_reason_of_outcome_when_reranked():
+    """The decision gets the reranker's score of its reason."""
     async with opening(Preferring("stolen")) as session:
         memories = session.memories
         jwt = await memories.save_decision("auth", "Use JWT for logins", "stateless")
@@ -213,8 +217,8 @@ async def test_a_decision_stays_in_front_of_the_reason_of_its_outcome():
     assert "A stolen token could not be revoked." in contents(hits[1:])
 
 
-async def test_what_was_made_in_the_time_that_is_asked_for_stays_in_front():
-    """A text does not say when it was written."""
+async def test_memories_of_requested_period_stay_first_when_reranked():
+    """The text of a memory does not contain its time."""
     async with opening(Preferring("red")) as session:
         memories = session.memories
         await memories.save_insight("the red door is locked", created_at=START)
@@ -224,8 +228,8 @@ async def test_what_was_made_in_the_time_that_is_asked_for_stays_in_front():
     assert ["the blue door is open", "the red door is locked"] == contents(hits)
 
 
-async def test_tools_search_with_it_too():
-    """What a model searches goes the same way."""
+async def test_search_tool_uses_reranker():
+    """Searches by a model use the same path."""
     async with opening(Preferring("key")) as session:
         await noted(session)
         answer = await session.call("search/by_context", {"query": "the door"})
@@ -234,7 +238,7 @@ async def test_tools_search_with_it_too():
 
 
 class Store:
-    """Decisions of which some replaced others, memories of outcomes, and notes, each a day after the one before."""
+    """Decisions that replace one another, memories of outcomes, and notes, each one day apart."""
 
     def __init__(self, replaced, outcomes):
         self.engine = PlainEngine(embedder=None)
@@ -271,7 +275,7 @@ class Store:
 
 
 def stores():
-    # What replaces is newer, so that there are chains and forks and no cycles.
+    # A replacement is newer than its target, so there are chains and forks but no cycles.
     pairs = st.tuples(st.integers(1, 5), st.integers(0, 4)).filter(lambda pair: pair[0] > pair[1])
     return st.builds(Store, st.sets(pairs, max_size=4), st.sets(st.integers(0, 5), max_size=3))
 
@@ -281,8 +285,12 @@ SCORES = st.lists(st.floats(-5, 5).map(lambda one: round(one, 1)), min_size=12, 
 
 @given(store=stores(), scores=SCORES, period=st.booleans(), superseded=st.sampled_from(["behind", "equal"]))
 @settings(max_examples=60)
-def test_any_scores_reorder_the_same_hits_within_the_rules(store, scores, period, superseded):
-    """Nothing is lost or doubled, scores fall, successors stay in front, and what is tied to nothing goes by score."""
+def test_reranking_with_any_scores_keeps_rules(store, scores, period, superseded):
+    """
+    No hit is lost or repeated, scores decrease, and successors stay first.
+
+    Unlinked hits are sorted by the reranker's score.
+    """
     hits, precedence = store.hits("door of January 3 to January 8" if period else "door", superseded=superseded)
     given = np.array(scores[: len(hits)])
     found = reordered(hits, precedence, given)
@@ -302,14 +310,14 @@ def test_any_scores_reorder_the_same_hits_within_the_rules(store, scores, period
 
 @given(store=stores(), scores=SCORES)
 @settings(max_examples=30)
-def test_only_the_order_of_scores_counts(store, scores):
-    """Equal scores leave an order that keeps the rules as it was, and another scale makes no difference."""
+def test_reranking_depends_on_score_order_only(store, scores):
+    """Equal scores keep a valid order, and the scale of the scores is irrelevant."""
     hits, precedence = store.hits("door")
     same = reordered(hits, precedence, np.zeros(len(hits)))
     given = np.array(scores[: len(hits)])
 
-    # Lending can put the memory of an outcome in front of its decision, which a reranker never does; and where a chain
-    # forks there are several orders that are right.
+    # Borrowed scores can move the memory of an outcome before its decision, unlike a reranker. With forks, several
+    # orders are valid.
     forks = any(len(store.replaced) != len(set(side)) for side in zip(*store.replaced, strict=True))
     assert store.outcomes or forks or [hit.memory.id for hit in hits] == [hit.memory.id for hit in same]
     assert [hit.memory.id for hit in reordered(hits, precedence, given)] == [
@@ -317,11 +325,11 @@ def test_only_the_order_of_scores_counts(store, scores):
     ]
 
 
-# Where it fails
+# Failures
 
 
-async def test_a_reranker_that_raises_loses_no_search(caplog):
-    """The order is that of a search without it, and the log says what was raised, but no text."""
+async def test_search_succeeds_when_reranker_raises(caplog):
+    """The order is the original one, and the log contains the error but no text."""
 
     def broken(query, texts):
         raise OSError("no route to the door")
@@ -342,8 +350,8 @@ async def test_a_reranker_that_raises_loses_no_search(caplog):
     assert "door" not in caplog.text
 
 
-async def test_a_call_whose_iterator_runs_dry_fails_like_any_other():
-    """Asyncio can pass no StopIteration on: a search would wait its whole time, and so would all later ones."""
+async def test_reranker_that_raises_stop_iteration_is_handled():
+    """StopIteration cannot pass through a future, so searches would wait for the timeout."""
     async with opening(as_reranker(lambda query, texts: next(iter(())), name="dry")) as session:
         memories = await noted(session)
         for _ in range(2):
@@ -355,8 +363,8 @@ async def test_a_call_whose_iterator_runs_dry_fails_like_any_other():
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf")])
-async def test_a_score_that_is_not_finite_loses_no_search(caplog, odd):
-    """A model that overflows at one text says nothing about the others either."""
+async def test_search_ignores_scores_that_are_not_finite(caplog, odd):
+    """If a model overflows for one text, none of its scores are used."""
     async with opening(as_reranker(lambda query, texts: [odd] + [1.0] * (len(texts) - 1), name="odd")) as session:
         hits = await (await noted(session)).search("the door")
 
@@ -374,8 +382,8 @@ async def test_a_score_that_is_not_finite_loses_no_search(caplog, odd):
         (lambda texts: [[1.0], [1.0, 2.0]], "no array of numbers"),
     ],
 )
-async def test_an_answer_that_is_no_score_for_each_text_is_an_error(answer, message):
-    """It can never work, so the first search says so."""
+async def test_reranker_with_wrong_result_type_raises(answer, message):
+    """It can never work, so the first search raises an error."""
     async with opening(as_reranker(lambda query, texts: answer(texts), name="odd")) as session:
         memories = await noted(session)
         with pytest.raises(RerankingFailed, match=message) as caught:
@@ -384,8 +392,8 @@ async def test_an_answer_that_is_no_score_for_each_text_is_an_error(answer, mess
     assert "rerank() must return 5 numbers for 5 texts" in caught.value.hint
 
 
-async def test_a_reranker_that_says_it_cannot_work_is_believed():
-    """A missing file is not passed over in silence, search by search."""
+async def test_search_raises_when_reranker_reports_permanent_error():
+    """A missing file must not be ignored silently in every search."""
 
     async def missing(query, texts):
         raise RerankingFailed("there is no file model.onnx")
@@ -396,8 +404,8 @@ async def test_a_reranker_that_says_it_cannot_work_is_believed():
             await memories.search("the door")
 
 
-async def test_a_reranker_that_is_too_slow_loses_no_search(caplog):
-    """After its time a search goes on without it, and the call is given up."""
+async def test_search_succeeds_when_reranker_times_out(caplog):
+    """After the timeout the search returns the original order, and the call is cancelled."""
     reranker = Waiting()
     async with opening(reranker, rerank_seconds=0.01) as session:
         memories = await noted(session)
@@ -411,8 +419,12 @@ async def test_a_reranker_that_is_too_slow_loses_no_search(caplog):
     assert "the reranker waiting took longer than 0.01 s" in caplog.text
 
 
-async def test_a_call_that_hangs_in_its_thread_holds_up_no_search_and_piles_up_nothing():
-    """Searches meanwhile wait their time and go on; when it ends, the next one is reranked, and none of theirs."""
+async def test_hanging_reranker_thread_blocks_no_search():
+    """
+    Other searches time out.
+
+    When the call ends, the next search is reranked, and no old one is.
+    """
     gate = threading.Event()
     calls = []
 
@@ -441,11 +453,11 @@ async def _until_reranked(memories):
             return hits
 
 
-# In turns
+# Concurrency
 
 
-async def test_one_call_at_a_time_and_never_in_the_event_loop():
-    """What is not async runs in a thread of its own; many searches take turns."""
+async def test_sync_reranker_runs_in_one_thread():
+    """Concurrent searches take turns, outside of the event loop."""
     reranker = Preferring("key")
     async with opening(reranker) as session:
         memories = await noted(session)
@@ -456,8 +468,8 @@ async def test_one_call_at_a_time_and_never_in_the_event_loop():
     assert {"the key is under the mat"} == {hits[0].memory.content for hits in found}
 
 
-async def test_an_async_reranker_is_asked_one_search_after_the_other():
-    """It runs in the loop, and is never inside two calls."""
+async def test_async_reranker_calls_are_serialized():
+    """It runs in the event loop, one call at a time."""
     reranker = Waiting()
     reranker.open.set()
     async with opening(reranker, rerank_seconds=600) as session:
@@ -468,8 +480,8 @@ async def test_an_async_reranker_is_asked_one_search_after_the_other():
     assert {"the key is under the mat"} == {hits[0].memory.content for hits in found}
 
 
-async def test_a_plain_function_may_give_something_to_await():
-    """Only the loop can wait for that."""
+async def test_sync_reranker_may_return_awaitable():
+    """The awaitable is awaited in the event loop."""
 
     async def later(texts):
         await asyncio.sleep(0)
@@ -481,8 +493,8 @@ async def test_a_plain_function_may_give_something_to_await():
     assert "the key is under the mat" == hits[0].memory.content
 
 
-async def test_a_cancelled_search_gives_its_call_up():
-    """The next search has its turn at once."""
+async def test_cancelled_search_cancels_reranker_call():
+    """The next search starts immediately."""
     reranker = Waiting()
     async with opening(reranker, rerank_seconds=600) as session:
         memories = await noted(session)
@@ -499,8 +511,8 @@ async def test_a_cancelled_search_gives_its_call_up():
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_search_that_is_cancelled_anywhere_leaves_nothing_behind(turns):
-    """Wherever it is cancelled, no task is left and the next search is reranked."""
+async def test_search_cancelled_at_any_point_leaves_no_task(turns):
+    """The next search is reranked."""
     async with opening(Preferring("key"), rerank_seconds=600) as session:
         memories = await noted(session)
         before = asyncio.all_tasks()
@@ -516,8 +528,8 @@ async def test_a_search_that_is_cancelled_anywhere_leaves_nothing_behind(turns):
         assert before == asyncio.all_tasks() - {task}
 
 
-async def test_closing_tells_those_who_wait():
-    """The search that waits for the reranker gets `SessionClosed`, and no thread is left."""
+async def test_close_raises_session_closed_in_waiting_search():
+    """No thread remains."""
     reranker = Waiting()
     session = await opening(reranker, rerank_seconds=600)
     memories = await noted(session)
@@ -530,8 +542,7 @@ async def test_closing_tells_those_who_wait():
     assert 1 == reranker.left
 
 
-async def test_closing_ends_the_thread():
-    """Nothing of it is left."""
+async def test_close_ends_reranker_thread():
     session = await opening(Preferring("key"))
     await (await noted(session)).search("the door")
     threads = [one for one in threading.enumerate() if one.name.startswith("mama-structs-reranking")]
@@ -541,8 +552,8 @@ async def test_closing_ends_the_thread():
     threads[0].join()
 
 
-async def test_forks_share_it():
-    """A fork searches as its session does."""
+async def test_forked_session_shares_reranker():
+    """A fork searches like its parent session."""
     async with opening(Preferring("key")) as session:
         await noted(session)
         async with session.fork() as fork:
@@ -551,11 +562,11 @@ async def test_forks_share_it():
     assert "the key is under the mat" == hits[0].memory.content
 
 
-# At the door
+# Validation
 
 
-def test_what_cannot_rerank_is_refused():
-    """Before anything is opened."""
+def test_open_rejects_invalid_reranker():
+    """The error is raised before anything is opened."""
     with pytest.raises(InvalidArgument, match=r"reranker must have name and rerank\(\), got int") as caught:
         Session.open(reranker=3)
     assert "as_reranker(fn, name=...)" in caught.value.hint
@@ -571,7 +582,7 @@ def test_what_cannot_rerank_is_refused():
 
 
 @pytest.mark.parametrize("wrong", [{"rerank_seconds": 0}, {"rerank_seconds": "2"}, {"rerank_at_most": 0}])
-def test_its_settings_are_checked(wrong):
-    """A limit is a time, and a number of hits is a whole one."""
+def test_reranker_settings_are_validated(wrong):
+    """The timeout must be a number of seconds, and the number of hits an integer."""
     with pytest.raises(InvalidSetting, match=next(iter(wrong))):
         MemorySettings(**wrong)

@@ -1,4 +1,4 @@
-"""Rows that are whole and yet nothing that we would have written, and what stays in the views of what was deleted."""
+"""Rows with a valid checksum but invalid content, and traces of deleted memories in views."""
 
 import json
 import os
@@ -32,7 +32,7 @@ PLACE = RowPlaces("default", RECORD, "/journal")
 
 
 class Opposite:
-    """An embedder of the same form as `SMALL` with other vectors."""
+    """An embedder with the form of `SMALL` but other vectors."""
 
     name, fingerprint, dimensions, max_tokens = "opposite", "opposite-1", SMALL.dimensions, 1000
     calibration = Calibration()
@@ -51,7 +51,7 @@ async def opened(path, **options):
 
 
 async def plant(path, work):
-    """Have rows written that are sealed as ours are."""
+    """Write rows with valid checksums."""
     storage = Storage.open(path / "journal")
     await storage.transact(work)
     await storage.close()
@@ -62,7 +62,7 @@ def key_of(number):
 
 
 def rewrite(number, change):
-    """Return what changes the JSON of a memory's row."""
+    """Return a function that changes the JSON of a memory row."""
 
     def work(rows):
         row = json.loads(rows.get(key_of(number)))
@@ -119,8 +119,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-async def test_a_row_that_nobody_of_ours_wrote_is_left_out_and_named(tmp_path, name):
-    """Opening and rebuilding go on without it, the check names it, and no message has content."""
+async def test_invalid_row_is_left_out_and_reported(tmp_path, name):
+    """Opening and rebuilding continue without it, and no message quotes its content."""
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_decision(f"topic {n}", f"secret{n}", "because") for n in range(3)]
     await plant(tmp_path, PLANTED[name])
@@ -138,8 +138,8 @@ async def test_a_row_that_nobody_of_ours_wrote_is_left_out_and_named(tmp_path, n
     assert "secret" not in line
 
 
-def test_what_is_read_from_a_row_is_looked_at_each_time():
-    """A memory that is read without its links is held to the same rules."""
+def test_rows_are_validated_at_each_read():
+    """Reading a memory without its links applies the same rules."""
     row = {
         "format": 1,
         "version": 1,
@@ -160,8 +160,8 @@ def test_what_is_read_from_a_row_is_looked_at_each_time():
 
 
 @given(st.floats(0, 2))
-def test_vectors_are_read_that_a_save_would_write(length):
-    """What is nearly of length 1 passes; the vectors view refuses all else."""
+def test_stored_vectors_must_be_nearly_unit_length(length):
+    """Rounding errors are accepted. The vectors view rejects everything else."""
     row = np.zeros((1, RECORD.dimensions), "<f4")
     row[0, 3] = length
     if abs(row[0, 3] - 1) <= 1e-3:
@@ -175,7 +175,7 @@ def test_vectors_are_read_that_a_save_would_write(length):
 
 
 class SomeKeys:
-    """Rows of which only the keys count."""
+    """Rows with keys only."""
 
     def __init__(self, keys):
         self.all = sorted(keys)
@@ -193,8 +193,8 @@ class SomeKeys:
     st.sets(st.integers(0, 2**20) | st.integers(0, 2**48 - 1), max_size=8),
     st.sets(st.text("0123456789abcdefxz/", max_size=20) | st.integers(0, 99).map("{:016x}/".format), max_size=8),
 )
-def test_the_last_number_is_found_whatever_stands_beside_it(numbers, strange):
-    """Keys that nobody of ours made neither count nor hide what comes before them."""
+def test_last_number_ignores_malformed_keys(numbers, strange):
+    """Malformed keys neither count nor hide earlier keys."""
     strange = {f"m/{text}" for text in strange}
     rows = SomeKeys({numbered("m/", number) for number in numbers} | strange)
     numbers |= {number for key in strange if (number := own_number("m/", key)) is not None}
@@ -202,21 +202,21 @@ def test_the_last_number_is_found_whatever_stands_beside_it(numbers, strange):
     assert max(numbers, default=0) == last_number(rows, "m/")
 
 
-def test_the_last_number_is_found_at_once_where_all_keys_are_ours():
-    """Each write asks for it."""
+def test_last_number_needs_one_lookup_with_wellformed_keys():
+    """Each write calls it, so it must be fast."""
     rows = SomeKeys({numbered("m/", number) for number in range(20)})
 
     assert (19, 1) == (last_number(rows, "m/"), rows.calls)
 
 
 @pytest.mark.parametrize("key", ["m/zz", "m/x/000000000000000a", "m/00000000000000001", "m/ffffffffffffffff", "n/"])
-def test_a_key_of_others_has_no_number(key):
-    """A number is our sixteen digits right behind the prefix."""
+def test_own_number_returns_none_for_malformed_key(key):
+    """A number has sixteen digits directly after the prefix."""
     assert own_number("m/", key) is None
 
 
-async def test_a_check_names_keys_and_vectors_that_belong_to_nobody(tmp_path):
-    """Foreign keys are errors; vectors that another embedder left are a warning, one for all of them."""
+async def test_check_reports_malformed_keys_and_orphaned_vectors(tmp_path):
+    """Malformed keys are errors. All vectors of another embedder are one warning."""
     other = PLACE.vectors_of(EmbedderRecord("other", "1", 8))
 
     def work(rows):
@@ -249,8 +249,8 @@ async def engine_of(store):
     return store._engine
 
 
-async def test_a_check_goes_on_page_by_page_while_others_write(tmp_path, monkeypatch):
-    """A memory that is deleted and imported again between two pages is no second one of its id."""
+async def test_check_continues_while_memories_change(tmp_path, monkeypatch):
+    """A memory that is deleted and imported again between two pages is not a duplicate id."""
     monkeypatch.setattr(engine_module, "_CHECKED", 2)
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_context(f"note {number} about thing {number}") for number in range(9)]
@@ -275,8 +275,8 @@ async def test_a_check_goes_on_page_by_page_while_others_write(tmp_path, monkeyp
 # Exports and imports
 
 
-async def test_an_export_beside_a_rebuild_has_every_memory(tmp_path, monkeypatch):
-    """Nodes are numbered anew between two pages: nothing is left out, and nothing is there twice."""
+async def test_export_during_rebuild_contains_every_memory_once(tmp_path, monkeypatch):
+    """A rebuild renumbers nodes between two pages of the export."""
     monkeypatch.setattr(transfer, "_PAGE", 4)
     async with opened(tmp_path / "a") as (_, store):
         saved = [await store.save_context(f"note {number} about thing {number}") for number in range(20)]
@@ -304,10 +304,10 @@ async def test_an_export_beside_a_rebuild_has_every_memory(tmp_path, monkeypatch
     assert [memory.id for memory in saved[7:19]] == exported[:12]
 
 
-async def test_an_import_beside_a_reembed_stores_no_vectors_of_the_old_embedder(tmp_path, monkeypatch):
-    """It fails, and can be repeated: then everything is embedded by the new one."""
+async def test_import_during_reembed_stores_no_old_vectors(tmp_path, monkeypatch):
+    """The import fails, and a repeated one embeds everything with the new embedder."""
     monkeypatch.setattr(transfer, "_CHUNK", 2)
-    # However busy the machine is, a chunk is a transaction.
+    # Write a whole chunk per transaction, even on a busy machine.
     monkeypatch.setattr(engine_module, "_TRANSACTION_SECONDS", 1e9)
     async with opened(tmp_path / "a") as (_, store):
         for number in range(6):
@@ -325,7 +325,7 @@ async def test_an_import_beside_a_reembed_stores_no_vectors_of_the_old_embedder(
             return await write(plan)
 
         monkeypatch.setattr(engine, "write", between)
-        with pytest.raises(EmbedderMismatch, match="embedded anew") as caught:
+        with pytest.raises(EmbedderMismatch, match="was changed to") as caught:
             await store.import_jsonl(tmp_path / "x")
         imported = await store.import_jsonl(tmp_path / "x")
         found = await engine.read(lambda reader: [(one.memory.content, one.vectors) for one in reader.scan()])
@@ -343,8 +343,8 @@ def bytes_in(directory):
     return b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
 
 
-async def test_nothing_that_tells_of_a_deleted_memory_stays_in_the_catalogue(tmp_path):
-    """Its id, which is made of its text, its topic and what it mentions go with it."""
+async def test_memory_table_forgets_deleted_memory(tmp_path):
+    """Its id, which is derived from its text, its topic and its mentions are removed."""
     async with opened(tmp_path, find_mentions=lambda text: ("9-77777",) if "zebra" in text else ()) as (_, store):
         await store.save_context("the login", topic="auth")
         gone = await store.save_context("zebra crossing", topic="giraffe")
@@ -352,7 +352,7 @@ async def test_nothing_that_tells_of_a_deleted_memory_stays_in_the_catalogue(tmp
         assert await engine.snapshot()
         before = bytes_in(tmp_path / "views")
         await store.delete(gone.id)
-        # The generation before is kept until the next one.
+        # The previous generation is kept until the next snapshot.
         await engine.snapshot()
         await store.save_context("another one")
         await engine.snapshot()
@@ -364,8 +364,8 @@ async def test_nothing_that_tells_of_a_deleted_memory_stays_in_the_catalogue(tmp
     assert b"auth" in after
 
 
-async def test_views_that_are_mostly_holes_are_derived_anew(tmp_path, monkeypatch):
-    """Deleted memories cost no room for ever."""
+async def test_views_with_mostly_deleted_nodes_are_rebuilt(tmp_path, monkeypatch):
+    """Deleted memories must not occupy memory forever."""
     monkeypatch.setattr(loading, "_FEW_HOLES", 4)
     monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
     sizes = []
@@ -383,8 +383,8 @@ async def test_views_that_are_mostly_holes_are_derived_anew(tmp_path, monkeypatc
     assert [12, 12, 7] == sizes
 
 
-async def test_a_snapshot_that_does_not_go_together_is_not_used(tmp_path, monkeypatch):
-    """Whatever the views make of it, they are derived from the journal."""
+async def test_inconsistent_snapshot_is_not_used(tmp_path, monkeypatch):
+    """Whatever error the views raise, they are rebuilt from the journal."""
     monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_context(f"note {number}") for number in range(3)]
@@ -397,8 +397,8 @@ async def test_a_snapshot_that_does_not_go_together_is_not_used(tmp_path, monkey
         assert saved[::-1] == await store.recent()
 
 
-async def test_the_mark_of_a_change_that_cannot_be_read_is_none(tmp_path):
-    """Writing and taking a snapshot go on without it."""
+async def test_marker_of_unreadable_change_is_none(tmp_path):
+    """Writing and loading snapshots still work."""
     async with opened(tmp_path) as (_, store):
         await store.save_context("note")
         await store.delete((await store.recent())[0].id)
@@ -423,8 +423,8 @@ async def test_the_mark_of_a_change_that_cannot_be_read_is_none(tmp_path):
     assert [None] * 4 == marks[1:]
 
 
-async def test_a_snapshot_of_a_later_change_than_the_journals_gives_way(tmp_path):
-    """As it has to after a backup was put back: else none would be written until the old number is passed."""
+async def test_snapshot_newer_than_journal_is_replaced(tmp_path):
+    """Otherwise no snapshot could be written after a backup was restored."""
     async with opened(tmp_path / "a") as (_, store):
         await store.save_context("one")
         backup = shutil.copytree(tmp_path / "a" / "journal", tmp_path / "backup")
@@ -447,8 +447,8 @@ async def test_a_snapshot_of_a_later_change_than_the_journals_gives_way(tmp_path
 @pytest.mark.skipif(os.name != "posix", reason="files of this kind are POSIX's")
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
 @pytest.mark.parametrize("name", ["manifest", "manifest-before", "catalogue-*"])
-async def test_what_is_no_file_in_place_of_a_view_is_not_waited_for(tmp_path, kind, name):
-    """A FIFO's opening waits for its other end; a symbolic link leads who knows where."""
+async def test_special_file_in_place_of_view_does_not_block(tmp_path, kind, name):
+    """Opening a FIFO may block forever, and a symbolic link may lead anywhere."""
     async with opened(tmp_path / "a") as (_, store):
         await store.save_context("one")
         engine = await engine_of(store)
@@ -470,8 +470,8 @@ async def test_what_is_no_file_in_place_of_a_view_is_not_waited_for(tmp_path, ki
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no modes")
-async def test_every_file_is_its_users_alone(tmp_path):
-    """Whatever the umask says."""
+async def test_files_are_private(tmp_path):
+    """Their mode is independent of the umask."""
     before = os.umask(0)
     try:
         async with opened(tmp_path / "a") as (_, store):
@@ -490,8 +490,8 @@ async def test_every_file_is_its_users_alone(tmp_path):
 # Names
 
 
-def test_a_namespace_whose_keys_would_be_too_long_is_refused_at_once():
-    """Each byte may take three of a key's; what passes makes a key that can be stored."""
+def test_namespace_with_too_long_keys_is_rejected():
+    """Each byte may take three bytes in a key. Accepted names have keys that can be stored."""
     widest = "가" * 66
     assert widest == check_namespace(widest)
     assert len(RowPlaces(widest, RECORD, "").vectors) + 16 <= 1024
@@ -500,6 +500,6 @@ def test_a_namespace_whose_keys_would_be_too_long_is_refused_at_once():
         check_namespace("가" * 67)
 
 
-def test_the_embedders_differ():
-    """Else the test of the import says nothing."""
+def test_opposite_embedder_differs():
+    """Otherwise the import test above would prove nothing."""
     assert not np.allclose(Opposite().embed(["note"]), HashEmbedder(dimensions=SMALL.dimensions).embed(["note"]))

@@ -1,4 +1,4 @@
-"""What a save refuses or corrects, and what takes the place of what."""
+"""Validation and normalisation in saves, and supersession."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -33,8 +33,8 @@ async def place(request, tmp_path):
     await place.close()
 
 
-async def test_a_decision_cannot_supersede_one_that_was_made_after_it(place):
-    """A time that somebody gave is taken at its word; nothing is saved."""
+async def test_decision_cannot_supersede_newer_decision(place):
+    """An explicit time is used as given, and nothing is saved."""
     store, _ = place
     decision = await store.save_decision("login", "tokens", "stateless")
     with pytest.raises(InvalidArgument, match="created_at must not be before 2026-03-01"):
@@ -43,8 +43,8 @@ async def test_a_decision_cannot_supersede_one_that_was_made_after_it(place):
     assert 1 == await store.count()
 
 
-async def test_a_clock_that_stepped_back_does_not_turn_a_chain_around(place):
-    """What supersedes a decision is never older than it, whatever the clock says meanwhile."""
+async def test_chain_order_is_kept_when_clock_steps_back(place):
+    """A superseding decision is never older than its predecessor."""
     store, clock = place
     first = await store.save_decision("login", "tokens", "stateless")
     clock.now -= 3600
@@ -54,8 +54,8 @@ async def test_a_clock_that_stepped_back_does_not_turn_a_chain_around(place):
     assert [second.id, first.id] == [memory.id for memory in await store.evolution(first.id)]
 
 
-async def test_nothing_comes_of_a_decision_before_it_was_made(place):
-    """An outcome with an earlier time is refused; one without a time is as late as the decision at least."""
+async def test_outcome_before_decision_is_rejected(place):
+    """Without an explicit time, an outcome is at least as late as its decision."""
     store, clock = place
     decision = await store.save_decision("login", "tokens", "stateless")
     with pytest.raises(InvalidArgument, match="at must not be before 2026-03-01"):
@@ -67,8 +67,8 @@ async def test_nothing_comes_of_a_decision_before_it_was_made(place):
     assert decision.created_at == changed.metadata.outcome_at
 
 
-async def test_what_somebody_said_is_never_taken_for_automatic(place):
-    """An explicit link takes over what a save linked by itself, in either direction, and nothing that was said."""
+async def test_explicit_link_keeps_other_explicit_links(place):
+    """It replaces only automatic links. A supersession by the system is explicit too."""
     store, _ = place
     first = await store.save_decision("login", "tokens", "stateless")
     second = await store.supersede(first.id, "sessions", "revocable", created_by="system")
@@ -80,8 +80,8 @@ async def test_what_somebody_said_is_never_taken_for_automatic(place):
     assert {"supersedes", "relates to", "explains"} == words
 
 
-async def test_automatic_links_are_taken_over_both_ways(tmp_path):
-    """Whichever of the two acts, one link between them is enough."""
+async def test_automatic_link_is_replaced_in_either_direction(tmp_path):
+    """One link between two memories is enough, whichever is its source."""
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
         first = await session.memories.save_context("the login needs tokens that can be revoked")
         second = await session.memories.save_context("the login needs tokens that can be revoked")
@@ -92,8 +92,12 @@ async def test_automatic_links_are_taken_over_both_ways(tmp_path):
         assert [link] == await session.memories.links_of(first.id)
 
 
-async def test_a_store_can_be_looked_after_without_its_embedder(tmp_path):
-    """What needs no new vectors works; what does is refused, and says whose vectors there are."""
+async def test_store_can_be_maintained_without_its_embedder(tmp_path):
+    """
+    Methods that need no new vectors work.
+
+    Others raise an error that names the embedder of the store.
+    """
     async with Session.open(tmp_path, embedder=HashEmbedder(dimensions=32)) as session:
         memory = await session.memories.save_context("one")
     async with Session.open(tmp_path, embedder=Unavailable()) as session:
@@ -106,8 +110,12 @@ async def test_a_store_can_be_looked_after_without_its_embedder(tmp_path):
             await session.memories.save_context("two")
 
 
-async def test_a_store_of_an_unknown_embedder_is_not_opened_without_it(tmp_path):
-    """Vectors of two embedders cannot be compared: the error says whose there are, and how to change over."""
+async def test_store_of_unknown_embedder_cannot_be_opened_with_another(tmp_path):
+    """
+    Vectors of two embedders are not comparable.
+
+    The error contains the stored one and explains how to migrate.
+    """
 
     class Theirs:
         name, dimensions, max_tokens, fingerprint = "theirs", 32, 1000, "v1"
@@ -124,8 +132,8 @@ async def test_a_store_of_an_unknown_embedder_is_not_opened_without_it(tmp_path)
         assert ("theirs", "v1") == caught.value.stored
 
 
-def test_a_long_memory_has_a_short_repr_and_can_be_in_a_set():
-    """A notebook shows the beginning; equal memories are one member of a set."""
+def test_memory_has_short_repr_and_is_hashable():
+    """The repr shows the beginning of the text. Equal memories are one member of a set."""
     from memory_helpers import plain_memory  # noqa: PLC0415 - once
 
     memory = plain_memory("a", "x" * 10_000)

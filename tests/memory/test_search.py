@@ -1,4 +1,4 @@
-"""The plan of a search, over the brute-force model engine."""
+"""The search plan, tested with a brute-force model engine."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NOW = START + timedelta(days=100)
 
 
 def direction(*weights: float) -> np.ndarray:
-    """Return a normalised vector of four dimensions."""
+    """Return a normalised vector with four dimensions."""
     vector = np.zeros(4, np.float32)
     vector[: len(weights)] = weights
     return vector / max(float(np.linalg.norm(vector)), 1e-9)
 
 
 def asked(text: str = "", vector: np.ndarray | None = None, **options: object) -> SearchRequest:
-    """Return a request; by default its vector is like nothing."""
+    """Return a search request. By default its vector is not similar to any memory."""
     return attrs.evolve(
         SearchRequest(
             text=text,
@@ -56,14 +56,14 @@ def asked(text: str = "", vector: np.ndarray | None = None, **options: object) -
 
 @attrs.frozen
 class Scored:
-    """What a search says of a result."""
+    """A search result with its score."""
 
     score: float
     relevance: float
 
 
 def search(reader: PlainReader, request: SearchRequest) -> list[Ranked]:
-    """Return what answers best, with nothing folded."""
+    """Return the best results without folding."""
     found = gathered(reader, request, WEIGHTS)
     return [] if found is None else ranked(found)[0][: request.limit]
 
@@ -80,12 +80,12 @@ def add(reader: PlainReader, name: str, content: str, vector: np.ndarray, **fiel
 
 
 def names(reader: PlainReader, request: SearchRequest) -> list[str]:
-    """Return the ids that a search gives."""
+    """Return the ids of the results."""
     return reader.ids([one.node for one in search(reader, request)])
 
 
-def test_what_asks_comes_behind_what_tells(reader):
-    """A question is like the one that is asked, and answers it no more than that does."""
+def test_stored_question_ranks_after_statement(reader):
+    """A question is similar to the query, but does not answer it."""
     add(reader, "asks", "The kettle is from Dunmoor?", direction(1), at=0)
     add(reader, "tells", "The kettle is from Dunmoor.", direction(1), at=DAY)
 
@@ -93,8 +93,8 @@ def test_what_asks_comes_behind_what_tells(reader):
 
 
 @pytest.mark.parametrize("is_talk", [True, False])
-def test_neighbours_lend_where_sittings_are_talks(reader, is_talk):
-    """Within the hour an answer follows the question; notes that only share a day say nothing of each other."""
+def test_temporal_neighbours_lend_within_conversations(reader, is_talk):
+    """An answer within an hour gains from its question. Notes of the same day do not."""
     for sitting in range(8):
         for turn in range(4):
             matter = sitting if is_talk else 4 * sitting + turn
@@ -108,7 +108,7 @@ def test_neighbours_lend_where_sittings_are_talks(reader, is_talk):
 
 
 def chain(reader: PlainReader) -> None:
-    """Save a decision, what replaced it, and what replaced that."""
+    """Save a decision, its successor, and the successor of that one."""
     add(reader, "old", "sessions in postgres", direction(1), at=0)
     add(reader, "middle", "bearer tokens", direction(0, 1), at=DAY)
     add(reader, "new", "signed cookies", direction(0, 0, 1), at=2 * DAY)
@@ -116,20 +116,18 @@ def chain(reader: PlainReader) -> None:
         reader.put_link(plain_link(newer, older, "supersedes", type=LinkType.EVOLUTION, created_by="user"))
 
 
-def test_an_empty_store_has_no_results(reader):
-    """Nothing is found where nothing is."""
+def test_search_of_empty_store_returns_nothing(reader):
     assert [] == search(reader, asked("anything at all"))
 
 
-def test_a_limit_of_nothing_gives_nothing(reader):
-    """No result is asked for, none is given."""
+def test_search_with_zero_limit_returns_nothing(reader):
     add(reader, "a", "backup", direction(1))
 
     assert [] == search(reader, asked("backup", limit=0))
 
 
-def test_words_and_meaning_both_find(reader):
-    """One memory is found by its words, another by its meaning, before one that has neither."""
+def test_search_finds_by_words_and_by_meaning(reader):
+    """Both memories rank before one that matches neither."""
     add(reader, "neither", "lunch", direction(0, 0, 1))
     add(
         reader, "words", "advisory lock 7711 guards the nightly import of fleets, planets and guilds", direction(0.2, 1)
@@ -142,8 +140,8 @@ def test_words_and_meaning_both_find(reader):
     assert hits[1].relevance > 0.3 > hits[2].relevance
 
 
-def test_a_superseded_memory_stands_behind_the_newest_of_its_chain(reader):
-    """Asked for in its own words, an old decision brings what holds now, in front of it."""
+def test_superseded_memory_ranks_after_newest_of_chain(reader):
+    """Even for a query in the words of the old decision, its newest successor comes first."""
     chain(reader)
     hits = search(reader, asked("sessions in postgres", direction(1)))
     order = reader.ids([hit.node for hit in hits])
@@ -155,8 +153,8 @@ def test_a_superseded_memory_stands_behind_the_newest_of_its_chain(reader):
     assert by_name["new"].superseded_by is None
 
 
-def test_history_leaves_the_old_decision_in_front(reader):
-    """Where all rank as equals what answers best comes first, replaced or not, and is still marked."""
+def test_history_ranks_old_decision_by_relevance(reader):
+    """The best match comes first, superseded or not, and is still marked as superseded."""
     chain(reader)
     hits = search(reader, asked("sessions in postgres", direction(1), superseded="equal"))
 
@@ -164,8 +162,8 @@ def test_history_leaves_the_old_decision_in_front(reader):
     assert reader.find("new") == hits[0].superseded_by
 
 
-def test_what_is_dropped_makes_room_for_others(reader):
-    """Without superseded memories there are as many results all the same, and what holds is found by their words."""
+def test_hiding_superseded_memories_fills_limit(reader):
+    """The limit is filled, and successors are found by their predecessors' words."""
     for number in range(60):
         add(reader, f"old{number}", "sessions in postgres", direction(1))
         add(reader, f"new{number}", "signed cookies", direction(0, 0, 1))
@@ -176,8 +174,8 @@ def test_what_is_dropped_makes_room_for_others(reader):
     assert all(name.startswith("new") for name in found)
 
 
-def test_as_of_knows_nothing_of_what_came_later(reader):
-    """Searched as of the first day, the old decision holds, and nothing newer is there."""
+def test_as_of_ignores_newer_memories(reader):
+    """As of the first day, the old decision is current."""
     chain(reader)
     hits = search(reader, asked("sessions in postgres", direction(1), as_of=START + timedelta(hours=1)))
 
@@ -185,8 +183,8 @@ def test_as_of_knows_nothing_of_what_came_later(reader):
     assert hits[0].superseded_by is None
 
 
-def test_as_of_marks_what_replaced_it_by_then(reader):
-    """As of the second day the second decision is the newest."""
+def test_as_of_marks_successor_of_that_time(reader):
+    """As of the second day, the second decision is the newest."""
     chain(reader)
     hits = search(reader, asked("sessions", direction(1), as_of=START + timedelta(days=1, hours=1)))
 
@@ -194,16 +192,16 @@ def test_as_of_marks_what_replaced_it_by_then(reader):
     assert reader.find("middle") == hits[1].superseded_by
 
 
-def test_a_cycle_of_supersessions_ends(reader):
-    """Old data may supersede in a circle."""
+def test_search_terminates_with_cyclic_supersession(reader):
+    """Old data may contain cycles."""
     chain(reader)
     reader.put_link(plain_link("old", "new", "supersedes", type=LinkType.EVOLUTION))
 
     assert {"old", "middle", "new"} == set(names(reader, asked("sessions", direction(1))))
 
 
-def test_a_checkpoint_rises_with_the_decision_that_it_implements(reader):
-    """What carries out a decision is found with it, and says by which way."""
+def test_checkpoint_gains_from_implemented_decision(reader):
+    """It is found with the decision, and the result names the link."""
     decision = add(reader, "decision", "switch to CP-SAT", direction(1))
     for number in range(20):
         add(reader, f"other{number}", "lunch", direction(0, 1))
@@ -216,8 +214,8 @@ def test_a_checkpoint_rises_with_the_decision_that_it_implements(reader):
     assert hits[1].parts["graph"] > 0
 
 
-def test_the_memory_of_an_outcome_brings_its_decision_in_front(reader):
-    """`Why did it fail` is said by the outcome, and answered by the decision."""
+def test_decision_ranks_before_memory_of_its_outcome(reader):
+    """`Why did it fail` matches the outcome, but the decision is the answer."""
     add(reader, "decision", "celery", direction(1))
     add(reader, "outcome", "the broker ran out of disk", direction(0, 1), type=MemoryType.CONTEXT)
     reader.put_link(plain_link("outcome", "decision", "outcome_of", type=LinkType.IMPLEMENTATION, created_by="user"))
@@ -225,8 +223,8 @@ def test_the_memory_of_an_outcome_brings_its_decision_in_front(reader):
     assert ["decision", "outcome"] == names(reader, asked("broker out of disk", direction(0, 1)))
 
 
-def test_words_of_a_period_favour_what_was_written_then(reader):
-    """`Last week` brings what was written last week before what was not."""
+def test_period_in_query_promotes_memories_of_that_time(reader):
+    """`Last week` ranks memories of last week first."""
     add(reader, "before", "backup of the store", direction(1), at=10 * DAY)
     add(reader, "week", "backup of the store", direction(1), at=92 * DAY)
     add(reader, "now", "backup of the store", direction(1), at=99 * DAY)
@@ -234,16 +232,16 @@ def test_words_of_a_period_favour_what_was_written_then(reader):
     assert "week" == names(reader, asked("backup last week", direction(1)))[0]
 
 
-def test_a_question_that_nothing_answers_is_told_by_relevance(reader):
-    """Words that occur nowhere and a meaning that is far leave nothing relevant."""
+def test_relevance_is_low_when_nothing_matches(reader):
+    """That is a query with unknown words and a distant vector."""
     add(reader, "a", "backup of the store", direction(1))
     hits = search(reader, asked("payment provider donations", direction(0, 1)))
 
     assert max(hit.relevance for hit in hits) < 0.3
 
 
-def test_what_a_link_brings_must_pass_the_filter(reader):
-    """Neighbours of a result are held to topic, mentions, type and time like everything else."""
+def test_linked_results_pass_filter(reader):
+    """Neighbours of a result must match topic, mentions, type and time too."""
     add(reader, "a", "backup", direction(1), topic="ops", mentions=("2-1",), at=10)
     add(reader, "b", "lunch", direction(0, 1), type=MemoryType.CHECKPOINT, at=2 * DAY)
     reader.put_link(plain_link("b", "a", "implements", type=LinkType.IMPLEMENTATION))
@@ -258,8 +256,8 @@ def test_what_a_link_brings_must_pass_the_filter(reader):
         assert ["a"] == names(reader, asked("backup", direction(1), where=where))
 
 
-def test_of_a_chain_with_thousands_of_links_the_plan_survives(reader):
-    """A memory that everything links to brings the strongest only, and does not fail."""
+def test_search_handles_memory_with_thousands_of_links(reader):
+    """Only the strongest links are followed."""
     add(reader, "hub", "backup", direction(1))
     for number in range(300):
         add(reader, f"leaf{number}", "lunch", direction(0, 1))
@@ -268,8 +266,8 @@ def test_of_a_chain_with_thousands_of_links_the_plan_survives(reader):
     assert "hub" == names(reader, asked("backup", direction(1)))[0]
 
 
-def test_who_asks_why_gets_the_old_decision_in_front(reader):
-    """The reason of what was given up is in the decision that was given up."""
+def test_why_query_ranks_old_decision_first(reader):
+    """The reason of a superseded decision is stored in that decision."""
     chain(reader)
     hits = search(reader, asked("why did we leave sessions in postgres", direction(1)))
 
@@ -277,8 +275,8 @@ def test_who_asks_why_gets_the_old_decision_in_front(reader):
     assert reader.find("new") == hits[0].superseded_by
 
 
-def test_a_link_that_was_made_later_was_not_there_then(reader):
-    """As of a day before somebody linked them, two decisions stand beside each other."""
+def test_as_of_ignores_later_links(reader):
+    """Before they were linked, two decisions are independent."""
     add(reader, "old", "sessions in postgres", direction(1), at=0)
     add(reader, "new", "signed cookies", direction(0, 0, 1), at=DAY)
     reader.put_link(plain_link("new", "old", type=LinkType.EVOLUTION, created_by="user", at=50 * DAY))
@@ -291,8 +289,8 @@ def test_a_link_that_was_made_later_was_not_there_then(reader):
     assert ["new", "old"] == reader.ids([hit.node for hit in now])
 
 
-def test_memories_of_one_topic_rise_together(reader):
-    """What has the topic of a good hit passes what is as far from the question."""
+def test_memories_of_same_topic_gain_from_good_hit(reader):
+    """They outrank memories with the same distance to the query."""
     add(reader, "hit", "backup of the store", direction(1), topic="disk")
     add(reader, "same", "lunch", direction(0, 1), topic="disk")
     add(reader, "other", "lunch", direction(0, 1), topic="food")
@@ -302,7 +300,7 @@ def test_memories_of_one_topic_rise_together(reader):
 
 @st.composite
 def stores(draw: st.DrawFn) -> PlainReader:
-    """Draw a small store with links of every kind, cycles included."""
+    """Draw a small store with all kinds of links, including cycles."""
     reader = PlainReader()
     size = draw(st.integers(0, 8))
     words = st.sampled_from(["backup", "lock", "token", "raid", "백업", "토큰을"])
@@ -336,10 +334,14 @@ def stores(draw: st.DrawFn) -> PlainReader:
     topic=st.none() | st.just("ops"),
     day=st.none() | st.integers(0, 6),
 )
-def test_a_search_gives_exactly_as_many_as_match(  # noqa: PLR0917 - drawn by name
+def test_search_returns_exact_number_of_matches(  # noqa: PLR0917 - drawn by name
     reader, text, limit, superseded, types, topic, day
 ):
-    """Every result passes the filters, comes once and in order, and there are *limit* if so many match."""
+    """
+    All results are distinct, match the filters and are sorted.
+
+    There are *limit* if enough match.
+    """
     as_of = None if day is None else START + timedelta(days=day)
     where = Filter(types=None if types is None else frozenset(types), topic=topic)
     hits = search(reader, asked(text, direction(1), limit=limit, superseded=superseded, where=where, as_of=as_of))
@@ -373,8 +375,8 @@ def _in_circle(reader: PlainReader, node: int) -> bool:
     relevance=st.floats(0, 1),
     share=st.floats(0, 1),
 )
-def test_what_is_worth_showing_begins_with_the_best(hits, relevance, share):
-    """Nothing is shown where nothing is relevant enough, else the best of all and what is nearly as good, in order."""
+def test_injection_cut_returns_best_hits_in_order(hits, relevance, share):
+    """It returns the best hit and those nearly as good, or nothing if none is relevant."""
     given_hits = [Scored(score, own) for score, own in sorted(hits, reverse=True)]
     kept = worth_showing(given_hits, bounds=Bounds(relevance=relevance, share=share))
 
@@ -395,10 +397,10 @@ def test_what_is_worth_showing_begins_with_the_best(hits, relevance, share):
     day=st.none() | st.integers(0, 6),
     room=st.none() | st.integers(1, 40),
 )
-def test_terms_add_up_to_the_score_of_each_memory(  # noqa: PLR0917 - drawn by name
+def test_score_terms_sum_to_score(  # noqa: PLR0917 - drawn by name
     reader, text, limit, superseded, topic, least, day, room
 ):
-    """Of hits rank, score and relevance are theirs; of all others it is said what left them out."""
+    """The explanation has rank, score and relevance of hits, and why others are omitted."""
     as_of = None if day is None else START + timedelta(days=day)
     request = asked(
         text,

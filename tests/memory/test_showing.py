@@ -1,4 +1,4 @@
-"""What memories, links and results show of themselves, whatever their texts say."""
+"""Reprs, HTML and graphs of memories, links and results, with arbitrary texts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ texts = st.one_of(
 
 @st.composite
 def shown_things(draw):
-    """Everything that shows itself in one line, and the texts that are in it."""
+    """Objects with a one-line repr, and the texts that they contain."""
     kind = draw(st.sampled_from(MemoryType))
     word, said, other = draw(texts), draw(texts), draw(texts)
     slug = draw(st.sampled_from(["a", "boats", "가" * 24, "x" * 50]))
@@ -105,8 +105,12 @@ def shown_things(draw):
 
 
 @given(shown_things())
-def test_a_line_is_one_line_that_shows_what_hides(things):
-    """A repr is one line (a chain's one for each version) of at most 120 columns, and a terminal obeys nothing in it."""
+def test_repr_is_one_line_with_escaped_characters(things):
+    """
+    It has at most 120 columns per line, and no terminal control characters.
+
+    A chain has one line per version.
+    """
     for thing in things:
         lines = repr(thing).split("\n")
 
@@ -116,8 +120,8 @@ def test_a_line_is_one_line_that_shows_what_hides(things):
             assert WIDTH >= columns(line), line
 
 
-def test_a_line_begins_with_the_text():
-    """What a memory says comes first; then when, what became of it, and its id as it can be copied."""
+def test_repr_starts_with_text():
+    """Then follow the time, the outcome and the id in a form that can be copied."""
     memory = plain_memory(
         "decision_boats_1795436746081_3188da2e", "Leave the boats\nopen", at=START, outcome=Outcome.FAILED
     )
@@ -139,8 +143,8 @@ def test_a_line_begins_with_the_text():
     assert r"'\u202e\x1b[31m'" in repr(attrs.evolve(memory, content="\u202e\x1b[31m"))
 
 
-def test_a_long_chain_shows_its_newest():
-    """Twenty lines, and how many more there are."""
+def test_repr_of_long_chain_shows_newest_versions():
+    """It shows twenty lines and the number of omitted ones."""
     memory = plain_memory("decision_boats_1795436746081_3188da2e", "x")
 
     lines = repr(Chain(memories=(memory,) * 50)).split("\n")
@@ -149,8 +153,8 @@ def test_a_long_chain_shows_its_newest():
     assert "… 31 more" == lines[-1]
 
 
-async def test_links_that_are_read_know_both_texts(store):
-    """`links_of`, chains and surroundings say how both ends begin; it is neither compared nor stored."""
+async def test_read_links_contain_beginnings_of_both_texts(store):
+    """`links_of`, chains and neighbourhoods have them. They are neither compared nor stored."""
     old = await store.save_decision("boats", "Leave the boats open", "quick")
     new = await store.supersede(old.id, "Cover the boats", "rain")
     (link,) = await store.links_of(new.id)
@@ -163,8 +167,8 @@ async def test_links_that_are_read_know_both_texts(store):
     assert attrs.evolve(link).texts is None
 
 
-async def test_no_error_repeats_a_memory_that_was_given_in_place_of_something_else(store):
-    """What shows its text says only what it is, alone and in a list."""
+async def test_validation_errors_do_not_quote_memories(store):
+    """A wrong argument with text is described by its type only, also inside a list."""
     memory = await store.save_decision("boats", "Leave the boats open", "quick")
     await store.supersede(memory.id, "Cover the boats", "rain")
     hits, chain = await store.search("boats"), await store.evolution(memory.id)
@@ -192,7 +196,7 @@ TAGS = {"div", "span", "bdi", "b", "code", "table", "tr", "td", "th"}
 
 
 class Seen(HTMLParser):
-    """What a browser makes of some HTML: its text, and nothing but harmless elements."""
+    """An HTML parser that collects the visible text and rejects unknown elements."""
 
     def __init__(self, html):
         super().__init__()
@@ -215,13 +219,13 @@ class Seen(HTMLParser):
 
 
 def seen_in_html(text):
-    """How a text is seen, blanks apart."""
+    """Return a text as displayed, with normalised whitespace."""
     return "".join("".join(one if one in "\n\t\u200c\u200d" else visible(one) for one in text[:600]).split())
 
 
 @given(shown_things())
-def test_no_text_becomes_html(things):
-    """Whatever texts say, there are our own elements and no others, each is closed, and what hides is seen."""
+def test_html_escapes_texts(things):
+    """For any text, only expected elements occur, and invisible characters are shown."""
     for thing in [*things, Results(things[:1] * 3)]:
         seen = Seen(thing._repr_html_())
 
@@ -232,7 +236,7 @@ def test_no_text_becomes_html(things):
 
 
 def test_html_is_bounded():
-    """A text ends after 600 characters with how long it is, and a list after fifty things with how many more there are."""
+    """Texts end after 600 characters and lists after fifty items, with the rest counted."""
     memory = plain_memory(
         "context_x_1795436746081_3188da2e", "x" * 100_000, type=MemoryType.CONTEXT, source="y" * 9_000
     )
@@ -246,7 +250,7 @@ def test_html_is_bounded():
 
 @st.composite
 def told_things(draw):
-    """What callers are given beside memories and results, with anybody's texts in it, of any number."""
+    """Other objects that callers receive, with arbitrary texts and any number of items."""
     said, many = draw(texts), draw(st.sampled_from([0, 1, 60]))
     kept = [
         DecisionMetadata(
@@ -315,8 +319,8 @@ def told_things(draw):
 
 @settings(max_examples=max(6, settings.default.max_examples // 10))
 @given(told_things())
-def test_whatever_it_holds_its_repr_is_short_and_harmless(things):
-    """No text and no number of things makes a repr long; a terminal obeys nothing in it, and HTML stays ours."""
+def test_repr_of_any_content_is_short_and_safe(things):
+    """A repr is short, without control characters, for any texts and number of items."""
     for thing in things:
         told = repr(thing)
 
@@ -328,8 +332,8 @@ def test_whatever_it_holds_its_repr_is_short_and_harmless(things):
             assert Seen(shown).text
 
 
-def test_of_ten_megabytes_the_beginning_is_read():
-    """What is shown of a text costs as much as can be seen of it, and of a list as many as are seen."""
+def test_repr_of_ten_megabytes_reads_only_the_beginning():
+    """The cost depends on the visible part of texts and lists only."""
     read = []
 
     class Counted(tuple):
@@ -352,8 +356,8 @@ def test_of_ten_megabytes_the_beginning_is_read():
     assert 50 * 25 >= len(read)
 
 
-def test_only_what_is_shown_is_made():
-    """Of a long list no more is looked at than has room."""
+def test_repr_creates_only_visible_items():
+    """Hidden items of a long list are not read."""
     looked_at = []
 
     class Counted(Reached):
@@ -368,8 +372,8 @@ def test_only_what_is_shown_is_made():
     assert ["980 more", "950 more"] == re.findall(r"\d+ more", " ".join(shown))
 
 
-async def test_the_bar_of_a_hit_adds_up_to_its_score(store):
-    """Each term of a hit's score has a part of the bar and a number, and the sum is the score."""
+async def test_bar_of_hit_sums_to_score(store):
+    """Each term of the score has a segment of the bar and a number."""
     for said in ("Use JWT for logins", "Orders peak on Mondays"):
         await store.save_context(said, topic="auth")
     (hit,) = (await store.search("logins by JWT"))[:1]
@@ -393,8 +397,8 @@ async def test_the_bar_of_a_hit_adds_up_to_its_score(store):
     assert any(end == pytest.approx(kept, abs=0.05) for end in ends)
 
 
-async def test_a_session_its_refs_and_its_figures_show_themselves(tmp_path):
-    """A session, its handles, its figures and references are HTML, in code without a loop too, and open or closed."""
+async def test_session_refs_and_stats_have_html(tmp_path):
+    """Tested for open and closed sessions, also in synchronous code."""
     result = {"references": {"2-1": {"reference_type": "planet", "id": "2-1", "name": "<img src=x onerror=alert(1)>"}}}
     async with Session.open(tmp_path / "<b>.mama", embedder=SMALL) as session:
         session.refs.ingest('<ref id="plan"><script>alert(1)</script></ref>')
@@ -412,8 +416,7 @@ async def test_a_session_its_refs_and_its_figures_show_themselves(tmp_path):
     assert "closed" in Seen(session.refs._repr_html_()).text
 
 
-def test_the_facade_shows_what_it_stands_for():
-    """`mama_structs.sync` has the same HTML."""
+def test_sync_facade_has_html_of_wrapped_object():
     with sync.Session.open(embedder=SMALL) as session:
         session.memories.save_context("The shield holds")
 
@@ -421,8 +424,8 @@ def test_the_facade_shows_what_it_stands_for():
         assert "The shield holds" in Seen(session.memories.recent()._repr_html_()).text
 
 
-async def test_what_a_call_found_is_a_list_and_a_table(store):
-    """Results are lists to everybody, parts of them too, and data frames with a row for each."""
+async def test_results_are_lists_and_data_frames(store):
+    """Slices are lists too, and a data frame has a row per result."""
     old = await store.save_decision("boats", "Leave the boats open", "quick")
     new = await store.supersede(old.id, "Cover the boats", "rain")
     recent, hits, links = await store.recent(), await store.search("boats"), await store.links_of(new.id)
@@ -440,8 +443,8 @@ async def test_what_a_call_found_is_a_list_and_a_table(store):
     assert {"similarity"} <= set((await store.similar(old.id, threshold=0)).to_frame())
 
 
-async def test_without_pandas_the_error_says_what_to_install(store, monkeypatch):
-    """What an extra installs is asked for where it is needed, and nowhere else."""
+async def test_data_frame_without_pandas_raises_error_with_install_hint(store, monkeypatch):
+    """Only this method needs pandas."""
     monkeypatch.setitem(sys.modules, "pandas", None)
 
     with pytest.raises(ImportError, match=r"needs pandas: pip install 'mama-structs\[notebook\]'"):
@@ -460,16 +463,16 @@ MERMAID = [
 
 
 @given(shown_things())
-def test_no_text_becomes_mermaid(things):
-    """Each line of a flowchart is one of our own forms, whatever texts and words say."""
+def test_mermaid_escapes_texts(things):
+    """Each line of a flowchart has one of the expected forms, for any texts and words."""
     for thing in things:
         if isinstance(thing, Chain | Surroundings):
             for line in thing.to_mermaid().split("\n"):
                 assert any(re.fullmatch(form, line) for form in MERMAID), line
 
 
-async def test_chains_and_surroundings_become_graphs(store):
-    """Nodes are memories under their ids, and edges the links between them, with what is known of each."""
+async def test_chains_and_neighbourhoods_convert_to_graphs(store):
+    """Nodes are memories by id, and edges are links with their attributes."""
     old = await store.save_decision("boats", "Leave the boats open", "quick")
     await store.set_outcome(old.id, "FAILED", reason="Two were full of water")
     new = await store.supersede(old.id, "Cover the boats", "rain")
@@ -501,8 +504,8 @@ async def test_chains_and_surroundings_become_graphs(store):
     assert 1 == sum('-->|"supersedes"|' in line for line in told)
 
 
-def test_a_large_flowchart_is_bounded():
-    """A hundred memories, and how many more there are."""
+def test_large_flowchart_is_bounded():
+    """It shows a hundred memories, and the number of omitted ones."""
     memories = [plain_memory(f"context_x_{number}", "x") for number in range(250)]
     told = Chain(memories=tuple(memories), links=(plain_link("context_x_0", "context_x_200"),)).to_mermaid()
 
@@ -511,7 +514,7 @@ def test_a_large_flowchart_is_bounded():
     assert "-->" not in told
 
 
-# What is looked for in the wrong place
+# Suggestions in attribute errors
 
 
 @pytest.mark.parametrize(
@@ -524,14 +527,18 @@ def test_a_large_flowchart_is_bounded():
         (lambda one: one, "reasoning", "metadata.reasoning"),
     ],
 )
-def test_what_another_has_is_said_with_where_it_is(shown, name, place):
-    """Somebody who types `hit.content` reads how to get there; what is nowhere is no more than unknown."""
+def test_attribute_error_suggests_path_to_attribute(shown, name, place):
+    """
+    `hit.content` raises an error that names the right path.
+
+    Other unknown names have no suggestion.
+    """
     one = shown(plain_memory("decision_a_1795436746081_3188da2e", "secret", type=MemoryType.DECISION))
 
     with pytest.raises(AttributeError, match=re.escape(f"no attribute {name!r}. Did you mean {place!r}?")) as caught:
         getattr(one, name)
     assert "secret" not in str(caught.value)
-    operator.attrgetter(place)(one)  # It is there.
+    operator.attrgetter(place)(one)  # Raises AttributeError if the suggested path does not exist.
     for unknown in ("colour", "_content", "__deepcopy__"):
         with pytest.raises(AttributeError, match=f"no attribute '{unknown}'$"):
             getattr(one, unknown)
@@ -540,11 +547,15 @@ def test_what_another_has_is_said_with_where_it_is(shown, name, place):
         repr(object.__new__(type(one)))
 
 
-# All of them
+# Iteration
 
 
-async def test_all_memories_and_links_can_be_gone_through(store):
-    """In the order of saving, over many pages; what is deleted before its turn and saved meanwhile is not there."""
+async def test_iterating_yields_all_memories_and_links(store):
+    """
+    In save order over many pages.
+
+    Memories that are deleted or saved meanwhile are not included.
+    """
     first = await store.save_decision("boats", "Leave the boats open", "quick")
     await store.save_many({"type": "context", "content": f"number {number}"} for number in range(260))
     last = await store.supersede(first.id, "Cover the boats", "rain")
@@ -565,8 +576,8 @@ async def test_all_memories_and_links_can_be_gone_through(store):
     ]
 
 
-def test_code_without_a_loop_goes_through_all_of_them():
-    """`mama_structs.sync` has plain iterators, which can be left half-way."""
+def test_sync_facade_iterates_over_memories():
+    """`mama_structs.sync` has plain iterators, which can be abandoned."""
     with sync.Session.open(embedder=SMALL) as session:
         for number in range(3):
             session.memories.save_context(f"number {number}")

@@ -1,4 +1,4 @@
-"""Snapshots are written whole or not at all, and never read wrongly."""
+"""Snapshots are written atomically, and damaged ones are never used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mama_structs.memory.engines.local.views import snapshots as module
 from mama_structs.memory.engines.local.views.snapshots import Part, SnapshotStore, StoredArray
 from mama_structs.storage.locks import LockFile
 
-# Children import the package that is under test here.
+# Child processes import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 
 WRITER = """
@@ -85,16 +85,16 @@ def check_whole(generation, number):
     assert graph.files["graph"].is_whole()
 
 
-def test_what_was_written_is_read_back(tmp_path):
-    """A generation comes back as it was written, from the call that wrote it and from any later one."""
+def test_written_snapshot_is_read_back(tmp_path):
+    """The generation returned by the write equals the loaded one."""
     written = store_in(tmp_path).write(1, parts())
 
     check_whole(written, 1)
     check_whole(store_in(tmp_path).load(), 1)
 
 
-def test_nothing_is_there_before_the_first(tmp_path):
-    """An empty or missing folder has no generation."""
+def test_load_returns_none_without_snapshot(tmp_path):
+    """The folder may be empty or missing."""
     assert store_in(tmp_path).load() is None
     assert store_in(tmp_path).clear()
 
@@ -106,8 +106,8 @@ def test_nothing_is_there_before_the_first(tmp_path):
     ),
     meta=st.dictionaries(st.text(), st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5)),
 )
-def test_every_array_keeps_its_bytes_type_and_shape(array, meta):
-    """Arrays of any numbers and any shape come back equal, aligned and read-only."""
+def test_arrays_keep_bytes_type_and_shape(array, meta):
+    """Loaded arrays are equal, aligned and read-only, for all numeric types and shapes."""
     with tempfile.TemporaryDirectory() as folder:
         store = store_in(folder)
         store.write(1, {"a": Part(meta, {"x": array, "": array})})
@@ -119,8 +119,8 @@ def test_every_array_keeps_its_bytes_type_and_shape(array, meta):
         assert not again.size or (again.ctypes.data % 64 == 0 and not again.flags.writeable)
 
 
-def test_loaded_arrays_stay_what_they_were_when_their_files_are_cut(tmp_path):
-    """They are in memory: a map of a file that shrinks would end the process."""
+def test_loaded_arrays_survive_truncation_of_files(tmp_path):
+    """They are copies in memory, because truncating a mapped file crashes the process."""
     store_in(tmp_path).write(1, {"a": Part({}, {"x": np.arange(10)})})
     loaded = store_in(tmp_path).load().parts["a"]
     for path in files_of(tmp_path):
@@ -136,8 +136,8 @@ def _rows_in_file(folder):
     return loaded.blocks[0], folder / "views" / loaded.stored.name
 
 
-def test_rows_of_a_segment_are_read_where_they_are_asked_for(tmp_path):
-    """In any order and more than once, and as a run."""
+def test_rows_of_segment_are_read_on_demand(tmp_path):
+    """In any order, repeatedly, and as slices."""
     rows, _ = _rows_in_file(tmp_path)
 
     assert [[9, 10, 11], [0, 1, 2], [9, 10, 11]] == rows.take(np.array([3, 0, 3])).tolist()
@@ -146,8 +146,8 @@ def test_rows_of_a_segment_are_read_where_they_are_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["_truncate", "_flip", "_page", "_empty"])
-def test_no_row_is_read_of_a_segment_that_was_changed_meanwhile(tmp_path, damage):
-    """A file that is cut or overwritten while it is open gives an error and never a wrong number."""
+def test_reading_modified_segment_raises(tmp_path, damage):
+    """A file that changes while it is open raises an error, and never gives wrong numbers."""
     rows, path = _rows_in_file(tmp_path)
     globals()[damage](path)
 
@@ -157,8 +157,8 @@ def test_no_row_is_read_of_a_segment_that_was_changed_meanwhile(tmp_path, damage
         rows.slice(0, 4)
 
 
-def test_a_segment_that_others_deleted_is_read_on(tmp_path):
-    """Another process may sweep a file that this one reads; what was touched is compared once more."""
+def test_deleted_segment_remains_readable_while_open(tmp_path):
+    """Another process may delete an open file. A touched file is verified again."""
     rows, path = _rows_in_file(tmp_path)
     os.utime(path)
     path.unlink()
@@ -178,8 +178,8 @@ read += SnapshotStore(Path(sys.argv[1]), identity="x").write(1, {"a": Part({}, {
 """
 
 
-def test_rows_are_read_as_long_as_somebody_has_them(tmp_path):
-    """Also while the interpreter ends: the thread that builds a graph is stopped then, perhaps after other things."""
+def test_segment_file_stays_open_while_referenced(tmp_path):
+    """At interpreter exit too, since a thread that builds a graph may be stopped late."""
     done = subprocess.run(
         [sys.executable, "-c", _AT_EXIT, str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
     )
@@ -188,21 +188,21 @@ def test_rows_are_read_as_long_as_somebody_has_them(tmp_path):
 
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([object()]), np.array(["2020"], "M8[s]")])
-def test_only_numbers_are_kept(tmp_path, array):
-    """Objects, which would have to be pickled, are refused at once."""
+def test_arrays_of_objects_are_rejected(tmp_path, array):
+    """They would have to be pickled."""
     with pytest.raises(InvalidArgument, match=r"a\.x must hold numbers"):
         store_in(tmp_path).write(1, {"a": Part({}, {"x": array})})
 
 
 @pytest.mark.parametrize("name", ["", "../a", "A", "manifest-x", "a" * 40])
-def test_a_part_is_named_so_that_its_file_can_be(tmp_path, name):
-    """A part's name never leads out of the folder."""
+def test_invalid_part_name_is_rejected(tmp_path, name):
+    """A part name cannot lead out of the folder."""
     with pytest.raises(InvalidArgument):
         store_in(tmp_path).write(1, {name: Part({})})
 
 
-def test_a_segment_is_written_once(tmp_path):
-    """Later generations use a segment's file again, and it is swept when none does any more."""
+def test_segment_file_is_reused(tmp_path):
+    """Later generations use the same file, and it is deleted when none does."""
     store = store_in(tmp_path)
     segments = store.write(1, {"a": Part({}, {}, [StoredArray((np.arange(9),))])}).parts["a"].segments
     name = segments[0].stored.name
@@ -215,8 +215,8 @@ def test_a_segment_is_written_once(tmp_path):
     assert name not in [path.name for path in files_of(tmp_path)]
 
 
-def test_a_segment_whose_file_is_gone_is_written_again(tmp_path):
-    """Another process may have swept a file that this one was to use again."""
+def test_missing_segment_file_is_written_again(tmp_path):
+    """Another process may have deleted it."""
     store = store_in(tmp_path)
     segments = store.write(1, {"a": Part({}, {}, [StoredArray((np.arange(9),))])}).parts["a"].segments
     (tmp_path / "views" / segments[0].stored.name).unlink()
@@ -225,8 +225,8 @@ def test_a_segment_whose_file_is_gone_is_written_again(tmp_path):
     assert list(range(9)) == content(store.load().parts["a"].segments[0])
 
 
-def test_another_librarys_file_that_is_gone_is_left_out(tmp_path):
-    """What cannot be written again is missing from the next generation, which is otherwise whole."""
+def test_missing_file_of_other_library_is_left_out(tmp_path):
+    """It cannot be written again, but the rest of the next generation is complete."""
     store = store_in(tmp_path)
     file = store.write(1, parts()).parts["graph"].files["graph"]
     file.path.unlink()
@@ -235,8 +235,8 @@ def test_another_librarys_file_that_is_gone_is_left_out(tmp_path):
     assert {} == store.load().parts["graph"].files
 
 
-def test_the_one_before_is_kept(tmp_path):
-    """When the newest manifest is lost, the generation before it is read, whole."""
+def test_previous_generation_is_kept(tmp_path):
+    """If the newest manifest is lost, the previous generation is loaded."""
     store = store_in(tmp_path)
     for number in (1, 2, 3):
         store.write(number, parts(number))
@@ -247,8 +247,8 @@ def test_the_one_before_is_kept(tmp_path):
     check_whole(store.load(), 4)
 
 
-def test_a_snapshot_of_another_journal_is_ignored(tmp_path):
-    """A foreign folder gives nothing, and is written over."""
+def test_snapshot_of_other_journal_is_ignored(tmp_path):
+    """It is overwritten by the next snapshot."""
     store_in(tmp_path, "b").write(9, parts(9))
     store = store_in(tmp_path)
 
@@ -257,8 +257,8 @@ def test_a_snapshot_of_another_journal_is_ignored(tmp_path):
     check_whole(store.load(), 1)
 
 
-def test_a_snapshot_of_the_future_is_ignored(tmp_path):
-    """A generation of a later change than the journal has is of another history."""
+def test_snapshot_newer_than_journal_is_ignored(tmp_path):
+    """It belongs to another history."""
     store = store_in(tmp_path)
     store.write(1, parts())
     store.write(5, parts(5))
@@ -267,8 +267,8 @@ def test_a_snapshot_of_the_future_is_ignored(tmp_path):
     assert store.load(at_most=0) is None
 
 
-def test_a_process_that_lags_does_not_undo_a_later_snapshot(tmp_path):
-    """An earlier change is not written over a later one, an equal one is."""
+def test_older_snapshot_does_not_replace_newer_one(tmp_path):
+    """A snapshot of the same change does."""
     store = store_in(tmp_path)
     store.write(5, parts(5))
 
@@ -277,8 +277,8 @@ def test_a_process_that_lags_does_not_undo_a_later_snapshot(tmp_path):
     check_whole(store.load(), 5)
 
 
-def test_clear_deletes_everything_of_ours(tmp_path):
-    """After clear no generation and no file of one is left, and what is not ours is."""
+def test_clear_deletes_all_view_files(tmp_path):
+    """Other files in the folder are kept."""
     store = store_in(tmp_path)
     store.write(1, parts())
     (tmp_path / "views" / "notes.txt").write_text("mine")
@@ -319,8 +319,8 @@ DAMAGES = [_truncate, _flip, _page, _empty, _swap, Path.unlink]
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["words", "vectors", "graph"])
-def test_a_damaged_part_is_left_out_by_itself(tmp_path, name, damage, caplog):
-    """Whatever happens to one part's file, the part is named as damaged and the others come back."""
+def test_damaged_part_is_left_out(tmp_path, name, damage, caplog):
+    """It is reported as damaged, and the other parts are loaded."""
     store = store_in(tmp_path)
     store.write(1, parts())
     damage(next(path for path in files_of(tmp_path) if path.name.startswith(name) and path.stat().st_size > 60))
@@ -331,8 +331,8 @@ def test_a_damaged_part_is_left_out_by_itself(tmp_path, name, damage, caplog):
     assert name in caplog.text
 
 
-def test_files_of_other_libraries_are_looked_at_when_they_are_used(tmp_path):
-    """A damaged file of another library does not damage its part, and says so itself."""
+def test_files_of_other_libraries_are_verified_on_use(tmp_path):
+    """A damaged one does not damage its part, and is detected by is_whole()."""
     store = store_in(tmp_path)
     store.write(1, parts())
     file = store.load().parts["graph"].files["graph"]
@@ -342,8 +342,7 @@ def test_files_of_other_libraries_are_looked_at_when_they_are_used(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip, _page, _empty, Path.unlink])
-def test_a_damaged_manifest_gives_the_generation_before(tmp_path, damage):
-    """A manifest is whole or not there."""
+def test_previous_generation_is_loaded_when_manifest_is_damaged(tmp_path, damage):
     store = store_in(tmp_path)
     store.write(1, parts())
     assert store.write(2, parts(2))
@@ -353,7 +352,7 @@ def test_a_damaged_manifest_gives_the_generation_before(tmp_path, damage):
 
 
 def _resealed(folder, change):
-    """Change the manifest as somebody would who knows its checksum."""
+    """Change the manifest and update its checksum."""
     path = folder / "views" / module.MANIFEST
     manifest = json.loads(path.read_bytes().partition(b"\n")[2])
     change(manifest)
@@ -361,8 +360,7 @@ def _resealed(folder, change):
     path.write_bytes(module.hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
 
 
-def test_an_older_format_is_ignored(tmp_path):
-    """A manifest of another format is not read at all."""
+def test_manifest_of_other_format_is_ignored(tmp_path):
     store = store_in(tmp_path)
     store.write(1, parts())
     _resealed(tmp_path, lambda manifest: manifest.update(format=0))
@@ -386,8 +384,8 @@ def test_an_older_format_is_ignored(tmp_path):
         lambda part: part["file"].update(size=-1),
     ],
 )
-def test_a_manifest_that_lies_crashes_nothing(tmp_path, change):
-    """A part whose description is not possible is damaged."""
+def test_inconsistent_manifest_entry_damages_its_part_only(tmp_path, change):
+    """Entries with a valid checksum and impossible values raise no error."""
     store = store_in(tmp_path)
     store.write(1, parts())
     _resealed(tmp_path, lambda manifest: change(manifest["parts"]["words"]))
@@ -396,8 +394,8 @@ def test_a_manifest_that_lies_crashes_nothing(tmp_path, change):
 
 
 @pytest.mark.parametrize("change", [-1, 2**48, 2**64, 10**30])
-def test_a_manifest_of_a_change_that_no_journal_can_have_tells_nothing(tmp_path, change):
-    """Neither is it a generation, nor does it say that the journal went back."""
+def test_manifest_with_impossible_change_is_ignored(tmp_path, change):
+    """It neither counts as a generation nor as proof that the journal lost changes."""
     store = store_in(tmp_path)
     store.write(1, parts())
     _resealed(tmp_path, lambda manifest: manifest.update(change=change))
@@ -407,8 +405,7 @@ def test_a_manifest_of_a_change_that_no_journal_can_have_tells_nothing(tmp_path,
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"\xff\n\xff", b"x" * 100, b"[" * 10_000])
-def test_a_manifest_that_is_none_crashes_nothing(tmp_path, text):
-    """Any bytes can stand where the manifest is expected."""
+def test_manifest_of_arbitrary_bytes_raises_no_error(tmp_path, text):
     store = store_in(tmp_path)
     store.write(1, parts())
     path = tmp_path / "views" / module.MANIFEST
@@ -420,12 +417,12 @@ def test_a_manifest_that_is_none_crashes_nothing(tmp_path, text):
 
 
 @given(data=st.data())
-def test_no_changed_byte_gets_through(data):
-    """Whichever byte of whichever file changes, what is loaded is what was written, or is not loaded."""
+def test_no_modified_byte_is_loaded(data):
+    """Whichever byte of any file changes, the affected part is not loaded."""
     with tempfile.TemporaryDirectory() as folder:
         store = store_in(folder)
         store.write(1, parts())
-        # Their names are random, but not their order by kind and size.
+        # File names are random, but their order by kind and size is not.
         files = sorted(files_of(folder), key=lambda path: (path.name.split("-")[0], path.stat().st_size))
         path = [Path(folder) / "views" / module.MANIFEST, *files][data.draw(st.integers(0, len(files)))]
         content = bytearray(path.read_bytes())
@@ -443,7 +440,7 @@ def test_no_changed_byte_gets_through(data):
 
 
 class Fails:
-    """Lets the N-th of all calls of some functions fail."""
+    """Makes the N-th call of some functions fail."""
 
     def __init__(self, number, code):
         self.left, self.code, self.has_failed = number, code, False
@@ -460,8 +457,8 @@ class Fails:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_whichever_call_fails_the_old_generation_stands(tmp_path, code, caplog):
-    """The N-th call of the operating system fails: nothing is raised, no rubbish is left, and a generation is whole."""
+def test_failed_system_call_keeps_old_generation(tmp_path, code, caplog):
+    """Nothing is raised, no temporary file remains, and a complete generation exists."""
     store = store_in(tmp_path)
     store.write(1, parts())
     for number in range(1, 200):
@@ -482,7 +479,7 @@ def test_whichever_call_fails_the_old_generation_stands(tmp_path, code, caplog):
             assert number + 1 == generation.change
         if not fails.has_failed:
             break
-        # Five files a generation: two generations, and a third where the sweep itself failed.
+        # Five files per generation: two generations, or three if deleting old files failed.
         assert len(files_of(tmp_path)) <= (10 if written is None else 15)
     else:
         pytest.fail("it never came through")
@@ -490,8 +487,8 @@ def test_whichever_call_fails_the_old_generation_stands(tmp_path, code, caplog):
     assert 10 == len(files_of(tmp_path))
 
 
-def test_a_full_disk_leaves_the_old_generation(tmp_path):
-    """A file that cannot grow beyond a limit is no snapshot, and is deleted."""
+def test_full_disk_keeps_old_generation(tmp_path):
+    """The incomplete file is deleted."""
     store_in(tmp_path).write(1, parts())
     before = files_of(tmp_path)
     code = f"""
@@ -513,8 +510,8 @@ print(store.write(2, {{"a": Part({{}}, {{"x": np.zeros(100_000)}})}}))
     check_whole(store_in(tmp_path).load(), 1)
 
 
-def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, caplog):
-    """Snapshots are optional: where they cannot be kept, that is logged and all else works."""
+def test_unwritable_folder_is_logged_only(tmp_path, caplog):
+    """Snapshots are optional, so everything else works."""
     (tmp_path / "views").write_text("a file")
     store = store_in(tmp_path)
 
@@ -523,16 +520,16 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, caplog):
     assert store.load() is None
 
 
-def test_files_are_for_this_user_alone(tmp_path):
-    """The folder and its files hold what memories say."""
+def test_snapshot_files_are_private(tmp_path):
+    """They contain texts of memories."""
     store_in(tmp_path).write(1, parts())
 
     assert 0o700 == (tmp_path / "views").stat().st_mode & 0o777
     assert {0o600} == {path.stat().st_mode & 0o777 for path in (tmp_path / "views").iterdir()}
 
 
-def test_while_another_writes_nothing_is_written(tmp_path):
-    """Who does not get the lock leaves it, and never waits."""
+def test_write_is_skipped_while_another_process_writes(tmp_path):
+    """It does not wait for the lock."""
     store = store_in(tmp_path)
     store.write(1, parts())
     lock = LockFile.open(tmp_path / "views" / module.LOCK)
@@ -559,12 +556,12 @@ def _check_written(generation):
     assert 50_000 == len(generation.parts["one"].segments[0])
 
 
-def test_two_processes_write_at_once(tmp_path):
-    """Whatever two processes write and sweep at once, a third always reads one whole generation."""
+def test_concurrent_writers_leave_complete_generations(tmp_path):
+    """While two processes write, a third one always reads a complete generation."""
     children = [_start(tmp_path / "views", first, 2, 1_000_000) for first in (0, 1)]
     store = store_in(tmp_path)
     seen, looks = set(), 0
-    # Not for so many writes: however the machine shares its time, they go on until enough was read.
+    # Continue until enough was read, since a busy machine may schedule the reader rarely.
     while looks < 60 or len(seen) < 10:
         assert [None, None] == [child.poll() for child in children]
         generation = store.load()
@@ -585,8 +582,12 @@ def test_two_processes_write_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.01, 0.02, 0.035, 0.05])
-def test_a_kill_while_writing_leaves_a_whole_generation(tmp_path, wait):
-    """After kill -9 at any moment the newest generation acknowledged, or one after it, is whole; rubbish goes later."""
+def test_killed_writer_leaves_complete_generation(tmp_path, wait):
+    """
+    After SIGKILL at any time, the last acknowledged generation or a newer one is complete.
+
+    Temporary files are deleted later.
+    """
     child = _start(tmp_path / "views", 0, 1, 10_000)
     first = child.stdout.readline()
     time.sleep(wait)

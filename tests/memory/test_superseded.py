@@ -1,4 +1,4 @@
-"""What stands in the place of superseded memories."""
+"""Lookup of the memories that superseded others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY = 86_400.0
 
 
 def store(chain: list[tuple[int, int]], size: int, **fields: object) -> PlainReader:
-    """Return memories 0, 1, …, a day apart, with pairs of which the first superseded the second."""
+    """Return memories 0, 1, …, one day apart, with pairs of (successor, predecessor)."""
     reader = PlainReader()
     for number in range(size):
         reader.put(plain_memory(f"m{number}", at=number * DAY))
@@ -35,16 +35,16 @@ def store(chain: list[tuple[int, int]], size: int, **fields: object) -> PlainRea
     return reader
 
 
-def test_the_end_of_a_chain_stands_in_the_place_of_all_before():
-    """However long it is, with a fork it is the newest end."""
+def test_successor_is_end_of_chain():
+    """For any length of the chain. With a fork it is the newest end."""
     reader = store([(1, 0), (2, 1), (3, 1), (4, 2), (6, 5)], 8)
     newest = Successors(reader, None).newest(np.arange(8))
 
     assert {0: 4, 1: 4, 2: 4, 5: 6} == newest
 
 
-def test_what_was_linked_later_was_not_known_then():
-    """A person's link counts from its own time on, one of the system's as soon as both memories are there."""
+def test_links_created_later_are_ignored():
+    """A user's link counts from its creation on, a system link as soon as both memories exist."""
     late = 30 * DAY
     then = START + timedelta(days=10)
     nodes = np.arange(2)
@@ -64,8 +64,8 @@ def test_what_was_linked_later_was_not_known_then():
     second=st.sets(st.integers(0, 7)),
     day=st.none() | st.integers(0, 9),
 )
-def test_it_makes_no_difference_how_the_question_is_cut(links, first, second, day):
-    """Asked in two steps, with or without the links at hand, the answers are those of one step."""
+def test_successors_are_equal_for_split_queries(links, first, second, day):
+    """Two calls, with or without given links, return the same as one call."""
     reader = store(links, 8)
     as_of = None if day is None else START + timedelta(days=day)
     at_once = Successors(reader, as_of).newest(np.array(sorted(first | second), np.int64))

@@ -1,4 +1,4 @@
-"""What becomes of text before it is indexed and searched by words."""
+"""Text analysis for the word index and for queries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "retrieval"
 
 
 def terms(text):
-    """Return the terms of a text in order, as often as they occur."""
+    """Return the terms of a text in order, with repetitions."""
     return [term for term, _ in _analysed(text)]
 
 
 def meet(first, second):
-    """Return the words, not only the syllables, that two texts share."""
+    """Return the words, not syllable pairs, that two texts share."""
     return {term for term in set(terms(first)) & set(terms(second)) if not term.startswith(BIGRAM)}
 
 
@@ -89,44 +89,41 @@ def meet(first, second):
         ("naïve", "Naive"),
     ],
 )
-def test_texts_meet(first, second):
-    """Forms of one word share a term."""
+def test_word_forms_share_a_term(first, second):
     assert meet(first, second)
 
 
 @pytest.mark.parametrize(
     ("first", "second"), [("1-11", "1-12"), ("v1.2.3", "v1.2.4"), ("결과", "결혼"), ("cache", "cash"), ("을", "결정을")]
 )
-def test_different_words_do_not_meet(first, second):
-    """What only looks alike shares no word."""
+def test_similar_looking_words_share_no_term(first, second):
     assert not meet(first, second)
 
 
 @pytest.mark.parametrize("text", ["lantern_sid", "x-lantern-key", "m.room", "v1.2.3", "1-11", "2026-03-04", "p95"])
-def test_an_identifier_is_kept_whole(text):
-    """Beside its parts, an identifier is a term of its own."""
+def test_identifier_is_a_term(text):
+    """In addition to its parts."""
     assert text in terms(f"It was {text.upper()} that failed.")
 
 
-def test_an_identifier_is_split_into_its_parts():
-    """The parts of an identifier are words."""
+def test_identifier_parts_are_terms():
     assert ["lantern_sid", "lantern", "sid"] == terms("lantern_sid")
 
 
-def test_hangul_gives_its_pairs_of_syllables():
-    """A compound is found by what it is made of."""
+def test_hangul_words_give_syllable_pairs():
+    """A compound is found by its components."""
     assert BIGRAM + "연결" in terms("자동연결을")
     assert BIGRAM + "연결" in terms("연결")
 
 
-def test_a_pair_of_syllables_is_no_word():
-    """A word of two syllables and the same two inside a longer word are different terms."""
+def test_syllable_pair_differs_from_word():
+    """A two-syllable word and the same two syllables inside a longer word are different terms."""
     assert not meet("연결", "자동연결")
 
 
 @pytest.mark.parametrize("text", ["保存する場所", "データベース", "数据库连接", "ฐานข้อมูล"])
-def test_scripts_without_spaces_give_pairs(text):
-    """Text that has no spaces is found by any two neighbouring characters, and by a single ideograph."""
+def test_scripts_without_spaces_give_character_pairs(text):
+    """Such text is found by any two adjacent characters, and by a single ideograph."""
     found = terms(text)
 
     assert BIGRAM + unicodedata.normalize("NFKC", text)[:2] in found
@@ -146,20 +143,20 @@ def test_scripts_without_spaces_give_pairs(text):
         ("?" * 1_000 + "x", 0),
     ],
 )
-def test_a_text_asks_as_far_as_its_sentences_do(text, percentage):
-    """A sentence asks that ends in a question mark of any script; what has no mark at its end tells."""
+def test_question_ratio_counts_sentences_with_question_mark(text, percentage):
+    """Question marks of all scripts count. A sentence without a final mark is a statement."""
     assert percentage == asking_of(text)
 
 
-def test_a_mixed_text_gives_terms_of_both_languages():
-    """Hangul and Latin in one sentence are told apart."""
+def test_mixed_text_gives_terms_of_both_languages():
+    """Hangul and Latin parts of a sentence are separated."""
     found = terms("Redis를 쓰지 않고 SQLite로 바꿨다")
 
     assert {"redi", "sqlite"} <= {term.rstrip("s") for term in found} | set(found)
 
 
-def test_a_query_leaves_stop_words_out():
-    """Words that say nothing do not decide what is found."""
+def test_query_omits_stop_words():
+    """They would match any text."""
     assert {"cach", "polici"} == set(query_terms("What is the cache policy?"))
     assert "어떻게" not in query_terms("결정은 어떻게 했나")
     assert {"weather"} == set(query_terms("They're what we'll weather"))
@@ -171,30 +168,29 @@ def test_a_query_leaves_stop_words_out():
 
 
 @pytest.mark.parametrize("text", ["what is it", "to be or not to be", "왜 그", "무엇을 어떻게"])
-def test_a_query_of_stop_words_only_still_finds(text):
-    """When there is nothing else, every word counts, and documents hold them."""
+def test_query_of_stop_words_keeps_them(text):
+    """Documents contain them, so such a query still has results."""
     wanted = query_terms(text)
 
     assert wanted
     assert set(wanted) <= set(weighted_terms(text))
 
 
-def test_repeated_words_weigh_more_in_a_document_and_not_in_a_query():
-    """A text that says a word thrice is more about it; a question is not."""
+def test_repetition_counts_in_documents_only():
+    """A text that repeats a word is more about it. A query is not."""
     assert 3 * weighted_terms("shield")["shield"] == pytest.approx(weighted_terms("shield shield shield")["shield"])
     assert query_terms("shield") == query_terms("shield shield shield")
 
 
-def test_a_word_weighs_more_than_a_pair_and_a_stop_word():
-    """Pairs of syllables repeat what words say, and stop words say nothing."""
+def test_words_weigh_more_than_pairs_and_stop_words():
     weights = weighted_terms("결정 the shield")
 
     assert weights["shield"] == weights["결정"] > max(weights[BIGRAM + "결정"], weights["the"])
 
 
 @given(st.text())
-def test_any_text_has_terms_of_positive_weight(text):
-    """Nothing raises; all three functions speak of the same terms, and none is empty or overlong."""
+def test_terms_of_any_text_have_positive_weights(text):
+    """All three functions return the same terms, none of them empty or too long."""
     found = terms(text)
 
     assert set(found) == set(weighted_terms(text))
@@ -205,8 +201,8 @@ def test_any_text_has_terms_of_positive_weight(text):
 
 
 @given(st.text(alphabet="aB1_-.' 가나다은를\u0301字", max_size=30))
-def test_case_and_composition_make_no_difference(text):
-    """A text in capitals or decomposed gives what its plain form gives, humps aside."""
+def test_terms_ignore_case_and_composition(text):
+    """Capitals and decomposed characters change no term, except in camel case."""
     low = text.lower()
 
     assert terms(unicodedata.normalize("NFC", low)) == terms(unicodedata.normalize("NFD", low))
@@ -214,16 +210,16 @@ def test_case_and_composition_make_no_difference(text):
 
 
 @given(st.lists(st.text(alphabet="abc가나12", min_size=1, max_size=5), max_size=6))
-def test_words_apart_are_independent(words):
-    """What lies between spaces gives the same terms wherever it stands."""
+def test_terms_of_separated_words_are_independent(words):
+    """Text between spaces gives the same terms at any position."""
     apart = [term for word in words for term in terms(word)]
 
     assert apart == terms("  ".join(words))
 
 
 @given(st.lists(st.text(alphabet="abc가나다는12字.", min_size=1, max_size=5), max_size=6), st.data())
-def test_some_words_of_a_text_are_asked_for_like_a_text_of_these(words, data):
-    """A text is analysed once, whichever of its words are asked for then."""
+def test_subset_of_words_gives_terms_of_that_text(words, data):
+    """A text is analysed once for all its subsets."""
     analysis = analysed(" ".join(words))
     some = [word for word in analysis.words if data.draw(st.booleans())]
 
@@ -232,7 +228,7 @@ def test_some_words_of_a_text_are_asked_for_like_a_text_of_these(words, data):
 
 
 def test_known_words_are_not_analysed_again(steps):
-    """A text whose words were met before takes a few steps a word, however these were written."""
+    """Cached words take only a few steps per word."""
     text = "Policies, the planet's caching: maxRetries (config.max_retries) 결정을 자동연결에서는, 1,000원. " * 20
     weighted_terms(text)
 
@@ -261,15 +257,19 @@ def test_known_words_are_not_analysed_again(steps):
     ],
 )
 def test_hostile_text_takes_linear_time(piece, steps):
-    """Text without spaces, marks without letters and endless identifiers: four times the text, four times the steps."""
+    """
+    Four times the text needs four times the steps.
+
+    Tested with text without spaces, combining marks alone, and very long identifiers.
+    """
     short, long = (piece * (length // len(piece)) for length in (50_000, 200_000))
 
     assert steps(weighted_terms, long) <= 6 * steps(weighted_terms, short)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the retrieval sample is not beside this checkout")
-def test_korean_sentences_with_other_endings_meet_more_than_those_with_other_meaning():
-    """In the first half of the Korean pairs the paraphrase shares more than the sentence about something else."""
+def test_korean_paraphrases_share_more_terms_than_other_sentences():
+    """Tested with the first half of the Korean pairs."""
     lines = (SHARED / "korean" / "pairs.jsonl").read_text(encoding="utf-8").splitlines()[:40]
     right = 0
     for pair in map(json.loads, lines):
@@ -296,13 +296,13 @@ def _cosine(first, second):
         ("Daon Pay 장애가 왜 났는지", "The outage of Daon Pay", False),
     ],
 )
-def test_scripts_say_whether_texts_can_share_words(first, second, shared):
-    """A quarter of a text makes a script one of its own; names from another one do not."""
+def test_scripts_show_whether_texts_can_share_words(first, second, shared):
+    """A script counts if it makes up a quarter of a text. Single foreign names do not."""
     assert shared == bool(scripts_of(first) & scripts_of(second))
 
 
 @given(st.text())
-def test_every_text_has_scripts(text):
-    """Whatever a text is, its scripts are a byte, and nothing but letters has any."""
+def test_scripts_of_any_text_fit_a_byte(text):
+    """Only letters have scripts."""
     assert 0 <= scripts_of(text) <= 0xFF
     assert 0 == scripts_of("12, 3!")

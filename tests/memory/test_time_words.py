@@ -1,4 +1,4 @@
-"""What periods questions name, in English and Korean, and what is none."""
+"""Time expressions in English and Korean queries, and texts without any."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PHRASES = [
     ("last Wednesday", "2026-08-05", "2026-08-06"),
     ("Tuesday last week", "2026-08-04", "2026-08-05"),
     ("everything since Monday", "2026-08-10", None),
-    # Up to now.
+    # Periods up to now.
     ("in the last 3 days", "2026-08-09", "2026-08-12T15:30"),
     ("over the past two weeks", "2026-07-29", "2026-08-12T15:30"),
     ("in the past month", "2026-07-12", "2026-08-12T15:30"),
@@ -96,7 +96,7 @@ PHRASES = [
     ("from 5 to 12 March", "2026-03-05", "2026-03-13"),
     ("March 5-12", "2026-03-05", "2026-03-13"),
     ("on the 5th", "2026-08-05", "2026-08-06"),
-    # Longer ones.
+    # Quarters, half-years and years.
     ("what was the plan for Q2", "2026-04-01", "2026-07-01"),
     ("in Q4", "2025-10-01", "2026-01-01"),
     ("Q1 2025", "2025-01-01", "2025-04-01"),
@@ -109,7 +109,7 @@ PHRASES = [
     ("last year", "2025-01-01", "2026-01-01"),
     ("in 2025", "2025-01-01", "2026-01-01"),
     ("early this year", "2026-01-01", "2026-05-02"),
-    # Open and joined ones.
+    # Open and combined periods.
     ("What has been settled since May?", "2026-05-01", None),
     ("since 2025", "2025-01-01", None),
     ("before June", None, "2026-06-01"),
@@ -241,8 +241,8 @@ def _time(text):
 
 
 @every_row(("query", "since", "until"), PHRASES)
-def test_a_period_is_found(query, since, until):
-    """Words of time give the window that they mean, counted from now."""
+def test_time_expression_gives_period(query, since, until):
+    """Periods are relative to the current time."""
     period = period_in(query, NOW)
 
     assert period is not None
@@ -252,48 +252,47 @@ def test_a_period_is_found(query, since, until):
 
 
 @every_row("query", NONE)
-def test_what_is_no_period_is_not_taken_for_one(query):
-    """Durations, verbs and numbers that look like words of time restrict nothing."""
+def test_other_expressions_give_no_period(query):
+    """Durations, verbs and numbers that look like time expressions are ignored."""
     assert period_in(query, NOW) is None
 
 
-def test_a_vague_word_is_weaker_than_a_date():
-    """That something is recent is a wish, a named month a condition."""
+def test_vague_expression_has_lower_confidence_than_date():
+    """`Recent` is a preference, a named month a condition."""
     recent, month = period_in("recently", NOW), period_in("in June", NOW)
 
     assert recent.strength < 0.5 < month.strength
 
 
-def test_the_surest_of_several_periods_counts():
-    """Beside a date, "recently" is ignored."""
+def test_most_certain_of_several_periods_is_used():
+    """A date has precedence over "recently"."""
     period = period_in("what was recently said about the outage of 3 May", NOW)
 
     assert _time("2026-05-03") == period.since
 
 
 def test_now_is_converted_to_utc():
-    """Half past midnight in Seoul is still the day before in UTC, so yesterday is one earlier."""
+    """Half past midnight in Seoul is the previous day in UTC, so yesterday is one day earlier."""
     seoul = timezone(timedelta(hours=9))
     period = period_in("yesterday", datetime(2026, 8, 12, 0, 30, tzinfo=seoul))
 
     assert _time("2026-08-10") == period.since
 
 
-def test_a_time_without_zone_is_utc():
-    """A naive time counts as UTC."""
+def test_naive_time_is_utc():
     naive = NOW.replace(tzinfo=None)
 
     assert period_in("last week", NOW) == period_in("last week", naive)
 
 
 @pytest.mark.parametrize("query", ["30 February", "31 June 2026", "2026-02-31", "9999 years ago", "13월에", "2월 31일"])
-def test_a_day_that_does_not_exist_is_none(query):
-    """The thirtieth of February, and what lies before all calendars, is nobody's condition."""
+def test_impossible_date_gives_no_period(query):
+    """Such as 30 February, or a year out of range."""
     assert period_in(query, NOW) is None
 
 
-def test_a_long_hostile_question_is_read_to_its_end():
-    """Repetitions of what rules begin with do not make them try again and again, which would take hours."""
+def test_long_hostile_query_takes_linear_time():
+    """Repeated beginnings of a pattern must not cause exponential backtracking."""
     for piece in (
         "2026-03-04-",
         "may ",
@@ -354,8 +353,8 @@ WORDS = st.sampled_from(
 
 
 @given(query=st.one_of(st.text(), st.lists(WORDS, max_size=12).map(" ".join)), now=st.datetimes(timezones=st.just(UTC)))
-def test_any_text_at_any_time_gives_a_window_or_none(query, now):
-    """Nothing raises, and a window never ends before it begins."""
+def test_period_in_returns_valid_period_or_none(query, now):
+    """No error is raised, and no period ends before it starts."""
     period = period_in(query, now)
 
     if period is not None:
@@ -366,7 +365,7 @@ def test_any_text_at_any_time_gives_a_window_or_none(query, now):
 
 
 def _without_surroundings(pattern):
-    """Leave out what a pattern asks of the text around it, with which hardly anything could be drawn."""
+    """Return a pattern without lookarounds, which make generated examples very unlikely."""
     while look := re.search(r"\(\?<?[=!]", pattern):
         depth, end, is_set = 1, look.end(), False
         while depth:
@@ -380,14 +379,14 @@ def _without_surroundings(pattern):
 
 @pytest.mark.parametrize("pattern", [pattern for pattern, _ in time_words._RULES], ids=lambda one: one.pattern[:40])
 @given(data=st.data())
-def test_whatever_a_rule_reads_is_looked_at(pattern, data):
-    """No rule reads a text that is taken for one without words of time before any rule is asked."""
+def test_prefilter_accepts_texts_of_all_rules(pattern, data):
+    """The prefilter must not reject a text that a rule matches."""
     read = data.draw(st.from_regex(re.compile(_without_surroundings(pattern.pattern), re.IGNORECASE), fullmatch=True))
     lead = data.draw(st.sampled_from(["", "on ", "since ", "in the ", "on the ", "of "]))
     text = lead + read + data.draw(st.sampled_from(["", " last week", " 2024", "에"]))
 
     assert pattern.search(text) is None or time_words._TIMELY.search(text)
-    # What has no Korean in it is asked of the other rules alone.
+    # Patterns without Korean characters are tested with the other rules only.
     assert not (re.search("[가-힣]", pattern.pattern) and text.isascii() and pattern.search(text))
 
 
@@ -395,8 +394,8 @@ def test_whatever_a_rule_reads_is_looked_at(pattern, data):
     "question",
     ["Which database did we choose for 8,080 tokens, maybe the decayed one?", "캐시를 어떻게 처리하기로 했지?"],
 )
-def test_a_question_without_words_of_time_asks_no_rule(monkeypatch, question):
-    """The rules are for questions that have some word of time."""
+def test_query_without_time_words_skips_rules(monkeypatch, question):
+    """Rules are applied only if the prefilter finds a time word."""
 
     class Never:
         def finditer(self, text):

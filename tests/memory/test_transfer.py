@@ -1,4 +1,4 @@
-"""Exports hold everything, and imports take everything or nothing."""
+"""JSONL exports are complete, and imports are validated before anything is written."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ RECORD = EmbedderRecord("four", "four-1", DIMENSIONS)
 
 @attrs.define
 class Backend(PlainEngine):
-    """A plain backend that knows its embedder, counts what is asked of it and can fail."""
+    """A plain engine with an embedder record that counts its calls and can fail."""
 
     embedder: EmbedderRecord = attrs.field(default=RECORD, kw_only=True)
     writes: int = attrs.field(default=0, kw_only=True)
@@ -79,7 +79,7 @@ class Backend(PlainEngine):
 
     @property
     def state(self):
-        """All that is kept, comparable."""
+        """Return the whole content in comparable form."""
         found = self.memories.scan()
         return [
             (
@@ -92,7 +92,7 @@ class Backend(PlainEngine):
 
 
 def unit(seed=0, pieces=1):
-    """Return vectors of length 1."""
+    """Return normalised vectors."""
     vectors = np.random.default_rng(seed).standard_normal((pieces, DIMENSIONS)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -103,7 +103,11 @@ def link_between(one, other):
 
 
 def filled(count=5, *, namespace="default"):
-    """Return a backend with a chain of memories, each linked to the one before and the first to the last."""
+    """
+    Return an engine with a chain of memories, each linked to the previous one.
+
+    The first is linked to the last.
+    """
     backend = Backend(namespace)
     for number in range(count):
         memory = attrs.evolve(plain_memory(f"m{number}", f"text {number}", at=number), namespace=namespace)
@@ -131,8 +135,8 @@ def lines_of(path):
     return path.read_bytes().splitlines(keepends=True)
 
 
-async def test_an_export_is_whole_where_a_plan_runs_again(tmp_path):
-    """An engine may run a plan more than once: no memory and no text is left out for that."""
+async def test_export_is_complete_when_plan_is_repeated(tmp_path):
+    """An engine may run a plan twice. No memory or text may be skipped then."""
 
     class Again(Backend):
         async def read(self, plan):
@@ -153,12 +157,12 @@ async def test_an_export_is_whole_where_a_plan_runs_again(tmp_path):
 
 
 def memory_lines(path):
-    """Return all lines but the first, which says by which embedder the vectors are."""
+    """Return all lines but the header, which contains the embedder."""
     return lines_of(path)[1:]
 
 
 def changed(path, number, change):
-    """Rewrite one line of a file, counted from 1, by *change* of its JSON."""
+    """Rewrite the JSON of one line of a file by *change*. Lines are counted from 1."""
     lines = lines_of(path)
     line = json.loads(lines[number - 1])
     change(line)
@@ -166,7 +170,7 @@ def changed(path, number, change):
     path.write_bytes(b"".join(lines))
 
 
-# What is exported is what comes back
+# Round trips
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = texts.filter(bool)
@@ -248,7 +252,7 @@ def memories(draw, number):
 
 @st.composite
 def stores(draw):
-    """Return a backend with some memories of every kind, linked in any direction."""
+    """Return an engine with some memories of all types and links in both directions."""
     backend = Backend()
     made = [draw(memories(number)) for number in range(draw(st.integers(0, 6)))]
     for memory in made:
@@ -282,9 +286,9 @@ def stores(draw):
 
 
 @given(backend=stores(), chunk=st.integers(1, 4))
-@settings(max_examples=40)  # each writes two files to the disk
-async def test_what_is_exported_comes_back(backend, chunk):
-    """Export, import into an empty store and export again: the same memories, links, vectors and lines."""
+@settings(max_examples=40)  # Each example writes two files.
+async def test_export_and_import_restore_memories(backend, chunk):
+    """Export, import into an empty store and export again give equal lines."""
     other = Backend()
     service = EmbeddingService(HashEmbedder(dimensions=64))
     before, transfer._CHUNK = transfer._CHUNK, chunk
@@ -307,8 +311,8 @@ async def test_what_is_exported_comes_back(backend, chunk):
     assert backend.state == other.state
 
 
-async def test_a_real_store_comes_back(tmp_path):
-    """What the embedded engine keeps is the same behind an export and an import, and whole."""
+async def test_export_and_import_restore_local_store(tmp_path):
+    """The imported store is equal, and passes check()."""
     embedder = HashEmbedder()
     async with Session.open(tmp_path / "a", embedder=embedder) as session:
         first = await session.memories.save_decision("defence", "shield first", "raids doubled")
@@ -333,23 +337,22 @@ async def test_a_real_store_comes_back(tmp_path):
     assert memory_lines(tmp_path / "x") == own
 
 
-async def test_an_empty_store(tmp_path, embedding):
-    """A store without memories gives a file that says so."""
+async def test_export_of_empty_store_has_header_and_end(tmp_path, embedding):
     assert 0 == await export_jsonl(Backend(), tmp_path / "x", None)
     assert Imported() == await import_jsonl(Backend(), embedding, tmp_path / "x", None)
     assert {"end": True, "memories": 0} == json.loads(lines_of(tmp_path / "x")[1])
 
 
-async def test_two_exports_of_one_state_are_the_same_file(tmp_path):
-    """Nothing in an export says when it was made, so that two can be compared as they are."""
+async def test_exports_of_equal_states_are_equal(tmp_path):
+    """An export contains no time of export, so files can be compared."""
     await export_jsonl(filled(3), tmp_path / "x", None)
     await export_jsonl(filled(3), tmp_path / "y", None)
 
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
 
 
-async def test_the_first_form_of_an_export_is_read(tmp_path, embedding):
-    """A first line that says when it was made, as those of version 1 do, is no obstacle."""
+async def test_import_reads_version_1(tmp_path, embedding):
+    """A header of version 1 contains the time of export."""
     await export_jsonl(filled(3), tmp_path / "x", None)
     first, *rest = lines_of(tmp_path / "x")
     header = {**json.loads(first), "version": 1, "exported_at": "2026-11-21T09:00:00Z"}
@@ -358,8 +361,8 @@ async def test_the_first_form_of_an_export_is_read(tmp_path, embedding):
     assert Imported(added=3) == await import_jsonl(Backend(), embedding, tmp_path / "y", None)
 
 
-async def test_an_export_goes_page_by_page(tmp_path, monkeypatch):
-    """However many memories there are, a page of them is held at a time, and told of."""
+async def test_export_reads_pages_and_reports_progress(tmp_path, monkeypatch):
+    """Only one page is in memory at a time."""
     backend = filled(7)
     limits = []
     scan = backend.memories.scan
@@ -377,15 +380,15 @@ async def test_an_export_goes_page_by_page(tmp_path, monkeypatch):
     assert [(3, 7), (6, 7), (7, 7)] == told
 
 
-async def test_embedding_anew_ends_an_export(tmp_path, monkeypatch):
-    """A file never holds vectors of another embedder than it says."""
+async def test_export_raises_when_embedder_changes(tmp_path, monkeypatch):
+    """All vectors in a file are of the embedder in its header."""
     monkeypatch.setattr(transfer, "_PAGE", 2)
     backend = filled()
 
     def change(_done, _total):
         backend.embedder = EmbedderRecord("other", "1", DIMENSIONS)
 
-    with pytest.raises(StoreError, match="embedded anew"):
+    with pytest.raises(StoreError, match="embedder was changed"):
         await export_jsonl(backend, tmp_path / "x", change)
     assert [] == names_in(tmp_path)
 
@@ -393,8 +396,8 @@ async def test_embedding_anew_ends_an_export(tmp_path, monkeypatch):
 # Importing
 
 
-async def test_importing_twice_changes_nothing(tmp_path, embedding):
-    """A second import finds everything there, links too."""
+async def test_repeated_import_changes_nothing(tmp_path, embedding):
+    """All memories and links are recognised as existing."""
     other = Backend()
     await export_jsonl(filled(), tmp_path / "x", None)
     await import_jsonl(other, embedding, tmp_path / "x", None)
@@ -405,8 +408,8 @@ async def test_importing_twice_changes_nothing(tmp_path, embedding):
 
 
 @pytest.mark.parametrize("fail_at", range(1, 6))
-async def test_an_interrupted_import_is_repeated(fail_at, tmp_path, embedding, monkeypatch):
-    """Wherever an import breaks off, another one ends as if there had been one."""
+async def test_interrupted_import_can_be_repeated(fail_at, tmp_path, embedding, monkeypatch):
+    """After a failure at any point, a second import gives the result of a single one."""
     monkeypatch.setattr(transfer, "_CHUNK", 1)
     whole = filled()
     await export_jsonl(whole, tmp_path / "x", None)
@@ -419,8 +422,8 @@ async def test_an_interrupted_import_is_repeated(fail_at, tmp_path, embedding, m
     assert whole.state == other.state
 
 
-async def test_a_cancelled_import_is_repeated(tmp_path, embedding, monkeypatch):
-    """However far an import came before it was cancelled, another one ends as if there had been one."""
+async def test_cancelled_import_can_be_repeated(tmp_path, embedding, monkeypatch):
+    """After a cancellation at any point, a second import gives the result of a single one."""
     monkeypatch.setattr(transfer, "_CHUNK", 2)
     whole = filled()
     await export_jsonl(whole, tmp_path / "x", None)
@@ -441,8 +444,8 @@ async def test_a_cancelled_import_is_repeated(tmp_path, embedding, monkeypatch):
     assert whole.state == other.state
 
 
-async def test_links_whose_end_is_nowhere_are_counted(tmp_path, embedding):
-    """A link to a memory that is neither in the file nor in the store is left out, and counted each time."""
+async def test_import_counts_dropped_links(tmp_path, embedding):
+    """A link to a memory that exists nowhere is dropped and counted, in every import."""
     await export_jsonl(filled(), tmp_path / "x", None)
     lines = lines_of(tmp_path / "x")
     end = json.dumps({"end": True, "memories": 4}).encode() + b"\n"
@@ -456,8 +459,7 @@ async def test_links_whose_end_is_nowhere_are_counted(tmp_path, embedding):
     assert having.memories.find_links([link_between(1, 0)]) != [None]
 
 
-async def test_another_namespace(tmp_path, embedding):
-    """Memories live where they are imported to."""
+async def test_import_uses_namespace_of_store(tmp_path, embedding):
     other = Backend("mine")
     await export_jsonl(filled(namespace="yours"), tmp_path / "x", None)
     await import_jsonl(other, embedding, tmp_path / "x", None)
@@ -465,8 +467,8 @@ async def test_another_namespace(tmp_path, embedding):
     assert {"mine"} == {one.memory.namespace for one in other.memories.scan()}
 
 
-async def test_vectors_of_another_embedder(tmp_path, embedding):
-    """Where another embedder made the vectors, the store's own makes new ones, for new memories only."""
+async def test_import_embeds_new_memories_when_embedder_differs(tmp_path, embedding):
+    """Existing memories are not embedded again."""
     embedder = embedding.embedder
     record = EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
     other = Backend(embedder=record)
@@ -479,8 +481,8 @@ async def test_vectors_of_another_embedder(tmp_path, embedding):
     assert 5 == embedding.stats.texts
 
 
-async def test_an_import_says_how_far_it_is(tmp_path, embedding, monkeypatch):
-    """Progress is told in memories, of as many as the file says."""
+async def test_import_reports_progress(tmp_path, embedding, monkeypatch):
+    """Progress is the number of memories and their total number in the file."""
     monkeypatch.setattr(transfer, "_CHUNK", 2)
     await export_jsonl(filled(), tmp_path / "x", None)
     told = []
@@ -489,8 +491,7 @@ async def test_an_import_says_how_far_it_is(tmp_path, embedding, monkeypatch):
     assert [(0, 5), (2, 5), (4, 5), (5, 5)] == told
 
 
-async def test_line_ends_of_another_system(tmp_path, embedding):
-    """A file that a transfer gave CR LF is read all the same."""
+async def test_import_accepts_crlf(tmp_path, embedding):
     whole, other = filled(), Backend()
     await export_jsonl(whole, tmp_path / "x", None)
     (tmp_path / "x").write_bytes((tmp_path / "x").read_bytes().replace(b"\n", b"\r\n"))
@@ -499,8 +500,8 @@ async def test_line_ends_of_another_system(tmp_path, embedding):
     assert whole.state == other.state
 
 
-async def test_vectors_that_are_not_normalised(tmp_path, embedding):
-    """Vectors of another length than 1 get that length; those that have it stay as they are, to the bit."""
+async def test_import_normalises_vectors(tmp_path, embedding):
+    """Vectors of length 1 are kept bit for bit."""
     whole, other = filled(), Backend()
     await export_jsonl(whole, tmp_path / "x", None)
     longer = base64.b64encode((7 * unit(2)).astype("<f4").tobytes()).decode()
@@ -511,7 +512,7 @@ async def test_vectors_that_are_not_normalised(tmp_path, embedding):
     assert whole.memories.vectors(3).tobytes() == other.memories.vectors(3).tobytes()
 
 
-# What is refused
+# Rejected files
 
 SECRET = "secret-content"
 
@@ -588,8 +589,8 @@ def encoded(*numbers):
         (lambda line: line.update(vectors=encoded(0, 0, 0, 0)), "length 0"),
     ],
 )
-async def test_a_line_that_breaks_a_rule(change, said, tmp_path, embedding):
-    """The message names line and rule and no content, and nothing is imported."""
+async def test_import_rejects_invalid_line(change, said, tmp_path, embedding):
+    """The error names line and rule but no content, and nothing is imported."""
     other = Backend()
     await export_jsonl(filled(), tmp_path / "x", None)
     changed(tmp_path / "x", 4, change)
@@ -613,12 +614,11 @@ async def test_a_line_that_breaks_a_rule(change, said, tmp_path, embedding):
         (b"[" * 100_000 + b"\n", "Expected `object`"),
         (b'{"memory":{"metadata":' + b"[" * 100_000 + b"\n", "nested too deeply"),
         (b'{"end":true,"memories":2}\n', "more follows"),
-        (b'{"end":true,"memories":9}\n', "says that there are 9 memories, and there are 2"),
+        (b'{"end":true,"memories":9}\n', "counts 9 memories, and there are 2"),
         (b'{"end":1}\n', "Expected `bool`"),
     ],
 )
-async def test_a_line_that_is_none(line, said, tmp_path, embedding):
-    """What is no line of an export is refused, whatever it is."""
+async def test_import_rejects_line_of_other_format(line, said, tmp_path, embedding):
     other = Backend()
     await export_jsonl(filled(), tmp_path / "x", None)
     lines = lines_of(tmp_path / "x")
@@ -644,8 +644,7 @@ async def test_a_line_that_is_none(line, said, tmp_path, embedding):
         (lambda line: line["embedder"].update(dimensions="4"), "dimensions"),
     ],
 )
-async def test_a_first_line_that_breaks_a_rule(change, said, tmp_path, embedding):
-    """What no export begins with is refused."""
+async def test_import_rejects_invalid_header(change, said, tmp_path, embedding):
     await export_jsonl(filled(), tmp_path / "x", None)
     changed(tmp_path / "x", 1, change)
 
@@ -654,8 +653,8 @@ async def test_a_first_line_that_breaks_a_rule(change, said, tmp_path, embedding
     assert said in str(refused.value)
 
 
-async def test_a_file_that_was_cut_off(tmp_path, embedding):
-    """Wherever a file was cut off it is noticed, and nothing of it imported."""
+async def test_import_rejects_truncated_file(tmp_path, embedding):
+    """Truncation at any point is detected, and nothing is imported."""
     other = Backend()
     await export_jsonl(filled(3), tmp_path / "x", None)
     data = (tmp_path / "x").read_bytes()
@@ -668,8 +667,8 @@ async def test_a_file_that_was_cut_off(tmp_path, embedding):
 
 
 @pytest.mark.parametrize("namespace", ["", " ", "x" * 101, "u\u0308"])
-async def test_import_rejects_namespace_that_no_session_can_have(namespace, tmp_path, embedding):
-    """The namespace of the first line keeps the rules of a namespace."""
+async def test_import_rejects_invalid_namespace(namespace, tmp_path, embedding):
+    """The namespace in the header must be a valid one."""
     other = Backend()
     await export_jsonl(filled(), tmp_path / "x", None)
     changed(tmp_path / "x", 1, lambda line: line.update(namespace=namespace))
@@ -680,7 +679,7 @@ async def test_import_rejects_namespace_that_no_session_can_have(namespace, tmp_
 
 
 async def test_import_lowers_trust_to_origin_and_basis(tmp_path, embedding):
-    """A file cannot raise a trust, and a second import of it changes nothing."""
+    """A file cannot raise trust, and a repeated import changes nothing."""
     other = Backend()
     await export_jsonl(filled(), tmp_path / "x", None)
     changed(tmp_path / "x", 2, lambda line: line["memory"].update(evidence=["decision_page_1790000000000_0a1b2c3d"]))
@@ -699,8 +698,8 @@ async def test_import_lowers_trust_to_origin_and_basis(tmp_path, embedding):
     assert trusts == {one.memory.id: one.memory.trust for one in other.memories.scan()}
 
 
-async def test_a_line_without_end(tmp_path, embedding, monkeypatch):
-    """A line that goes on for ever is refused before it is all in memory."""
+async def test_import_rejects_too_long_line(tmp_path, embedding, monkeypatch):
+    """The line is rejected before all of it is in memory."""
     await export_jsonl(filled(), tmp_path / "x", None)
     monkeypatch.setattr(transfer, "LONGEST_LINE", 2000)
     changed(tmp_path / "x", 3, lambda line: line["memory"].update(content="x" * 5000))
@@ -709,8 +708,8 @@ async def test_a_line_without_end(tmp_path, embedding, monkeypatch):
         await import_jsonl(Backend(), embedding, tmp_path / "x", None)
 
 
-async def test_other_content_under_the_same_id(tmp_path, embedding):
-    """A memory that is there with other content is named with its line, and nothing is imported."""
+async def test_import_rejects_existing_id_with_other_content(tmp_path, embedding):
+    """The error names the line, and nothing is imported."""
     other = Backend()
     await export_jsonl(filled(), tmp_path / "x", None)
     other.memories.put(plain_memory("m4", SECRET, at=4), vectors=unit())
@@ -723,8 +722,8 @@ async def test_other_content_under_the_same_id(tmp_path, embedding):
     assert state == other.state
 
 
-async def test_another_link_under_the_same_id(tmp_path, embedding):
-    """A link of that id between other memories is named with the line, and nothing is imported."""
+async def test_import_rejects_existing_link_id_between_other_memories(tmp_path, embedding):
+    """The error names the line, and nothing is imported."""
     other = Backend()
     for name in ("a", "b"):
         other.memories.put(plain_memory(name), vectors=unit())
@@ -737,8 +736,8 @@ async def test_another_link_under_the_same_id(tmp_path, embedding):
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
-async def test_no_file_to_import(make, tmp_path, embedding):
-    """What cannot be read as a file is refused, without waiting for anything."""
+async def test_import_rejects_path_that_is_no_file(make, tmp_path, embedding):
+    """It does not block on special files."""
     make(tmp_path / "x")
 
     with pytest.raises(InvalidArgument, match="path must be"):
@@ -748,8 +747,8 @@ async def test_no_file_to_import(make, tmp_path, embedding):
 # Files
 
 
-async def test_the_file_is_private(tmp_path):
-    """Nobody else may read an export, even if the file that it replaces was open to all."""
+async def test_export_file_is_private(tmp_path):
+    """Even if the replaced file was readable by others."""
     (tmp_path / "x").write_text("old")
     (tmp_path / "x").chmod(0o666)
     await export_jsonl(filled(), tmp_path / "x", None)
@@ -758,8 +757,8 @@ async def test_the_file_is_private(tmp_path):
     assert ["x"] == names_in(tmp_path)
 
 
-async def test_a_symbolic_link_is_followed(tmp_path):
-    """The file that a link leads to is replaced, and the link stays."""
+async def test_export_follows_symbolic_link(tmp_path):
+    """The target of the link is replaced, and the link remains."""
     (tmp_path / "link").symlink_to("x")
     await export_jsonl(filled(), tmp_path / "link", None)
 
@@ -768,8 +767,8 @@ async def test_a_symbolic_link_is_followed(tmp_path):
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
-async def test_what_is_no_file_is_not_replaced(make, tmp_path):
-    """A directory, a FIFO or a device is no place for an export."""
+async def test_export_rejects_special_files(make, tmp_path):
+    """A directory, a FIFO or a device is not replaced."""
     make(tmp_path / "x")
 
     with pytest.raises(StoreError, match="is no regular file"):
@@ -778,8 +777,7 @@ async def test_what_is_no_file_is_not_replaced(make, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["journal/cache.db", "journal/notes", "locks"])
-async def test_a_session_s_own_files_are_not_replaced(name, tmp_path):
-    """An export never takes the place of a session's data."""
+async def test_export_rejects_files_of_session(name, tmp_path):
     async with Session.open(tmp_path / "a", embedder=HashEmbedder()) as session:
         await session.memories.save_context("something")
         with pytest.raises(StoreError, match="session's own data"):
@@ -787,15 +785,14 @@ async def test_a_session_s_own_files_are_not_replaced(name, tmp_path):
         assert (await session.check()).ok
 
 
-async def test_no_directory(tmp_path):
-    """A file in a directory that does not exist is a typed error."""
+async def test_export_to_missing_directory_raises_typed_error(tmp_path):
     with pytest.raises(StoreError, match="No such file or directory"):
         await export_jsonl(filled(), tmp_path / "none" / "x", None)
 
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
-async def test_a_full_disk_leaves_nothing(call, tmp_path, monkeypatch):
-    """Whichever call finds no room, the old file stays and nothing lies beside it."""
+async def test_full_disk_keeps_previous_export(call, tmp_path, monkeypatch):
+    """Whichever call fails, the old file remains, and no temporary file."""
     (tmp_path / "x").write_text("old")
     monkeypatch.setattr(transfer, "_PAGE", 2)
     plain = getattr(os, call)
@@ -825,8 +822,7 @@ async def test_a_full_disk_leaves_nothing(call, tmp_path, monkeypatch):
     assert 7 == len(lines_of(tmp_path / "x"))
 
 
-async def test_a_cancelled_export_leaves_nothing(tmp_path):
-    """Wherever it is cancelled, there is the whole file or none."""
+async def test_cancelled_export_leaves_complete_file_or_none(tmp_path):
     cancelled = 0
     for turns in range(0, 400, 9):
         task = asyncio.ensure_future(export_jsonl(filled(), tmp_path / "x", None))
@@ -844,8 +840,8 @@ async def test_a_cancelled_export_leaves_nothing(tmp_path):
     assert cancelled
 
 
-async def test_what_a_killed_process_left_is_removed(tmp_path):
-    """The next export removes what another one left that was killed, and leaves one alone that is under way."""
+async def test_export_removes_files_of_killed_process(tmp_path):
+    """The temporary file of a running export is kept."""
     dead = tmp_path / f".mama-structs-file-{'0' * 16}.tmp"
     foreign = tmp_path / ".mama-structs-file-notes.tmp"
     dead.touch()
@@ -861,15 +857,15 @@ async def test_what_a_killed_process_left_is_removed(tmp_path):
     assert b"half" == (tmp_path / "other").read_bytes()
 
 
-def test_every_kind_of_metadata_is_generated():
-    """The round trip above is tried with each kind of memory."""
+def test_stores_strategy_generates_each_memory_type():
+    """The round trip test covers each type of memory."""
     assert set(METADATA) == set(metadata_of)
     assert timedelta(0) == UTC.utcoffset(None)
 
 
 @pytest.mark.of_the_directory("it has the links of a memory in its row; a server has one for each")
-async def test_links_to_later_lines_are_written_together(tmp_path, monkeypatch):
-    """A memory from which links lead to many later ones is written twice, not once for each of these."""
+async def test_import_writes_links_to_later_lines_together(tmp_path, monkeypatch):
+    """A memory with links to many later lines is written twice, not once per link."""
     place = OpenedDirectory.open(tmp_path)
     store, other = await place.memories("a"), await place.memories("b")
     hub = await store.save_context("the hub")

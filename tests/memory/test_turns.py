@@ -1,4 +1,4 @@
-"""Long writes in turns: how much of them one transaction takes, and who comes in between."""
+"""Long writes are split into short transactions, so that other writes can run in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ STEP, MOST = 0.04, 3
 
 @attrs.define
 class Slow:
-    """A disk on which every write of a plan takes a while, and what each transaction wrote."""
+    """
+    A slow disk: every write of a plan takes a while.
+
+    Records the number of writes per transaction.
+    """
 
     now: float = 0.0
     counts: list[int] = attrs.field(factory=list)
@@ -36,7 +40,7 @@ class Slow:
 
     def slowed(self, method):
         def slow(writer, first, *given, **named):
-            # What is put into another call is counted there.
+            # Nested calls are counted in the outer call.
             count = 0 if self.depth else len(first) if method.__name__ == "put_new" else 1
             self.now += STEP * count
             self.counts[-1] += count
@@ -54,13 +58,13 @@ WRITER, ENGINE = (PostgresWriter, PostgresEngine) if is_on_server() else (Journa
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Let each memory that is written, and each that is deleted, take 40 ms."""
+    """Slow down every write and deletion of a memory by 40 ms."""
     disk = Slow()
     for module in (embedded_engine, postgres_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: disk.now))
     for name in ("put", "put_new", "delete", "put_vectors", "delete_links"):
         monkeypatch.setattr(WRITER, name, disk.slowed(getattr(WRITER, name)))
-    # What each transaction begins with.
+    # The method that starts each transaction.
     owner, name = (PostgresWriter, "__init__") if is_on_server() else (EmbeddedEngine, "_write_group")
     begun = getattr(owner, name)
 
@@ -73,7 +77,7 @@ def slow(monkeypatch):
 
 
 async def filled(store, count=40):
-    """Save memories of which each links to the one before."""
+    """Save memories, each with a link to the previous one."""
     records = [{"type": "insight", "content": f"note {number} about raids"} for number in range(count)]
     return await store.save_many(records)
 
@@ -125,8 +129,8 @@ class Clock:
 
 
 @pytest.mark.parametrize("prepare", [imported, migrated, taken_back, pruned, embedded_anew])
-async def test_long_writes_end_their_transactions_where_the_disk_is_slow(tmp_path, slow, prepare):
-    """What imports, migrates, takes back, prunes or embeds anew lets others write after every three memories."""
+async def test_long_writes_are_split_when_disk_is_slow(tmp_path, slow, prepare):
+    """Import, migration, rollback, pruning and reembed end a transaction after three memories."""
     weak = MemorySettings(prune_below=1.0) if prepare is pruned else MemorySettings()
     place = OpenedDirectory.open(tmp_path, clock=Clock(), settings=weak)
     call, count = await prepare(place, await place.memories())
@@ -140,8 +144,8 @@ async def test_long_writes_end_their_transactions_where_the_disk_is_slow(tmp_pat
     await place.close()
 
 
-async def test_a_transaction_of_save_many_ends_where_the_disk_is_slow(tmp_path, slow):
-    """A hundred records take as many transactions as the time of each says, and are all there, in their order."""
+async def test_save_many_is_split_when_disk_is_slow(tmp_path, slow):
+    """A hundred records need several short transactions, and all are stored in order."""
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
     told = []
@@ -156,8 +160,8 @@ async def test_a_transaction_of_save_many_ends_where_the_disk_is_slow(tmp_path, 
     await place.close()
 
 
-async def test_a_record_that_fails_in_a_later_transaction_says_how_many_were_saved(tmp_path, slow, monkeypatch):
-    """Those of the transactions before are kept, and none of its own."""
+async def test_save_many_reports_number_saved_before_error(tmp_path, slow, monkeypatch):
+    """Records of earlier transactions are kept, those of the failed one are not."""
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
     first = await store.save_context("the first")
@@ -179,15 +183,15 @@ async def test_a_record_that_fails_in_a_later_transaction_says_how_many_were_sav
     await place.close()
 
 
-async def test_single_saves_come_in_between_those_of_a_long_list(tmp_path, slow, monkeypatch):
-    """A save beside `save_many` in one process waits for two of the list's transactions at the most."""
+async def test_single_saves_run_between_transactions_of_save_many(tmp_path, slow, monkeypatch):
+    """In one process, a save waits for at most two transactions of a concurrent `save_many`."""
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
     alone, waits = asyncio.current_task(), []
     write = ENGINE.write
 
     async def watched(engine, plan):
-        # Before it is asked for and after it was written, a busy machine lets any number of others begin.
+        # Count only transactions while the plan waits, since a busy machine may start others before and after.
         before = len(slow.counts)
 
         def run(writer):
@@ -203,13 +207,13 @@ async def test_single_saves_come_in_between_those_of_a_long_list(tmp_path, slow,
     await loading
 
     assert len(waits) > 10
-    # The one that was running, one of the list, and its own.
+    # The running transaction, one more of `save_many`, and the save's own transaction.
     assert max(waits) <= 3
     await place.close()
 
 
-async def test_a_plan_that_fails_at_any_of_its_rows_leaves_nothing_in_the_transaction_of_others(tmp_path, monkeypatch):
-    """Neither in the rows nor in the views, of this process or of one that opens the directory anew."""
+async def test_plan_failing_at_any_row_is_rolled_back_in_shared_transaction(tmp_path, monkeypatch):
+    """Neither rows nor views contain its changes, in this process and after reopening."""
     place = OpenedDirectory.open(tmp_path, find_content=lambda item: (item + "@1", "text " + item), embedder=SMALL)
     store = await place.memories()
     monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)

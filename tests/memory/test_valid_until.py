@@ -1,4 +1,4 @@
-"""What has ended is found by nobody, and is there all the same."""
+"""Expired memories (valid_until): omitted by queries, but still stored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def place(request, tmp_path):
 
 
 async def found(store):
-    """Return the contents that each way to look for memories finds."""
+    """Return the contents that each query method finds."""
     latest = await store.latest_checkpoint()
     return {
         "search": [hit.memory.content for hit in await store.search("mirror for 2-1 builds")],
@@ -49,8 +49,8 @@ async def found(store):
     }
 
 
-async def test_what_has_ended_is_not_found_and_what_comes_of_ids_still_shows_it(place):
-    """Every search passes over a memory from its end on, one whose end was put off by nobody can still be read."""
+async def test_queries_omit_expired_memories_and_ids_still_find_them(place):
+    """Every query omits a memory from its expiry on. It can still be read by its id."""
     _, store, clock = place
     kept = await store.save_decision("builds", "use the registry for 2-1", "it is ours")
     ended = await store.save_decision("builds", "use the mirror for 2-1 builds", "outage", valid_until=FRIDAY)
@@ -79,8 +79,8 @@ async def test_what_has_ended_is_not_found_and_what_comes_of_ids_still_shows_it(
     assert 4 == await store.count()
 
 
-async def test_a_search_of_an_earlier_time_finds_what_held_then(place):
-    """Searched as of a moment before its end a memory is there, at its end and later it is not."""
+async def test_search_as_of_finds_memory_before_its_expiry(place):
+    """As of a time before the expiry it is found, at the expiry and later it is not."""
     _, store, clock = place
     ended = await store.save_insight("the mirror is quicker", valid_until=FRIDAY)
     clock.advance(30 * 86_400)
@@ -91,8 +91,8 @@ async def test_a_search_of_an_earlier_time_finds_what_held_then(place):
     assert [] == await store.search("mirror")
 
 
-async def test_a_limit_is_filled_with_what_still_holds(place):
-    """Though what has ended is nearer, as many hits come back as there are memories that hold."""
+async def test_limit_is_filled_with_valid_memories(place):
+    """Expired memories that match better do not reduce the number of hits."""
     _, store, clock = place
     for number in range(12):
         await store.save_context(f"the mirror for builds {number}", valid_until=FRIDAY)
@@ -103,8 +103,8 @@ async def test_a_limit_is_filled_with_what_still_holds(place):
     assert held[::-1] == await store.recent(limit=5)
 
 
-async def test_what_superseded_it_and_ended_leaves_no_link_behind_in_a_chain(place):
-    """A chain has the links between the memories that it shows, and a walk by id has all of them."""
+async def test_chain_omits_links_of_expired_memory(place):
+    """A chain has only links between its memories. A traversal by id includes all links."""
     _, store, clock = place
     first = await store.save_decision("builds", "the registry", "ours")
     until = await store.supersede(first.id, "the mirror", "outage", valid_until=FRIDAY)
@@ -120,8 +120,8 @@ async def test_what_superseded_it_and_ended_leaves_no_link_behind_in_a_chain(pla
     }
 
 
-async def test_an_end_is_known_after_reopening(tmp_path):
-    """From a snapshot and from the journal, an end counts as it did before."""
+async def test_expiry_is_kept_after_reopening(tmp_path):
+    """Loaded from a snapshot and from the journal."""
     clock = FakeClock(start=START)
     opened = OpenedDirectory.open(tmp_path, clock=clock.now, settings=MemorySettings(linking="off"))
     store = await opened.memories()

@@ -1,4 +1,4 @@
-"""Vectors of nodes: what is nearest is what comparing all of them gives."""
+"""Vector index, compared with a brute-force search."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def filled(vectors, *, exact_up_to=10**6):
 
 
 def check_many(index, queries, limit, mask=None):
-    """Compare what is asked at once with what is asked one by one: the same cosines, and the same nodes but for ties."""
+    """Compare batched with single queries: equal cosines, and equal nodes except for ties."""
     if len({len(query) for query in queries}) == 1 < len(queries[0]):
         for query, at_once in zip(queries, index.nearest_many(np.stack(queries), limit, mask), strict=True):
             alone = index.nearest(query, limit, mask)
@@ -68,7 +68,7 @@ def check_many(index, queries, limit, mask=None):
 
 
 def check_nearest(index, model, query, limit, mask=None):
-    """Compare with what comparing every node of a dictionary gives."""
+    """Compare with the brute-force result over a dict of vectors."""
     scores = {
         node: float((vectors @ query).max())
         for node, vectors in model.items()
@@ -82,7 +82,7 @@ def check_nearest(index, model, query, limit, mask=None):
     assert sorted(scores.values(), reverse=True)[: len(nodes)] == pytest.approx(values, abs=1e-5)
     assert [scores[node] for node in nodes] == pytest.approx(values, abs=1e-5)
     assert sorted(zip(values, nodes, strict=True), reverse=True) == list(zip(values, nodes, strict=True))
-    # Nodes of equal vectors have equal scores, and the newest of them come first.
+    # Equal vectors have equal scores, and are sorted newest first.
     tied = {node: model[node].tobytes() for node in scores}
     for node in nodes:
         newer = [other for other, same in tied.items() if same == tied[node] and other > node]
@@ -91,7 +91,7 @@ def check_nearest(index, model, query, limit, mask=None):
 
 @attrs.define
 class Run:
-    """An index with the dictionary that it must agree with."""
+    """An index and the dict that it must agree with."""
 
     exact_up_to: int
     store: SnapshotStore
@@ -145,10 +145,10 @@ class Run:
 @pytest.mark.parametrize("held", [10**6, 8])
 @pytest.mark.parametrize("exact_up_to", MODES)
 @given(steps=steps)
-def test_the_index_agrees_with_comparing_everything(exact_up_to, held, steps):
-    """After any changes and snapshots each search gives what a dictionary gives, in both modes, in memory and files."""
+def test_index_agrees_with_brute_force(exact_up_to, held, steps):
+    """After any changes and snapshots, in exact and graph mode, in memory and in files."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        # Small limits, so that a few vectors meet all of them.
+        # Small limits, so that a few vectors reach all of them.
         for owner, name, value in (
             (os, "fsync", lambda fd: None),
             (rows_module, "BLOCK", 8),
@@ -183,8 +183,8 @@ def test_the_index_agrees_with_comparing_everything(exact_up_to, held, steps):
 
 
 @pytest.mark.parametrize("exact_up_to", MODES)
-def test_two_thousand_identical_memories_hide_no_other(exact_up_to):
-    """Behind 2,000 equal vectors each of 300 others is found by its own, and a filter gives all that it lets pass."""
+def test_search_finds_others_among_two_thousand_equal_vectors(exact_up_to):
+    """Each of 300 others is found by its own vector, and a filter returns all its matches."""
     vectors = np.concatenate([np.repeat(some(1, seed=5), 2_000, axis=0), some(300)])
     index = filled(vectors, exact_up_to=exact_up_to)
     own = [int(index.nearest(vectors[node], 1).nodes[0]) for node in range(2_000, 2_300)]
@@ -200,8 +200,8 @@ def test_two_thousand_identical_memories_hide_no_other(exact_up_to):
     index.close()
 
 
-def test_all_identical_memories_are_removed_in_any_order():
-    """Many nodes of one vector come and go quickly, and the vector dies with the last."""
+def test_nodes_with_equal_vectors_are_removed_in_any_order():
+    """Removing is fast, and the row is dead after the last node is removed."""
     index = filled(np.repeat(some(1), 3_000, axis=0))
     for node in [*range(0, 3_000, 2), *range(2_999, 0, -2)]:
         index.remove(node)
@@ -210,8 +210,8 @@ def test_all_identical_memories_are_removed_in_any_order():
     assert 0 == len(index.nearest(some(1)[0], 5))
 
 
-def test_equal_scores_come_newest_first_wherever_the_limit_cuts():
-    """Of more equal nodes than are wanted the newest are given."""
+def test_equal_scores_return_newest_nodes():
+    """If more nodes are equal than the limit allows, the newest ones are returned."""
     vectors = np.eye(8, dtype=np.float32)
     index = filled(np.concatenate([vectors] * 3))
     query = np.zeros(8, np.float32)
@@ -221,8 +221,8 @@ def test_equal_scores_come_newest_first_wherever_the_limit_cuts():
     assert [17, 16, 9, 8, 1, 0, 23] == index.nearest(query, 7).nodes.tolist()
 
 
-def test_a_node_counts_by_its_best_piece():
-    """A node of several pieces is found once, by the nearest of them."""
+def test_node_is_scored_by_its_best_piece():
+    """A node with several pieces is returned once."""
     index = VectorIndex(4, exact_up_to=10)
     axes = np.eye(4, dtype=np.float32)
     index.add(3, axes[:3])
@@ -235,8 +235,8 @@ def test_a_node_counts_by_its_best_piece():
 
 
 @pytest.mark.parametrize("exact_up_to", MODES)
-def test_one_vector_and_none(exact_up_to):
-    """An empty index finds nothing, and an index of one finds it."""
+def test_index_of_no_or_one_vector(exact_up_to):
+    """An empty index returns nothing, an index of one vector returns it."""
     index = VectorIndex(4, exact_up_to=exact_up_to)
     query = np.eye(4, dtype=np.float32)[0]
     assert [] == index.nearest(query, 5).nodes.tolist()
@@ -262,8 +262,8 @@ def test_one_vector_and_none(exact_up_to):
         np.ones(4, np.float32),
     ],
 )
-def test_what_is_no_normalised_vector_is_refused(vectors):
-    """NaN, infinity, zero, another length or shape are refused, and nothing is added."""
+def test_add_rejects_invalid_vectors(vectors):
+    """NaN, infinity, zero, another length or shape raise an error, and nothing is added."""
     index = VectorIndex(4, exact_up_to=10)
     with pytest.raises(InvalidArgument):
         index.add(0, vectors)
@@ -271,8 +271,8 @@ def test_what_is_no_normalised_vector_is_refused(vectors):
     assert 0 == len(index) == index.stats()["vectors"]
 
 
-def test_a_node_has_vectors_once():
-    """A node that has vectors must lose them before it gets others."""
+def test_add_rejects_node_with_vectors():
+    """Its vectors must be removed first."""
     index = filled(some(2))
     with pytest.raises(InvalidArgument, match="node must be a new one"):
         index.add(1, some(1))
@@ -281,7 +281,7 @@ def test_a_node_has_vectors_once():
 
 
 @pytest.mark.parametrize("query", [np.full(16, np.nan), np.full(16, np.inf), np.ones(15), np.ones((1, 16))])
-def test_a_query_that_is_no_vector_is_refused(query):
+def test_query_rejects_invalid_vector(query):
     """A query must be finite and of the right shape."""
     with pytest.raises(InvalidArgument):
         filled(some(2)).nearest(query, 1)
@@ -289,8 +289,8 @@ def test_a_query_that_is_no_vector_is_refused(query):
         filled(some(2)).similarities(query, np.array([0]))
 
 
-def test_a_vector_that_comes_back_has_its_label_again():
-    """Changing a memory's other fields takes its vector out and puts it in again: no row is used up."""
+def test_vector_added_again_reuses_its_label():
+    """Updating a memory removes and adds its vector, which must not use up a row."""
     vectors = some(100)
     index = filled(vectors)
     for _ in range(50):
@@ -302,7 +302,7 @@ def test_a_vector_that_comes_back_has_its_label_again():
 
 
 def test_dead_rows_are_dropped_when_they_are_a_third():
-    """After many removals the rows that nobody has are gone, and what is left is found."""
+    """The remaining vectors are still found."""
     vectors = some(600)
     index = filled(vectors)
     for node in range(0, 600, 2):
@@ -314,8 +314,8 @@ def test_dead_rows_are_dropped_when_they_are_a_third():
     assert vectors[599].tolist() == index.get(599)[0].tolist()
 
 
-def test_after_a_snapshot_its_files_are_used_again(tmp_path, monkeypatch):
-    """Rows that a snapshot holds stay where they are, also those that came to it meanwhile, and a segment is kept."""
+def test_snapshot_files_are_reused(tmp_path, monkeypatch):
+    """Rows in a snapshot stay in their file, and later snapshots keep the segment."""
     monkeypatch.setattr(rows_module, "BLOCK", 100)
     vectors = some(300)
     index = filled(vectors[:200])
@@ -343,8 +343,8 @@ def test_after_a_snapshot_its_files_are_used_again(tmp_path, monkeypatch):
     ]
 
 
-def test_many_rows_are_left_in_their_files(tmp_path, monkeypatch):
-    """From a snapshot on the process keeps those alone that came later, and so does another one that loads it."""
+def test_large_index_reads_rows_from_files(tmp_path, monkeypatch):
+    """After writing or loading a snapshot, only newer rows are in memory."""
     monkeypatch.setattr(rows_module, "BLOCK", 100)
     monkeypatch.setattr(rows_module, "HELD", 250)
     vectors = some(400)
@@ -368,8 +368,8 @@ def test_many_rows_are_left_in_their_files(tmp_path, monkeypatch):
         assert vectors[[3, 399, 3]].tobytes() == one.pieces([3, 399, 3])[0].tobytes()
 
 
-def test_files_of_an_earlier_numbering_are_not_taken_over(tmp_path):
-    """Dropping dead rows numbers them anew: a snapshot from before is no basis any more."""
+def test_files_with_old_labels_are_not_reused(tmp_path):
+    """Dropping dead rows changes the labels, so older snapshot files are invalid."""
     index = filled(some(200))
     parts = SnapshotStore(tmp_path, identity="x").write(1, index.parts()).parts
     for node in range(100):
@@ -380,8 +380,8 @@ def test_files_of_an_earlier_numbering_are_not_taken_over(tmp_path):
     assert [150] == index.nearest(some(200)[150], 1).nodes.tolist()
 
 
-def test_a_snapshot_of_other_dimensions_is_not_taken_over(tmp_path):
-    """Vectors of another embedder are no vectors of this one."""
+def test_snapshot_with_other_dimensions_is_rejected(tmp_path):
+    """Its vectors are of another embedder."""
     parts = SnapshotStore(tmp_path, identity="x").write(1, filled(some(20)).parts()).parts
 
     assert VectorIndex.restore(parts, dimensions=8, exact_up_to=10) is None
@@ -401,8 +401,8 @@ def test_a_snapshot_of_other_dimensions_is_not_taken_over(tmp_path):
         ("tail", np.zeros((20, 16), np.float64)),
     ],
 )
-def test_a_snapshot_that_does_not_fit_together_is_not_taken_over(tmp_path, name, array):
-    """A snapshot that is whole but makes no sense, as of a program with an error, gives no index."""
+def test_inconsistent_snapshot_is_rejected(tmp_path, name, array):
+    """Valid checksums do not suffice: a faulty program may have written it."""
     parts = filled(some(20)).parts()
     part = attrs.evolve(parts["vectors"], arrays={**parts["vectors"].arrays, name: array})
     loaded = SnapshotStore(tmp_path, identity="x").write(1, {"vectors": part}).parts

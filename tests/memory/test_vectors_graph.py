@@ -1,4 +1,4 @@
-"""A graph serves searches only when it was proved, and whatever becomes of it no search goes wrong."""
+"""Graph search: used only with verified recall, and failures never affect results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
 pytest.importorskip("hnswlib")
-# Children import the package that is under test here.
+# Child processes import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 DIMENSIONS = 24
 
 
 def clustered(count, *, seed=0):
-    """Vectors that lie together as those of text do: a graph finds them."""
+    """Return clustered vectors, for which a graph has high recall, as for vectors of texts."""
     random = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((40, DIMENSIONS))
     vectors = centres[random.integers(0, 40, count)] + 0.5 * random.standard_normal((count, DIMENSIONS))
@@ -60,15 +60,15 @@ def index():
 
 
 def test_small_stores_are_searched_exactly():
-    """Up to the limit no graph is made."""
+    """Up to the limit no graph is built."""
     index = filled(clustered(100), exact_up_to=100)
 
     assert index.settled(5)
     assert ("exact", None) == (index.stats()["mode"], index.stats()["recall"])
 
 
-def test_above_the_limit_a_graph_is_built_behind_and_switched_to(monkeypatch):
-    """Searches are exact while the graph is built, served by it afterwards, and right at every moment."""
+def test_graph_is_built_in_background_above_limit(monkeypatch):
+    """Searches are exact during the build, and use the graph afterwards."""
     vectors, queries = clustered(4_000), clustered(50, seed=1)
     looked, publish = threading.Event(), ServedGraph._publish
     monkeypatch.setattr(ServedGraph, "_publish", lambda graph, proved: looked.wait() and publish(graph, proved))
@@ -89,10 +89,10 @@ def test_above_the_limit_a_graph_is_built_behind_and_switched_to(monkeypatch):
     assert 1 == recall(index, vectors, queries[:5])
 
 
-def test_what_is_not_in_the_graph_yet_is_found(index):
-    """A vector is found by the search after its add, though the graph is caught up with later."""
+def test_vector_missing_in_graph_is_found(index):
+    """A new vector is found by the next search, before the graph contains it."""
     fresh = clustered(200, seed=7)
-    # How many came while it was built depends on the machine; so many more that it is worth to catch up are none.
+    # Complete the graph: the number of rows that arrived during the build depends on the machine.
     index._graph._fill(index._graph.proved.graph, index._rows.count)
     before = len(index._graph.proved.graph)
     for at, vector in enumerate(fresh):
@@ -102,8 +102,8 @@ def test_what_is_not_in_the_graph_yet_is_found(index):
     assert list(range(5_000, 5_200)) == [int(index.nearest(vector, 1).nodes[0]) for vector in fresh]
 
 
-def test_the_graph_catches_up(index):
-    """After many adds all vectors are in the graph, and searches went on."""
+def test_graph_catches_up_with_added_vectors(index):
+    """Searches continue meanwhile."""
     fresh = clustered(1_000, seed=7)
     for at, vector in enumerate(fresh):
         index.add(5_000 + at, vector[None])
@@ -114,8 +114,8 @@ def test_the_graph_catches_up(index):
     assert 5_999 == index.nearest(fresh[999], 1).nodes[0]
 
 
-def test_a_graph_that_finds_too_little_is_refused(monkeypatch, caplog):
-    """Random vectors have no neighbourhoods that a graph could follow: it is not used, which is said."""
+def test_graph_with_low_recall_is_rejected(monkeypatch, caplog):
+    """Random vectors have no neighbourhoods that a graph could use. The rejection is logged."""
     monkeypatch.setattr(vector_graph, "EFS", (10, 12))
     monkeypatch.setattr(vector_graph, "_AT_ONCE", 100)
     random = np.random.default_rng(0).standard_normal((3_000, 64)).astype(np.float32)
@@ -131,8 +131,7 @@ def test_a_graph_that_finds_too_little_is_refused(monkeypatch, caplog):
     index.close()
 
 
-def test_a_graph_that_finds_almost_enough_is_built_again_more_thoroughly(monkeypatch):
-    """Before a graph is given up another plan is tried."""
+def test_graph_with_almost_sufficient_recall_is_built_with_other_parameters(monkeypatch):
     built = []
 
     def proof(self, graph):
@@ -150,8 +149,8 @@ def test_a_graph_that_finds_almost_enough_is_built_again_more_thoroughly(monkeyp
     index.close()
 
 
-def test_many_dimensions_are_halved_and_nothing_is_lost_by_it(tmp_path):
-    """A graph over half of the dimensions finds nearly all, its answers are exact cosines, and it is loaded again."""
+def test_graph_projects_vectors_with_128_or_more_dimensions(tmp_path):
+    """The recall is sufficient, and scores are exact cosines, also after loading."""
     random = np.random.default_rng(0)
     centres = random.standard_normal((60, 256))
     vectors = centres[random.integers(0, 60, 3_000)] + 0.8 * random.standard_normal((3_000, 256))
@@ -175,8 +174,8 @@ def test_many_dimensions_are_halved_and_nothing_is_lost_by_it(tmp_path):
     assert one._graph._saved is not None
 
 
-def test_no_more_of_what_a_graph_finds_is_compared_than_it_takes(monkeypatch):
-    """Where the nearest few by half of the dimensions hold the nearest no more are read, else all that were found."""
+def test_only_necessary_graph_results_are_rescored(monkeypatch):
+    """If the first results suffice for the recall, only these are rescored."""
     index = filled(clustered(1_500))
     assert index.settled(30)
     index.nearest(clustered(1)[0], 1)
@@ -193,8 +192,7 @@ def test_no_more_of_what_a_graph_finds_is_compared_than_it_takes(monkeypatch):
     index.close()
 
 
-def test_what_few_dimensions_cannot_tell_apart_is_found_with_all_of_them(monkeypatch):
-    """Where half of the dimensions find too little, the graph is built over all."""
+def test_graph_uses_all_dimensions_when_projection_has_low_recall(monkeypatch):
     proof = vector_graph.ServedGraph._proof
 
     def refusing(self, graph):
@@ -212,8 +210,8 @@ def test_what_few_dimensions_cannot_tell_apart_is_found_with_all_of_them(monkeyp
     index.close()
 
 
-def test_a_graph_serves_while_a_load_goes_on():
-    """What comes while it is built is compared one by one: it is not waited for."""
+def test_graph_is_used_during_import():
+    """Rows that arrive during the build are scanned, so the graph need not wait for them."""
     index = filled(clustered(1_500), exact_up_to=10**6)
     served = vector_graph.ServedGraph(index._rows)
     counts = []
@@ -234,8 +232,12 @@ def test_a_graph_serves_while_a_load_goes_on():
 
 
 @pytest.mark.parametrize("method", ["query", "mark", "add"])
-def test_whatever_the_graph_raises_searches_go_on_exactly(index, monkeypatch, caplog, method):
-    """An error of the library costs the graph, never a search, is said once, and three of them end it."""
+def test_search_is_exact_when_graph_raises(index, monkeypatch, caplog, method):
+    """
+    An error of hnswlib discards the graph and is logged once.
+
+    After three errors no graph is built.
+    """
 
     def fails(*_, **__):
         raise GraphFailed("hnswlib failed: RuntimeError")
@@ -262,8 +264,7 @@ def _all(index):
     return np.concatenate([index.get(node) for node in range(1_500)])
 
 
-def test_without_the_library_everything_works_exactly(monkeypatch):
-    """Where hnswlib cannot be imported a large store is searched exactly."""
+def test_search_is_exact_without_hnswlib(monkeypatch):
     monkeypatch.setattr(vector_graph, "_library", lambda: None)
     vectors = clustered(500)
     index = filled(vectors, exact_up_to=0)
@@ -274,8 +275,8 @@ def test_without_the_library_everything_works_exactly(monkeypatch):
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.02])
-def test_a_filter_gives_all_that_is_wanted(index, share):
-    """However few a filter lets pass, as many come back as there are, each of them let pass."""
+def test_filtered_search_fills_limit(index, share):
+    """However selective the filter is, all matches up to the limit are returned."""
     vectors = clustered(1_500)
     mask = np.random.default_rng(0).random(1_500) < share
     for query in clustered(20, seed=1):
@@ -283,7 +284,7 @@ def test_a_filter_gives_all_that_is_wanted(index, share):
 
         assert min(20, mask.sum()) == len(matches)
         assert mask[matches.nodes].all()
-    # Those farthest from the query alone: the graph cannot fill this one.
+    # Only the nodes that are farthest from the query pass, so the graph cannot fill the limit.
     query = vectors[0]
     far = np.argsort(vectors @ query)[:700]
     mask = np.zeros(1_500, np.bool_)
@@ -292,14 +293,14 @@ def test_a_filter_gives_all_that_is_wanted(index, share):
     assert far[-20:][::-1].tolist() == index.nearest(query, 20, mask).nodes.tolist()
 
 
-def test_a_large_limit_is_filled(index):
-    """A limit beyond what a graph is good for is served exactly."""
+def test_large_limit_is_filled(index):
+    """Limits beyond the graph's maximum are searched exactly."""
     assert 1_400 == len(index.nearest(clustered(1)[0], 1_400))
     assert 1_500 == len(index.nearest(clustered(1)[0], 10_000))
 
 
 def test_removed_nodes_are_never_found(index):
-    """Removing marks what is dead before the next search, a whole neighbourhood too, and the limit is still filled."""
+    """Even if a whole neighbourhood is removed, the limit is still filled."""
     vectors = clustered(1_500)
     near = index.nearest(vectors[0], 300).nodes
     for node in near.tolist():
@@ -312,8 +313,8 @@ def test_removed_nodes_are_never_found(index):
     assert recall(index, vectors, clustered(30, seed=2), live=live) > 0.95
 
 
-def test_the_graph_is_built_anew_when_a_third_is_dead(index):
-    """What leads nowhere is dropped from the graph as well."""
+def test_graph_is_rebuilt_when_a_third_is_dead(index):
+    """Dead rows are dropped from the graph too."""
     graph = index._graph.proved.graph
     for node in range(600):
         index.remove(node)
@@ -325,8 +326,8 @@ def test_the_graph_is_built_anew_when_a_third_is_dead(index):
     assert recall(index, clustered(1_500), clustered(20, seed=2), live=np.arange(1_500) >= 600) > 0.97
 
 
-def test_a_graph_that_lost_its_own_vectors_is_built_anew(index, monkeypatch):
-    """After many changes sampled vectors are looked for, and a graph that misses them is replaced."""
+def test_graph_that_misses_own_vectors_is_rebuilt(index, monkeypatch):
+    """After many changes the graph is queried for sampled vectors."""
     graph = index._graph.proved.graph
     monkeypatch.setattr(vector_graph, "_PROBE_EVERY", 10)
     monkeypatch.setattr(
@@ -343,8 +344,8 @@ def test_a_graph_that_lost_its_own_vectors_is_built_anew(index, monkeypatch):
     assert index._graph.proved.graph is not graph
 
 
-def test_the_probe_sees_a_graph_that_is_torn(index):
-    """A graph of other vectors than the rows' does not know itself; the one in use does."""
+def test_probe_detects_wrong_graph(index):
+    """A graph of other vectors fails the probe, the graph in use passes it."""
     served = index._graph
     torn = Graph(DIMENSIONS)
     torn.add(clustered(1_500, seed=12))
@@ -353,8 +354,8 @@ def test_the_probe_sees_a_graph_that_is_torn(index):
     assert not served._knows_itself(torn)
 
 
-def test_recall_is_proved_again_when_the_store_has_doubled(index):
-    """A proof for 1,500 vectors is none for 4,500: no graph serves that is twice as large as the last proof."""
+def test_recall_is_measured_again_when_store_has_doubled(index):
+    """No graph is used that is twice as large as at its last measurement."""
     for at, vector in enumerate(clustered(3_000, seed=9)):
         index.add(2_000 + at, vector[None])
     index.nearest(clustered(1)[0], 1)
@@ -365,8 +366,8 @@ def test_recall_is_proved_again_when_the_store_has_doubled(index):
     assert len(proved.graph) < 2 * proved.count
 
 
-def test_closing_stops_a_build():
-    """Close leaves no thread behind, and the index still answers."""
+def test_close_stops_build():
+    """No thread remains, and the index still answers."""
     vectors = clustered(8_000)
     before = set(threading.enumerate())
     index = filled(vectors)
@@ -377,8 +378,8 @@ def test_closing_stops_a_build():
     assert 7 == index.nearest(vectors[7], 1).nodes[0]
 
 
-def test_a_program_that_ends_while_a_graph_is_built_ends_well():
-    """The interpreter goes away without waiting for the build and without a crash."""
+def test_program_can_exit_during_build():
+    """The interpreter exits without waiting for the build and without a crash."""
     code = """
 import numpy as np
 from mama_structs.memory.engines.local.views.hnsw import ServedGraph
@@ -410,8 +411,8 @@ def _run(code, *arguments):
     )
 
 
-def test_a_stored_graph_is_loaded_and_not_built(index, tmp_path, monkeypatch):
-    """From a snapshot the graph comes back with its proof, and what died or came since is known."""
+def test_stored_graph_is_loaded(index, tmp_path, monkeypatch):
+    """It is not built again, and removed and new rows are taken into account."""
     vectors = clustered(1_500)
     index.remove(3)
     store = SnapshotStore(tmp_path, identity="x")
@@ -429,8 +430,8 @@ def test_a_stored_graph_is_loaded_and_not_built(index, tmp_path, monkeypatch):
     restored.close()
 
 
-def test_a_graph_that_hardly_grew_is_not_written_again(index, tmp_path):
-    """Hundreds of megabytes stay where they are, and what is missing is caught up with after loading."""
+def test_graph_with_little_growth_is_not_written_again(index, tmp_path):
+    """Its file may have hundreds of megabytes. Missing rows are added again after loading."""
     store = SnapshotStore(tmp_path, identity="x")
     first = store.write(1, index.parts())
     index.saved(first.parts)
@@ -449,8 +450,8 @@ def test_a_graph_that_hardly_grew_is_not_written_again(index, tmp_path):
     restored.close()
 
 
-def test_a_graph_of_more_rows_than_its_snapshot_is_left_out(index, tmp_path):
-    """A graph that caught up while the snapshot was being written would hold rows that the snapshot has not."""
+def test_graph_with_more_rows_than_snapshot_is_left_out(index, tmp_path):
+    """A graph that grew while the snapshot was written contains rows that the snapshot lacks."""
     parts = index.parts()
     for at, vector in enumerate(clustered(1_000, seed=4)):
         index.add(3_000 + at, vector[None])
@@ -508,15 +509,15 @@ def _foreign(path, other):
 
 
 def _older(path, other):
-    """An earlier graph of the same rows, as long as this one."""
+    """Return an older graph of the same rows with the same length."""
     graph = Graph(DIMENSIONS)
     graph.add(clustered(1_500, seed=77))
     graph.save(path, at_most=1_500)
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip, _page, _empty, _foreign, _older])
-def test_a_damaged_graph_is_built_again_and_kills_nobody(index, tmp_path, damage):
-    """Whatever the graph's file became, a fresh process answers exactly, builds it again and goes on."""
+def test_damaged_graph_is_rebuilt_without_crash(index, tmp_path, damage):
+    """Whatever the damage, a new process searches exactly and builds the graph again."""
     generation = SnapshotStore(tmp_path / "views", identity="x").write(1, index.parts())
     file, other = (generation.parts["graph"].files[name].path for name in ("graph", "marks"))
     damage(file, other)
@@ -530,7 +531,7 @@ def test_a_damaged_graph_is_built_again_and_kills_nobody(index, tmp_path, damage
 
 @pytest.mark.parametrize("damage", [_truncate, _flip])
 def test_damaged_vectors_are_not_used(tmp_path, damage):
-    """Vectors that are not what was written give no index, and never a wrong answer."""
+    """They give no index instead of wrong results."""
     index = filled(clustered(1_500), exact_up_to=10**6)
     SnapshotStore(tmp_path / "views", identity="x").write(1, index.parts())
     file = next((tmp_path / "views").glob("vectors-*"))

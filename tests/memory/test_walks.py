@@ -1,4 +1,4 @@
-"""How far a reader has to walk: who spells a decision's parameters, and how many modules a save goes through."""
+"""Limits of code structure: how many functions and modules a save involves."""
 
 import ast
 import sys
@@ -8,14 +8,13 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-# Of these, conflict detection has two modules, telemetry one and records one; provenance and the choice between the
-# event loop and a thread have one each.
+# Two of these modules belong to conflict detection, and one each to telemetry, records, provenance and offloading.
 MOST_IN_THE_LOOP, MOST = 18, 39
 PACKAGE = Path(mama_structs.__file__).parent
 
 
-def test_few_functions_spell_the_parameters_of_a_decision():
-    """The store's method and the tool; everything between them carries one request."""
+def test_decision_parameters_occur_in_few_functions():
+    """In the store's method and the tool. All functions in between pass a request object."""
     found = [
         f"{path.relative_to(PACKAGE)}:{node.name}"
         for path in PACKAGE.rglob("*.py")
@@ -28,9 +27,9 @@ def test_few_functions_spell_the_parameters_of_a_decision():
     assert 3 >= len(found), found
 
 
-async def test_a_save_walks_through_few_modules(tmp_path, monkeypatch):
-    """Of this package: from the method of the store to the engine, and on the store's thread to the rows and back."""
-    # Other tests may have loaded it, and then a save is watched.
+async def test_save_runs_through_few_modules(tmp_path, monkeypatch):
+    """Counted from the store's method to the engine, and in the store's thread to the rows."""
+    # Other tests may have imported it, and then saves are instrumented.
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
     entered = set()
 
@@ -38,7 +37,7 @@ async def test_a_save_walks_through_few_modules(tmp_path, monkeypatch):
         if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
             entered.add((threading.get_ident(), str(Path(frame.f_code.co_filename).relative_to(PACKAGE))))
 
-    # Threads that start from now on, the store's among them, are looked at as well.
+    # Also profile threads that start later, such as the store's.
     threading.setprofile(enter)
     sys.setprofile(enter)
     try:

@@ -1,4 +1,4 @@
-"""hnswlib is optional: without it large memories are searched exactly, and that is said once."""
+"""Without hnswlib, which is optional, large stores are searched exactly, with one warning."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def ran(place, exact_up_to):
     )  # fmt: skip
 
 
-def test_without_it_a_store_above_its_limit_answers_exactly_and_warns_once(tmp_path):
-    """Two namespaces above the limit give every nearest memory, and one warning in the log."""
+def test_store_above_limit_is_exact_and_warns_once_without_hnswlib(tmp_path):
+    """Two namespaces above the limit return all nearest memories, and log one warning."""
     done = ran(tmp_path, 5)
 
     assert ["exact", "exact"] == done.stdout.split()
@@ -55,6 +55,5 @@ def test_without_it_a_store_above_its_limit_answers_exactly_and_warns_once(tmp_p
     assert "mama-structs[hnsw]" in done.stderr
 
 
-def test_without_it_a_store_below_its_limit_says_nothing(tmp_path):
-    """Nobody who does not need it hears of it."""
+def test_store_below_limit_does_not_warn_without_hnswlib(tmp_path):
     assert "" == ran(tmp_path, 20_000).stderr

@@ -1,4 +1,4 @@
-"""The word index against BM25 computed from a plain dict of the living documents."""
+"""The word index, compared with BM25 computed from a plain dict of the existing documents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODES = st.integers(min_value=0, max_value=30)
 
 
 def make_small(monkeypatch):
-    """Let everything that happens at some size happen in a small test."""
+    """Lower all size limits, so that a small test reaches them."""
     for name, value in {"_FRESH_POSTINGS": 9, "_AT_ONCE": 5, "_SHORT": 1, "_UNUSED_WORDS": 2, "_TOGETHER": 3}.items():
         monkeypatch.setattr(words, name, value)
 
@@ -34,7 +34,7 @@ def small(monkeypatch):
 
 
 def bm25(documents, query):
-    """Score documents by the formula of Robertson and Zaragoza, as Lucene writes it."""
+    """Return BM25 scores (Robertson and Zaragoza, in the form that Lucene uses)."""
     count = len(documents)
     lengths = {node: min(sum(terms.values()), LONGEST) for node, terms in documents.items()}
     average = sum(lengths.values()) / count if count else 1.0
@@ -57,7 +57,7 @@ def found(matches):
 
 
 def assert_best(expected, matches, limit):
-    """The matches are *limit* of the highest scores, best first, equal ones newest first."""
+    """Assert that the matches have the highest scores, best first, then newest first."""
     got = found(matches)
 
     assert min(limit, len(expected)) == len(got)
@@ -69,7 +69,7 @@ def assert_best(expected, matches, limit):
 
 
 class Indexing(RuleBasedStateMachine):
-    """Adding, replacing, removing and reopening, beside a dict of what lives."""
+    """Add, replace, remove and reopen, compared with a dict of the existing documents."""
 
     @initialize()
     def start(self):
@@ -162,8 +162,8 @@ TestIndexing.settings = settings(stateful_step_count=12)
 
 
 @given(documents=st.lists(DOCUMENTS, max_size=20), doomed=st.sets(st.integers(0, 19)), query=QUERIES)
-def test_removed_memories_leave_no_trace(documents, doomed, query):
-    """After removals every score is bit for bit that of an index which never held what was removed."""
+def test_removed_memories_do_not_affect_scores(documents, doomed, query):
+    """Scores equal, bit for bit, those of an index without the removed memories."""
     index, fresh = WordIndex(), WordIndex()
     for node, document in enumerate(documents):
         index.add(node, document)
@@ -177,8 +177,8 @@ def test_removed_memories_leave_no_trace(documents, doomed, query):
     assert fresh.rarity(query) == index.rarity(query)
 
 
-def test_a_sequence_counts_its_terms():
-    """Terms given one by one weigh as often as they occur."""
+def test_add_counts_terms_of_sequence():
+    """The weight of a term in a sequence is its number of occurrences."""
     index, weighed = WordIndex(), WordIndex()
     index.add(0, ["raid", "raid", "shield"])
     weighed.add(0, {"raid": 2.0, "shield": 1.0})
@@ -195,15 +195,15 @@ def many(count):
     return index
 
 
-def test_segments_stay_few_where_snapshots_are_taken_while_many_are_loaded():
-    """However small what a snapshot leaves behind, it does not keep the others from being joined."""
+def test_number_of_segments_is_logarithmic_with_many_snapshots():
+    """Each snapshot creates a small segment, which must not prevent merges."""
     index = many(3_000)
 
     assert len(index._segments) <= math.log2(9_000)
 
 
-def test_loading_moves_each_posting_seldom(monkeypatch):
-    """Joining takes time in proportion to what is loaded, but for a logarithm."""
+def test_postings_are_rarely_moved_while_loading(monkeypatch):
+    """Merging takes linear time, up to a logarithmic factor."""
     moved, joined = [], words.Segment.joined
     monkeypatch.setattr(words.Segment, "joined", lambda parts: moved.append(sum(map(len, parts))) or joined(parts))
     many(3_000)
@@ -211,8 +211,8 @@ def test_loading_moves_each_posting_seldom(monkeypatch):
     assert sum(moved) <= 9_000 * math.log2(9_000)
 
 
-def test_a_question_looks_its_terms_up_once(monkeypatch):
-    """A search and the scores of its candidates look once into each segment, however many candidates there are."""
+def test_query_looks_up_its_terms_once_per_segment(monkeypatch):
+    """A search and the scores of its candidates share one lookup per segment."""
     looked, bounds_of = [], words.Segment.bounds_of
     monkeypatch.setattr(words.Segment, "bounds_of", lambda *given: looked.append(given) or bounds_of(*given))
     index = many(3_000)
@@ -225,8 +225,8 @@ def test_a_question_looks_its_terms_up_once(monkeypatch):
     assert len(looked) == len(index._segments)
 
 
-def test_an_empty_index_finds_nothing():
-    """Nothing is found where nothing is, and nothing raises."""
+def test_empty_index_returns_nothing():
+    """No method raises an error."""
     index = WordIndex()
     index.remove(7)
 
@@ -239,16 +239,14 @@ def test_an_empty_index_finds_nothing():
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_no_limit_finds_nothing(limit):
-    """A limit of none gives none."""
+def test_search_without_positive_limit_returns_nothing(limit):
     index = WordIndex()
     index.add(0, {"raid": 1.0})
 
     assert 0 == len(index.search({"raid": 1.0}, limit))
 
 
-def test_a_memory_without_terms_is_counted_and_never_found():
-    """Empty texts are memories too."""
+def test_memory_without_terms_is_counted_but_not_found():
     index = WordIndex()
     for node in range(10):
         index.add(node, {})
@@ -259,7 +257,7 @@ def test_a_memory_without_terms_is_counted_and_never_found():
 
 
 def test_equal_memories_are_found_newest_first():
-    """Of memories that match equally well, the one with the higher node comes first."""
+    """Of equal matches, the one with the higher node comes first."""
     index = WordIndex()
     for node in range(100):
         index.add(node, {"raid": 1.0})
@@ -267,8 +265,8 @@ def test_equal_memories_are_found_newest_first():
     assert [99, 98, 97] == index.search({"raid": 1.0}, 3).nodes.tolist()
 
 
-def test_a_rarer_term_is_worth_more():
-    """Rarity falls with each memory that has a term, and is highest for one that none has."""
+def test_rarity_decreases_with_document_frequency():
+    """It is highest for a term that occurs nowhere."""
     index = WordIndex()
     for node in range(10):
         index.add(node, {"all": 1.0, **({"some": 1.0} if node < 3 else {})})
@@ -277,16 +275,15 @@ def test_a_rarer_term_is_worth_more():
     assert 0 < rarity["all"] < rarity["some"] < rarity["none"]
 
 
-def test_weights_that_are_not_positive_count_for_nothing():
-    """A negative weight neither lifts nor lowers."""
+def test_non_positive_weights_are_ignored():
     index = WordIndex()
     index.add(0, {"raid": 1.0, "shield": 1.0})
 
     assert found(index.search({"raid": 1.0}, 1)) == found(index.search({"raid": 1.0, "shield": -1.0}, 1))
 
 
-def test_a_huge_memory_is_indexed_and_forgotten():
-    """A memory of 100,000 different terms is found by any of them, and gives its words back when it goes."""
+def test_huge_memory_is_indexed_and_removed():
+    """100,000 distinct terms can be searched, and removing them frees the words."""
     index = WordIndex()
     index.add(0, {"raid": 1.0})
     index.add(1, {f"w{number}": 1.0 for number in range(100_000)})
@@ -299,8 +296,8 @@ def test_a_huge_memory_is_indexed_and_forgotten():
     assert ["raid"] == list(index._words)
 
 
-def test_words_of_changed_memories_are_given_back():
-    """A memory that is changed again and again does not make the vocabulary grow without end."""
+def test_unused_words_are_dropped():
+    """Repeated changes of a memory do not let the vocabulary grow without limit."""
     index = WordIndex()
     for turn in range(1_000):
         index.add(turn % 5, {f"w{turn}": 1.0, "raid": 1.0})
@@ -309,8 +306,8 @@ def test_words_of_changed_memories_are_given_back():
     assert 5 == len(index.search({"raid": 1.0}, 10))
 
 
-def test_terms_of_any_characters_survive_a_snapshot():
-    """Marks, empty terms, surrogates and characters beyond the basic plane come back."""
+def test_snapshot_restores_terms_of_any_characters():
+    """Such as combining marks, surrogates and characters beyond the basic plane."""
     document = {"\u0001결정": 1.0, "": 1.0, "\ud800": 1.0, "😀": 1.0, "a\nb": 2.0}
     index = WordIndex()
     index.add(3, document)
@@ -320,15 +317,15 @@ def test_terms_of_any_characters_survive_a_snapshot():
     assert [3] == restored.search({"😀": 1.0}, 1).nodes.tolist()
 
 
-def test_a_state_of_another_form_is_refused():
-    """What a later version wrote is not misread."""
+def test_state_of_other_format_is_rejected():
+    """The state of a later version is not misread."""
     meta, arrays = WordIndex().state()
 
     with pytest.raises(ValueError, match="form"):
         WordIndex.from_state({**meta, "form": 99}, arrays)
 
 
-def test_a_snapshot_is_not_changed_by_later_writes():
+def test_state_is_not_changed_by_later_adds():
     """A state can be written to disk while memories are added."""
     index = WordIndex()
     for node in range(10):

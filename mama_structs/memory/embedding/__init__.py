@@ -1,1 +1,1 @@
-"""Embedders: what turns texts into vectors, and how alike two vectors are."""
+"""Embedders, which convert texts to vectors, and the calibration of their cosines."""

@@ -1,4 +1,4 @@
-"""Embeds for many callers at once: in batches, off the event loop, each text once."""
+"""Batch embedding for concurrent callers: deduplicated, cached, and off the event loop."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, 
 
 _logger: Final = logging.getLogger("mama_structs")
 
-_BATCH: Final = 64  # Where the embedder does not say it itself.
-_GATHERING: Final = 3  # Turns of the loop in which others may join a batch before it goes.
-_TRIES: Final = (
-    3  # Callers of a failed batch that fail again by themselves, one after the other, before all are given up.
-)
-_OPPOSITE: Final = 1e-6  # The mean of pieces that point in opposite directions is no longer than this.
-_ASKED: Final = 256  # Pieces asked for before others have their turn in the loop.
-_LONG: Final = 20_000  # Characters that take so long to cut that it is done in a thread.
-_CLOSING: Final = 5.0  # Seconds for which closing waits for a thread that is at work.
+_BATCH: Final = 64  # Used if the embedder has no batch_size.
+_GATHERING: Final = 3  # Turns of the event loop to wait for more texts before the first batch is sent.
+_TRIES: Final = 3  # Consecutive failures of retries for single callers before the remaining callers fail too.
+_OPPOSITE: Final = 1e-6  # Maximum length of the mean of pieces that cancel each other out.
+_ASKED: Final = 256  # Pieces processed before other tasks get a turn.
+_LONG: Final = 20_000  # Characters above which texts are split in a thread.
+_CLOSING: Final = 5.0  # Seconds that close() waits for a working thread.
 
 
 @attrs.define(eq=False)
@@ -45,14 +43,18 @@ class _Text:
     kind: Kind
     text: str
     caller: int
-    # A failure is a result, too: of an exception asyncio would complain where nobody waits any more.
+    # Failures are results, not exceptions: asyncio logs exceptions that are never retrieved.
     done: asyncio.Future[NDArray[np.float32] | EmbeddingFailed | None]
     waiting: int = 0
 
 
 @attrs.define
 class EmbeddingStats:
-    """What an `EmbeddingService` has done: calls of the embedder, pieces embedded, reused and the seconds it took."""
+    """
+    Counters of an `EmbeddingService`.
+
+    They count embedder calls, embedded pieces, reused pieces, and seconds in the embedder.
+    """
 
     calls: int = 0
     texts: int = 0
@@ -62,13 +64,13 @@ class EmbeddingStats:
 
 class EmbeddingService:
     """
-    Embeds texts for any number of callers.
+    Embeds texts for any number of concurrent callers.
 
-    Callers at the same time share batches: 64 saves at once are one or two calls of the embedder.
-    A query goes before documents that wait.
-    Equal texts are embedded once, also by callers at the same time, and kept in a cache.
-    One call of the embedder runs at a time: in the loop if it is async, else in the service's own thread.
-    It belongs to one event loop.
+    Concurrent callers share batches: 64 concurrent saves need one or two calls of the embedder.
+    Queries take precedence over waiting documents.
+    Equal texts are embedded once, also for concurrent callers, and cached.
+    The embedder is called once at a time: in the event loop if it is async, otherwise in a thread of the service.
+    A service belongs to one event loop.
     """
 
     def __init__(self, embedder: Embedder, *, cache_entries: int = 2048, batch_size: int | None = None) -> None:
@@ -98,30 +100,38 @@ class EmbeddingService:
         self._is_closed = False
 
     async def calibration(self) -> Calibration:
-        """Return what the embedder's cosines mean, finding it out where that is not known."""
+        """Return the calibration of the embedder, fitting it first if it is unknown."""
         self._check()
         async with self._calibrating:
             self._check()
             return await calibrated(self.embedder, in_thread=self._thread.run)
 
     async def documents(self, texts: Sequence[str]) -> list[Vectors]:
-        """Return the vectors of each text, of shape (pieces, dimensions), normalised; a long one is cut into pieces."""
+        """
+        Return normalised vectors of shape (pieces, dimensions) per text.
+
+        Long texts are split into pieces.
+        """
         return await self._vectors(texts, "document")
 
     async def query(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a text to find others by, normalised; of a long one it is the mean of its pieces."""
+        """
+        Return the normalised vector of a query text.
+
+        For a long text it is the mean of its pieces.
+        """
         (pieces,) = await self._vectors([text], "query")
         if len(pieces) == 1:
             first: NDArray[np.float32] = pieces[0]
             return first
         mean = pieces.mean(axis=0, dtype=np.float64)
         length = float(np.linalg.norm(mean))
-        # Pieces that point in opposite directions have no middle.
+        # Pieces that point in opposite directions have no usable mean.
         middle: NDArray[np.float32] = (mean / length if length > _OPPOSITE else pieces[0]).astype(np.float32)
         return middle
 
     async def close(self) -> None:
-        """Give up what is under way, so that who waits gets `SessionClosed`, and wait some seconds for the thread."""
+        """Cancel pending work with `SessionClosed`, and wait some seconds for the thread to end."""
         if self._is_closed:
             return
         if not self._bound.is_over:
@@ -142,7 +152,7 @@ class EmbeddingService:
         await self._thread.close(wait=_CLOSING)
 
     async def _prepared(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
-        """Return the pieces of all texts, and how many each has, when the embedder is ready for them."""
+        """Return the pieces of all texts and the number per text, once the embedder is calibrated."""
         self._check()
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InvalidArgument("texts must be a sequence of str")
@@ -168,7 +178,7 @@ class EmbeddingService:
                 self._start()
             for row, one in enumerate(asked):
                 if isinstance(one, _Text) and not one.done.done():
-                    # It leaves the future alone when this caller is cancelled: others may wait for it, too.
+                    # asyncio.wait does not cancel the future with this caller, since others may wait for it too.
                     await asyncio.wait([one.done])
                 elif row % _ASKED == _ASKED - 1:
                     await asyncio.sleep(0)
@@ -198,7 +208,7 @@ class EmbeddingService:
         return pieces, counts
 
     def _ask(self, text: str, kind: Kind, caller: int) -> _Text | NDArray[np.float32]:
-        """Return the vector of a piece, or its place among those that wait."""
+        """Return the cached vector of a piece, or queue the piece."""
         key = hashlib.blake2b(text.encode("utf-8"), digest_size=16, person=kind.encode()).digest()
         known = self._cache.get(key)
         if known is not None:
@@ -218,29 +228,29 @@ class EmbeddingService:
         if outcome is None:
             raise SessionClosed("the embedding service was closed")
         if isinstance(outcome, EmbeddingFailed):
-            # Each caller gets an error of its own: a shared one would collect the tracebacks of all.
+            # Raise a new error per caller: a shared one would collect the tracebacks of all callers.
             raise EmbeddingFailed(*outcome.args, hint=outcome.hint) from outcome.__cause__
         return outcome
 
     def _start(self) -> None:
         if self._texts and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._work(), name="mama-structs-embedding")
-            # What stopped it is told to those who wait; asyncio is not to complain that nobody asked the task.
+            # Waiting callers receive the error, so retrieve it here to prevent a log message of asyncio.
             self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _work(self) -> None:
-        """Embed what waits, batch by batch, until nothing does."""
+        """Embed waiting pieces, batch by batch, until the queues are empty."""
         try:
             for _ in range(_GATHERING):
                 await asyncio.sleep(0)
             while batch := self._next():
                 await self._embed(batch)
         finally:
-            # Also when Ctrl-C or the loop's end stopped it: nobody may wait for ever.
+            # After Ctrl-C or a closed loop too, so that no caller waits forever.
             self._give_up()
 
     def _next(self) -> list[_Text]:
-        """Return the next batch, queries first, without what nobody waits for any more."""
+        """Return the next batch, queries first. Pieces without waiting callers are dropped."""
         batch: list[_Text] = []
         for queue in self._queues.values():
             while queue and len(batch) < self._batch_size:
@@ -254,7 +264,7 @@ class EmbeddingService:
         return batch
 
     async def _embed(self, batch: list[_Text]) -> None:
-        """Embed a batch; where it fails, for each caller by itself, until it is clear that all fail."""
+        """Embed a batch. If it fails, retry per caller, until several callers in a row failed."""
         failure = await self._call(batch)
         if failure is None:
             return
@@ -271,7 +281,7 @@ class EmbeddingService:
                     self._end(one, failure)
 
     async def _call(self, batch: list[_Text]) -> EmbeddingFailed | None:
-        """Call the embedder once, and return why that failed."""
+        """Call the embedder once, and return the error if it fails."""
         started = time.perf_counter()
         self.stats.calls += 1
         try:
@@ -287,7 +297,7 @@ class EmbeddingService:
             if row in done.faults:
                 self._end(one, EmbeddingFailed(f"the embedder's vector of a text {done.faults[row]}"))
             else:
-                # A copy: a row would keep all of its batch in memory.
+                # Copy the row, because a view would keep the whole batch in memory.
                 vector = done.vectors[row].copy()
                 self._cache.put(one.key, vector)
                 self._end(one, vector)
@@ -296,7 +306,7 @@ class EmbeddingService:
     def _end(self, one: _Text, outcome: NDArray[np.float32] | EmbeddingFailed | None) -> None:
         self._texts.pop(one.key, None)
         if not one.done.done():
-            # The loop may have been closed without closing the service: then nobody waits.
+            # Setting a result fails after the loop was closed, when no caller can be waiting.
             with contextlib.suppress(RuntimeError):
                 one.done.set_result(outcome)
 

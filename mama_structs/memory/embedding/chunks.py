@@ -1,4 +1,4 @@
-"""Cuts texts that are too long for an embedder into pieces that are not."""
+"""Splits texts that are too long for an embedder into overlapping pieces."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from numpy.typing import NDArray
 from mama_structs._internal import validation as _check
 
 MAX_PIECES: Final = 64
-"""A text has so many pieces at the most; of a longer one every n-th piece is embedded."""
+"""Maximum number of pieces per text. Of a longer text, evenly spaced pieces are embedded."""
 
 LEAST_TOKENS: Final = 8
-"""The least limit that a text can be cut for: room for any character and one more."""
+"""Smallest limit for splitting: room for any character and one more."""
 
-_OVERLAP: Final = (
-    0.1  # Of a piece, repeated at the head of the next one: a thought on the border is whole in one of both.
-)
-_TRIES: Final = 8  # So many lower limits are tried.
-_REACH: Final = 0.5  # A piece is cut in its last half, at the best border there.
+_OVERLAP: Final = 0.1  # Ratio of a piece that is repeated in the next one, to keep sentences at borders complete.
+_TRIES: Final = 8  # Number of lower limits to try.
+_REACH: Final = 0.5  # A piece ends at the best border within its last half.
 
 _LAST_OF_ONE_BYTE: Final = 0x7F
 _LAST_OF_TWO_BYTES: Final = 0x7FF
 _LAST_OF_PLANE_0: Final = "\uffff"
-_LONG_WORD: Final = 8  # A run of letters beyond this is hardly a word: keys, hashes and paths have more tokens.
+_LONG_WORD: Final = 8  # Longer runs of letters are rarely words. Keys, hashes and paths have more tokens per letter.
 
-# How good a border is.
+# Quality of a border, ascending.
 _WITHIN, _AT_WORD, _SENTENCE, _LINE, _PARAGRAPH = range(5)
 
 _SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
-# Ends of sentences: Chinese, Japanese and Indic ones and the ellipsis, behind which no space need be; the Arabic one.
+# Sentence ends. Chinese, Japanese and Indic ones and the ellipsis need no space after them. Then the Arabic one.
 _WIDE_ENDS: Final = "\u3002\uff01\uff1f\u0964\u2026"
 _ENDS: Final = f".!?;:\u061f{_WIDE_ENDS}"
 # Closing quotes and brackets.
 _MARKS: Final = "\"')\\]}\xbb\u201d\u2019\u300d\u300f\uff09"
-# The end of a sentence, which a quote or bracket may close, or of a line, with the spaces behind it.
+# The end of a sentence, optionally with a closing quote or bracket, or of a line, and the spaces after it.
 _BORDERS: Final = re.compile(rf"[{_ENDS}\n](?:(?<!\n)[{_MARKS}]?[{_SPACES}]+|(?<=\n)[{_SPACES}]*)")
 
 
 def clean(text: str) -> str:
-    """Return a text that UTF-8 can hold: halves of surrogate pairs become U+FFFD, whole pairs what they stand for."""
+    """
+    Return a text that UTF-8 can encode.
+
+    Surrogate pairs are combined, lone surrogates become U+FFFD.
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -52,19 +54,23 @@ def clean(text: str) -> str:
 
 @attrs.frozen
 class Pieces:
-    """A text in pieces."""
+    """Spans of the pieces of a text, and the number of omitted pieces."""
 
     spans: tuple[tuple[int, int], ...]
     omitted: int = 0
 
 
 def tokens(text: str) -> float:
-    """Return a conservative estimate of how many tokens a model sees in a text."""
+    """Return a conservative estimate of the number of tokens in a text."""
     return float(_weights(_points(text)).sum()) if text else 0.0
 
 
 def cut(text: str, max_tokens: int) -> Pieces:
-    """Cut a text at its best borders into overlapping pieces that a model can take; many are thinned out evenly."""
+    """
+    Split a text at its best borders into overlapping pieces.
+
+    If there are too many, sample them evenly.
+    """
     _check.whole("max_tokens", max_tokens, LEAST_TOKENS, mark=",")
     if len(text) * _most(text) <= max_tokens:
         return Pieces(((0, len(text)),))
@@ -77,8 +83,8 @@ def cut(text: str, max_tokens: int) -> Pieces:
     if len(spans) > MAX_PIECES:
         chosen = np.linspace(0, len(spans) - 1, MAX_PIECES).round().astype(int)
         return Pieces(tuple(spans[i] for i in chosen), len(spans) - MAX_PIECES)
-    # A short last piece says little, and is near to some questions by chance.
-    # Without more pieces none of them can be shorter by more than its share of one.
+    # A short last piece has little content and matches some queries by chance, so balance the lengths. With the same
+    # number of pieces, the limit can decrease by at most one piece's share.
     for limit in max_tokens - max_tokens / len(spans) * np.arange(1, _TRIES + 1) / _TRIES:
         others = _spans(ranks, summed, limit) if limit >= LEAST_TOKENS else []
         if len(others) != len(spans):
@@ -88,11 +94,11 @@ def cut(text: str, max_tokens: int) -> Pieces:
 
 
 def _spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: float) -> list[tuple[int, int]]:
-    """Return where pieces of at most so many tokens begin and end, each as long as the borders let it be."""
+    """Return spans of at most *limit* tokens, each as long as the borders allow."""
     spans: list[tuple[int, int]] = []
     start, length = 0, len(summed) - 1
     while True:
-        # The sum's rounding must not let a piece pass: a thousandth of a token less.
+        # Subtract a thousandth of a token, so that rounding cannot exceed the limit.
         furthest = int(np.searchsorted(summed, summed[start] + limit - 1e-3, side="right")) - 1
         if furthest >= length:
             return [*spans, (start, length)]
@@ -102,7 +108,7 @@ def _spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: float) -
 
 
 def _most(text: str) -> float:
-    """Return what one of the characters counts for at the most: enough to see that a text is short."""
+    """Return an upper bound of the tokens per character, which suffices to detect short texts."""
     if text.isascii():
         return 1.0
     return 1.5 if max(text) <= _LAST_OF_PLANE_0 else 4.0
@@ -113,8 +119,8 @@ def _points(text: str) -> NDArray[np.uint32]:
 
 
 def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return the tokens that each character counts for: no less than a quarter of what the worst model makes of it."""
-    weights = np.full(len(points), 1.5)  # Hangul, Han, Kana: three bytes of UTF-8
+    """Return estimated tokens per character, never less than a quarter of the worst model's."""
+    weights = np.full(len(points), 1.5)  # Hangul, Han, Kana: three bytes in UTF-8.
     weights[points <= _LAST_OF_TWO_BYTES] = 1.0
     weights[points > ord(_LAST_OF_PLANE_0)] = 4.0
     lower = points | (ord("a") ^ ord("A"))
@@ -122,12 +128,12 @@ def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
     digit = (points >= ord("0")) & (points <= ord("9"))
     weights[digit] = 0.5
     weights[letter] = 0.25
-    # Other spaces have more bytes, which may be as many tokens.
+    # Other spaces have more bytes, and possibly as many tokens.
     weights[_among(points, _SPACES) & (points <= _LAST_OF_ONE_BYTE)] = 0.25
     first = letter.copy()
     first[1:] &= ~letter[:-1]
     weights[first] = 0.75
-    # How many letters stand before each one in its run: its place, less that of the last which is no letter.
+    # Number of preceding letters in the same run: the position minus that of the last other character.
     place = np.arange(len(points))
     before = np.maximum.accumulate(np.where(letter, -1, place))
     weights[letter & (place - before > _LONG_WORD)] = 0.5
@@ -135,13 +141,13 @@ def _weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def _borders(text: str, points: NDArray[np.uint32]) -> NDArray[np.int8]:
-    """Return how good it is to cut before each character, and at the end."""
+    """Return the quality of a cut before each character and at the end."""
     ranks = np.full(len(text) + 1, _WITHIN, dtype=np.int8)
     space = _among(points, _SPACES)
-    # The spaces go with the piece before them.
+    # Spaces belong to the piece before them.
     ranks[1:-1][space[:-1] & ~space[1:]] = _AT_WORD
     ranks[1:-1][_among(points[:-1], _WIDE_ENDS) & ~space[1:]] = _SENTENCE
-    # What is blank at the head of a text ends nothing.
+    # Skip blank characters at the start of the text, which end no sentence.
     for found in _BORDERS.finditer(text, len(text) - len(text.lstrip(_SPACES))):
         lines = found[0].count("\n")
         ranks[found.end()] = _PARAGRAPH if lines > 1 else _LINE if lines else _SENTENCE
@@ -161,9 +167,9 @@ def _best(ranks: NDArray[np.int8], low: int, high: int) -> int:
 
 
 def _back(ranks: NDArray[np.int8], summed: NDArray[np.float64], start: int, end: int, overlap: float) -> int:
-    """Return where the piece behind *end* begins: at the first word that the overlap has room for."""
+    """Return the start of the next piece: the first word in the overlap before *end*."""
     low = int(np.searchsorted(summed, summed[end] - overlap, side="left"))
-    # Always ahead of the last piece's middle, so that every step goes on by half a piece or so.
+    # Start after the middle of the last piece, so that every step makes progress.
     low = max(low, (start + end + 1) // 2)
     words = np.flatnonzero(ranks[low:end])
     return low + int(words[0]) if len(words) else end

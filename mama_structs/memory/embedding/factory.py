@@ -1,4 +1,4 @@
-"""Makes an embedder of any callable, and says which one is used where none is given."""
+"""Creation of embedders: from any callable, or the default embedder."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbe
 _logger: Final = logging.getLogger("mama_structs")
 
 
-# Where it has no fingerprint of its own, the name of this module is part of the one that stores keep of it.
+# Without an own fingerprint, the stored fingerprint contains this module's name.
 @attrs.define(kw_only=True)
 class CallableEmbedder(Calibrating):
-    """An embedder made of a callable; see `as_embedder`."""
+    """An embedder that calls a function. See `as_embedder`."""
 
     function: Callable[..., Any] = attrs.field(repr=False)
     name: str
@@ -39,11 +39,11 @@ class CallableEmbedder(Calibrating):
 
     @property
     def is_async(self) -> bool:
-        """Whether the callable is to be called in the event loop."""
+        """True if the callable must be called in the event loop."""
         return is_async_callable(self.function)
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> ArrayLike | Awaitable[ArrayLike]:
-        """Call the callable with a list of the texts, and with their kind if it takes that."""
+        """Call the function with a list of texts, and with *kind* if it has that parameter."""
         keywords = {"kind": kind} if _takes_kind(self.function) else {}
         given: ArrayLike | Awaitable[ArrayLike] = self.function(list(texts), **keywords)
         return given
@@ -60,21 +60,21 @@ def as_embedder(
     fingerprint: str = "",
 ) -> CallableEmbedder:
     """
-    Make an embedder of a callable.
+    Create an embedder from a callable.
 
     Args:
-        fn: Takes a list of texts and returns as many vectors: an array, lists of numbers, or something to await.
-            If it has a parameter *kind*, it is told ``"document"`` or ``"query"``.
-            What is not async runs in a thread of its own, one call at a time.
-        name: What it is called in messages and in the store.
-        dimensions: How many numbers a vector has.
-        max_tokens: How long a text may be, 8 or more; a longer one is embedded in pieces.
-        batch_size: How many texts one call gets at the most.
-        calibration: What its cosines mean; None: found out on built-in sentences before its first use.
-        fingerprint: A text to change whenever its vectors do; name and dimensions stand for it where it is empty.
+        fn: Takes a list of texts and returns one vector per text: an array, lists of numbers, or an awaitable of them.
+            If it has a parameter *kind*, it receives ``"document"`` or ``"query"``.
+            A function that is not async runs in a separate thread, one call at a time.
+        name: The name in messages and in the store.
+        dimensions: The length of a vector.
+        max_tokens: The maximum length of a text in tokens, 8 or more. Longer texts are embedded in pieces.
+        batch_size: The maximum number of texts per call.
+        calibration: The calibration of its cosines. None: fitted on built-in sentences before the first use.
+        fingerprint: A text that must change whenever the vectors change. If empty, name and dimensions are used.
 
     Raises:
-        InvalidArgument: An argument breaks its rule.
+        InvalidArgument: An argument is invalid.
 
     """
     return CallableEmbedder(
@@ -89,7 +89,11 @@ def as_embedder(
 
 
 def default_embedder() -> Embedder:
-    """Return the sentence encoder of the extra ``semantic``, or a `HashEmbedder`, which is announced once."""
+    """
+    Return the sentence encoder of the extra ``semantic``, or else a `HashEmbedder`.
+
+    The fallback is logged once as a warning.
+    """
     if is_installed():
         return UniversalSentenceEmbedder()
     _say_once()
@@ -107,6 +111,6 @@ def _say_once() -> None:
 def _takes_kind(function: Callable[..., Any]) -> bool:
     try:
         inspect.signature(function).bind([], kind="document")
-    except (TypeError, ValueError):  # it does not, or is built in, without a signature
+    except (TypeError, ValueError):  # no such parameter, or a built-in without a signature
         return False
     return True

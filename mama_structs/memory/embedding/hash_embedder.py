@@ -1,4 +1,4 @@
-"""An embedder without a model: hashed words and runs of characters."""
+"""Embedder without a model: signed hashing of words and character n-grams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mama_structs._internal.lazy_import import loaded
 from mama_structs.memory.embedding.chunks import clean
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
-_VERSION: Final = 1  # Part of the fingerprint: to be raised with any change that gives other vectors.
+_VERSION: Final = 1  # Part of the fingerprint. Increase it with every change that alters the vectors.
 
 _COMMON_ENGLISH: Final = """
 a an and are as at be been but by can did do does for from had has have he her his how i if in into is it its may more
@@ -24,23 +24,23 @@ not of on one or our she so than that the their them then there these they this 
 will with would you your
 """
 _COMMON: Final = frozenset(_COMMON_ENGLISH.split())
-"""Words that carry no matter, and would make all English texts alike."""
+"""English stop words, which would make all English texts similar."""
 
 _CALIBRATION: Final = Calibration(0.073, 5.8, threshold=0.75)
 
 _SPACE: Final = 0x20
-_MICRO_BATCH: Final = 100_000  # Characters hashed at once, so that memory does not grow with a batch.
+_MICRO_BATCH: Final = 100_000  # Maximum number of characters hashed at once, to limit memory.
 
-# What a feature counts for where it stands once; whole numbers, whose sums are exact in any order, on any machine.
-# Other weights for whole words, and other lengths of runs, were no better on the retrieval sample.
+# Weight of a feature that occurs once. Integers make sums exact, independent of order and machine. Other weights for
+# whole words, and other n-gram lengths, were no better on the retrieval sample.
 _FEATURE: Final = 512
-_RUNS: Final = (3, 4, 5)  # Characters, the word's borders counted
-_WIDE_RUNS: Final = (2, 3)  # The same for scripts that write a syllable or a word in one character
+_RUNS: Final = (3, 4, 5)  # N-gram lengths in characters, including the word borders.
+_WIDE_RUNS: Final = (2, 3)  # N-gram lengths for scripts with a syllable or word per character.
 
-# Kana and Han, Hangul syllables, rarer Han: the ranges that NFKC leaves of them.
+# Ranges of Kana, Han, Hangul syllables and rarer Han, after NFKC.
 _WIDE: Final = ((0x3040, 0xA4CF), (0xAC00, 0xD7A3), (0x20000, 0x3FFFF))
 
-_ODD: Final = 0x9E3779B97F4A7C15  # of SplitMix64 (Steele, Lea and Flood, 2014), whose finaliser `_mixed` is
+_ODD: Final = 0x9E3779B97F4A7C15  # Constant of SplitMix64 (Steele, Lea and Flood, 2014), whose finaliser is `_mixed`.
 _BASE: Final = 0xD1342543DE82EF95
 _ONE: Final = np.uint64(1)
 
@@ -48,36 +48,36 @@ _ONE: Final = np.uint64(1)
 @attrs.frozen(kw_only=True)
 class HashEmbedder:
     """
-    Turns texts into vectors by hashing their words and the runs of characters inside them.
+    Converts texts to vectors by hashing words and the character n-grams inside them.
 
-    It needs no model and nothing but numpy, and gives the same vectors in every process and on every machine.
-    It knows no meaning: near-duplicates and texts with the same words come out alike, paraphrases do not.
+    It needs no model and only numpy, and returns the same vectors in every process and on every machine.
+    It does not model meaning: near-duplicates and texts with the same words are similar, paraphrases are not.
     Signed feature hashing follows Weinberger et al., "Feature hashing for large scale multitask learning" (2009).
 
     Args:
-        dimensions: Numbers of a vector, 16 to 65,536.
-        calibration: What its cosines mean; the default was fitted for 384 dimensions.
+        dimensions: The length of a vector, 16 to 65,536.
+        calibration: The calibration of its cosines. The default was fitted for 384 dimensions.
 
     Raises:
-        InvalidArgument: *dimensions* breaks its rule.
+        InvalidArgument: *dimensions* is invalid.
 
     """
 
     dimensions: int = attrs.field(default=384, validator=_check.field(_check.whole, 16, 65_536, mark=","))
     calibration: Calibration = _CALIBRATION
     max_tokens: ClassVar[int] = 128
-    """There is no limit in the method; in a longer text, the features of one matter drown in those of others."""
+    """The method itself has no limit, but in longer texts other subjects dilute the features of each subject."""
     batch_size: ClassVar[int] = 256
-    """How many texts it takes well at once."""
+    """Preferred number of texts per call."""
 
     @property
     def name(self) -> str:
-        """``hash``, with the dimensions."""
+        """``hash-`` followed by the number of dimensions."""
         return f"hash-{self.dimensions}"
 
     @property
     def fingerprint(self) -> str:
-        """A name for its vectors: it changes when the hashing or the dimensions change."""
+        """Identifies the vectors. It changes when the hashing or the dimensions change."""
         return f"mama-structs-hash-{_VERSION}-{self.dimensions}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
@@ -85,8 +85,8 @@ class HashEmbedder:
         Return a unit vector for each text, also for an empty one.
 
         Args:
-            texts: Any texts; halves of surrogate pairs count as U+FFFD.
-            kind: Makes no difference.
+            texts: Any texts. Lone surrogates count as U+FFFD.
+            kind: Ignored.
 
         Returns:
             Float32, of shape (texts, dimensions).
@@ -103,7 +103,7 @@ class HashEmbedder:
 
 
 def _prepared(text: str) -> str:
-    """Return the words of a text, a space before and behind each."""
+    """Return the normalised words of a text, each surrounded by spaces, without stop words."""
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", clean(text)).casefold())
     words = _words().findall(text)
     kept = [word for word in words if word not in _COMMON] or words or text.split()
@@ -112,7 +112,7 @@ def _prepared(text: str) -> str:
 
 @functools.cache
 def _words() -> Any:
-    # Letters with their marks, and numbers: the `\w` of `re` would cut the words of Indic scripts at their vowel signs.
+    # Letters with their marks, and numbers. `\w` of `re` would split words of Indic scripts at vowel signs.
     return loaded("regex").compile(r"[\p{L}\p{M}\p{N}]+")
 
 
@@ -128,7 +128,7 @@ def _batches(prepared: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return well-spread 64 bits for each value: the finaliser of SplitMix64."""
+    """Return 64 well-distributed bits for each value: the finaliser of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -136,7 +136,7 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @functools.lru_cache(maxsize=2)
 def _powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the powers of the base, and those of its inverse, modulo 2 to the 64th."""
+    """Return the powers of the base and of its inverse, modulo 2**64."""
     powers = np.full(size, _BASE, dtype=np.uint64)
     inverses = np.full(size, pow(_BASE, -1, 2**64), dtype=np.uint64)
     powers[0] = inverses[0] = 1
@@ -147,7 +147,7 @@ def _hashed(prepared: Sequence[str], dimensions: int) -> Vectors:
     points = np.frombuffer("".join(prepared).encode("utf-32-le"), dtype="<u4").astype(np.uint64)
     lengths = np.fromiter(map(len, prepared), dtype=np.int64, count=len(prepared))
     texts = np.repeat(np.arange(len(prepared), dtype=np.int64), lengths)
-    # The cache of powers is asked for round sizes only.
+    # Round up to a power of two, so that the cache of powers is effective.
     powers, inverses = _powers(1 << len(points).bit_length())
     characters = _mixed(points + np.uint64(_ODD))
     sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(characters * powers[: len(points)])))
@@ -167,11 +167,11 @@ def _hashed(prepared: Sequence[str], dimensions: int) -> Vectors:
         owners.append(texts[begin])
 
     add(starts, ends, 1)
-    # A run lies within a word when no space is inside it; at its head and tail one stands for the word's border.
+    # An n-gram lies within a word if it contains no space inside. At either end, a space marks the word border.
     spaces = np.concatenate(([0], np.cumsum(space)))
     wides = np.concatenate(([0], np.cumsum(wide)))
     ending = np.zeros(len(points), dtype=bool)
-    ending[np.cumsum(lengths) - 1] = True  # what begins here belongs to the next text
+    ending[np.cumsum(lengths) - 1] = True  # An n-gram that starts here would reach into the next text.
     for size in sorted({*_RUNS, *_WIDE_RUNS}):
         begin = np.arange(max(0, len(points) - size + 1))
         inside = (spaces[begin + size - 1] == spaces[begin + 1]) & ~ending[begin]
@@ -184,19 +184,19 @@ def _hashed(prepared: Sequence[str], dimensions: int) -> Vectors:
 def _summed(
     owners: NDArray[np.int64], keys: NDArray[np.uint64], lengths: NDArray[np.int64], dimensions: int
 ) -> Vectors:
-    """Count each text's features, let repeated ones count less and less, and add them up with their signs."""
-    # 24 bits name the text of at most 100,000 in a batch; 40 bits of the hash tell its features apart.
+    """Sum the signed features of each text, with diminishing weights for repeated ones."""
+    # 24 bits for the index of the text, at most 100,000 per batch, and 40 bits of the feature hash.
     joined = (owners.astype(np.uint64) << np.uint64(40)) | (keys >> np.uint64(24))
     _, first, counts = np.unique(joined, return_index=True, return_counts=True)
     key, owner = keys[first], owners[first]
-    # 1, 4/3, 3/2, ... and less than 2: unlike a logarithm, a division of whole numbers is the same on every machine.
+    # 1, 4/3, 3/2, … below 2. Unlike a logarithm, integer division gives the same result on every machine.
     sizes = _FEATURE * 2 * counts // (counts + 1)
     signed = np.where(key & _ONE, sizes, -sizes)
     places = owner * dimensions + ((key >> _ONE) % np.uint64(dimensions)).astype(np.int64)
-    # Whole numbers below 2 to the 53rd: the sums of floats are exact.
+    # Integers below 2**53, so floating-point sums are exact.
     table = np.bincount(places, weights=signed, minlength=len(lengths) * dimensions).astype(np.int64)
     table = table.reshape(len(lengths), dimensions)
-    # There may be no word, or features that cancel each other out.
+    # A text without words, or with features that cancel out, still needs a non-zero vector.
     empty = np.flatnonzero(~table.any(axis=1))
     table[empty, lengths[empty] % dimensions] = 1
     vectors: Vectors = (table / np.sqrt((table * table).sum(axis=1))[:, None]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What an embedder is, what its cosines mean, vectors of length 1, and how it is called from async code."""
+"""The `Embedder` protocol, calibration of cosines, and calls from async code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreErr
 from mama_structs.memory.embedding.chunks import LEAST_TOKENS
 
 Kind = Literal["document", "query"]
-"""What a text is: something to be found, or something to find it by."""
+"""The role of a text: a document that can be found, or a query that finds documents."""
 
 Vectors = NDArray[np.float32]
 
@@ -30,20 +30,20 @@ Vectors = NDArray[np.float32]
 @attrs.frozen
 class Calibration:
     """
-    Turns the cosines of one embedder into similarities that mean the same for all.
+    Converts an embedder's cosines to similarities that embedders can share.
 
-    A similarity is the probability, 0 to 1, that two texts are about the same matter,
-    if that was as likely as not before their cosine was known: ``1 / (1 + exp(-slope * (cosine - midpoint)))``
-    (Platt, "Probabilistic outputs for support vector machines", 1999; both classes weigh the same).
-    The figures of the embedders in this package come from ``benchmarks/calibration.py``.
+    A similarity is the probability, 0 to 1, that two texts are about the same subject,
+    if both cases were equally likely before the cosine was known: ``1 / (1 + exp(-slope * (cosine - midpoint)))``
+    (Platt, "Probabilistic outputs for support vector machines", 1999; both classes have equal weight).
+    The values for the embedders in this package come from ``benchmarks/calibration.py``.
 
     Args:
-        midpoint: The cosine at which the same matter is as likely as another.
-        slope: How fast the odds change, in natural logarithms for each 1 of cosine.
-        threshold: The similarity from which on two texts are called similar where nobody says otherwise.
+        midpoint: The cosine at which the same subject and another subject are equally likely.
+        slope: The change of the log-odds (natural logarithm) per 1 of cosine.
+        threshold: The default similarity from which two texts count as similar.
 
     Raises:
-        InvalidArgument: A figure is not finite, the slope is not positive, or the threshold is not between 0 and 1.
+        InvalidArgument: A value is not finite, the slope is not positive, or the threshold is not between 0 and 1.
 
     """
 
@@ -65,13 +65,15 @@ class Calibration:
 
     def __call__(self, cosine: float | NDArray[np.floating]) -> float | NDArray[np.floating]:
         """
-        Return the similarity for a cosine, or for an array of cosines one of the same shape and type.
+        Return the similarity for a cosine, or for an array of cosines.
+
+        An array gives an array of the same shape and type.
 
         Args:
-            cosine: -1 to 1; what rounding put outside is taken as it is.
+            cosine: -1 to 1. Values slightly outside, from rounding, are accepted.
 
         """
-        # Half a hyperbolic tangent is the logistic function, without its overflow.
+        # The logistic function as a hyperbolic tangent, which cannot overflow.
         if isinstance(cosine, np.ndarray):
             similarity: NDArray[np.floating] = 0.5 + 0.5 * np.tanh(0.5 * self.slope * (cosine - self.midpoint))
             return similarity
@@ -79,13 +81,13 @@ class Calibration:
 
     def cosine(self, similarity: float) -> float:
         """
-        Return the cosine that has a similarity: the inverse of the call.
+        Return the cosine for a similarity: the inverse of calling the calibration.
 
         Args:
-            similarity: 0 to 1; 0 gives minus infinity (every cosine is above) and 1 infinity.
+            similarity: 0 to 1. 0 returns minus infinity (every cosine is above it) and 1 returns infinity.
 
         Raises:
-            InvalidArgument: It is no number from 0 to 1.
+            InvalidArgument: It is not a number from 0 to 1.
 
         """
         _check.share("similarity", similarity)
@@ -97,35 +99,35 @@ class Calibration:
 @runtime_checkable
 class Embedder(Protocol):
     """
-    Turns texts into vectors.
+    Converts texts to vectors.
 
-    It may also have a ``fingerprint``: a text that changes whenever its vectors do (see `fingerprint_of`);
-    and a ``batch_size``: how many texts it takes well at once.
+    An embedder may also have a ``fingerprint``, a text that changes whenever its vectors change (see `fingerprint_of`).
+    It may have a ``batch_size``, its preferred number of texts per call.
     """
 
     @property
     def name(self) -> str:
-        """What it is called, in messages and in the store."""
+        """The name in messages and in the store."""
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
+        """The length of a vector."""
 
     @property
     def max_tokens(self) -> int:
-        """How many tokens a text may have; a longer one is embedded in pieces."""
+        """The maximum length of a text in tokens. Longer texts are embedded in pieces."""
 
     @property
     def calibration(self) -> Calibration:
-        """What its cosines mean."""
+        """The calibration of its cosines."""
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> ArrayLike | Awaitable[ArrayLike]:
         """
-        Return a vector for each text; may be async.
+        Return one vector per text. May be async.
 
         Args:
-            texts: Any texts; they may be empty.
-            kind: What they are.
+            texts: Any texts, also empty ones.
+            kind: Their role: documents or queries.
 
         Returns:
             Float32, of shape (texts, dimensions).
@@ -134,7 +136,7 @@ class Embedder(Protocol):
 
 
 def fingerprint_of(embedder: Embedder) -> str:
-    """Return an embedder's own ``fingerprint``, a hash of its class, name and dimensions where it has none."""
+    """Return an embedder's ``fingerprint``, or a hash of its class, name and dimensions."""
     own = getattr(embedder, "fingerprint", None)
     if isinstance(own, str) and own:
         return own
@@ -149,14 +151,18 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 @attrs.frozen
 class EmbeddedTexts:
-    """Vectors of length 1, of shape (texts, dimensions), and what is wrong with the rows that could not be made so."""
+    """Unit vectors of shape (texts, dimensions), and a message for each invalid row."""
 
     vectors: Vectors
     faults: dict[int, str]
 
 
 async def embedded(embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_thread: InThread) -> EmbeddedTexts:
-    """Call an embedder once, in a thread if it is synchronous; whatever it raises becomes `EmbeddingFailed`."""
+    """
+    Call an embedder once, in a thread if it is synchronous.
+
+    Any error becomes `EmbeddingFailed`.
+    """
     is_async = getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed)
     take = functools.partial(checked, count=len(texts), dimensions=embedder.dimensions)
     try:
@@ -164,13 +170,13 @@ async def embedded(embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_t
     except EmbeddingFailed:
         raise
     except Exception as error:
-        # The error's own text may repeat what was embedded: only its kind is told.
+        # The message of the error may contain the embedded text, so report only its type.
         message = f"the embedder {embedder.name!r:.80} raised {type(error).__name__} for {len(texts)} texts"
         raise EmbeddingFailed(message) from error
 
 
 def checked(given: Any, count: int, dimensions: int) -> EmbeddedTexts:
-    """Check what an embedder gave for so many texts, and give it the length 1."""
+    """Validate the result of an embedder for *count* texts, and normalise it."""
     if count == 0:
         return EmbeddedTexts(np.empty((0, dimensions), dtype=np.float32), {})
     hint = f"embed() must return a float32 array of shape ({count}, {dimensions}) for {count} texts"
@@ -188,7 +194,7 @@ def checked(given: Any, count: int, dimensions: int) -> EmbeddedTexts:
 def numbers_in(
     given: Any, shape: tuple[int, ...], *, whose: str, failure: type[MemoryStoreError], hint: str
 ) -> NDArray[Any]:
-    """Return what a host's model gave for texts as an array of numbers of a shape, or raise *failure*."""
+    """Return a model's result as a numeric array of the given shape, or raise *failure*."""
     kind = type(given).__name__
     try:
         raw = np.asarray(given)
@@ -202,14 +208,18 @@ def numbers_in(
 
 
 _TOLERANCE: Final = 1e-3
-"""How far the length of a vector that was normalised as float32 can be from 1."""
+"""Maximum deviation from 1 of the length of a vector that was normalised in float32."""
 
 
 def unit_vectors(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return rows as vectors of length 1, and which could be made so: zeros and what is not finite mean nothing."""
+    """
+    Return normalised rows, and a mask of the valid ones.
+
+    Zero and non-finite rows are invalid.
+    """
     wide = rows.astype(np.float64)
     wide[~np.isfinite(wide).all(axis=1)] = 0
-    # Scaled first: the squares of very large or small numbers are neither finite nor more than zero.
+    # Scale first, because squares of very large or small numbers overflow or underflow.
     largest = np.abs(wide).max(axis=1, initial=0)
     usable: NDArray[np.bool_] = largest > 0
     wide[~usable] = largest[~usable] = 1
@@ -218,39 +228,53 @@ def unit_vectors(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArr
 
 
 def are_unit(vectors: NDArray[np.float32]) -> bool:
-    """Tell whether all rows have the length 1, but for rounding."""
+    """Return True if all rows have length 1, within a rounding tolerance."""
     squares = np.einsum("ij,ij->i", vectors, vectors)
     if len(squares) == 1:
-        # Most memories are of one piece, and small arrays cost as much as large ones.
+        # Shortcut for a single row, the usual case, because NumPy calls have a fixed cost.
         return abs(math.sqrt(squares[0]) - 1) <= _TOLERANCE
     lengths = np.sqrt(squares)
-    # So said that a NaN does not pass.
+    # Written so that NaN fails.
     return bool((np.abs(lengths - 1) <= _TOLERANCE).all())
 
 
 PROVISIONAL: Final = Calibration()
-"""What stands for the calibration of an embedder until it is known."""
+"""Placeholder for the calibration of an embedder until it is fitted."""
 
 _logger: Final = logging.getLogger("mama_structs")
-_CHANCE: Final = 0.6  # An embedder that tells the built-in sentences apart no more often knows next to nothing.
+_CHANCE: Final = 0.6  # A lower AUC on the built-in sentences is hardly better than chance.
 _STEPS: Final = 100
 _CLOSE: Final = 1e-10
-_LEAST_SLOPE: Final = 0.5  # Cosines that tell nothing, or the wrong way round, still need a rising curve.
+_LEAST_SLOPE: Final = 0.5  # The curve must rise, even if the cosines are uninformative or inverted.
 _MOST_SLOPE: Final = 200.0
 
 
 @functools.cache
 def triples() -> tuple[tuple[str, str, str], ...]:
-    """Return the built-in sentences: one, another about the same matter, and one about another matter of that world."""
+    """
+    Return the built-in sentences in triples.
+
+    Each has a sentence, another one on the same subject, and one on another subject of the same domain.
+    """
     text = Path(__file__).with_name("pairs.json").read_text(encoding="utf-8")
     return tuple((first, same, other) for first, same, other in json.loads(text))
 
 
 def fit(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]]) -> Calibration:
-    """Fit a calibration to the cosines of pairs about the same matter, in groups, and of pairs about different ones."""
-    # Logistic regression with Platt's targets (a little inside 0 and 1, by the number of pairs), which keep the slope
-    # finite where the classes do not overlap. Both classes weigh the same, and so do the groups of each; so both have
-    # the targets of the smaller one, and the midpoint lies among the cosines.
+    """
+    Fit a calibration to cosines of pairs on the same and on different subjects.
+
+    Args:
+        same: Groups of cosines of pairs on the same subject.
+        other: Groups of cosines of pairs on different subjects.
+
+    Raises:
+        InvalidArgument: A group is empty or contains a cosine that is not finite, or there is no group.
+
+    """
+    # Logistic regression with Platt's targets, slightly inside 0 and 1 depending on the number of pairs, which keep the
+    # slope finite for separable classes. Both classes have equal weight, and so have the groups of a class. Both use
+    # the targets of the smaller class, which keeps the midpoint within the range of the cosines.
     parts: list[tuple[NDArray[np.float64], float, float]] = []
     count = min(sum(map(len, same)), sum(map(len, other)))
     for name, groups, target in (("same", same, (count + 1) / (count + 2)), ("other", other, 1 / (count + 2))):
@@ -272,7 +296,11 @@ def fit(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floatin
 def sentence_cosines(
     vectors: NDArray[np.floating],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return cosines of the built-in sentences: of each first with the second, the third, and other firsts."""
+    """
+    Return cosines of the built-in sentences: same subject, other subject, and unrelated.
+
+    The third array has the cosines between the first sentences of different triples.
+    """
     table = vectors.reshape(len(triples()), 3, -1).astype(np.float64)
     first, same, other = table[:, 0], table[:, 1], table[:, 2]
     across = (first @ first.T)[np.triu_indices(len(first), 1)]
@@ -280,7 +308,11 @@ def sentence_cosines(
 
 
 def tells_apart(same: ArrayLike, other: ArrayLike) -> float:
-    """Return how often a pair of *same* has a higher cosine than one of *other*: 1 always, 0.5 by chance (AUC)."""
+    """
+    Return how often a pair of *same* has a higher cosine than a pair of *other* (AUC).
+
+    1 is always, 0.5 is chance.
+    """
     positive, negative = np.ravel(same).astype(np.float64), np.sort(np.ravel(other).astype(np.float64))
     below = np.searchsorted(negative, positive, side="left") + np.searchsorted(negative, positive, side="right")
     return float(below.mean() / 2 / len(negative))
@@ -292,10 +324,14 @@ def _or_provisional(calibration: Calibration | None) -> Calibration:
 
 @attrs.define(kw_only=True)
 class Calibrating:
-    """An embedder whose scale is a guess until `calibrated`, or an `EmbeddingService`, sees to it."""
+    """
+    Base class of embedders with a provisional calibration.
+
+    `calibrated` or an `EmbeddingService` fits it before the first use.
+    """
 
     calibration: Calibration = attrs.field(default=None, converter=_or_provisional)
-    # Kept, for a copy of an embedder has a copy of the guess.
+    # A field, so that a copy of an uncalibrated embedder is uncalibrated too.
     is_calibrated: bool = attrs.field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
@@ -308,13 +344,13 @@ class Calibrating:
         _check.whole("batch_size", embedder.batch_size, 1, mark=",")
 
     def calibrate(self, calibration: Calibration) -> None:
-        """Take a calibration as known, such as one that was kept with the vectors."""
+        """Set a known calibration, for example one stored with the vectors."""
         self.calibration = calibration
         self.is_calibrated = True
 
 
 async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread) -> Calibration:
-    """Return an embedder's calibration, made on built-in sentences in one call where it is not known yet."""
+    """Return an embedder's calibration, fitting it on built-in sentences if unknown."""
     if not isinstance(embedder, Calibrating) or embedder.is_calibrated:
         return embedder.calibration
     done = await embedded(embedder, [text for triple in triples() for text in triple], "document", in_thread=in_thread)
@@ -333,7 +369,7 @@ async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread)
 
 
 def _regression(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.float64]) -> tuple[float, float]:
-    """Return slope and intercept of the weighted logistic regression, by Newton's method."""
+    """Return slope and intercept of a weighted logistic regression (Newton's method)."""
     table = np.stack((x, np.ones_like(x)), axis=1)
     found = np.zeros(2)
     for _ in range(_STEPS):
@@ -341,7 +377,7 @@ def _regression(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.fl
         spread = w * predicted * (1 - predicted) + 1e-12
         hessian = (table.T * spread) @ table + 1e-9 * np.eye(2)
         step = np.linalg.solve(hessian, table.T @ (w * (predicted - y)))
-        # A step from far away can overshoot.
+        # Limit the step, because Newton steps from far away can overshoot.
         step *= min(1.0, 2.0 / float(np.abs(step).max() + 1e-300))
         found -= step
         if np.abs(step).max() < _CLOSE:

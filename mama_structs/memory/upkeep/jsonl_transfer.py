@@ -1,12 +1,12 @@
 """
-Memories written to a file with all that belongs to them, and read from one.
+Export of memories to a JSONL file, and import from one.
 
-An export is UTF-8 text with one JSON object a line: a header, a memory or kept text each, and an end.
-The header says whose memories they are and which embedder made their vectors.
-A memory's line is what the journal keeps of it (see `mama_structs.memory.types.codec`), and its vectors: base64 of
+An export is UTF-8 text with one JSON object per line: a header, one line per memory or evidence text, and an end line.
+The header contains the namespace and the embedder of the vectors.
+A memory line contains the journal record (see `mama_structs.memory.types.codec`) and the vectors: base64 of
 little-endian float32, one piece after the other.
-A text that is kept as evidence has a line of its own with its hash, once, before the memories that name it.
-The end says how many memories and texts there are, so that a file of which the end is missing is noticed.
+Each evidence text has one line with its hash, before the first memory that refers to it.
+The end line contains the number of memories and texts, so that a truncated file is detected.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ Progress = Callable[[int, int], object]
 
 FORMAT: Final = "mama-structs memories"
 VERSION: Final = 2
-"""Since 2 there may be kept texts; that is all in which 1 differs."""
+"""Version 2 added evidence texts, the only difference from version 1."""
 
 LONGEST_LINE: Final = 2**28
-"""Bytes of a line at the most: above any kept text, and a memory of the largest content with thousands of links."""
+"""Maximum length of a line in bytes: above any evidence text, and the largest memory with thousands of links."""
 
 _VERSIONS: Final = range(1, VERSION + 1)
 _MAX_DIMENSIONS: Final = 65_536
@@ -82,18 +82,22 @@ _CHUNK_BYTES: Final = 2**23
 
 
 class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The first line; of two exports of one state it is the same, so nothing in it says when they were made."""
+    """
+    The header line.
+
+    It contains no time of export, so that exports of equal states are equal.
+    """
 
     format: str
     version: int
     namespace: str
     embedder: EmbedderRecord
-    # Version 1 had it.
+    # Only in version 1.
     exported_at: datetime | None = None
 
 
 class ExportEnd(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The last line."""
+    """The end line."""
 
     end: bool
     memories: int
@@ -101,7 +105,7 @@ class ExportEnd(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 class TextLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A kept text's line, with the text's hash."""
+    """The line of an evidence text, with the hash of the text."""
 
     content: str
     text: str
@@ -115,7 +119,7 @@ class _MemoryLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @attrs.frozen(eq=False)
 class ExportedMemory:
-    """What a memory's line says, and its number."""
+    """A parsed memory line with its line number."""
 
     number: int
     memory: Memory
@@ -137,7 +141,11 @@ _fields: Final[Mapping[type, frozenset[str]]] = {
 
 
 async def export_jsonl(engine: Engine, path: Path, progress: Progress | None) -> int:
-    """Write all memories to a file, in order of saving, and return how many; what is saved meanwhile is in it."""
+    """
+    Write all memories to a file in save order, and return their number.
+
+    Memories that are saved during the export are included.
+    """
     with contextlib.ExitStack() as stack:
         draft = await in_own_thread(lambda: _draft(path, stack))
         header = ExportHeader(format=FORMAT, version=VERSION, namespace=engine.namespace, embedder=engine.embedder)
@@ -158,20 +166,20 @@ async def export_jsonl(engine: Engine, path: Path, progress: Progress | None) ->
 
 
 def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
-    # Put on the stack here: a caller that was cancelled meanwhile never gets it.
+    # Register it in the thread: a caller that was cancelled meanwhile would never receive and discard it.
     draft = DraftFile(path)
     stack.callback(draft.discard)
     return draft
 
 
 def embedder_of(path: Path) -> EmbedderRecord:
-    """Return which embedder made the vectors in an export; blocks for a moment."""
+    """Return the embedder of the vectors in an export. Blocking."""
     with contextlib.ExitStack() as stack:
         return _ExportFile.open(path, stack).header.embedder
 
 
 async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
-    """Add the memories of an export, when every line was read and compared; what is there, the same, stays."""
+    """Import an export after validating every line. Identical existing memories are kept."""
     with contextlib.ExitStack() as stack:
         file = await in_own_thread(lambda: _ExportFile.open(path, stack))
         return await _Import(engine, embedding, file, progress).run()
@@ -179,7 +187,7 @@ async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, 
 
 @attrs.frozen(eq=False)
 class Exported:
-    """A memory with the links that begin at it, its vectors, and the texts that it is the first to name."""
+    """A memory with its links and vectors, and the evidence texts that it uses first."""
 
     memory: Memory
     links: Sequence[Link]
@@ -189,7 +197,7 @@ class Exported:
 
 @attrs.frozen(eq=False)
 class ExportPage:
-    """Some memories, how many there are in all, and by their ids what is wrong with those whose texts are damaged."""
+    """A page of memories, the total number, and errors by id of unreadable memories."""
 
     lines: list[Exported]
     total: int
@@ -197,8 +205,12 @@ class ExportPage:
 
 
 async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
-    """Give the memories of a namespace in order of saving, what is saved meanwhile last; a page may be empty."""
-    # By ids: nodes mean something within one plan only, and may be numbered anew.
+    """
+    Yield pages, possibly empty, of the memories in save order.
+
+    Memories saved meanwhile come last.
+    """
+    # By ids, since nodes are valid within one plan only.
     embedder = engine.embedder
     waiting: deque[str] = deque()
     seen: set[str] = set()
@@ -208,11 +220,11 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
         nodes = np.sort(reader.window(newest_first=False))
         return [memory_id for memory_id in reader.ids(nodes) if memory_id not in seen]
 
-    # A plan may run more than once: it changes nothing.
+    # A plan may run more than once, so it has no side effects.
     def page(reader: Reader, wanted: Sequence[str]) -> tuple[ExportPage, list[str]]:
         if engine.embedder != embedder:
-            raise StoreError("the memories were embedded anew while they were exported", hint="export them again")
-        # What was deleted meanwhile is found no more.
+            raise StoreError("the embedder was changed while the memories were exported", hint="export them again")
+        # Memories deleted meanwhile are not found.
         found = zip(wanted, reader.find_many(wanted), strict=True)
         nodes = {node: memory_id for memory_id, node in found if node is not None}
         lines: list[Exported] = []
@@ -220,7 +232,7 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
         known: set[str] = set()
         size = 0
         for one in reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else ():
-            # Texts may be long: the rest has its turn later, as where others have come to be in between.
+            # Leave the rest to the next page: texts may be long, and the range may contain other memories.
             if one.node not in nodes or size > _CHUNK_BYTES:
                 continue
             new = [digest for digest in digests_in(one.memory.evidence) if digest not in given and digest not in known]
@@ -231,13 +243,13 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
                 continue
             known.update(texts)
             size += sum(map(len, texts.values()))
-            # The vectors are copied here: later they may be the engine's to change.
+            # Copy the vectors within the plan: later the engine may change them.
             lines.append(Exported(one.memory, one.links, vectors_to_bytes(one.vectors), texts))
         passed = {one.memory.id for one in lines} | lost.keys()
         left = [memory_id for memory_id in nodes.values() if memory_id not in passed]
         return ExportPage(lines, reader.count(), lost), left
 
-    # All at first, then what was saved meanwhile.
+    # First all memories, then those saved meanwhile.
     while new := await engine.read(unseen):
         waiting.extend(new)
         seen.update(new)
@@ -252,7 +264,7 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
 
 
 def _written(lines: Sequence[Exported]) -> bytes:
-    """Return the lines of memories, the same whenever these are the same."""
+    """Return the lines of memories. Equal memories give equal lines."""
     found = []
     for one in lines:
         found += [_encode(TextLine(content=digest, text=text)) + b"\n" for digest, text in one.texts.items()]
@@ -261,7 +273,7 @@ def _written(lines: Sequence[Exported]) -> bytes:
 
 
 def memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
-    """Return a memory's line, the same whenever these are the same."""
+    """Return the line of a memory. Equal memories give equal lines."""
     ordered = sorted(links, key=lambda link: (link.created_at, link.id))
     return (
         _encode({"memory": codec.record_of(memory), "links": ordered, "vectors": base64.b64encode(vectors).decode()})
@@ -271,7 +283,7 @@ def memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _in_line(number: int) -> Iterator[None]:
-    """Say in which line it was that a rule was broken."""
+    """Add the line number to validation errors."""
     try:
         yield
     except InvalidArgument:
@@ -282,20 +294,20 @@ def _in_line(number: int) -> Iterator[None]:
 
 @attrs.define(eq=False)
 class _ExportFile:
-    """An export that is read; its calls block."""
+    """An export opened for reading. Calls block."""
 
     file: BinaryIO
     header: ExportHeader
     start: int
     memories: int
-    # The number of each text's line by the text's hash, and the byte at which the line begins.
+    # By hash of a text: the number and byte offset of its line.
     texts: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
 
     @classmethod
     def open(cls, path: Path, stack: contextlib.ExitStack) -> Self:
-        """Open an export, and read its first and its last line; *stack* closes it."""
+        """Open an export, and read its first and last line. *stack* closes it."""
         try:
-            # Without O_NONBLOCK the opening of a FIFO waits for its other end.
+            # Without O_NONBLOCK, opening a FIFO would block until a writer opens it.
             fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         except (OSError, ValueError) as error:
             said = getattr(error, "strerror", None) or error
@@ -320,7 +332,14 @@ class _ExportFile:
             ) from error
 
     def read(self, number: int, offset: int) -> tuple[list[ExportedMemory | TextLine], int | None]:
-        """Return some lines from one on, by its number and first byte, and the byte behind them, None at the end."""
+        """
+        Return some lines from a position on, and the next byte offset, None at the end.
+
+        Args:
+            number: The number of the first line.
+            offset: Its byte offset.
+
+        """
         lines: list[ExportedMemory | TextLine] = []
         begin = offset
         self.file.seek(offset)
@@ -344,7 +363,7 @@ class _ExportFile:
         return lines, offset
 
     def text(self, digest: str) -> str:
-        """Return a text that was read before."""
+        """Return an evidence text whose line was read before."""
         number, offset = self.texts[digest]
         self.file.seek(offset)
         with _in_line(number):
@@ -354,7 +373,7 @@ class _ExportFile:
         said = _read_end(line)
         if said.memories + said.contents != number - 2:
             texts = f" and {said.contents} texts" if said.contents else ""
-            raise ValueError(f"it says that there are {said.memories} memories{texts}, and there are {number - 2}")
+            raise ValueError(f"the end line counts {said.memories} memories{texts}, and there are {number - 2}")
         if self.file.read(1):
             raise ValueError("it is the last one, and more follows")
 
@@ -377,14 +396,14 @@ def _read_line(file: BinaryIO) -> bytes:
 
 @attrs.define
 class _Taken:
-    """What one transaction of an import has come to: so many memories, and what is to be seen to before the next."""
+    """Result of one transaction of an import, and work left for the next one."""
 
     added: int = 0
     known: int = 0
     dropped_links: int = 0
     # Links to memories of later lines.
     waiting: list[Link] = attrs.field(factory=list)
-    # Hashes of texts that the next memories name, and that are neither at hand nor kept.
+    # Hashes of texts that the next memories need and that are neither loaded nor stored.
     absent: set[str] = attrs.field(factory=set)
 
 
@@ -397,10 +416,10 @@ class _Import:
     file: _ExportFile
     progress: Progress | None
     ids: set[str] = attrs.field(factory=set, init=False)
-    # Links to memories of later lines, by these; few are as a rule, since links begin at the newer memory.
+    # Links to memories of later lines, by target. Usually few, since links lead from newer to older memories.
     waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
-    # Memories of later lines that were named as evidence.
+    # Memories of later lines that earlier ones use as evidence.
     awaited_evidence: set[str] = attrs.field(factory=set, init=False)
 
     async def run(self) -> Imported:
@@ -419,7 +438,7 @@ class _Import:
         return Imported(**done, embedded=0 if as_they_are else done["added"])
 
     async def _check(self) -> None:
-        """Read every line, and compare it with the store."""
+        """Validate every line, and compare it with the store."""
         links: set[str] = set()
         self._tell(0)
         async for lines in self._chunks():
@@ -445,14 +464,14 @@ class _Import:
                 yield lines
 
     async def _taken(self, chunk: Sequence[ExportedMemory], contents: dict[str, str]) -> Mapping[str, int]:
-        """Write memories with the texts that they name, and return how many were added, known and so on."""
+        """Write memories with their texts, and return the counts for the result."""
         figures: Counter[str] = Counter()
         awaited: dict[str, list[Link]] = {}
         rest = chunk
         while rest:
             taken = await self.engine.write(lambda writer: self._take(writer, rest, contents))  # noqa: B023 - awaited
             for digest in taken.absent:
-                # An earlier chunk had them, and somebody has deleted since what named them.
+                # The texts were stored by an earlier chunk, but the memories that used them were deleted since.
                 contents[digest] = await in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
             for link in taken.waiting:
                 self.waiting.setdefault(link.to_id, []).append(link)
@@ -461,7 +480,7 @@ class _Import:
                     awaited.setdefault(link.from_id, []).append(link)
             rest = rest[taken.known + taken.added :]
             figures.update(added=taken.added, known=taken.known, dropped_links=taken.dropped_links)
-        # Once for each memory where they begin, which is written whole.
+        # Grouped by source memory, since a memory is rewritten with all its links.
         async for dropped in in_turns(self.engine.write, [*awaited.items()], _put_links_and_lower, most=_CHUNK):
             figures["dropped_links"] += sum(dropped)
         return figures
@@ -469,8 +488,12 @@ class _Import:
     def _compare(
         self, reader: Reader, chunk: Sequence[ExportedMemory], *, links_too: bool = False
     ) -> dict[str, tuple[Link, ...]]:
-        """Return the links that are missing of the memories that are there already, the same."""
-        # Only with *links_too* it looks everywhere for links: each look takes longer the more there are.
+        """
+        Return the missing links of memories that already exist.
+
+        Raise `InvalidArgument` on conflicts.
+        """
+        # Only with *links_too* link ids are looked up in the whole store, which is slow for large ones.
         ids = list(dict.fromkeys(one.memory.id for one in chunk))
         known = {one: node for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None}
         nodes = list(known.values())
@@ -505,7 +528,7 @@ class _Import:
         return missing
 
     async def _embedded(self, chunk: Sequence[ExportedMemory]) -> list[ExportedMemory]:
-        """Return the memories, those with other vectors that are not there."""
+        """Return the memories, with new ones embedded by the current embedder."""
         known = await self.engine.read(lambda reader: self._compare(reader, chunk))
         new = [one.memory for one in chunk if one.memory.id not in known]
         vectors = await saving.documents(self.embedding, new) if new else []
@@ -513,7 +536,7 @@ class _Import:
         return [attrs.evolve(one, vectors=made.get(one.memory.id, one.vectors)) for one in chunk]
 
     def _take(self, writer: Writer, rest: Sequence[ExportedMemory], contents: Mapping[str, str]) -> _Taken:
-        """Write memories with texts and links, in order and as time allows."""
+        """Write memories with texts and links, in order, until the transaction is due."""
         self._check_embedder()
         taken = _Taken()
         for start in range(0, len(rest), _COMPARED):
@@ -538,7 +561,7 @@ class _Import:
         contents: Mapping[str, str],
         taken: _Taken,
     ) -> None:
-        """Write a memory, or the links that are *missing* of one that is there already."""
+        """Write a memory, or only the *missing* links if it already exists."""
         memory, ready = self._own(one.memory), []
         for link in one.links if missing is None else missing:
             if writer.find(link.to_id) is not None:
@@ -548,7 +571,7 @@ class _Import:
             else:
                 taken.dropped_links += 1
         if missing is None:
-            # The file says how far its texts are trusted.
+            # The trust in the file already covers its evidence texts.
             texts = dict.fromkeys(digests_in(memory.evidence), ORIGINS[0])
             memory = saving.trusted(writer, memory, ready, texts)
             writer.put(memory, vectors=one.vectors, links=ready, contents=contents)
@@ -560,7 +583,7 @@ class _Import:
             taken.known += 1
 
     def _lower_users(self, writer: Writer, memory: Memory) -> None:
-        """Lower the trust of memories of earlier lines that name a new memory as evidence."""
+        """Lower the trust of memories of earlier lines that use the new memory as evidence."""
         if memory.id in self.awaited_evidence:
             for node in writer.window(Filter(evidence=frozenset({memory.id}))).tolist():
                 saving.lower(writer, node, memory.trust)
@@ -571,10 +594,10 @@ class _Import:
     def _check_embedder(self) -> None:
         stored, given = self.engine.embedder, self.made_by
         if given is not None and stored != given:
-            # The vectors at hand would be taken for those of the embedder that has embedded everything anew since.
+            # Prevents storing vectors of one embedder as vectors of the new one.
             raise EmbedderMismatch(
-                f"the memories of {self.engine.namespace!r:.80} were embedded anew, by {stored.name}, while others "
-                f"were imported with vectors of {given.name}",
+                f"the embedder of the memories of {self.engine.namespace!r:.80} was changed to {stored.name}, while an "
+                f"import stored vectors of {given.name}",
                 stored=(stored.name, stored.fingerprint),
                 given=(given.name, given.fingerprint),
                 hint="repeat the import: what is there already stays as it is",
@@ -589,7 +612,7 @@ class _Import:
 
 
 def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
-    """Write links that begin at one memory as far as both ends are still there, and return how many were left out."""
+    """Write links of one source if both ends exist, and return the number of others."""
     memory_id, links = source
     node = writer.find(memory_id)
     ready = [link for link in links if node is not None and writer.find(link.to_id) is not None]
@@ -599,7 +622,7 @@ def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
 
 
 def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
-    """Write links as `put_links` does, and lower the trust of the memory where they begin to that of its basis."""
+    """Write links like `put_links`, and lower the source's trust to that of its basis."""
     dropped = put_links(writer, source)
     memory_id, links = source
     (node,) = writer.find_many([memory_id])
@@ -611,13 +634,13 @@ def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> 
 
 
 def _is_same(stored: Memory, given: Memory) -> bool:
-    """Return True if two memories differ in nothing, or only in a trust that the store lowered."""
+    """Return True if two memories are equal, ignoring trust that the store lowered."""
     lowered = least_trusted([stored.trust, given.trust]) == stored.trust
     return lowered and stored == attrs.evolve(given, trust=stored.trust)
 
 
 def _read_header(line: bytes) -> ExportHeader:
-    """Return what the first line says."""
+    """Parse and validate the header line."""
     try:
         known = _read(_keys, line)
     except ValueError:
@@ -639,7 +662,7 @@ def _read_header(line: bytes) -> ExportHeader:
 
 
 def _read_end(line: bytes) -> ExportEnd:
-    """Return how many memories and kept texts the last line says that there are."""
+    """Parse and validate the end line."""
     said = _read(_end, line)
     if not said.end or said.memories < 0 or said.contents < 0:
         raise ValueError("it is not the last line of an export")
@@ -656,7 +679,7 @@ def _read_text(line: bytes) -> TextLine:
 
 
 def _read_memory(line: bytes, header: ExportHeader, number: int) -> ExportedMemory:
-    """Return what a memory's line says; an error says which rule is broken, without content."""
+    """Parse and validate a memory line. Errors name the violated rule but contain no content."""
     raw = _read(_line, line)
     memory = _memory(raw.memory)
     if memory.namespace != header.namespace:
@@ -699,7 +722,7 @@ def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
 
 
 def _checked(value: T, path: str) -> T:
-    """Return a memory or link, or a part of one, of which each field keeps the rule of its name."""
+    """Validate the fields of a memory, a link or a part, and return normalised values."""
     changed = {}
     for name, rule in _rules_of[type(value)]:
         given = getattr(value, name)
@@ -727,7 +750,7 @@ def _vectors(text: str, dimensions: int) -> NDArray[np.float32]:
 
 
 def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str = "$") -> T:
-    """Decode; the error's message names a place and a rule, and no content."""
+    """Decode JSON. Error messages name the path and the rule, but contain no content."""
     try:
         return decoder.decode(data)
     except RecursionError as error:
@@ -737,7 +760,7 @@ def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str
     except msgspec.ValidationError as error:
         said = str(error)
         if said.startswith(("Invalid enum value", "Object contains unknown field")):
-            # These repeat what stands there.
+            # These messages of msgspec quote the content.
             rule, _, place = said.rpartition(" - at ")
             said = f"{rule.split(' `')[0].split(' ' + chr(39))[0]} - at {place}" if place else rule.split(" `")[0]
         raise ValueError(said.replace("`$", f"`{path}")) from error
@@ -746,7 +769,11 @@ def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str
 
 
 def _check_known(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.Raw]:
-    """Refuse what the form has no place for: it would be lost."""
+    """
+    Return the raw fields of an object.
+
+    Raise ValueError for unknown fields, which would be lost.
+    """
     found = _read(_keys, data, path)
     if not found.keys() <= _fields[form]:
         raise ValueError(f"`{path}` has an unknown field")
@@ -810,7 +837,7 @@ _RULES: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "repeats": _times,
     "former": _each,
 }
-"""What becomes of a field, or why it is refused; those of memories and links that are not here may be anything."""
+"""Validators by field name. Fields of memories and links without one accept any value."""
 _rules_of: Final = {
     form: [(name, rule) for name, rule in _RULES.items() if name in names] for form, names in _fields.items()
 }

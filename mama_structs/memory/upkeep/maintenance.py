@@ -1,4 +1,4 @@
-"""Looking after a namespace: pruning its links, and changing its embedder."""
+"""Maintenance of a namespace: pruning of automatic links, and change of the embedder."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from mama_structs.memory.types.engine import (
 from mama_structs.memory.types.model import Link, LinkType, Memory, milliseconds
 from mama_structs.settings import MemorySettings
 
-# Memories that are looked at or embedded in one go, so that others have their turn.
+# Memories per read or embedding call, so that other plans can run in between.
 _PAGE: Final = 500
 _BATCH: Final = 128
 
 
 def record_of(embedder: Embedder) -> EmbedderRecord:
-    """Return how a store names an embedder."""
+    """Return the record by which a store identifies an embedder."""
     return EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
 
 
 def prunable(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray[np.bool_]:
-    """Return which links of a table may be pruned (DESIGN section 6): a mask with an item for each."""
-    # What counts is the confidence as stored, not what decay left of it, or links would go that nobody found weak.
+    """Return a mask of the links that may be pruned (DESIGN section 6)."""
+    # Use the stored confidence, without decay: otherwise links that were never weak would be pruned.
     weak = table.confidences < np.float32(settings.prune_below)
     old = (table.types == NUMBERS[LinkType.TEMPORAL]) & (now_ms - table.created > settings.prune_temporal_after * 1000)
     may_go: NDArray[np.bool_] = (table.creators == SYSTEM) & (weak | old)
@@ -46,10 +46,10 @@ def prunable(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray
 
 
 def is_prunable(link: Link, now: datetime, settings: MemorySettings) -> bool:
-    """Tell what `prunable` says of one link."""
+    """Return True if a link may be pruned. Same rule as `prunable`, for one link."""
     if link.created_by != "system":
         return False
-    # Tables hold confidences in single precision, and both have to say the same.
+    # Compare in single precision, as tables do, so that both functions agree.
     if np.float32(link.confidence) < np.float32(settings.prune_below):
         return True
     age = milliseconds(now) - milliseconds(link.created_at)
@@ -57,12 +57,12 @@ def is_prunable(link: Link, now: datetime, settings: MemorySettings) -> bool:
 
 
 async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
-    """Remove the automatic links that are too weak or too old, and return how many."""
+    """Delete automatic links that are too weak or too old, and return their number."""
     now_ms = milliseconds(now)
 
     def where(reader: Reader) -> list[str]:
         table = reader.links(reader.window(newest_first=False), "out")
-        # Nodes mean something within one plan only; ids last.
+        # Nodes are valid within one plan only, so return ids.
         return reader.ids(np.unique(table.sources[prunable(table, now_ms, settings)]))
 
     def prune_one(writer: Writer, source: str) -> int:
@@ -75,7 +75,11 @@ async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
 
 
 async def reembed(engine: Engine, service: EmbeddingService, progress: Progress | None) -> int:
-    """Embed every memory with another embedder, and then let its vectors count; return how many were embedded now."""
+    """
+    Embed all memories with another embedder and switch to it.
+
+    Returns how many memories were embedded.
+    """
     record = record_of(service.embedder)
     done = 0
     adopted = False
@@ -84,7 +88,7 @@ async def reembed(engine: Engine, service: EmbeddingService, progress: Progress 
         writer.put_vectors(record, dict([made]))
 
     while not adopted:
-        # Again and again: others go on saving meanwhile.
+        # Repeat, because other plans save memories in the meantime.
         missing = await engine.read(lambda reader: reader.without_vectors(record))
         total = done + len(missing)
         for start in range(0, len(missing), _BATCH):

@@ -1,4 +1,4 @@
-"""One namespace's memories carried to another engine, in the form of exports, and compared there."""
+"""Copies the memories of one namespace to another engine, and verifies the copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mama_structs.memory.types.model import Link
 from mama_structs.memory.upkeep.jsonl_transfer import Exported, ExportPage, memory_line, pages, put_links
 
 _BATCH: Final = 32
-# A memory counts as this many items of an input.
+# A memory counts as this many items in the estimated load of a computation.
 _FIELDS: Final = 20
 _NAMED: Final = 10
 _SAID: Final = 3
@@ -32,24 +32,24 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @attrs.define(eq=False)
 class KindTally:
-    """How many things of each kind there are, and what they come to."""
+    """Number and digest of the copied items of each kind."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
     _hashes: dict[str, Any] = attrs.field(factory=dict)
 
     def add(self, kind: str, data: bytes, count: int = 1) -> None:
-        """Count some things of a kind that are written so."""
+        """Count items of a kind, and add their serialized form to the digest."""
         self.counts[kind] += count
         self._hashes.setdefault(kind, blake2b(digest_size=_DIGEST)).update(data)
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """What the things of each kind come to, in hexadecimal."""
+        """The digest of each kind, in hexadecimal."""
         return {kind: found.hexdigest() for kind, found in self._hashes.items()}
 
 
 def refuse(namespace: str, what: str, ids: Sequence[str], *, hint: str = _ELSEWHERE) -> NoReturn:
-    """Raise the error for a copy whose namespace is not, or cannot become, what the source's is."""
+    """Raise the error for a copy that differs from its source or cannot become equal to it."""
     named = ", ".join(f"{one!r:.100}" for one in ids[:_SAID]) + (f" and {len(ids) - _SAID} more" * (len(ids) > _SAID))
     raise StoreDiffers(
         f"the namespace {namespace!r:.80} of the copy {what}{': ' * bool(ids)}{named}",
@@ -61,7 +61,7 @@ def refuse(namespace: str, what: str, ids: Sequence[str], *, hint: str = _ELSEWH
 
 @attrs.define(eq=False)
 class _CarriedPart:
-    """What one transaction has come to: so many memories, how many of them new, and links whose other end comes."""
+    """Result of one transaction of a copy: counts, and links to later memories."""
 
     done: int = 0
     added: int = 0
@@ -70,7 +70,11 @@ class _CarriedPart:
 
 @attrs.define(eq=False)
 class CarriedMemories:
-    """One run over a namespace; *tell* is told how many memories each page has, copied or compared."""
+    """
+    One run that copies a namespace.
+
+    *tell* receives the number of memories of each copied or compared page.
+    """
 
     source: Engine
     target: Engine
@@ -78,21 +82,21 @@ class CarriedMemories:
     tally: KindTally
     damaged: list[str] = attrs.field(factory=list, init=False)
     added: int = attrs.field(default=0, init=False)
-    # Memories that cannot be read.
+    # Number of memories that cannot be read.
     missing: int = attrs.field(default=0, init=False)
-    # Why memories that could be read are left out.
+    # Reasons why readable memories are omitted, by id.
     _lost: dict[str, str] = attrs.field(factory=dict, init=False)
-    # Why notes are.
+    # Reasons why notes are omitted, by name.
     _unreadable: dict[str, str] = attrs.field(factory=dict, init=False)
     _waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     _dropped: set[str] = attrs.field(factory=set, init=False)
 
     async def run(self) -> None:
-        """Add what is missing and compare all of it; what is there is never replaced or deleted."""
+        """Add missing data and compare all of it. Existing data is never replaced or deleted."""
         before = await self.source.read(lambda reader: reader.change)
         if await self.target.read(lambda reader: bool(reader.count() or reader.note_names())):
             await self._refuse_others()
-        # Without a note, too: it makes the namespace.
+        # Even without notes, an empty write creates the namespace.
         await self.target.write(lambda writer: writer.set_notes({}))
         async for notes in self._notes():
             await self.target.write(lambda writer: writer.set_notes(notes))  # noqa: B023 - awaited
@@ -105,7 +109,7 @@ class CarriedMemories:
         await self._list_damage()
 
     async def _notes(self) -> AsyncIterator[Mapping[str, str]]:
-        """Give the notes, some after others: those that hosts keep may be many, and long."""
+        """Yield the notes in batches, since hosts may store many and long ones."""
         names = await self.source.read(lambda reader: reader.note_names())
         for start in range(0, len(names), _BATCH):
             some = names[start : start + _BATCH]
@@ -115,7 +119,7 @@ class CarriedMemories:
                 yield await self._readable(some)
 
     async def _readable(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Return those of some notes that can be read."""
+        """Return the notes that can be read."""
         found: dict[str, str] = {}
         for name in names:
             try:
@@ -133,7 +137,7 @@ class CarriedMemories:
             self.damaged.append(f"{len(self._dropped)} links lead to what is left out")
 
     async def _refuse_others(self) -> None:
-        """Refuse a copy that has what the source has not, or has otherwise."""
+        """Raise an error if the copy has data that the source does not have, or that differs."""
         name = self.source.namespace
         ids, names = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.note_names()))
         found = await self.source.read(lambda reader: reader.find_many(ids))
@@ -150,7 +154,7 @@ class CarriedMemories:
             await self.target.read(lambda reader: self._lacking(reader, whole))  # noqa: B023 - awaited
 
     async def _whole(self, page: ExportPage) -> list[Exported]:
-        """Return the memories of a page without the links to what is left out."""
+        """Return the memories of a page without links to omitted memories."""
         self._lost |= {memory_id: "; ".join(error.findings) for memory_id, error in page.lost.items()}
         load = Load(items=sum(_FIELDS + len(one.links) for one in page.lines))
         ends = await run_inline_or_in_thread(
@@ -171,7 +175,7 @@ class CarriedMemories:
         return await run_inline_or_in_thread(load, without_dropped)
 
     def _as_kept(self, vectors: bytes) -> bytes:
-        """Return vectors as the target keeps them."""
+        """Return vectors in the precision that the target stores."""
         if self.target.figures().get("vectors", {}).get("kept_as") != "halfvec":
             return vectors
         return vectors_to_bytes(vectors_from_bytes(vectors, self.source.embedder.dimensions).astype(np.float16))
@@ -192,7 +196,7 @@ class CarriedMemories:
                 pass
 
     def _take(self, writer: Writer, rest: Sequence[Exported]) -> _CarriedPart:
-        """Write memories with their texts and links, in order and as time allows."""
+        """Write memories with their texts and links, in order, until the transaction is due."""
         taken = _CarriedPart()
         while taken.done < len(rest) and not (taken.done and writer.is_due):
             some = rest[taken.done : taken.done + _BATCH]
@@ -215,7 +219,7 @@ class CarriedMemories:
     def _put_new(
         self, writer: Writer, new: Sequence[Exported], links: Sequence[Sequence[Link]], some: Sequence[Exported]
     ) -> None:
-        # Who is the first to name a text may be there already, or come later in this batch.
+        # The first user of a text may already exist in the copy, or come later in this batch.
         texts = {digest: text for one in some for digest, text in one.texts.items()}
         dimensions = self.source.embedder.dimensions
         made = [
@@ -229,7 +233,7 @@ class CarriedMemories:
             refuse(self.source.namespace, "has lost texts that its memories name", [str(error.args[0])], hint=hint)
 
     def _lacking(self, reader: Reader, items: Sequence[Exported]) -> dict[str, list[Link]]:
-        """Return which links are missing of each memory that is there, which must be the same else."""
+        """Return the missing links of each existing memory, which must be equal otherwise."""
         lacking, others = {}, []
         stored = self._stored(reader, items)
         for one in items:
@@ -243,7 +247,7 @@ class CarriedMemories:
         return lacking
 
     def _stored(self, reader: Reader, items: Sequence[Exported]) -> dict[str, Exported]:
-        """Return the memories that are there, in the order in which they are."""
+        """Return the existing memories, in the order of the target."""
         nodes = sorted(node for node in reader.find_many([one.memory.id for one in items]) if node is not None)
         found, links = reader.get(nodes), reader.links_of_many(nodes, "out")
         vectors, counts = reader.pieces(nodes)
@@ -254,7 +258,7 @@ class CarriedMemories:
         return stored
 
     async def _compare(self) -> None:
-        """Compare all that is there, in its order, with the source."""
+        """Compare the whole copy with the source, including the order."""
         last = -1
         async for page in pages(self.source):
             whole = await self._whole(page)
@@ -272,7 +276,11 @@ class CarriedMemories:
     def _compare_page(
         self, whole: Sequence[Exported], stored: Mapping[str, Exported], texts: Mapping[str, str], *, is_next: bool
     ) -> None:
-        """Compare and count the memories of one page; *is_next* is False if they are not behind those before."""
+        """
+        Compare and count the memories of one page.
+
+        *is_next* is False if they are not after the last page.
+        """
         name = self.source.namespace
         written = {one: memory_line(have.memory, have.links, have.vectors) for one, have in stored.items()}
         wanted = {one.memory.id: memory_line(one.memory, one.links, one.vectors) for one in whole}
@@ -290,7 +298,7 @@ class CarriedMemories:
             self.tally.add("texts", digest.encode())
 
     async def _compare_rest(self) -> None:
-        """Compare notes, and how many things there are."""
+        """Compare the notes and the total counts."""
         others: list[str] = []
         async for notes in self._notes():
             there = await self.target.read(lambda reader: reader.notes_named([*notes]))  # noqa: B023 - awaited
@@ -303,6 +311,6 @@ class CarriedMemories:
             refuse(self.source.namespace, "has more or less than the source", counted)
 
     def _ends(self, reader: Reader, items: Sequence[Exported]) -> list[int]:
-        """Return the first and the last node of some memories, nothing where there are none."""
+        """Return the first and the last node of some memories, or an empty list."""
         nodes = [node for node in reader.find_many([one.memory.id for one in items]) if node is not None]
         return [min(nodes), max(nodes)] if nodes else []

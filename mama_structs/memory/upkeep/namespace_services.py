@@ -1,4 +1,4 @@
-"""What all views of the memories of one namespace share."""
+"""Services shared by all stores that are open on one namespace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ReaderT = TypeVar("ReaderT", bound=Reader)
 
 @attrs.define(eq=False)
 class Shared:
-    """What all views of the memories of one namespace share, as far as it does not matter who asks."""
+    """Engine, models, caches and settings of a namespace, shared by its stores."""
 
     engine: Engine
     embedding: EmbeddingService
@@ -46,11 +46,11 @@ class Shared:
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
     cache: TraversalCache[list[Reached]] = attrs.field(init=False)
     record: EmbedderRecord = attrs.field(init=False)
-    # The embedder that is taking over, as long as one is.
+    # The embedder that is replacing the current one, during `reembed`.
     next_record: EmbedderRecord | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
     chaining: asyncio.Lock = attrs.field(factory=asyncio.Lock, init=False)
-    """Held while something is saved in the place of what was read to be the newest; see `mama_structs.importers.mama_v1`."""
+    """Held while the newest version is read and replaced, to prevent a race; see `mama_structs.importers.mama_v1`."""
 
     def __attrs_post_init__(self) -> None:
         self._use(self.embedding)
@@ -61,20 +61,20 @@ class Shared:
 
     @property
     def linking(self) -> Linking:
-        """How automatic links are made."""
+        """The parameters of automatic linking."""
         return Linking(policy=self.settings.linking, calibration=self.embedding.embedder.calibration)
 
     @property
     def now(self) -> datetime:
-        """The time."""
+        """The current time."""
         return from_milliseconds(int(self.clock() * 1000))
 
     def moment(self, name: str, value: datetime | None) -> datetime:
-        """Return a time that was given, the present where none was."""
+        """Return a validated time, or the current time if *value* is None."""
         return self.now if value is None else _check.moment(name, value)
 
     def check(self) -> None:
-        """Refuse what was closed, and another loop."""
+        """Raise an error if the memories are closed, or the caller is in another event loop."""
         if self.closed:
             raise SessionClosed(
                 "the memories were closed with their session", hint="work inside its with block, or open another one"
@@ -82,12 +82,16 @@ class Shared:
         self.loop.check()
 
     async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a plan that reads, unless somebody has embedded everything anew since *made_by* made its vectors."""
+        """
+        Run a plan that reads.
+
+        Raise `EmbedderMismatch` if the embedder is no longer *made_by* or the known one.
+        """
         self.check()
         return await self.engine.read(self._guarded(plan, made_by))
 
     async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a plan that writes; the arguments are those of `read`."""
+        """Run a plan that writes. Arguments and errors as in `read`."""
         self.check()
         return await self.engine.write(self._guarded(plan, made_by))
 
@@ -101,13 +105,13 @@ class Shared:
         return guarded
 
     async def take_over(self, embedding: EmbeddingService) -> None:
-        """Use another embedder from now on, and end the one before."""
+        """Switch to another embedder, and close the previous one."""
         before = self.embedding
         self._use(embedding)
         await before.close()
 
     async def close(self) -> None:
-        """Take nothing more, and end the work of the embedder, the reranker and the judge; again is no error."""
+        """Stop accepting work, and shut down the judge, the reranker and the embedder. Idempotent."""
         if not self.closed:
             self.closed = True
             async with AsyncExitStack() as closing:

@@ -1,1 +1,1 @@
-"""The embedded engine: a journal, which is the truth, and views, which are derived from it."""
+"""Local engine: a journal, which is the source of truth, and views derived from it."""

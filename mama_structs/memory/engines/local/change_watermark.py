@@ -1,4 +1,4 @@
-"""What is known of a namespace's last change outside of its journal, so that a journal that went back is noticed."""
+"""Watermark file that detects a journal that lost changes or was replaced."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mama_structs.storage.sqlite_errors import Finding
 
 FILE_NAME: Final = "last"
 
-# A mark, of which history (a hash of its name), two numbers, and a checksum of all that.
+# Magic bytes, hash of the history name, two numbers. A checksum follows.
 _RECORD: Final = struct.Struct("<8s16sQQ")
 _MARK: Final = b"mama-st1"
 _SIZE: Final = 64
-# Where the last change is, and where the first and the last number are between which changes were lost.
+# File offsets of the record of the last change, and of the record of the range of lost changes.
 _LAST: Final = 0
 _LOST: Final = 4096
 _FLAGS: Final = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
@@ -29,22 +29,25 @@ _log: Final = logging.getLogger("mama_structs")
 
 class Witness:
     """
-    A file beside a namespace's views, of the changes in one history; all calls come from one thread.
+    Watermark of the changes in one history, stored in a file next to the views.
 
-    What is told to it is durable in the journal already. It is never flushed: a killed process leaves it to the system,
-    and after a loss of power it may be behind the journal but not ahead. Where it cannot be kept, nothing is known.
+    Not thread-safe.
+
+    Only changes that are durable in the journal are recorded. The file is never flushed. After
+    a kill the operating system still writes it. After a power loss it may be older than the journal, but never newer.
+    If the file cannot be written, no loss can be detected later.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / FILE_NAME
         self._history: bytes | None = None
         self._fd = -1
-        # What there was no way to write.
+        # Records that could not be written to the file.
         self._unwritten: dict[int, tuple[int, int]] = {}
-        # Up to which number changes were seen when it was asked, or those of which other history.
+        # Set by `ask`: the highest number seen in this history, and the record of another history.
         self._seen = 0
         self._others: tuple[bytes | None, int] = (None, 0)
-        # Where a journal ended that has none of the changes that were seen, and up to which number these are.
+        # Set if another history was seen: the last change of this journal, and that of the other history.
         self._replaced: tuple[int, int] | None = None
 
     def __del__(self) -> None:
@@ -57,31 +60,31 @@ class Witness:
             os.close(fd)
 
     def use(self, history: str | None) -> None:
-        """Be of the journal's history from here on; None while that has none."""
+        """Set the history of the journal, or None if the journal is empty."""
         self._history = None if history is None else blake2b(history.encode(), digest_size=16).digest()
         if self._replaced is not None and self._history is not None and self.lost is None:
-            # There was none yet when it was seen.
+            # The journal had no history yet when the loss was detected, so it could not be recorded.
             self.lose(*self._replaced)
 
     @property
     def last(self) -> int:
-        """The last change that was told, 0 where none is known."""
+        """The last recorded change number, or 0 if unknown."""
         return self._read(_LAST)[1]
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """Where the journal ended, and up to which number changes had been seen, if it ever went back."""
+        """Last change of the journal and last change seen, if the journal ever lost changes."""
         lost = self._read(_LOST)
         return lost if lost[1] else self._replaced
 
     def saw(self, change: int) -> None:
-        """Note a change that is durable; who comes later with a lower one says nothing new."""
-        # Two processes may still cross: then it is behind, which does no harm.
+        """Record a durable change. Lower numbers than the recorded one are ignored."""
+        # Two processes may overwrite each other. The file is then older than the journal, which is harmless.
         if change > self.last:
             self._write(_LAST, 0, change)
 
     def lose(self, first: int, last: int) -> None:
-        """Note that changes after *first*, and up to *last*, were seen and are gone, until `accept`."""
+        """Record that the changes after *first*, up to *last*, were seen and lost, until `accept`."""
         before = self._read(_LOST)
         if before[1]:
             first, last = min(first, before[0]), max(last, before[1])
@@ -89,7 +92,7 @@ class Witness:
         self._write(_LAST, 0, first)
 
     def accept(self, change: int) -> None:
-        """Begin again with *change* as the last one, and with nothing lost."""
+        """Reset the watermark: *change* is the last change, and no changes are lost."""
         self._replaced = None
         if self._history is None:
             if self._path is not None:
@@ -100,17 +103,21 @@ class Witness:
         self._write(_LAST, 0, change)
 
     def ask(self, known: int) -> None:
-        """Look up to which number changes were seen, at least *known*; all of them were durable by then."""
+        """Read the highest change number seen, at least *known*. All changes up to it are durable."""
         history, _, last = self._record(_LAST)
         self._others = (None, 0) if history == self._history else (history, last)
         self._seen = max(known, self.last)
 
     def doubts(self, last: int) -> bool:
-        """Tell whether a journal that ends with *last* may lack what was seen: `compare` knows, in a later look."""
+        """
+        Return True if a journal ending at *last* may lack changes.
+
+        `compare` confirms it on a later read.
+        """
         return self.lost is not None or self._seen > last or self._others[0] is not None
 
     def compare(self, last: int) -> None:
-        """Say that the journal, of which *last* is the last change, is looked at after it was asked."""
+        """Record any loss. *last* is the last change of the journal, read after `ask`."""
         history, others_last = self._others
         if history not in {None, self._history}:
             self._replaced = last, others_last
@@ -120,7 +127,7 @@ class Witness:
             self.lose(last, self._seen)
 
     def findings(self) -> list[Finding]:
-        """Return what is to be said of changes that were seen and are gone."""
+        """Return the issue that describes lost changes, if there are any."""
         if self.lost is None:
             return []
         ended, seen = self.lost
@@ -144,7 +151,11 @@ class Witness:
         return self._unwritten.get(place, (0, 0))
 
     def _record(self, place: int) -> tuple[bytes | None, int, int]:
-        """Return of which history the record at a place is, None where there is none, and its numbers."""
+        """
+        Return the history hash and the two numbers of a record.
+
+        The hash is None if the record is invalid.
+        """
         with contextlib.suppress(OSError):
             if self._fd < 0 and self._path is not None:
                 self._fd = os.open(self._path, _FLAGS)
@@ -167,7 +178,7 @@ class Witness:
                 make_folder(self._path.parent)
                 self._fd = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
             os.lseek(self._fd, place, os.SEEK_SET)
-            # In one piece, within a page: a kill leaves the one or the other.
+            # A single write within a page: a killed process leaves the old or the new record.
             os.write(self._fd, record)
         except OSError as error:
             self._unwritten[place] = first, last

@@ -1,4 +1,4 @@
-"""Comparing the indexes of a namespace with its journal."""
+"""Consistency check: compares the views of a namespace with its journal."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from mama_structs.memory.types.model import digests_in, is_digest, milliseconds
 from mama_structs.storage.sealed_rows import Damaged, Snapshot
 from mama_structs.storage.sqlite_errors import Finding
 
-# Characters of kept texts that are looked at in one go.
+# Characters of evidence texts that are checked per step.
 _AT_ONCE: Final = 2**20
 
 
 @attrs.define
 class Inspection:
-    """One check of a namespace, step by step, each on the rows, views and place of its moment."""
+    """
+    A consistency check of one namespace, run in steps.
 
-    # Rows that one step looks at.
+    Each step receives the current rows, views and row keys.
+    """
+
+    # Rows per step.
     _size: int
     rows: Snapshot = attrs.field(init=False)
     views: Indexes = attrs.field(init=False)
@@ -33,17 +37,17 @@ class Inspection:
     findings: list[Finding] = attrs.field(factory=list, init=False)
     memories: int = attrs.field(default=0, init=False)
     _steps: Iterator[bool] = attrs.field(init=False)
-    # Under which key each id was seen.
+    # The row key where each id was first seen.
     _ids: dict[str, str] = attrs.field(factory=dict, init=False)
     _links: dict[str, str] = attrs.field(factory=dict, init=False)
-    # Deleted memories to which rows may still have links.
+    # Ids of deleted memories that rows may still contain links to.
     _dead: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._steps = self._check_all()
 
     def step(self, rows: Snapshot, views: Indexes, place: RowPlaces) -> bool:
-        """Look at what comes next, and tell whether there may be more."""
+        """Run the next step, and return True if there may be more."""
         self.rows, self.views, self.place = rows, views, place
         return next(self._steps)
 
@@ -62,7 +66,7 @@ class Inspection:
         yield False
 
     def _pages(self, prefix: str, size: int | None = None) -> Iterator[list[tuple[str, bytes | Damaged]]]:
-        """Give all rows whose keys begin with *prefix*, each as it is when its page is asked for."""
+        """Yield all rows with this key prefix, page by page, each page as of its step."""
         after = ""
         while page := self.rows.items(prefix, after=after, limit=size or self._size):
             after = page[-1][0]
@@ -72,7 +76,11 @@ class Inspection:
         self.findings.append(Finding("error", kind, f"{key}: {message}", key))
 
     def _note_damaged(self, key: str, error: StoreDamaged, value: object = None, *, kind: str = "damaged") -> None:
-        """Note what cannot be read; a row that *value* says to be damaged is found where all rows are looked at."""
+        """
+        Record unreadable content.
+
+        Rows with a bad checksum are skipped: the check of all rows reports them.
+        """
         if not isinstance(value, Damaged):
             self.findings.append(Finding("error", kind, error.findings[0], key))
 
@@ -103,7 +111,7 @@ class Inspection:
             yield
 
     def _check_vectors(self) -> Iterator[None]:
-        """Look whose the vectors are."""
+        """Check that all vectors belong to a memory."""
         others: set[str] = set()
         for page in self._pages(self.place.all_vectors):
             place = self.place
@@ -127,7 +135,7 @@ class Inspection:
             yield
 
     def _check_changes(self) -> Iterator[None]:
-        """Look at the changes, and at what is still to be cleaned up after deleted memories."""
+        """Check the change rows and the clean-up rows of deleted memories."""
         for prefix, read, form in (
             (self.place.changes, read_change, "it does not have the form of a change"),
             (self.place.all_dead, read_dead, "it does not say what is to be cleaned up after a deleted memory"),
@@ -145,9 +153,9 @@ class Inspection:
                 yield
 
     def _check_catalogue(self) -> Iterator[None]:
-        """Look for memories in the views that no row is of."""
+        """Check that every memory in the views has a row."""
         catalogue = self.views.catalogue
-        # By numbers, not by nodes: these may be given anew between two looks.
+        # Use numbers, not nodes, which may be assigned again between two steps.
         numbers = catalogue.numbers(catalogue.after(-1, None))
         for start in range(0, len(numbers), self._size):
             keys = {numbered(self.place.memories, number): number for number in numbers[start : start + self._size]}
@@ -158,9 +166,9 @@ class Inspection:
             yield
 
     def _check_contents(self) -> Iterator[None]:
-        """Look at the texts that are kept as evidence."""
+        """Check the evidence texts."""
         count = characters = 0
-        # One by one: each may be long.
+        # One per page, since each text may be long.
         for ((key, value),) in self._pages(self.place.contents, 1):
             place = self.place
             digest = key.removeprefix(place.contents)
@@ -179,7 +187,7 @@ class Inspection:
                 yield
 
     def _check_uses(self) -> Iterator[None]:
-        """Look whether memories name the kept texts that they are said to."""
+        """Check that memories refer to the evidence texts that are recorded as used by them."""
         for page in self._pages(self.place.all_uses):
             place = self.place
             numbers = {key: own_number(key.rpartition("/")[0] + "/", key) for key, _ in page}
@@ -194,14 +202,14 @@ class Inspection:
                 try:
                     named = memory is not None and digest in digests_in(place.memory(memories[key], memory).evidence)
                 except StoreDamaged:
-                    # Nobody knows what it names: the text stays.
+                    # The evidence of a damaged memory is unknown, so the text must be kept.
                     continue
                 if not named:
                     self._note("orphan", key, "a text is kept for a memory that does not name it")
             yield
 
     def _check_notes(self) -> Iterator[None]:
-        """Look at the notes."""
+        """Check the notes."""
         for page in self._pages(self.place.notes):
             for key, value in page:
                 try:
@@ -211,18 +219,22 @@ class Inspection:
             yield
 
     def _is_elsewhere(self, seen: dict[str, str], known_id: str, key: str) -> bool:
-        """Tell whether an earlier row that is still there has an id, and note where the id is."""
+        """
+        Return True if an earlier, still existing row has the same id.
+
+        Records the row of the id.
+        """
         earlier = seen.setdefault(known_id, key)
         if earlier == key:
             return False
-        # It may have been deleted since it was looked at, and imported again.
+        # The earlier row may have been deleted and imported again since it was checked.
         if self.rows.get(earlier) is None:
             seen[known_id] = key
             return False
         return True
 
     def _check_evidence(self, key: str, number: int, entry: Entry) -> None:
-        """See that the texts which a memory's evidence names are there, and kept for it."""
+        """Check that the evidence texts of a memory exist and are recorded as used by it."""
         place, rows = self.place, self.rows
         for digest in digests_in(entry.memory.evidence):
             content, use = f"{place.contents}{digest}", numbered(place.uses(digest), number)
@@ -237,7 +249,7 @@ class Inspection:
         try:
             vectors = self.place.read_vectors(vector_key, stored)
         except StoreDamaged as error:
-            # What is damaged is left out of the views, and so is the later one of two that have one id.
+            # The views omit damaged memories, and later memories with an id that already exists.
             self._note_damaged(vector_key, error, stored)
             return
         if self._is_elsewhere(self._ids, entry.memory.id, key):
@@ -266,7 +278,7 @@ class Inspection:
             target = views.catalogue.find(link.to_id)
             if target is None:
                 if link.to_id in self._dead:
-                    # It is about to be taken away, and nobody sees it.
+                    # A pending clean-up hides and removes this link.
                     continue
                 self._note("link", key, f"the link {link.id} ends at no memory")
             else:

@@ -1,4 +1,8 @@
-"""The embedded engine of one namespace: plans over a journal and its indexes, all in the store's one thread."""
+"""
+Local engine of one namespace.
+
+Plans run on the journal and its views, in the single thread of the store.
+"""
 
 from __future__ import annotations
 
@@ -54,23 +58,23 @@ from mama_structs.storage.sqlite_store import Storage, again, outcome
 
 T = TypeVar("T")
 
-# Plans that share a transaction.
+# Maximum number of plans per transaction.
 _LARGEST_GROUP: Final = 256
 _SLICE: Final = 100
-# Rows that a rebuild takes in one go, which takes some 40 ms.
+# Rows per step of a rebuild, which takes some 40 ms.
 _PAGE: Final = 200
-# Changes of other processes that are taken up within a write transaction at the most, and how often that is put off.
+# Limits for changes of other processes: how many a write transaction may replay, and how often it may be postponed.
 _FAR_BEHIND: Final = 200
 _LAGS: Final = 3
-# Plans share a transaction until it has taken so long.
+# Start no further plan in a transaction that already took this long.
 _TRANSACTION_SECONDS: Final = 0.1
 _DROPPED_AT_ONCE: Final = 5_000
 _SLICE_SECONDS: Final = 0.01
-# Changes between two snapshots are this share of all at the least.
+# A snapshot is due only after at least 1/8 as many changes as the last snapshot contains.
 _SNAPSHOT_SHARE: Final = 8
-# Below this a snapshot is slower than reading the journal again.
+# With fewer changes, writing a snapshot takes longer than reading the journal again.
 _WORTH_A_SNAPSHOT: Final = 200
-# Memories that a check compares with all views in one go, which takes some 0.1 ms each.
+# Memories per step of a check, which takes some 0.1 ms each.
 _CHECKED: Final = 100
 
 _log: Final = logging.getLogger("mama_structs")
@@ -82,7 +86,7 @@ class _Write(Generic[T]):
 
     plan: Callable[[JournalWriter], T]
     done: Future[T] = attrs.field(factory=Future)
-    # What it left to be cleaned up is gone then.
+    # Resolved when the clean-up rows that the plan left are processed.
     clean: Future[None] | None = None
     result: Any = None
     error: BaseException | None = None
@@ -91,24 +95,24 @@ class _Write(Generic[T]):
 
 @attrs.define(eq=False)
 class _Group:
-    """The plans that share a transaction, what those of them did that did not raise, and what it was done upon."""
+    """Plans that share a transaction, with their writers and the state before them."""
 
     plans: list[_Write[Any]] = attrs.field(factory=list)
     written: list[JournalWriter] = attrs.field(factory=list)
     leaving: list[_Write[Any]] = attrs.field(factory=list)
     before: int = 0
     head: Head | None = None
-    # Whether its plans wait again.
+    # True if its plans were put back into the queue.
     is_again: bool = False
-    # How often it was put off since too much was still to be taken up.
+    # Number of postponements, because too many changes of other processes had to be replayed first.
     lags: int = 0
 
 
 @attrs.define(eq=False)
 class _Rebuild:
-    """Views that are derived anew beside those in use."""
+    """New views that are built while the old ones are in use."""
 
-    # Of which embedder and history.
+    # The row keys (embedder) and the identity that the new views belong to.
     of: tuple[RowPlaces, str | None] | None = None
     derivation: Derivation | None = None
     is_read: bool = False
@@ -116,18 +120,18 @@ class _Rebuild:
 
     @property
     def count(self) -> int:
-        """How many memories it has."""
+        """Number of memories in the new views."""
         return 0 if self.derivation is None else len(self.derivation.loaded.views.catalogue)
 
     def drop(self) -> None:
-        """Begin again with the next step, if there is one."""
+        """Discard the new views. The next step, if any, starts again."""
         derivation, self.derivation = self.derivation, None
         if derivation is not None:
             derivation.loaded.views.vectors.close()
 
 
 class EmbeddedEngine:
-    """The memories of one namespace; opened by `open`."""
+    """Engine for the memories of one namespace in a directory. `open` loads it."""
 
     def __init__(
         self,
@@ -156,14 +160,14 @@ class EmbeddedEngine:
         self._queue: deque[_Write[Any]] = deque()
         self._is_drain_due = False
         self._is_slice_due = False
-        # Whether rows may have links to deleted memories, and who waits for these to be taken out.
+        # True if rows may contain links to deleted memories. The future is resolved when the clean-up ends.
         self._leaves_dead = False
         self._cleaning: Future[None] | None = None
         self._closed = False
 
     @property
     def embedder(self) -> EmbedderRecord:
-        """Which embedder's vectors it keeps."""
+        """The embedder whose vectors the engine uses."""
         return self._place.embedder
 
     async def open(self) -> None:
@@ -171,11 +175,15 @@ class EmbeddedEngine:
         await self._storage.look(self._prepare)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
-        """Run *plan* on the present state."""
+        """Run *plan* on the current state."""
         return await self._look(lambda rows: plan(self._reader(rows)))
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """Run *plan* in a write transaction that it may share with others, and return when all of it is durable."""
+        """
+        Run *plan* in a write transaction, and return its result when it is durable.
+
+        The transaction may be shared with other plans.
+        """
         self._check_open()
         waiting = _Write(plan)
         waiting.done.set_running_or_notify_cancel()
@@ -188,7 +196,7 @@ class EmbeddedEngine:
         return result
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
-        """Look at every memory, vector, link and change in the journal, and at what the views have made of them."""
+        """Check all memories, vectors, links and changes, and compare the views with them."""
         inspection = Inspection(_CHECKED)
         await self._look(lambda _rows: self._ask_witness())
         await self._look(self._compare_with_witness)
@@ -201,10 +209,10 @@ class EmbeddedEngine:
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
         """
-        Derive all views anew from the journal, put them in the place of the old ones, and write them aside.
+        Build all views again from the journal, replace the old ones, and write a snapshot.
 
-        Searches pass in between, and are answered from the old ones until then. What the journal has counts from now
-        on, also where more was known of it.
+        Searches run between the steps, on the old views. Afterwards the journal counts as complete, even if the
+        watermark shows that changes were lost.
 
         Returns:
             A line for each damaged row.
@@ -217,7 +225,7 @@ class EmbeddedEngine:
             while not await self._look(lambda rows: self._rebuild_some(rows, rebuild)):
                 tell(min(rebuild.count, total), total)
         except BaseException:
-            # What a step has begun, it may still be at.
+            # A cancelled step may still be running in the thread.
             try:
                 self._storage.in_thread(rebuild.drop)
             except SessionClosed:
@@ -237,12 +245,21 @@ class EmbeddedEngine:
         tell(total, total)
 
     def figures(self) -> dict[str, Any]:
-        """Return figures about the views, as they were at the last call."""
+        """Return statistics about the views, as of the last call."""
         views = self._views
         return {} if views is None else views.stats()
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
-        """Note that maintenance has begun and return as of when it judges ages, or None where it is not due."""
+        """
+        Record the start of maintenance, and return the time for computing ages.
+
+        Returns None if maintenance is not due, or if it never ran before.
+
+        Args:
+            now_ms: The current time, in milliseconds.
+            every_ms: The minimum time between two runs, in milliseconds.
+
+        """
         self._check_open()
         head = self._head
         if head is None or 0 <= now_ms - head.maintained_at < every_ms:
@@ -255,18 +272,18 @@ class EmbeddedEngine:
             before, head.maintained_at = head.maintained_at, now_ms
             rows.put(self._place.head, encode(head))
             self._head = head
-            # A clock that is ahead by years takes nothing that the next one, if it is right, would keep.
-            # Nothing is old in a store that has just been made.
+            # Use the earlier of two clocks, so that a clock that is ahead by years does not expire valid data. In a new
+            # store nothing can have expired.
             return min(now_ms, before) if before else None
 
         try:
             return await self._storage.transact(work, wait=0)
         except StoreBusy:
-            # Not worth waiting for: it is due at the next time as well.
+            # Skip it: maintenance is still due at the next opportunity.
             return None
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
-        """Let an embedder's vectors count, unless memories lack them."""
+        """Switch to the vectors of *embedder*. Return False if memories lack them."""
         self._check_open()
         lacking: list[str] = []
 
@@ -278,13 +295,13 @@ class EmbeddedEngine:
             self._drop_orphans(rows, embedder)
             change = numbered(self._place.changes, self._last_change(rows) + 1)
             rows.put(change, encode(ChangeRow(salt=secrets.token_hex(8))))
-            # Another identity: no snapshot with the old vectors is taken for one of ours.
+            # A new identity invalidates snapshots that contain the old vectors.
             head.began_as, head.identity, head.embedder = head.history, secrets.token_hex(16), embedder
             rows.put(self._place.head, encode(head))
 
         def job() -> None:
             self._storage.transact_here(work)
-            # In the same job: nobody is to meet the one embedder's place with the other one's head.
+            # In the same job, so that no plan sees the row keys of one embedder with the head of the other.
             if not lacking:
                 self._place = RowPlaces(self.namespace, embedder, self._place.directory)
                 self._head = None
@@ -299,11 +316,17 @@ class EmbeddedEngine:
         return True
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
-        """Have what plans were to leave no trace of leave the disk, and return what still holds some of it."""
+        """
+        Remove erased data from disk, and return the reasons why some of it remains.
+
+        Args:
+            wait: How many seconds to wait for other processes that read the journal.
+
+        """
         if not await self._look(lambda rows: rows.last(ERASING)):
             return ()
         while await self.write(lambda writer: cast("JournalWriter", writer).clean_up()):
-            """Rows may still have links to what is gone, by its id."""
+            """Rows may still contain links to deleted memories, and thereby their ids."""
         had_snapshot = await self._look(lambda _rows: self._snapshots is not None and self._snapshots.last() > 0)
         held = await finish_erasing(self._storage, self._all_views, wait=wait)
         if had_snapshot and not held:
@@ -311,22 +334,22 @@ class EmbeddedEngine:
         return held
 
     async def snapshot(self) -> bool:
-        """Write what is derived aside, and tell whether it is there now."""
+        """Write a snapshot of the views, and return True if it was written."""
         return await self._look(self._write_snapshot)
 
     async def close(self) -> None:
-        """Write what is derived aside, and stop what goes on behind; again is no error."""
+        """Write a snapshot and stop background work. Idempotent."""
         if self._closed:
             return
         with self._guard:
             self._closed = True
         try:
-            # After the saves that wait: a look would come before them.
+            # Queue behind pending writes: a plain read would run before them.
             await outcome(self._storage.in_thread(lambda: self._storage.look_here(self._finish)))
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
         try:
-            # It may be this one that was in the way.
+            # This engine itself may have prevented it before.
             await finish_erasing(self._storage, self._all_views, wait=0)
         except StoreError as error:
             _log.warning("what was forgotten is still on the disk: %s", error)
@@ -335,7 +358,7 @@ class EmbeddedEngine:
         self._check_open()
         return await self._storage.look(lambda rows: self._looked(rows, look))
 
-    # What follows runs in the store's thread.
+    # The methods below run in the thread of the store.
 
     def _looked(self, rows: Snapshot, look: Callable[[Snapshot], T]) -> T:
         try:
@@ -349,7 +372,7 @@ class EmbeddedEngine:
         self._drop_views()
 
     def _drop_others(self, rows: Rows) -> bool:
-        """Delete some of what other embedders left, which would outlive the memories that it was made of."""
+        """Delete some vectors of other embedders, which could outlive their memories."""
         kept = self._place.vectors
         others = [key for key in rows.keys(self._place.all_vectors) if not key.startswith(kept)]
         for key in others[:_DROPPED_AT_ONCE]:
@@ -357,7 +380,7 @@ class EmbeddedEngine:
         return len(others) > _DROPPED_AT_ONCE
 
     def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
-        """Delete vectors of memories that were deleted while others' vectors counted."""
+        """Delete vectors of memories that were deleted while another embedder was in use."""
         memories = set(own_numbers(rows, self._place.memories))
         prefix = self._place.vectors_of(embedder)
         for number in own_numbers(rows, prefix):
@@ -409,11 +432,11 @@ class EmbeddedEngine:
             try:
                 self._replay(rows, self._views, last)
             except ViewLost as error:
-                # Here, for whoever takes up changes: before a plan that waits was begun nothing would do it again.
+                # Handled here for all callers that catch up: before a waiting plan has begun, nothing else would retry.
                 self._lose_views(error)
                 return self._load(rows)
         elif last < self._change:
-            # Nothing takes changes back: the journal is another one, or damaged.
+            # Changes are never removed, so the journal was replaced or is damaged.
             return self._load(rows)
         return self._views
 
@@ -421,7 +444,7 @@ class EmbeddedEngine:
         return max(last_number(rows, self._place.memories), last_number(rows, self._place.changes))
 
     def _load(self, rows: Snapshot, *, anew: bool = False) -> Indexes:
-        # Never from memory: another process may have embedded everything anew since.
+        # Read it again: another process may have switched to another embedder.
         head = self._read_head(rows)
         self._use_head(head)
         if head is not None:
@@ -429,7 +452,7 @@ class EmbeddedEngine:
         last = self._last_change(rows)
         self._ask_witness()
         if self._witness.doubts(last):
-            # Another process may have gone on since this look began: the next one knows.
+            # Another process may have written since this read began, so a later read decides.
             self._behind(self._warn_of_lost)
         snapshots = None if anew else self._snapshots
         loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self.settings.exact_up_to)
@@ -440,7 +463,7 @@ class EmbeddedEngine:
             except (*UNUSABLE, ViewLost):
                 if anew:
                     raise
-                # The snapshot was whole, and yet does not go with the journal.
+                # The snapshot is intact but does not match the journal.
                 return self._load(rows, anew=True)
         self._schedule_slice()
         self._leaves_dead = rows.last(self._place.all_dead) is not None
@@ -448,7 +471,7 @@ class EmbeddedEngine:
 
     def _use(self, loaded: LoadedIndexes) -> None:
         self._drop_views()
-        # Nodes are numbered anew: what was known of changes does not count.
+        # The new views number nodes differently, so recorded changes are invalid.
         self._touched.reset(max(loaded.change, self._change) + 1)
         self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
         self._snapshot_at = loaded.snapshot_at
@@ -456,7 +479,7 @@ class EmbeddedEngine:
             _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
 
     def _rebuild_some(self, rows: Snapshot, rebuild: _Rebuild) -> bool:
-        """Derive some more, and tell whether the new views are whole and in use."""
+        """Run the next step of a rebuild. Return True once the new views are in use."""
         head = self._read_head(rows)
         if head is not None:
             self._check_embedder(head)
@@ -505,18 +528,18 @@ class EmbeddedEngine:
         try:
             self._take_up(rows, views, last)
         except BaseException:
-            # Half of it may be in the views: they are loaded again.
+            # The views may be half updated, so load them again.
             self._drop_views()
             raise
 
     def _take_up(self, rows: Snapshot, views: Indexes, last: int) -> None:
         changes = changes_since(rows, self._place, self._change)
         if changes is None:
-            # What it changed is not known: everything is looked at again.
+            # An unreadable change may have changed anything, so build the views again.
             self._drop_views()
             self._load(rows, anew=True)
             return
-        # In a store that was empty until now it may have been another embedder that began.
+        # If the store was empty until now, another process may have begun it with another embedder.
         if (changes.count or self._head is None) and self._head_moved(rows):
             return
         loaded = LoadedIndexes(views, self._change, damaged=self._damaged)
@@ -530,7 +553,7 @@ class EmbeddedEngine:
         _log.warning("a damaged row of the memories is left out: see check()")
 
     def _head_moved(self, rows: Snapshot) -> bool:
-        """Look whether another process has embedded everything anew, and refuse to go on then."""
+        """Return True if another process changed the embedder, after reloading the views."""
         head = self._read_head(rows)
         if head is None:
             return False
@@ -544,26 +567,27 @@ class EmbeddedEngine:
         return True
 
     def _schedule_writes(self) -> None:
-        """Have written what waits; for the guard's holder."""
+        """Schedule a transaction for waiting plans. The caller holds the guard."""
         if self._queue and not self._is_drain_due:
             self._storage.in_thread(self._drain)
             self._is_drain_due = True
 
     def _drain(self) -> None:
-        """Write what waits, as far as one transaction goes, and tell those whose plans it took."""
+        """Run waiting plans in one transaction, and resolve their futures."""
         group = _Group()
         failure: BaseException | None = None
         try:
             while not self._storage.transact_here(lambda rows: self._write_group(rows, group)):
-                # Others would wait for all of it to be taken up: that is done outside of the transaction.
+                # Replay changes of other processes outside of the transaction, which would block them.
                 self._storage.look_here(self._catch_up)
-        except BaseException as error:  # noqa: BLE001 - told to everyone who waits
+        # The error is passed to all waiting callers.
+        except BaseException as error:  # noqa: BLE001 - passed to all waiting callers
             failure = error
             self._failed(group, error)
         else:
             self._committed(group)
         if failure is not None and not group.plans and not group.is_again:
-            # It never began, for nobody.
+            # The transaction never began, so all waiting plans failed.
             group.plans = self._take(len(self._queue))
         _tell(group.plans, failure)
         try:
@@ -575,7 +599,7 @@ class EmbeddedEngine:
             self._after_write()
 
     def _failed(self, group: _Group, failure: BaseException) -> None:
-        """Take back in the views what a transaction did, and let its plans wait again where they may do better."""
+        """Undo a failed transaction in the views, and queue plans again if a retry may work."""
         if isinstance(failure, ViewLost):
             self._lose_views(failure)
         elif group.written:
@@ -583,27 +607,31 @@ class EmbeddedEngine:
             self._change = group.before
         is_full = isinstance(failure, StoreFull)
         if isinstance(failure, ViewLost) or (is_full and len(group.plans) > 1):
-            # There may be room for some, one by one.
+            # Some plans may fit into the remaining space if they run separately.
             for one in reversed(group.plans):
                 one.result, one.error, one.alone = None, None, is_full
                 self._queue.appendleft(one)
-            # Without one in the queue again no other job would be due.
+            # The plans are in the queue again, which schedules another job.
             group.is_again = bool(group.plans)
             group.plans.clear()
 
     def _take(self, count: int) -> list[_Write[Any]]:
-        """Take up to so many of those who wait; for who comes later, another job is due at once: it keeps its turn."""
+        """
+        Return up to *count* waiting plans.
+
+        Plans that arrive later schedule another job immediately.
+        """
         with self._guard:
             self._is_drain_due = False
             return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
 
     def _write_group(self, rows: Rows, group: _Group) -> bool:
-        """Run the next plans; False where too much that others wrote is to be taken up first."""
+        """Run the next plans. Return False if too many changes must be replayed first."""
         if group.lags < _LAGS and self._is_far_behind(rows):
             group.lags += 1
             return False
         started = time.monotonic()
-        # A newer version may have raised the format of the namespace without a change of its own.
+        # A newer version may have raised the format of the namespace without a change in the journal.
         self._read_head(rows)
         views = self._catch_up(rows)
         group.before = self._change
@@ -614,7 +642,7 @@ class EmbeddedEngine:
 
         for position, one in enumerate(group.plans):
             if position and is_due():
-                # Other processes wait meanwhile, and so does everybody whose plan is done.
+                # Other processes and the callers of finished plans are waiting.
                 self._queue.extendleft(reversed(group.plans[position:]))
                 del group.plans[position:]
                 break
@@ -631,7 +659,7 @@ class EmbeddedEngine:
                 one.result = one.plan(writer)
                 change = writer.finish()
         except ViewLost:
-            # All of the transaction was done upon views that are of no use.
+            # The whole transaction used invalid views, so abort it.
             raise
         except BaseException as error:
             is_undone = self._take_back([writer])
@@ -645,13 +673,13 @@ class EmbeddedEngine:
                 group.leaving.append(one)
 
     def _committed(self, group: _Group) -> None:
-        """Use what is durable now, and have links to deleted memories taken out of the rows."""
+        """Record durable changes, and schedule the removal of links to deleted memories."""
         if group.head is not None:
             self._use_head(group.head)
         if group.written:
-            # Only now is it durable.
+            # The change is durable only now.
             self._witness.saw(self._change)
-        # Also those that a process left which was killed, but after a write: whoever only reads asks for no lock.
+        # Also process clean-up rows of a killed process, but only after a write, since readers take no lock.
         self._leaves_dead |= bool(group.leaving)
         if self._leaves_dead and self._cleaning is None:
             self._cleaning = Future()
@@ -660,12 +688,12 @@ class EmbeddedEngine:
             one.clean = self._cleaning
 
     def _clean_some(self) -> None:
-        """Let the next transaction do some of it, and the one after that go on."""
+        """Queue one step of the clean-up. Its callback queues the next one."""
         some: _Write[bool] = _Write(JournalWriter.clean_up)
         some.done.set_running_or_notify_cancel()
         some.done.add_done_callback(self._cleaned)
         self._leaves_dead = False
-        # One that cannot be scheduled is told so with all others that wait.
+        # If scheduling fails, the error reaches all waiting plans, including this one.
         with self._guard, contextlib.suppress(SessionClosed):
             if self._closed:
                 some.done.set_result(False)
@@ -678,7 +706,7 @@ class EmbeddedEngine:
         if error is None and (done.result() or self._leaves_dead):
             self._clean_some()
             return
-        # What is left is seen by nobody, and taken away after the next write.
+        # Remaining links are hidden from readers, and the next write resumes the clean-up.
         if error is not None:
             self._leaves_dead = True
             _log.warning("links to deleted memories are still to be taken away: %s", error)
@@ -690,7 +718,7 @@ class EmbeddedEngine:
         return self._views is None or self._last_change(rows) - self._change > _FAR_BEHIND
 
     def _begun(self, rows: Rows) -> Head:
-        """Return the namespace's first row, making it where there is none."""
+        """Return the head row of the namespace, creating it if it is missing."""
         head = self._read_head(rows)
         if head is None:
             head = Head(identity=secrets.token_hex(16), embedder=self._place.embedder)
@@ -699,19 +727,19 @@ class EmbeddedEngine:
         return head
 
     def _take_back(self, writers: Sequence[JournalWriter]) -> bool:
-        """Undo in the views what writers did, the last one first, and tell whether that worked."""
+        """Undo the effects of writers on the views, last one first. Return False if that failed."""
         try:
             for writer in reversed(writers):
                 writer.undo()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the views are not whole
-            # Better no views than wrong ones.
+        except Exception as error:  # noqa: BLE001 - any error leaves the views inconsistent
+            # Discard the views, since a failed undo leaves them inconsistent.
             _log.error("the views of the memories are derived anew: %s", raised(error))
             self._drop_views()
             return False
         return True
 
     def _after_write(self) -> None:
-        # What is written grows with the store: so does the time in between, or loading would take quadratic time.
+        # Snapshots grow with the store, so the interval grows too, or an import would take quadratic time.
         due = self._snapshot_at + max(self.settings.snapshot_every, self._snapshot_at // _SNAPSHOT_SHARE)
         if self._snapshots_in is not None and self._change >= due:
             self._snapshot_at = self._change
@@ -737,7 +765,7 @@ class EmbeddedEngine:
             self._behind(self._work_on)
 
     def _work_on(self, rows: Snapshot) -> int:
-        """Index some words that were left for later, and return of how many memories they still are."""
+        """Index the words of some waiting memories, and return how many still wait."""
         self._is_slice_due = False
         if self._closed:
             return 0
@@ -772,11 +800,11 @@ class EmbeddedEngine:
 
 
 def _tell_nobody(_done: int, _total: int) -> None:
-    """Do nothing."""
+    """Ignore the progress."""
 
 
 def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
-    """Tell those who wait what their plans returned or raised, or why nothing is durable."""
+    """Resolve the futures of plans with their results, or with the error."""
     for one in plans:
         if one.error is not None:
             one.done.set_exception(one.error)
@@ -787,7 +815,7 @@ def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
 
 
 class EmbeddedEngines:
-    """Opens each namespace once."""
+    """Opens each namespace once per store, and shares it."""
 
     def __init__(self, storage: Storage, *, views: Path | None) -> None:
         self._storage = storage
@@ -795,16 +823,16 @@ class EmbeddedEngines:
         self._open: Registry[str, EmbeddedEngine] = Registry()
 
     async def namespaces(self) -> list[str]:
-        """Return whose memories there are."""
+        """Return the names of all namespaces in the store."""
         return await self._storage.look(namespaces_in)
 
     async def recorded(self, namespace: str) -> EmbedderRecord | None:
-        """Return which embedder made a namespace's vectors, None where there is nothing yet."""
+        """Return the embedder recorded for a namespace, or None if the namespace does not exist."""
         head = await self._storage.look(lambda rows: read_head(rows, namespace, str(self._storage.directory)))
         return None if head is None else head.embedder
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
-        """Open a namespace, or share it; undone by `leave`."""
+        """Open a namespace, or share the open one. Each call needs a call of `leave`."""
         engine = self._open.join(
             namespace, lambda: EmbeddedEngine(self._storage, namespace, embedder, settings, views=self._views)
         )
@@ -824,7 +852,7 @@ class EmbeddedEngines:
         return engine
 
     async def leave(self, namespace: str) -> None:
-        """End one user's use of a namespace; the last one closes it."""
+        """Release a namespace. The last user closes it."""
         last = self._open.leave(namespace)
         if last is not None:
             await last.close()

@@ -1,4 +1,4 @@
-"""What is still on the disk of memories that plans erased, in the journal and in snapshots of views."""
+"""Removal of erased data from disk: from the journal file and from the snapshots of views."""
 
 from __future__ import annotations
 
@@ -24,36 +24,51 @@ _decode: Final = msgspec.json.Decoder(int).decode
 
 
 def erasing_key(namespace: str) -> str:
-    """Return the key of the row that says at which change a namespace's plans erased something last."""
+    """Return the key of the row with the number of the namespace's last erasing change."""
     return f"{ERASING}{quote(namespace, safe='')}"
 
 
 def folder_of(views: Path, namespace: str) -> Path:
-    """Return where a namespace's views are: a namespace may have characters that file systems refuse or confuse."""
+    """
+    Return the folder of a namespace's views.
+
+    Hashed, because names may contain characters unsafe in paths.
+    """
     return views / blake2b(namespace.encode(), digest_size=8).hexdigest()
 
 
 async def finish_erasing(storage: Storage, views: Path | None, *, wait: float) -> tuple[str, ...]:
-    """Have what was erased leave the disk, for all namespaces, and return what still holds some of it, for people."""
+    """
+    Remove erased data of all namespaces from disk.
+
+    Args:
+        storage: The journal.
+        views: The folder with the views of all namespaces, or None if they are not stored.
+        wait: How many seconds to wait for other processes that read the journal.
+
+    Returns:
+        One message per remaining copy, empty if all erased data is removed.
+
+    """
     marks = dict(await storage.look(lambda rows: rows.items(ERASING)))
     if not marks:
         return ()
     if not await storage.scrub(wait=wait):
         return (JOURNAL_HELD,)
-    # From here on whoever derives a view knows of the change: nobody reads what was before it any more.
+    # From here on, every process that builds a view sees the change, so older snapshots are no longer read.
     directory = str(storage.directory)
     for key, value in marks.items():
         namespace = unquote(key.removeprefix(ERASING))
         head = await storage.look(lambda rows: read_head(rows, namespace, directory))  # noqa: B023 - awaited
         if views is not None and head is not None:
             snapshots = SnapshotStore(folder_of(views, namespace), identity=head.identity)
-            # A mark that is damaged may be of any change.
+            # A damaged marker does not show its change number, so clear all snapshots.
             if not snapshots.clear(before=_decode(value) if isinstance(value, bytes) else None):
                 return (VIEWS_HELD,)
 
     def done(rows: Rows) -> None:
         for key, value in marks.items():
-            # Something else may have been erased meanwhile.
+            # Keep the marker if another process erased more in the meantime.
             if rows.get(key) == value:
                 rows.delete(key)
 

@@ -1,4 +1,4 @@
-"""The rows of a namespace in the journal: their keys, what they hold, and what is wrong with them."""
+"""Journal rows of a namespace: key layout, encoding, decoding and validation."""
 
 from __future__ import annotations
 
@@ -24,62 +24,62 @@ FORMAT: Final = 1
 _ALL: Final = "memories/"
 _DIGITS: Final = 16
 _HEXADECIMAL: Final = "fedcba9876543210"
-# The first digits are zeros for as long as anyone writes.
+# Journal numbers stay far below 2**48, so the first four digits are always zero.
 _NUMBER: Final = re.compile(r"0{4}[0-9a-f]{12}")
 
 
 class Head(msgspec.Struct, kw_only=True):
-    """What holds for a whole namespace."""
+    """Metadata of a namespace, stored in its head row."""
 
     format: int = FORMAT
     identity: str
-    # What it was before the embedder was changed for the first time: the changes are those of one history.
+    # Identity before the first change of embedder. It identifies the history, which continues after the change.
     began_as: str = ""
     embedder: EmbedderRecord
     maintained_at: int = 0
 
     @property
     def history(self) -> str:
-        """The name of the history that its changes are of."""
+        """Return the identity of the history that the changes of this namespace belong to."""
         return self.began_as or self.identity
 
 
 class ChangeRow(msgspec.Struct, kw_only=True):
-    """One change that is more than a new memory."""
+    """A change other than the creation of a memory."""
 
     salt: str
     changed: list[int] = []
     deleted: list[int] = []
-    # Whether what it deleted or replaced is to leave no trace: a version that does not know this keeps traces.
+    # True if deleted or replaced data must be removed from disk. Older versions ignore this field and keep the data.
     erased: bool = False
 
 
 class DeadRow(msgspec.Struct, kw_only=True):
-    """A memory that was deleted, and the numbers of some memories whose rows may still have links to it."""
+    """A deleted memory, and the numbers of memories whose rows may still contain links to it."""
 
     id: str
     sources: list[int]
 
 
 def numbered(prefix: str, number: int) -> str:
-    """Return the key of a row with a number; keys sort as numbers do."""
+    """Return the key with this prefix and number. Keys sort in numeric order."""
     return f"{prefix}{number:0{_DIGITS}x}"
 
 
 def own_number(prefix: str, key: str) -> int | None:
-    """Return the number in a key of ours that begins with *prefix*, None where nobody of ours made the key."""
+    """Return the number in a key with this prefix, or None if the key has another format."""
     digits = key[len(prefix) :]
     return int(digits, 16) if key.startswith(prefix) and _NUMBER.fullmatch(digits) else None
 
 
 def own_numbers(rows: Snapshot, prefix: str) -> list[int]:
-    """Return the numbers in our keys that begin with *prefix*, in their order."""
+    """Return the numbers of all well-formed keys with this prefix, ascending."""
     found = (own_number(prefix, key) for key in rows.keys(prefix))
     return [number for number in found if number is not None]
 
 
 def last_number(rows: Snapshot, prefix: str) -> int:
-    """Return the highest number in a key of ours that begins with *prefix*, 0 where there is none."""
+    """Return the highest number in a well-formed key with this prefix, or 0."""
     return _last_number(rows, prefix, "") or 0
 
 
@@ -88,7 +88,7 @@ def _last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
     found = None if last is None else own_number(prefix, last)
     if last is None or found is not None:
         return found
-    # The last key is none of ours: it hides what comes before it.
+    # A malformed last key hides the well-formed keys before it, so search below each next digit.
     if len(digits) == _DIGITS:
         own = own_number(prefix, prefix + digits)
         return None if own is None or rows.get(prefix + digits) is None else own
@@ -97,14 +97,14 @@ def _last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
 
 
 def whole(value: bytes | Damaged) -> bytes:
-    """Return a row's value."""
+    """Return the value of a row. Raise ValueError if the row is damaged."""
     if isinstance(value, Damaged):
-        raise ValueError(value.reason)  # noqa: TRY004 - it is the data that is wrong
+        raise ValueError(value.reason)  # noqa: TRY004 - the data is invalid, not the type
     return value
 
 
 def encode(value: Any) -> bytes:
-    """Return a head, a change or what is to be cleaned up as its row holds it."""
+    """Return the JSON encoding of a row object."""
     return msgspec.json.encode(value)
 
 
@@ -114,7 +114,7 @@ read_change: Final = msgspec.json.Decoder(ChangeRow).decode
 
 
 def read_head(rows: Snapshot, namespace: str, directory: str) -> Head | None:
-    """Return a namespace's first row, None where there is nothing yet."""
+    """Return the head row of a namespace, or None if the namespace does not exist."""
     key = f"{_prefix(namespace)}head"
     stored = rows.get(key)
     if stored is None:
@@ -140,23 +140,24 @@ def _prefix(namespace: str) -> str:
 
 
 def namespaces_in(rows: Snapshot) -> list[str]:
-    """Return whose memories there are, with one look for each."""
+    """Return the names of all namespaces, with one lookup per namespace."""
     found: list[str] = []
     after = ""
     while row := rows.items(_ALL, after=after, limit=1):
         part = row[0][0].split("/")[1]
         found.append(unquote(part))
-        # What comes right behind all that begins with the part and a slash.
+        # The first key after all keys with this prefix: "/" is replaced by the next character.
         after = f"{_ALL}{part}{chr(ord('/') + 1)}"
     return found
 
 
 class RowPlaces:
     """
-    How the keys of a namespace's rows begin, and what is in the rows; what was not written so raises `StoreDamaged`.
+    Key prefixes of a namespace's rows, and decoders of the rows.
 
-    What follows in a key is a number, a text's hash or a note's name.
-    Memories and changes share one sequence of numbers: a new memory's number is that of the change that made it.
+    Each prefix is followed by a number, the hash of a text or the name of a note.
+    Memories and changes share one sequence of numbers: the number of a new memory is that of its change.
+    Decoders raise `StoreDamaged` if a row is missing or invalid.
     """
 
     def __init__(self, namespace: str, embedder: EmbedderRecord, directory: str) -> None:
@@ -175,26 +176,30 @@ class RowPlaces:
         self.all_dead: str = f"{prefix}d/"
 
     def dead(self, number: int) -> str:
-        """Return how the keys begin of what is still to be cleaned up after a deleted memory; a number follows."""
+        """
+        Return the key prefix of the pending link clean-up of a deleted memory.
+
+        A number follows.
+        """
         return f"{numbered(self.all_dead, number)}/"
 
     def dead_rows(self, rows: Snapshot) -> Iterator[tuple[str, DeadRow]]:
-        """Give what is still to be cleaned up after deleted memories, as far as it can be read."""
+        """Yield the key and content of each pending clean-up row. Unreadable rows are skipped."""
         for key, value in rows.items(self.all_dead):
             with contextlib.suppress(ValueError, RecursionError):
                 yield key, read_dead(whole(value))
 
     def uses(self, digest: str) -> str:
-        """Return how the keys begin that say which memories name one text; a memory's number follows."""
+        """Return the key prefix of the uses of one evidence text. The number of a memory follows."""
         return f"{self.all_uses}{digest}/"
 
     def vectors_of(self, embedder: EmbedderRecord) -> str:
-        """Return how the keys of vectors begin that an embedder made."""
+        """Return the key prefix of the vectors of one embedder."""
         text = f"{embedder.name}\0{embedder.fingerprint}\0{embedder.dimensions}"
         return f"{self.all_vectors}{blake2b(text.encode(), digest_size=8).hexdigest()}/"
 
     def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
-        """Return the entry in a row."""
+        """Decode and validate the entry (memory and links) in a row."""
         entry = self._read(key, value, read_entry)
         self._check(key, entry.memory)
         for link in entry.links:
@@ -205,13 +210,13 @@ class RowPlaces:
         return entry
 
     def memory(self, key: str, value: bytes | Damaged | None) -> Memory:
-        """Return the memory in a row, without reading its links."""
+        """Decode and validate the memory in a row, without its links."""
         memory = self._read(key, value, read_memory)
         self._check(key, memory)
         return memory
 
     def _check(self, key: str, memory: Memory) -> None:
-        # A good seal says that a row is whole, not who wrote it.
+        # The checksum detects corruption, not tampering, so validate the content too.
         reason = wrong_with(memory, self.namespace)
         if reason is not None:
             raise self.damaged(key, reason)
@@ -224,7 +229,7 @@ class RowPlaces:
             raise self.damaged(key, "it does not have the form of a memory") from error
 
     def read_vectors(self, key: str, value: bytes | Damaged | None) -> Vectors:
-        """Return the vectors in a row."""
+        """Decode and validate the vectors in a row."""
         row = self._row(key, value, self.damaged, missing="the vectors are missing")
         try:
             vectors = vectors_from_bytes(row, self.embedder.dimensions)
@@ -235,7 +240,7 @@ class RowPlaces:
         return vectors
 
     def content(self, key: str, value: bytes | Damaged | None) -> str:
-        """Return the kept text in a row."""
+        """Decode an evidence text and check its hash."""
         row = self._row(key, value, self.lost)
         try:
             text = row.decode()
@@ -246,18 +251,18 @@ class RowPlaces:
         return text
 
     def note(self, key: str, value: bytes | Damaged) -> str:
-        """Return the note in a row."""
+        """Decode the note in a row."""
         try:
             return whole(value).decode()
         except ValueError as error:
             raise self._error("a note about the memories", key, str(error), "restore a backup") from error
 
     def damaged(self, key: str, reason: str) -> StoreDamaged:
-        """Return the error for a row that is not what was written."""
+        """Return the error for a damaged memory row."""
         return self._error("a memory", key, reason, "rebuild() goes on without the damaged rows, or restore a backup")
 
     def lost(self, key: str, reason: str) -> StoreDamaged:
-        """Return the error for a kept text that is not what was kept."""
+        """Return the error for a damaged evidence row."""
         return self._error("kept evidence", key, reason, "restore a backup, or save the memory again with its evidence")
 
     def _row(

@@ -1,4 +1,4 @@
-"""What plans read and write: the journal's rows together with the indexes that follow from them."""
+"""Readers and writers of the local engine, on journal rows and the derived views."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from mama_structs.storage.sealed_rows import Damaged, Rows, Snapshot
 
 T = TypeVar("T")
 
-# Links to a deleted memory are taken out of so many other memories' rows at once, or all of them later, by parts.
+# Above this number of linking memories, the clean-up of a deletion is deferred, in parts.
 _FEW: Final = 100
 _PART: Final = 256
 
 
 class JournalReader:
-    """A `Reader` of the embedded engine: the journal at one moment, and the views brought up to that moment."""
+    """`Reader` of the local engine: journal and views at the same change number."""
 
     def __init__(
         self, rows: Snapshot, views: Indexes, place: RowPlaces, change: int, touched: RecentChanges, *, damaged: int = 0
@@ -75,7 +75,7 @@ class JournalReader:
 
     @property
     def damaged(self) -> int:
-        """How many memories are left out, since they are damaged."""
+        """Number of memories that are omitted because they are damaged."""
         return self._damaged
 
     @property
@@ -84,7 +84,7 @@ class JournalReader:
         return self._change
 
     def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
-        """Do nothing: every answer is at hand."""
+        """Do nothing, since a local reader needs no prefetching."""
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
@@ -95,11 +95,11 @@ class JournalReader:
         return self._views.vectors.nearest(vector, limit, self._views.catalogue.mask(where))
 
     def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
-        """Return what `nearest` does for each row of *vectors*."""
+        """Return the results of `nearest` for each row of *vectors*."""
         return self._views.vectors.nearest_many(vectors, limit, self._views.catalogue.mask(None))
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes that match the query's words best."""
+        """Return the nodes that match the words of the query best."""
         return self._views.words.search(terms_of(query), limit, self._views.catalogue.mask(where))
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
@@ -107,11 +107,11 @@ class JournalReader:
         return self._views.words.scores(terms_of(query), nodes)
 
     def rarity(self, query: Query) -> dict[str, float]:
-        """Return the query's terms with how rare each is."""
+        """Return the inverse document frequency of each query term."""
         return self._views.words.rarity(terms_of(query))
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
-        """Return the links of each of *nodes* with all that is known of them."""
+        """Return the complete links of each of *nodes*."""
         wanted = np.asarray(nodes, np.int64)
         ends: dict[int, set[int]] = {node: set() for node in wanted.tolist()}
         if direction != "out":
@@ -128,17 +128,17 @@ class JournalReader:
         return found
 
     def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
-        """Return a memory's links with all that is known of them."""
+        """Return the complete links of a memory."""
         return self.links_of_many([node], direction)[0]
 
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
-        """Return links by their ids."""
+        """Return links by their ids, None for unknown ids."""
         sources = sorted({source for link_id in link_ids for source, _ in self._views.links.find(link_id)})
         found = {link.id: link for entry in self._entries(sources) for link in entry.links}
         return [found.get(link_id) for link_id in link_ids]
 
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
-        """Return memories in order of saving."""
+        """Return memories in save order."""
         nodes = self._views.catalogue.after(after, limit)
         entries = self._entries(nodes)
         return [
@@ -147,39 +147,47 @@ class JournalReader:
         ]
 
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
-        """Return kept texts; one that is gone or damaged raises `StoreDamaged`."""
+        """
+        Return evidence texts by their hashes.
+
+        Raise `StoreDamaged` if one is missing or damaged.
+        """
         keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
         rows = self._rows.get_many(list(keys.values()))
         return {digest: self._place.content(key, rows.get(key)) for digest, key in keys.items()}
 
     def known_contents(self, digests: Sequence[str]) -> set[str]:
-        """Return the hashes under which a text is kept."""
+        """Return the hashes whose evidence texts are stored."""
         keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
-        # Reads no value, which may be long.
+        # Read only keys, since values may be long.
         return {digest for digest, key in keys.items() if key in self._rows.keys(key)}
 
     def users_of_content(self, digest: str) -> Nodes:
-        """Return the memories whose evidence names the stored text with this hash."""
+        """Return the memories whose evidence refers to the text with this hash."""
         found = map(self._views.catalogue.node_of, own_numbers(self._rows, self._place.uses(digest)))
         return np.array([node for node in found if node is not None], np.int64)
 
     def notes(self, prefix: str = "") -> dict[str, str]:
-        """Return the notes whose names begin with *prefix*; one that is damaged raises `StoreDamaged`."""
+        """
+        Return the notes whose names start with *prefix*.
+
+        Raise `StoreDamaged` if one is damaged.
+        """
         found = self._rows.items(f"{self._place.notes}{prefix}")
         return {key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in found}
 
     def note_names(self, prefix: str = "") -> list[str]:
-        """Return the names of notes that begin with *prefix*."""
+        """Return the names of the notes that start with *prefix*."""
         return [key.removeprefix(self._place.notes) for key in self._rows.keys(f"{self._place.notes}{prefix}")]
 
     def notes_named(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the notes of these names; one that is damaged raises `StoreDamaged`."""
+        """Return the existing notes with these names. Raise `StoreDamaged` if one is damaged."""
         keys = {name: f"{self._place.notes}{name}" for name in names}
         rows = self._rows.get_many(list(keys.values()))
         return {name: self._place.note(key, rows[key]) for name, key in keys.items() if key in rows}
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
-        """Return the ids of memories that have no vectors of an embedder."""
+        """Return the ids of memories without vectors of *embedder*."""
         prefix, catalogue = self._place.vectors_of(embedder), self._views.catalogue
         having = set(own_numbers(self._rows, prefix))
         nodes = catalogue.after(-1)
@@ -192,7 +200,11 @@ class JournalReader:
         return [_without_links(entry, dead) for entry in entries] if dead else entries
 
     def _dead_ids(self) -> frozenset[str]:
-        """Return the deleted memories to which rows may still have links, which nobody is to see."""
+        """
+        Return the ids of deleted memories that rows may still contain links to.
+
+        Readers hide these links.
+        """
         if self._dead is None:
             ids = (dead.id for _, dead in self._place.dead_rows(self._rows))
             self._dead = frozenset(one for one in ids if self.find(one) is None)
@@ -205,7 +217,7 @@ class JournalReader:
 
 
 class JournalWriter(JournalReader):
-    """A `Writer` of the embedded engine, for one plan."""
+    """`Writer` of the local engine, for one plan."""
 
     def __init__(
         self,
@@ -230,12 +242,12 @@ class JournalWriter(JournalReader):
         self._deleted: list[int] = []
         self._touched_now: set[int] = set()
         self._erases = False
-        # False while a view is being changed: an error there leaves it half done.
+        # False while a view is being changed, since an error would leave it half changed.
         self._is_whole = True
 
     @property
     def is_due(self) -> bool:
-        """Whether others have waited long enough."""
+        """True if waiting plans or processes should get their turn."""
         return self._is_due()
 
     def put(
@@ -246,7 +258,7 @@ class JournalWriter(JournalReader):
         links: Sequence[Link] = (),
         contents: Mapping[str, str] | None = None,
     ) -> int:
-        """Store a memory, or a new version of one."""
+        """Store a new memory or a new version of one, and return its node."""
         for link in links:
             self._check_link(link, memory.id)
         if vectors is not None:
@@ -265,7 +277,7 @@ class JournalWriter(JournalReader):
         return node
 
     def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
-        """Store new memories in their order, and return their nodes."""
+        """Store new memories in the given order, and return their nodes."""
         numbers, nodes = [], []
         for one in new:
             memory = one.memory
@@ -297,20 +309,20 @@ class JournalWriter(JournalReader):
         return found
 
     def put_link(self, link: Link) -> None:
-        """Store a link, replacing the one of that id."""
+        """Store a link, replacing one with the same id."""
         self._check_link(link, link.from_id)
         source = self._node(link.from_id)
         (before,) = self._entries([source])
         self._put_again(source, before, before.memory, None, [link])
 
     def delete(self, memory_id: str) -> int:
-        """Delete a memory and all its links, and return how many links that were."""
+        """Delete a memory and all its links, and return the number of links."""
         node = self._node(memory_id)
         (entry,) = self._entries([node])
         incoming = self.links(np.array([node]), "in").sources
         sources = np.unique(incoming).tolist()
         vectors = self.vectors(node)
-        # The other end may have been left out as damaged.
+        # The memory at the other end may be omitted as damaged.
         targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
         number = self._views.catalogue.number_of(node)
         self._keep(node, entry.memory.evidence, (), {})
@@ -328,17 +340,21 @@ class JournalWriter(JournalReader):
         return len(entry.links) + len(incoming)
 
     def delete_links(self, link_ids: Collection[str]) -> int:
-        """Delete links, and return how many of them there were."""
+        """Delete links by their ids, and return how many existed."""
         found = [link for link in self.find_links(list(dict.fromkeys(link_ids))) if link is not None]
         self._drop_links(found)
         return len(found)
 
     def clean_up(self) -> bool:
-        """Take some of the links to deleted memories out of the rows, as time allows; False where all is done."""
+        """
+        Remove some of the links to deleted memories from the rows.
+
+        Return False if none are left.
+        """
         key, dead = next(self._place.dead_rows(self._rows), (None, None))
         if key is None or dead is None:
             return False
-        # An earlier version may have put it back, and then these links are its own.
+        # An earlier version may have restored the memory, so that these links are valid again.
         left = dead.sources if self.find(dead.id) is None else []
         done = len(as_time_allows(self, left, lambda _writer, number: self._cut(number, dead.id)))
         self._writable.delete(key)
@@ -347,17 +363,17 @@ class JournalWriter(JournalReader):
         return True
 
     def leave_no_trace(self) -> None:
-        """Have what this plan deletes or replaces leave the disk with `Engine.erase`."""
+        """Mark what this plan deletes or replaces for removal from disk by `Engine.erase`."""
         key, change = erasing_key(self._place.namespace), self._change_of_plan()
         self._erases = self._views.holds_erased = True
         self._writable.put(key, encode(change))
 
     def set_note(self, name: str, text: str | None) -> None:
-        """Keep a text beside the memories, or forget it."""
+        """Store a note, or delete it if *text* is None."""
         self.set_notes({name: text})
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
-        """Keep texts beside the memories, or forget them."""
+        """Store notes, or delete those whose text is None."""
         for name, text in notes.items():
             key = f"{self._place.notes}{name}"
             if text is None:
@@ -366,7 +382,7 @@ class JournalWriter(JournalReader):
                 self._writable.put(key, text.encode())
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
-        """Store vectors of an embedder that do not count yet."""
+        """Store vectors of an embedder that is not in use yet."""
         prefix = self._place.vectors_of(embedder)
         for memory_id, found in vectors.items():
             node = self.find(memory_id)
@@ -375,10 +391,11 @@ class JournalWriter(JournalReader):
                 self._writable.put(numbered(prefix, number), vectors_to_bytes(found))
 
     def finish(self) -> int:
-        """Write down what changed, and return the number of the last change."""
+        """Write the change row, and return the number of the last change."""
         if self._own is not None:
             if self._change in self._deleted:
-                # No row would have the last number: for others the journal would end before it, as if it had gone back.
+                # Use a new number, because no row would have the last one, and readers would see a journal that went
+                # back.
                 self._own = self._next_change()
             change = ChangeRow(
                 salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted, erased=self._erases
@@ -389,7 +406,7 @@ class JournalWriter(JournalReader):
         return self._change
 
     def undo(self) -> None:
-        """Take back in the views what this plan did."""
+        """Undo the effects of this plan on the views."""
         if not self._is_whole:
             raise RuntimeError("a view was left half changed")
         for step in reversed(self._undo):
@@ -420,7 +437,7 @@ class JournalWriter(JournalReader):
         self._touched_now.update([node, *ends])
 
     def _move(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
-        """Take the views from one version of a memory to another, and return the nodes whose links changed."""
+        """Update the views to another version of a memory, and return touched link targets."""
         if before.memory != after.memory or vectors is not None:
             self._views.change(node, after, vectors)
         else:
@@ -446,8 +463,8 @@ class JournalWriter(JournalReader):
             self._rewrite(node, before, attrs.evolve(before, links=kept, version=self._change_of_plan()), None)
 
     def _leave_dead(self, number: int, dead: DeadRow) -> None:
-        """Take the links to a memory that is gone out of the rows, or note that this is to be done where it is much."""
-        # The views have forgotten them, so the rows are of no other version: nobody has to read them again.
+        """Remove the links to a deleted memory from the rows, or defer that if there are many."""
+        # The views no longer contain these links, so the version of the rows does not change.
         self._dead = None
         if len(dead.sources) <= _FEW:
             for source in dead.sources:
@@ -462,7 +479,7 @@ class JournalWriter(JournalReader):
         key = numbered(self._place.memories, number)
         value = self._rows.get(key)
         if value is not None:
-            # What is damaged is found by check(), and by whoever reads it.
+            # Skip damaged rows, which check() and readers report.
             with contextlib.suppress(StoreDamaged):
                 before = self._place.entry(key, value)
                 after = _without_links(before, {memory_id})
@@ -470,7 +487,7 @@ class JournalWriter(JournalReader):
                     self._writable.put(key, write_entry(after))
 
     def _clean_up_after(self, memory_id: str) -> None:
-        """Take all links out of the rows that a memory of an id had which is about to be given again."""
+        """Remove all links to a deleted memory before its id is used again."""
         if memory_id in self._dead_ids():
             for key, dead in list(self._place.dead_rows(self._rows)):
                 if dead.id == memory_id:
@@ -480,13 +497,13 @@ class JournalWriter(JournalReader):
             self._dead = None
 
     def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
-        """Keep the texts that a memory's evidence names now, and drop those that nobody names any more."""
+        """Store the evidence texts of a memory, and delete texts without users."""
         number = self._views.catalogue.number_of(node)
         named, kept = digests_in(before), digests_in(after)
         for digest in kept:
             if digest in contents:
                 key, value = f"{self._place.contents}{digest}", contents[digest].encode()
-                # One that is damaged is put right.
+                # This also repairs a damaged text.
                 if self._rows.get(key) != value:
                     self._writable.put(key, value)
             if digest not in named:
@@ -500,7 +517,7 @@ class JournalWriter(JournalReader):
     def _check_contents(self, before: Iterable[str], memory: Memory, contents: Mapping[str, str]) -> None:
         named = digests_in(before)
         for digest in digests_in(memory.evidence):
-            # One that it named before may be lost: everything else can still be changed.
+            # A text that was referred to before may be lost, but other changes must remain possible.
             if digest not in named and digest not in contents and not self.known_contents([digest]):
                 raise KeyError(digest)
 
@@ -529,6 +546,10 @@ class JournalWriter(JournalReader):
 
 
 def _without_links(entry: Entry, dead: Collection[str]) -> Entry:
-    """Return an entry without the links to deleted memories, the same one where it has none."""
+    """
+    Return an entry without its links to deleted memories.
+
+    Unchanged entries are returned as they are.
+    """
     links = tuple(link for link in entry.links if link.to_id not in dead)
     return entry if len(links) == len(entry.links) else attrs.evolve(entry, links=links)

@@ -1,4 +1,8 @@
-"""The links between memories as arrays, found from either end; the last ones are merged in when they are many."""
+"""
+Index of the links between memories.
+
+Links are arrays sorted by source and by target, plus an unsorted tail of recent links.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +44,12 @@ _FEW_DEAD: Final = 1024
 
 
 def link_key(link_id: str) -> int:
-    """Return 64 bits that stand for a link's id; two ids may have the same."""
+    """Return a 64-bit hash of a link id. Collisions are possible."""
     return int.from_bytes(blake2b(link_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 class Adjacency:
-    """Links between nodes, without their ids and texts, which only the journal has."""
+    """Links between nodes. Link ids and texts are stored only in the journal."""
 
     def __init__(self) -> None:
         self._rows = Columns(_COLUMNS)
@@ -55,14 +59,14 @@ class Adjacency:
         self._out = _Ends()
         self._in = _Ends()
         self._by_key = Order()
-        # Marks the nodes of one question; all False between questions.
+        # Scratch marks of the nodes of one query. All False between queries.
         self._marks = np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
         return len(self._rows) - self._dead
 
     def add(self, source: int, target: int, link: Link) -> None:
-        """Add a link; one of the same id has to be removed before."""
+        """Add a link. The caller must first remove a link with the same id."""
         self._rows.append(
             source=source,
             target=target,
@@ -79,12 +83,24 @@ class Adjacency:
             self._merge()
 
     def find(self, link_id: str) -> list[tuple[int, int]]:
-        """Return source and target of the links that may have an id: hardly ever more than one, of which one has it."""
+        """
+        Return (source, target) of each link that may have this id.
+
+        Hash collisions add extra pairs.
+        """
         rows = self._rows_of(link_id)
         return list(zip(self._rows["source"][rows].tolist(), self._rows["target"][rows].tolist(), strict=True))
 
     def remove(self, link_id: str, *, source: int | None = None, target: int | None = None) -> int:
-        """Remove the link with an id, and return how many links were removed."""
+        """
+        Remove the link with this id, and return how many links were removed (0 or 1).
+
+        Args:
+            link_id: The id of the link.
+            source: If given, only a link from this node is removed.
+            target: If given, only a link to this node is removed.
+
+        """
         rows = self._rows_of(link_id)
         if source is not None:
             rows = rows[self._rows["source"][rows] == source]
@@ -93,28 +109,36 @@ class Adjacency:
         return self._bury(rows[:1])
 
     def remove_node(self, node: int) -> int:
-        """Remove all links of a node, and return how many there were."""
+        """Remove all links of a node, and return their number."""
         return self._bury(self._find(np.array([node]), "both"))
 
     def of_node(self, node: int) -> dict[str, NDArray[Any]]:
-        """Return all links of a node, for `put_back`."""
+        """Return the columns of all links of a node, as input for `put_back`."""
         rows = self._find(np.array([node]), "both")
         return {name: self._rows[name][rows] for name in _COLUMNS}
 
     def put_back(self, links: Mapping[str, NDArray[Any]]) -> None:
-        """Take back that links were removed."""
+        """Add removed links again."""
         self._rows.extend(links)
         if are_many(len(self._rows) - self._merged, self._merged):
             self._merge()
 
     def remove_outgoing(self, node: int) -> int:
-        """Remove the links that begin at a node, and return how many there were."""
+        """Remove the links that start at a node, and return their number."""
         return self._bury(self._find(np.array([node]), "out"))
 
     def links(
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
     ) -> LinkTable:
-        """Return the links that begin (``out``), end (``in``) or do either at *nodes*, each once, in no order."""
+        """
+        Return the links of *nodes*, deduplicated and unordered.
+
+        Args:
+            nodes: The nodes.
+            direction: ``out`` for links from the nodes, ``in`` for links to them, ``both`` for all.
+            types: If given, only links of these types are returned.
+
+        """
         rows = self._find(nodes, direction)
         if types is not None and len(rows):
             wanted = np.array([kind in types for kind in _LINK_TYPES])
@@ -129,12 +153,12 @@ class Adjacency:
         )
 
     def relationships(self) -> dict[str, int]:
-        """Return the words used for links, with how many links have each."""
+        """Return the number of links per relationship word."""
         counts = np.bincount(self._rows["word"][self._rows["alive"]], minlength=len(self._words)).tolist()
         return {word: count for word, count in zip(self._words, counts, strict=True) if count}
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return all of it as plain numbers and arrays, for `from_state`."""
+        """Return a serializable state of metadata and arrays, for `from_state`."""
         alive = self._rows["alive"]
         arrays = {name: self._rows[name][alive] for name in _STORED}
         words, arrays["word"] = used(self._words, arrays["word"])
@@ -143,7 +167,7 @@ class Adjacency:
 
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Adjacency:
-        """Return the links whose `state` this is."""
+        """Return the index restored from a `state`. Raise ValueError if it is inconsistent."""
         made = cls()
         count = len(arrays["source"])
         made._words = Vocabulary(unpacked(arrays["words_text"], arrays["words_ends"]))
@@ -210,7 +234,7 @@ class Adjacency:
 
 
 class _Ends:
-    """The merged links sorted by one end."""
+    """Merged link rows, grouped by the node at one end."""
 
     def __init__(self) -> None:
         self._order = Order()
@@ -218,12 +242,12 @@ class _Ends:
         self._starts = np.zeros(1, np.int32)
 
     def merge(self, ends: NDArray[np.int32]) -> None:
-        """Take up the rows that came since; *ends* has the node of every row."""
+        """Add the rows appended since the last merge. *ends* has one node per row."""
         self._rows = self._order.rows(ends)
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(ends))]).astype(np.int32)
 
     def of(self, nodes: Nodes) -> Rows:
-        """Return the rows of some nodes, each node given once."""
+        """Return the rows of the given distinct nodes."""
         nodes = nodes[nodes < len(self._starts) - 1]
         starts = self._starts[nodes].astype(np.int64)
         counts = self._starts[nodes + 1] - starts

@@ -1,4 +1,8 @@
-"""A graph over distinct vectors, built behind the engine's back and used only after its recall was proved."""
+"""
+Approximate nearest-neighbour graph (HNSW).
+
+It is built in a background thread, and used only if its recall is sufficient.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from mama_structs.memory.engines.local.views.vector_store import Labels, VectorR
 
 SEED: Final = 100
 SPACE: Final = "ip"
-"""Of normalised vectors the inner product is the cosine, and the library makes no copy to normalise them again."""
+"""Inner product: the cosine of normalised vectors, without the normalised copy that hnswlib makes for cosine."""
 
 _FIRST_CAPACITY: Final = 1024
 
@@ -36,21 +40,25 @@ _log: Final = logging.getLogger(__name__)
 
 
 class GraphFailed(Exception):
-    """The library raised, or did not do what it was asked: the graph must not be used any more."""
+    """
+    Raised if hnswlib raised an exception or a graph is invalid.
+
+    The graph must not be used any more.
+    """
 
 
 class GraphBusy(Exception):
-    """The graph is being added to or saved, and was not free in time."""
+    """Raised if a graph stayed locked for too long, because it was extended or saved."""
 
 
 @attrs.frozen(kw_only=True)
 class GraphPlan:
-    """How a graph is built."""
+    """Build parameters of a graph."""
 
     m: int = 16
     ef_construction: int = 150
     reduced: bool = False
-    """Whether it is over half as many dimensions: it takes half of the memory and time, and finds nearly as much."""
+    """True if vectors are projected to half the dimensions: half the memory and time, slightly lower recall."""
 
 
 @functools.cache
@@ -67,12 +75,12 @@ def _library() -> Any:
 
 
 def available() -> bool:
-    """Tell whether graphs can be made here."""
+    """Return True if hnswlib can be imported."""
     return _library() is not None
 
 
 class Graph:
-    """Approximate nearest neighbours among vectors with the labels 0, 1, 2, … in order of adding."""
+    """HNSW index of vectors with the labels 0, 1, 2, … in insertion order. Thread-safe."""
 
     def __init__(
         self,
@@ -85,7 +93,7 @@ class Graph:
         self.dimensions = dimensions
         self.plan: GraphPlan = GraphPlan() if plan is None else plan
         self.basis: Vectors | None = basis
-        """What reduces vectors, of shape (dimensions, fewer); None where they are taken as they are."""
+        """Projection matrix of shape (dimensions, fewer), or None if vectors are not projected."""
         self._lock = threading.Lock()
         self._waiting = 0
         self._count = 0
@@ -106,7 +114,7 @@ class Graph:
     def load(
         cls, path: Path, *, dimensions: int, plan: GraphPlan, marked: NDArray[np.bool_], basis: Vectors | None = None
     ) -> Graph:
-        """Read a graph from a file that is known to be what `save` wrote: damaged bytes can kill the process."""
+        """Load a graph. Verify the file first: damaged bytes can crash the process inside hnswlib."""
         capacity = max(_FIRST_CAPACITY, 1 << len(marked).bit_length())
         graph = cls(dimensions, plan=plan, capacity=1, basis=basis)
         graph._count = len(marked)
@@ -118,7 +126,7 @@ class Graph:
             graph._index.load_index(str(path), max_elements=capacity)
             found = (graph._index.get_current_count(), graph._index.M, graph._index.ef_construction)
         if found != (len(marked), plan.m, plan.ef_construction):
-            raise GraphFailed(f"the file's count, M and ef_construction are {found}, not those of its description")
+            raise GraphFailed(f"the file has (count, M, ef_construction) {found}, which differs from its metadata")
         return graph
 
     def __len__(self) -> int:
@@ -126,13 +134,21 @@ class Graph:
 
     @property
     def live(self) -> int:
-        """How many vectors are not marked as deleted."""
+        """Number of vectors that are not marked as deleted."""
         return self._count - self._dead
 
     def add(self, vectors: Vectors, *, threads: int = 1, hold: float = math.inf) -> None:
-        """Add vectors, whose labels follow those that there are; queries wait for some *hold* seconds at the most."""
+        """
+        Add vectors with the next labels.
+
+        Args:
+            vectors: Float32 rows of shape (n, dimensions).
+            threads: Number of threads for hnswlib.
+            hold: The approximate maximum time in seconds for which one batch blocks queries.
+
+        """
         check_vectors(vectors, self.dimensions)
-        # All at once: products of a few rows are slow, most of all where the numeric library begins threads for each.
+        # Project all rows in one product: many small products are slow, especially if BLAS starts threads for each.
         taken, at = self._reduced(vectors), 0
         while at < len(taken):
             some = taken[at : at + self._pace] if hold < math.inf else taken
@@ -145,12 +161,12 @@ class Graph:
             seconds, at = time.perf_counter() - started, at + len(some)
             if hold < math.inf:
                 self._pace = 2 * len(some) if seconds < hold else max(1, len(some) // (1 + (seconds > 2 * hold)))
-            # The lock is not fair.
+            # The lock is not fair, so yield to waiting queries explicitly.
             while self._waiting and at < len(taken):
                 time.sleep(0.0002)
 
     def mark(self, alive: NDArray[np.bool_], *, wait: float = -1) -> None:
-        """Mark as deleted what is not alive, and as not deleted what is so again."""
+        """Set the deletion marks so that exactly the rows not in *alive* are marked as deleted."""
         with self._held(wait), _guarded():
             count = min(self._count, len(alive))
             for label in np.flatnonzero(self._marked[:count] == alive[:count]).tolist():
@@ -163,7 +179,7 @@ class Graph:
                 self._dead += 1 if deleted else -1
 
     def query(self, vectors: Vectors, limit: int, *, ef: int, wait: float = -1) -> Labels:
-        """Return the labels nearest to each vector, best first."""
+        """Return the labels of the nearest vectors of each query, best first."""
         check_vectors(vectors, self.dimensions)
         taken = self._reduced(vectors)
         with self._held(wait), _guarded():
@@ -172,7 +188,7 @@ class Graph:
                 return np.empty((len(vectors), 0), np.int64)
             needed = max(ef, wanted)
             if needed != self._ef:
-                # Neither a new nor a loaded index has it: its default of 10 finds half of what there is.
+                # A new or loaded index has ef=10, which finds only half of the neighbours.
                 self._index.set_ef(needed)
                 self._ef = needed
             labels, _ = self._index.knn_query(taken, k=wanted, num_threads=1)
@@ -180,7 +196,11 @@ class Graph:
             return found
 
     def save(self, path: Path, *, at_most: int) -> NDArray[np.bool_] | None:
-        """Write the graph to a file, and return the marks that belong to it."""
+        """
+        Write the graph to a file, and return its deletion marks.
+
+        Returns None, without a file, if the graph has more than *at_most* vectors.
+        """
         with self._lock:
             if self._count > at_most:
                 return None
@@ -214,7 +234,7 @@ class Graph:
 
     def _make_room(self, needed: int) -> None:
         capacity = len(self._marked)
-        # Before the last place is taken: what the library does when it is full is not worth finding out.
+        # Grow before the index is full: the behaviour of hnswlib when it is full is not documented.
         if needed < capacity:
             return
         while capacity <= needed:
@@ -226,7 +246,11 @@ class Graph:
 
 
 def check_vectors(vectors: Vectors, dimensions: int) -> None:
-    """Refuse what the library would take in silence: other types and widths, NaN, infinity and zero vectors."""
+    """
+    Raise ValueError for vectors that hnswlib must not receive, but accepts silently.
+
+    These are other types and shapes, NaN, infinity and zero vectors.
+    """
     if vectors.dtype != np.float32 or vectors.ndim != 2 or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(
             f"vectors must be float32 of shape (n, {dimensions}), got {vectors.dtype} of shape {vectors.shape}"
@@ -245,18 +269,18 @@ def _guarded() -> Iterator[None]:
 
 
 RECALL: Final = 0.98
-"""The share of the ten nearest that a graph must find (issue 4); the number of candidates is chosen for 0.99."""
+"""Required recall at 10 (issue 4). The number of candidates (ef) is chosen for a recall of 0.99."""
 EFS: Final = (64, 96, 128, 192, 256, 384, 512)
-"""How many candidates are tried, fewest first: more find more and take longer."""
+"""Numbers of candidates to try, ascending. More candidates increase recall and latency."""
 PLANS: Final = (GraphPlan(ef_construction=100, reduced=True), GraphPlan(), GraphPlan(m=32, ef_construction=300))
-"""How graphs are built: the first one where there are many dimensions, the last one where that finds almost enough."""
+"""Build parameters to try in this order. The first needs many dimensions, the last a nearly sufficient recall."""
 
-# So many of the nearest by the graph, which may be one of half of the dimensions, are compared by all dimensions where
-# that finds enough: reading them from files takes longer than finding them.
+# If recall suffices, only this many results of the graph are rescored with all dimensions. Reading vectors from files
+# takes longer than the graph search.
 _COMPARED: Final = 192
 _CHOSEN: Final = 0.99
 _ALMOST: Final = 0.85
-# So many dimensions are worth halving, and so many rows tell along which axes.
+# Minimum dimensions for projecting to half of them, and number of sampled rows for computing the axes.
 _MANY: Final = 128
 _TELLING: Final = 4_096
 _NEAREST: Final = 10
@@ -278,25 +302,25 @@ _running: Final[weakref.WeakSet[ServedGraph]] = weakref.WeakSet()
 
 @attrs.frozen(kw_only=True)
 class Proved:
-    """A graph that finds what it should."""
+    """A graph with its measured recall and the search parameters that reach it."""
 
     graph: Graph
     ef: int
     compared: int
-    """So many of the nearest by the graph are compared by all dimensions at the least."""
+    """Minimum number of results of the graph that are rescored with all dimensions."""
     recall: float
     count: int
 
 
 class ServedGraph:
-    """Keeps a graph of rows, as far as that is worth it and possible."""
+    """Maintains the graph of some rows in a background thread, if a graph is worth it."""
 
     def __init__(self, rows: VectorRows, stored: LoadedPart | None = None) -> None:
         self._rows = rows
-        # The graph that a snapshot has, until it is loaded.
+        # The graph in the snapshot, until it is loaded.
         self._stored = stored
         self.proved: Proved | None = None
-        """The graph that serves searches, None while they are exact."""
+        """The graph that serves searches, or None while searches are exact."""
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -304,14 +328,14 @@ class ServedGraph:
         self._failures = 0
         self._probed = 0
         self._synced: tuple[Graph, int] | None = None
-        # The graph that was written or loaded last, and the files that hold it.
+        # The graph that was last written or loaded, and its files.
         self._saved: tuple[Graph, LoadedPart] | None = None
 
     def part(self) -> Part | None:
-        """Return what a snapshot keeps of the graph, None where there is none."""
+        """Return the snapshot part of the graph, or None if there is no graph."""
         stored, proved = self._stored, self.proved
         if stored is None and proved is not None and self._saved is not None and self._saved[0] is proved.graph:
-            # What a file lacks is soon caught up with after loading, unless it is much.
+            # Reuse the file if it lacks only few rows, since they are quickly added again after loading.
             held = self._saved[1].files["marks"].stored.size
             stored = self._saved[1] if len(proved.graph) <= held * _GROWTH + _AT_ONCE else None
         if stored is not None:
@@ -323,19 +347,19 @@ class ServedGraph:
         return Part({**attrs.asdict(graph.plan), **found}, arrays, files=_saving(graph, self._rows.count))
 
     def saved(self, loaded: LoadedPart) -> None:
-        """Take note of the files that hold the graph in use."""
+        """Remember the files that contain the current graph, for reuse by later snapshots."""
         if self.proved is not None and {"graph", "marks"} <= loaded.files.keys():
             self._saved = (self.proved.graph, loaded)
 
     @property
     def mode(self) -> Literal["exact", "building", "hnsw"]:
-        """What happens: searches are exact, exact for now, or served by the graph."""
+        """Search mode: exact, exact while a graph is being built, or served by the graph."""
         if self.proved is not None:
             return "hnsw"
         return "building" if self._thread is not None else "exact"
 
     def usable(self) -> Proved | None:
-        """Return the graph for a search, after what little can be done at once was done; never waits long."""
+        """Return the graph for a search, after small updates. Never blocks for long."""
         if self._thread is None:
             self._do_little()
         proved = self.proved
@@ -352,9 +376,9 @@ class ServedGraph:
         return self.proved
 
     def search(self, proved: Proved, vectors: Vectors, limit: int) -> Labels | None:
-        """Return *limit* labels near each of *vectors*, or more, or None where it must be searched exactly."""
+        """Return *limit* or more labels per vector, or None if the search must be exact."""
         try:
-            # More are looked at where more are wanted.
+            # Larger limits need more candidates.
             most = max(proved.ef, limit + limit // 4)
             found: Labels = proved.graph.query(vectors, most, ef=most, wait=_WAIT)[:, : max(proved.compared, 2 * limit)]
         except GraphBusy:
@@ -365,11 +389,11 @@ class ServedGraph:
         return found
 
     def wake(self) -> None:
-        """Let the other thread do what there is to do."""
+        """Start the background thread if there is work to do."""
         if self._thread is not None or self._stop.is_set():
             return
         step = self._next_step()
-        # A small graph is built by the search that first wants it.
+        # A small graph is built by the first search that uses it.
         if step is None or (step == self._build and self._rows.count <= _AT_ONCE):
             return
         with self._guard:
@@ -379,13 +403,13 @@ class ServedGraph:
                 self._thread.start()
 
     def rebuild(self) -> None:
-        """Make a new graph; searches are exact until then."""
+        """Discard the graph and build a new one. Searches are exact until then."""
         with self._guard:
             self.proved, self._stored, self._refused = None, None, 0
         self.wake()
 
     def fail(self, error: Exception) -> None:
-        """Use the graph no more, and make a new one, unless that did not help before."""
+        """Discard the graph after an error. It is built again unless it failed too often."""
         with self._guard:
             self.proved = None
             self._failures += 1
@@ -395,7 +419,11 @@ class ServedGraph:
             _log.warning("the vector graph failed %d times; searching exactly from now on", _FAILURES)
 
     def settled(self, timeout: float | None = None) -> bool:
-        """Wait until the other thread has nothing to do, and tell whether it came so far in *timeout* seconds."""
+        """
+        Wait until the background thread is idle.
+
+        Return False if *timeout* seconds passed before that.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             self.wake()
@@ -408,23 +436,23 @@ class ServedGraph:
 
     @property
     def is_working(self) -> bool:
-        """Whether the other thread does something."""
+        """True if the background thread is running."""
         return self._thread is not None
 
     def abandon(self) -> None:
-        """Let the other thread stop by itself, and use the graph no more."""
+        """Stop using the graph, and let the background thread stop without waiting for it."""
         self._stop.set()
         self.proved = None
 
     def close(self) -> None:
-        """Stop the other thread, after its present slice; what it built so far is lost."""
+        """Stop the background thread after its current slice. Unfinished work is discarded."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self.proved = None
 
-    # What the other thread does.
+    # Methods below run in the background thread.
 
     def _next_step(self) -> Callable[[], None] | None:
         if self._failures >= _FAILURES:
@@ -434,7 +462,7 @@ class ServedGraph:
             if self._stored is not None:
                 return self._load if available() else None
             return self._build if self._rows.count >= self._refused and available() else None
-        # Recall falls as a graph grows.
+        # Recall decreases as a graph grows, so measure it again.
         if proved.count >= _AT_ONCE // 2 and len(proved.graph) >= 2 * proved.count:
             return self._prove_again
         if self._rows.count - len(proved.graph) > max(64, _AT_ONCE // 4):
@@ -453,7 +481,7 @@ class ServedGraph:
                 step()
             except GraphFailed as error:
                 self.fail(error)
-            except Exception as error:  # noqa: BLE001 - memory that is short, first of all: searches go on without a graph
+            except Exception as error:  # noqa: BLE001 - such as MemoryError; searches work without a graph
                 _log.error("the vector graph cannot be built; searching exactly from now on: %s", raised(error))
                 self._failures = _FAILURES
 
@@ -490,7 +518,7 @@ class ServedGraph:
         )
         before = file.state(), marks.state()
         if not file.is_whole() or not marks.is_whole():
-            raise GraphFailed("its files are not what was written")
+            raise GraphFailed("its files do not match their checksums")
         marked = np.frombuffer(marks.path.read_bytes(), np.uint8) != 0
         if len(marked) > self._rows.count:
             raise GraphFailed("it has more vectors than there are")
@@ -498,7 +526,7 @@ class ServedGraph:
         if basis is not None and (basis.dtype != np.float32 or basis.shape[:1] != (self._rows.dimensions,)):
             raise GraphFailed("what reduces its vectors is of other dimensions")
         graph = Graph.load(file.path, dimensions=self._rows.dimensions, plan=plan, marked=marked, basis=basis)
-        # The library read them by itself: nothing is asked of a graph whose file was cut meanwhile.
+        # hnswlib opened the files itself, so it may have read a version that was never verified.
         if before != (file.state(), marks.state()):
             raise GraphFailed("its files were changed while they were read")
         if not self._knows_itself(graph):
@@ -524,7 +552,7 @@ class ServedGraph:
                 self._publish(proved)
                 return
             recall, best = proved.recall, max(best, proved.recall)
-            # Its memory is given back before the next one takes as much.
+            # Free its memory before the next graph needs as much.
             del proved
             if recall < _ALMOST and not plan.reduced:
                 break
@@ -534,10 +562,10 @@ class ServedGraph:
         )
 
     def _built(self, plan: GraphPlan) -> Proved | None:
-        """Return a graph of the rows that there are with what it finds, None where it was stopped."""
+        """Return a graph of the current rows with its measured recall, or None if it was stopped."""
         basis = self._axes() if plan.reduced else None
         graph = Graph(self._rows.dimensions, plan=plan, capacity=self._rows.count + 1, basis=basis)
-        # It serves before those are in it that come meanwhile: a load may go on for minutes.
+        # Publish before rows that arrive meanwhile are added: an import may go on for minutes.
         return self._proof(graph) if self._fill(graph, self._rows.count, threads=_cores()) else None
 
     def _publish(self, proved: Proved) -> None:
@@ -546,7 +574,7 @@ class ServedGraph:
                 self.proved = proved
 
     def _catch_up(self) -> None:
-        """Add what is missing to the graph in use, a few at a time, so that searches go on."""
+        """Add missing rows to the current graph, in batches that do not block searches."""
         proved = self.proved
         if proved is None:
             return
@@ -556,7 +584,7 @@ class ServedGraph:
         self._fill(graph, min(enough, self._rows.count), threads=threads, hold=_HOLD)
 
     def _fill(self, graph: Graph, count: int, *, threads: int = 1, hold: float = math.inf) -> bool:
-        """Add the rows up to *count* that are missing, in slices, and tell whether it was not stopped."""
+        """Add the missing rows up to *count* in slices. Return False if it was stopped."""
         for _, block in self._rows.slices(len(graph), count, most=_SLICE):
             if self._stop.is_set():
                 return False
@@ -564,8 +592,8 @@ class ServedGraph:
         return True
 
     def _axes(self) -> Vectors:
-        """Return the axes along which rows differ most, half as many as there are, of shape (dimensions, axes)."""
-        # The eigenvectors of the rows' second moments: of all reductions this one keeps inner products best.
+        """Return half of the principal axes of the rows, of shape (dimensions, axes)."""
+        # The leading eigenvectors of the second moments preserve inner products best of all linear projections.
         rows = self._rows.take(np.sort(self._sample(self._rows.count, _TELLING)))
         _, axes = np.linalg.eigh((rows.T @ rows).astype(np.float64))
         kept: Vectors = np.ascontiguousarray(axes[:, self._rows.dimensions // 2 :], np.float32)
@@ -585,7 +613,7 @@ class ServedGraph:
             self.rebuild()
 
     def _probe(self) -> None:
-        """Look whether the graph still finds its own vectors; deletions can tear it apart."""
+        """Check that the graph still finds its own vectors, since deletions can disconnect it."""
         self._probed = self._rows.changes
         proved = self.proved
         if proved is not None and not self._knows_itself(proved.graph):
@@ -593,17 +621,17 @@ class ServedGraph:
             self.rebuild()
 
     def _knows_itself(self, graph: Graph) -> bool:
-        """Query some of a graph's vectors for themselves; at most one may be missing."""
+        """Return True if the graph finds sampled vectors, with one miss at most."""
         labels = self._sample(len(graph), _PROBES)
         misses = 0
         for label in labels.tolist():
             found = graph.query(self._rows.take(np.array([label])), EFS[2], ef=EFS[2])[0]
             misses += label not in found.tolist()
-        # One that died meanwhile is no miss worth a rebuild.
+        # A vector that was deleted meanwhile does not justify a rebuild.
         return misses <= 1
 
     def _proof(self, graph: Graph) -> Proved:
-        """Find the smallest number of candidates with which a graph finds what an exact scan finds."""
+        """Find the smallest search parameters with the required recall, by exact comparison."""
         count = len(graph)
         graph.mark(self._rows.alive[:count])
         live = self._rows.alive[:count].copy()
@@ -619,7 +647,7 @@ class ServedGraph:
             tried.append(attrs.evolve(all_of_it, ef=ef, compared=ef, recall=whole))
             if few >= _CHOSEN or self._stop.is_set():
                 break
-        # Of those that find enough the one that reads least: rows may be in files.
+        # Prefer the sufficient settings that read the fewest rows, since rows may be in files.
         return max(tried, key=lambda one: (min(one.recall, _CHOSEN), -one.compared, -one.ef), default=all_of_it)
 
     def _sums(self, count: int, rows: int) -> Vectors:
@@ -636,20 +664,20 @@ class ServedGraph:
     def _recalls(
         self, graph: Graph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int
     ) -> tuple[float, float]:
-        """Return which share is found where few of the nearest by the graph are compared, and where all are."""
+        """Return the recall if only the first results are rescored, and the recall if all are."""
         few = whole = 0
         for query, score in zip(queries, worst.tolist(), strict=True):
             if self._stop.is_set():
                 return 0.0, 0.0
             found = graph.query(query[None], ef, ef=ef)[0]
-            # What is found is compared exactly, as in a search.
+            # Score the results exactly, as a search does.
             right = self._rows.scores(query, found) >= score - _ROUNDING
             few += min(wanted, int(np.count_nonzero(right[:_COMPARED])))
             whole += min(wanted, int(np.count_nonzero(right)))
         return few / (len(queries) * wanted), whole / (len(queries) * wanted)
 
     def _worst_of_the_best(self, queries: Vectors, live: NDArray[np.bool_], wanted: int) -> NDArray[np.float32]:
-        """Return for each query the score of the last of the *wanted* nearest live rows."""
+        """Return, for each query, the score of its *wanted*-th nearest live row."""
         best = np.full((len(queries), wanted), -np.inf, np.float32)
         for at, block in self._rows.slices(0, len(live), most=8 * _SLICE):
             scores = queries @ block.T
@@ -666,7 +694,7 @@ class ServedGraph:
 
 
 def _saving(graph: Graph, at_most: int) -> dict[str, Callable[[Path], bool]]:
-    """Return what writes a graph, and then the marks that belong to it."""
+    """Return the functions that write the graph file and the file with its deletion marks."""
     marks: list[NDArray[np.bool_]] = []
 
     def save_graph(path: Path) -> bool:
@@ -686,12 +714,12 @@ def _saving(graph: Graph, at_most: int) -> dict[str, Callable[[Path], bool]]:
 
 
 def _cores() -> int:
-    """Return on how many cores a graph is built: one is for those who save and search meanwhile."""
+    """Return the number of cores to build a graph with, leaving one for other threads."""
     return max(1, (os.cpu_count() or 1) - 1)
 
 
 def _be_modest() -> None:
-    """Let the engine's thread go first where both want a core; Linux gives threads a niceness of their own."""
+    """Lower the priority of this thread. Only Linux has a niceness per thread."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
@@ -699,6 +727,10 @@ def _be_modest() -> None:
 
 @atexit.register
 def _stop_all(*_: Any) -> None:
-    """Stop threads before the interpreter goes away under them: inside the library they would end the process."""
+    """
+    Stop all threads before the interpreter shuts down.
+
+    A thread inside hnswlib would crash the process.
+    """
     for served in list(_running):
         served.close()

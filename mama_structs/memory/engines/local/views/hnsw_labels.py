@@ -1,4 +1,8 @@
-"""Which memories a vector belongs to: several memories may have one, and a long one has several."""
+"""
+Mapping between memories and vector labels.
+
+Several memories may share a label, and a long memory has several labels.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from mama_structs.memory.types.engine import Matches, Nodes, Scores, sampled
 
 Mask = NDArray[np.bool_]
 
-# Instead of the one node of a label.
+# Markers in place of the node of a label: no node, or several nodes.
 _NONE: Final = -1
 _SHARED: Final = -2
 _PIECE: Final = {"node": np.int32, "label": np.int32}
@@ -23,42 +27,42 @@ _SMALLEST: Final = 64
 
 
 class NodeLabels:
-    """Nodes and the labels of their vectors, both ways."""
+    """Bidirectional mapping between nodes and the labels of their vectors."""
 
     def __init__(self) -> None:
         self.live: int = 0
-        """How many nodes there are."""
+        """Number of nodes."""
         self.several: int = 0
-        """How many of them have several pieces."""
+        """Number of nodes with several pieces."""
         self.last: int = -1
-        """The highest node that ever had vectors here."""
-        # Pieces, those of a node behind one another: the node (-1 when it was removed) and the label.
+        """The highest node that ever had vectors."""
+        # Pieces, grouped by node: the node (-1 if removed) and the label.
         self._parts = Columns(_PIECE)
         self._removed = 0
-        # By node: its first piece, and how many it has.
+        # By node: index of its first piece, and number of pieces.
         self._first = np.zeros(_SMALLEST, np.int32)
         self._pieces = np.zeros(_SMALLEST, np.int32)
-        # By label: its node, or one of the words above.
+        # By label: its node or a marker (_NONE, _SHARED).
         self._owner = np.full(_SMALLEST, _NONE, np.int32)
         self._shared: dict[int, array[int]] = {}
 
     @classmethod
     def from_state(cls, nodes: NDArray[np.int32], labels: NDArray[np.int32], *, rows: int) -> NodeLabels:
-        """Make them from what `state` gave."""
+        """Restore the mapping from `state`. Raise ValueError if it is inconsistent."""
         known = cls()
         if nodes.dtype != np.int32 or labels.dtype != np.int32 or nodes.ndim != 1 or nodes.shape != labels.shape:
             raise ValueError("pieces must be two int32 arrays of one length")
         if len(nodes) and (nodes.min() < 0 or labels.min() < 0 or labels.max() >= rows):
-            raise ValueError(f"pieces must name nodes and one of {rows} labels")
+            raise ValueError(f"pieces must have nodes of 0 or more and labels from 0 to {rows - 1}")
         known._parts.extend({"node": nodes, "label": labels})
         known._pieces = np.bincount(nodes, minlength=_SMALLEST).astype(np.int32)
         known.last = int(nodes.max(initial=-1))
         known._first = np.zeros(len(known._pieces), np.int32)
         known.live, known.several = (int(np.count_nonzero(known._pieces > least)) for least in (0, 1))
         if known._find_first() != known.live:
-            raise ValueError("the pieces of a node must stand behind one another")
+            raise ValueError("the pieces of a node must be contiguous")
         known._owner = np.full(max(_SMALLEST, rows), _NONE, np.int32)
-        # Each pair once, by label and then node.
+        # Distinct pairs, sorted by label, then by node.
         pairs = np.unique(labels.astype(np.int64) << 32 | nodes)
         owned, owners = (pairs >> 32).astype(np.int64), (pairs & 0xFFFFFFFF).astype(np.int32)
         distinct, begin, counts = np.unique(owned, return_index=True, return_counts=True)
@@ -74,14 +78,14 @@ class NodeLabels:
 
     @property
     def size(self) -> int:
-        """One more than the highest node that may be here."""
+        """Upper bound of the nodes, exclusive."""
         return len(self._pieces)
 
     def __contains__(self, node: int) -> bool:
         return 0 <= node < len(self._pieces) and bool(self._pieces[node])
 
     def add(self, node: int, labels: list[int]) -> None:
-        """Give a node that has none its labels, one for each piece."""
+        """Assign labels, one per piece, to a node that has none."""
         if not labels:
             return
         if node >= len(self._pieces):
@@ -97,7 +101,7 @@ class NodeLabels:
             self._own(label, node)
 
     def remove(self, node: int) -> list[int]:
-        """Take a node's labels from it, and return those that no other node has."""
+        """Remove a node, and return its labels that no other node has."""
         if node not in self:
             return []
         first = int(self._first[node])
@@ -112,28 +116,32 @@ class NodeLabels:
         return [label for label in set(labels) if self._disown(label, node)]
 
     def pieces(self, nodes: Nodes) -> tuple[Labels, Labels]:
-        """Return the labels of several nodes behind one another, and how many each node has."""
+        """Return the labels of several nodes, concatenated, and the number of labels of each node."""
         inside = (nodes >= 0) & (nodes < len(self._pieces))
         known = np.where(inside, nodes, 0)
         counts = np.where(inside, self._pieces[known], 0).astype(np.int64)
         return self._parts["label"][runs(self._first[known], counts)].astype(np.int64), counts
 
     def sampled(self) -> Labels:
-        """Return the label of the first piece of each node that is `sampled`."""
+        """Return the label of the first piece of each node in the sample."""
         nodes = np.flatnonzero(self._pieces)[sampled(self.live)]
         return self._parts["label"][self._first[nodes]].astype(np.int64)
 
     def selected(self, mask: Mask) -> Labels:
-        """Return the labels of the nodes that *mask* (of `size` at least) lets pass, each once, in order."""
+        """
+        Return the distinct labels of the nodes that pass *mask*, ascending.
+
+        *mask* has at least `size` items.
+        """
         nodes = self._parts["node"]
-        # A removed piece's -1 asks for the last item, which says nothing of it.
+        # The -1 of a removed piece indexes the last item of the mask, which must be ignored.
         wanted = mask[nodes] & (nodes >= 0) if self._removed else mask[nodes]
         found = np.zeros(len(self._owner), np.bool_)
         found[self._parts["label"][wanted]] = True
         return np.flatnonzero(found)
 
     def best(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
-        """Return the nodes of labels, each once with its best score, best first and then the newest first."""
+        """Return the nodes of some labels with their best scores, best and newest first."""
         owners = self._owner[labels].astype(np.int64)
         single = owners >= 0
         if mask is not None:
@@ -184,7 +192,7 @@ class NodeLabels:
         self._find_first()
 
     def _find_first(self) -> int:
-        """Look where the pieces of each node begin, and return how often those of another one do."""
+        """Recompute the first piece of each node, and return the number of groups of pieces."""
         nodes = self._parts["node"]
         first = np.flatnonzero(np.diff(nodes, prepend=-1))
         self._first[nodes[first]] = first

@@ -1,4 +1,4 @@
-"""Which memories there are: ids and nodes, and what filters, time and topics ask about, in columns that grow."""
+"""Memory table of a namespace: ids, nodes, and columns for filters, time and topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNMERGED_SHARE: Final = 64
 
 
 def grown(array: NDArray[T], least: int, filling: int = 0) -> NDArray[T]:
-    """Return a copy of *array* with room for *least* items, twice as long as it was, in whole blocks of 64."""
+    """Return a copy with room for at least *least* items, at least doubled, in blocks of 64."""
     room = max(least, 2 * len(array))
     wider: NDArray[T] = np.full(room + -room % 64, filling, array.dtype)
     wider[: len(array)] = array
@@ -36,7 +36,7 @@ def grown(array: NDArray[T], least: int, filling: int = 0) -> NDArray[T]:
 
 
 def runs(starts: Array, counts: Array) -> Rows:
-    """Return the places of runs of so many items that begin at *starts*, behind one another."""
+    """Return the concatenated positions of runs with the given starts and lengths."""
     places: Rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
     return places
 
@@ -53,7 +53,7 @@ class Columns:
         return self._rows
 
     def __getitem__(self, name: str) -> Array:
-        """Return a column, as long as there are rows; writing to it changes the column."""
+        """Return a view of the used part of a column. Writes to it change the column."""
         return self._arrays[name][: self._rows]
 
     def append(self, **values: Any) -> int:
@@ -66,7 +66,7 @@ class Columns:
         return row
 
     def extend(self, values: Mapping[str, Array]) -> None:
-        """Add rows: *values* holds each column's, all of one length."""
+        """Add rows. *values* contains one array per column, all of the same length."""
         (more,) = {len(values[name]) for name in self._arrays}
         self._reserve(self._rows + more)
         for name, array in self._arrays.items():
@@ -74,7 +74,7 @@ class Columns:
         self._rows += more
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Leave out the rows where the mask is False; the others move together."""
+        """Keep only the rows where the mask is True, and close the gaps."""
         self._arrays = {name: self[name][rows] for name in self._arrays}
         self._rows = self._room = int(np.count_nonzero(rows))
 
@@ -85,27 +85,31 @@ class Columns:
 
 
 class Order:
-    """Rows sorted by a key, equal keys in the order of rows; those that came last are taken up when it is time."""
+    """
+    Row numbers sorted by a key column.
+
+    Equal keys keep row order. New rows are merged lazily.
+    """
 
     def __init__(self) -> None:
         self._rows = np.empty(0, np.int32)
 
     def rows(self, keys: Array) -> NDArray[np.int32]:
-        """Return all rows in their order."""
+        """Return all rows in key order."""
         known = len(self._rows)
         if known < len(keys):
             rows = np.concatenate([self._rows, np.arange(known, len(keys), dtype=np.int32)])
             behind = keys[rows[max(known - 1, 0) :]]
             if (behind[1:] < behind[:-1]).any():
-                # A stable sort takes what is in order already as a whole.
+                # A stable sort merges sorted runs quickly.
                 rows = rows[np.argsort(keys[rows], kind="stable")]
             self._rows = rows
         return self._rows
 
     def find(self, keys: Array, key: int) -> Rows:
-        """Return the rows of one key, in rising order."""
+        """Return the rows with this key, ascending."""
         if key > np.iinfo(keys.dtype).max:
-            # A planted row may name any number.
+            # A manipulated row may contain a number that the column type cannot hold.
             return np.zeros(0, np.int64)
         known = len(self._rows)
         if are_many(len(keys) - known, known):
@@ -117,12 +121,12 @@ class Order:
 
 
 def are_many(late: int, known: int) -> bool:
-    """Tell whether to sort late rows in, which takes as long as all are, and looking through them as long as they."""
+    """Return True if merging the unsorted rows is now cheaper than scanning them."""
     return late > max(_LEAST_MERGED, known // _UNMERGED_SHARE)
 
 
 class Vocabulary:
-    """Texts with a number each, in the order in which they came."""
+    """Distinct texts, numbered in the order of their first use."""
 
     def __init__(self, texts: Sequence[str] = ()) -> None:
         self._texts = list(texts)
@@ -138,7 +142,7 @@ class Vocabulary:
         return self._texts[number]
 
     def number(self, text: str) -> int:
-        """Return a text's number, the next one where it has none yet."""
+        """Return the number of a text. A new text gets the next number."""
         number = self.numbers.setdefault(text, len(self._texts))
         if number == len(self._texts):
             self._texts.append(text)
@@ -146,16 +150,16 @@ class Vocabulary:
 
 
 def packed(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return texts as UTF-8 in one array, and where each ends, in characters."""
+    """Return texts as one UTF-8 array and an array of end offsets, in characters."""
     listed = list(texts)
-    # A lone surrogate is no text, but whoever has one shall not lose a snapshot for it.
+    # Accept lone surrogates, so that a single invalid text does not prevent a snapshot.
     whole = "".join(listed).encode("utf-8", "surrogatepass")
     ends = np.cumsum(np.fromiter(map(len, listed), np.int64, len(listed)))
     return np.frombuffer(whole, np.uint8), ends
 
 
 def unpacked(whole: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str]:
-    """Return the texts that `packed` made arrays of."""
+    """Return the texts from the arrays made by `packed`."""
     text = whole.tobytes().decode("utf-8", "surrogatepass")
     places = [0, *ends.tolist()]
     if places[-1] != len(text) or (np.diff(ends, prepend=0) < 0).any():
@@ -184,10 +188,10 @@ _COLUMNS: Final = {
 _MENTIONS: Final = {"node": np.int32, "mention": np.int32}
 _MASKS: Final = 8
 _BLOCK: Final = 256
-# What "did you mean" looks at: so many ids, of which so many are compared letter by letter.
+# Limits of "did you mean": the number of candidate ids, and how many of them difflib compares.
 _CANDIDATES: Final = 1000
 _COMPARED: Final = 200
-# After so many steps over what was deleted, what is beside a memory is looked for among all that live.
+# After this many steps over deleted rows, search among all existing rows instead.
 _HOLES_PASSED: Final = 16
 _LONGEST: Final = 200
 _TELLING: Final = 3
@@ -198,7 +202,7 @@ _NONE: Final = np.empty(0, np.int64)
 
 @attrs.frozen(kw_only=True)
 class CatalogueItem:
-    """What the catalogue has of a memory: its id, its number in the journal, its last change, and what filters ask."""
+    """Values of one memory in the table: its id, number, version and filter attributes."""
 
     memory_id: str
     number: int
@@ -216,7 +220,7 @@ class CatalogueItem:
 
     @classmethod
     def of(cls, number: int, entry: Entry) -> CatalogueItem:
-        """Return what the catalogue has of a stored memory."""
+        """Return the columns of a stored memory."""
         memory = entry.memory
         return cls(
             memory_id=memory.id,
@@ -231,7 +235,11 @@ class CatalogueItem:
 
 
 class Catalogue:
-    """The memories of a namespace by node: dense numbers in the order of saving, which are never given twice."""
+    """
+    Memories of a namespace by node.
+
+    Nodes are consecutive numbers in save order, never reused.
+    """
 
     def __init__(self) -> None:
         self._rows = Columns(_COLUMNS)
@@ -245,15 +253,15 @@ class Catalogue:
         self._by_number = Order()
         self._by_wording = Order()
         self._masks: Lru[Filter | None, Mask] = Lru(_MASKS)
-        # When memories stop to hold, sorted, each time once; None where that is not known.
+        # Distinct expiry times of memories, sorted. None if they have to be computed again.
         self._ends: Rows | None = None
 
     def __len__(self) -> int:
-        """How many nodes were given, holes among them."""
+        """Return how many nodes were assigned, including deleted ones."""
         return len(self._rows)
 
     def add(self, item: CatalogueItem) -> int:
-        """Take up a memory, and return its node: the next one."""
+        """Add a memory, and return its node, which is the next free number."""
         self._check_free(item.memory_id)
         node = self._rows.append(
             number=item.number,
@@ -289,7 +297,11 @@ class Catalogue:
         origin: int = 0,
         trust: int = 0,
     ) -> None:
-        """Take a new version of a memory: id, number, type and time stay, and without scripts what follows them."""
+        """
+        Apply a new version of a memory. Its id, number, type and creation time do not change.
+
+        Without *scripts*, the arguments after it are ignored.
+        """
         self._check_alive(node)
         self._rows["version"][node] = version
         number = self._topic_number(topic)
@@ -309,14 +321,14 @@ class Catalogue:
         self._forget_masks()
 
     def remove(self, node: int) -> None:
-        """Leave a hole where a memory was."""
+        """Delete the memory at a node. The node is not reused."""
         self._check_alive(node)
         self._rows["alive"][node] = False
         del self._node_of[self._ids[node]]
         self._forget_masks()
 
     def restore(self, node: int, item: CatalogueItem) -> None:
-        """Take a removal back: the same memory is at the same node again."""
+        """Undo the removal of a memory, which must be the same as before."""
         self._check_free(item.memory_id)
         there = 0 <= node < len(self) and not self._rows["alive"][node]
         if not there or self._kept(node) != (item.memory_id, item.number, item.created_ms, item.type_index):
@@ -337,35 +349,35 @@ class Catalogue:
         )
 
     def find(self, memory_id: str) -> int | None:
-        """Return the node of a memory, None where there is no such memory."""
+        """Return the node of a memory, or None if it does not exist."""
         return self._node_of.get(memory_id)
 
     def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
-        """Return the node of each memory, None where there is no such memory."""
+        """Return the node of each memory, or None where it does not exist."""
         return [self._node_of.get(memory_id) for memory_id in memory_ids]
 
     def node_of(self, number: int) -> int | None:
-        """Return the node of the memory with a number in the journal, None where there is no such memory."""
+        """Return the node of the memory with this journal number, or None if it does not exist."""
         nodes = self._by_number.find(self._rows["number"], number)
-        # A number is given again where the transaction that gave it first was undone.
+        # After a rolled back transaction, a number is assigned again. The last existing node is the valid one.
         return next((int(node) for node in nodes[::-1] if self._rows["alive"][node]), None)
 
     def alike(self, wordings: Sequence[int]) -> list[Nodes]:
-        """Return the nodes of memories with each of some wordings, in the order of saving."""
+        """Return, for each wording hash, the nodes with this hash in save order."""
         keys, alive = self._rows["wording"], self._rows["alive"]
         found = [_NONE if one == NO_WORDING else self._by_wording.find(keys, one) for one in wordings]
         return [nodes[alive[nodes]] for nodes in found]
 
     def number_of(self, node: int) -> int:
-        """Return a memory's number in the journal."""
+        """Return the journal number of a memory."""
         return int(self._rows["number"][node])
 
     def numbers(self, nodes: Sequence[int] | Nodes) -> list[int]:
-        """Return the numbers of memories in the journal, in the order of *nodes*."""
+        """Return the journal numbers of memories, in the order of *nodes*."""
         return _listed(self._rows["number"], nodes)
 
     def version_of(self, node: int) -> int:
-        """Return the number of the change that wrote a memory last."""
+        """Return the number of the change that last wrote a memory."""
         return int(self._rows["version"][node])
 
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
@@ -374,22 +386,22 @@ class Catalogue:
         return [self._ids[node] for node in listed]
 
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
-        """Return the topics of memories, as they were first written (NFC), in the order of *nodes*."""
+        """Return the topics of memories in their first spelling (NFC), in the order of *nodes*."""
         return [None if number < 0 else self._topics[number] for number in _listed(self._rows["topic"], nodes)]
 
     def after(self, node: int, limit: int | None = None) -> Nodes:
-        """Return up to *limit* nodes behind a node, in the order of saving."""
+        """Return up to *limit* existing nodes after a node, in save order."""
         first = max(node + 1, 0)
         found: Nodes = first + np.flatnonzero(self._rows["alive"][first:])
         return found[:limit]
 
     def count(self, where: Filter | None = None) -> int:
-        """Return how many memories there are."""
+        """Return the number of memories that pass a filter, or of all memories."""
         mask = None if where is None else self.mask(where)
         return len(self._node_of) if mask is None else int(np.count_nonzero(mask))
 
     def mask(self, where: Filter | None) -> Mask | None:
-        """Return which nodes pass, one item for each; None where all do. It is not to be written to."""
+        """Return a read-only mask of the nodes that pass a filter, or None if all pass."""
         where = self._settled(where)
         if where is None and len(self._node_of) == len(self):
             return None
@@ -401,12 +413,12 @@ class Catalogue:
         return mask
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
-        """Return nodes in the order of creation, equal times in the order of saving."""
+        """Return nodes that pass a filter, sorted by creation time, then by save order."""
         where, created = self._settled(where), self._rows["created"]
         of_topic = None if where is None or where.topic is None else self._of_topic(where.topic)
         if where is not None and of_topic is not None and len(of_topic) <= _BLOCK:
             of_topic = self._narrowed(of_topic[self._rows["alive"][of_topic]], where)
-            # A stable sort leaves equal times in the order of saving.
+            # A stable sort keeps equal times in save order.
             ordered = of_topic[np.argsort(created[of_topic], kind="stable")]
             return (ordered[::-1] if newest_first else ordered)[: None if limit is None else max(limit, 0)]
         order = self._by_time.rows(created)
@@ -426,17 +438,21 @@ class Catalogue:
                 block = self._narrowed(block, where)
             found.append(block[:wanted])
             wanted -= len(found[-1])
-            # Where few pass, the rest is looked at in few steps.
+            # If few rows pass, larger blocks need fewer steps.
             position, size = position + size, 4 * size
         return np.concatenate(found)
 
     def facts(self, nodes: Nodes) -> Facts:
-        """Return what is known of *nodes* without their text."""
+        """Return the attributes of *nodes* that are available without reading their texts."""
         columns = ("created", "type", "topic", "scripts", "asking", "ends", "origin", "trust", "wording")
         return Facts(*(self._rows[name][nodes] for name in columns))
 
     def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
-        """Return for each of *nodes* what was created just before it, and just after, if no more than that apart."""
+        """
+        Return the nodes before and after each of *nodes* in time, -1 if missing.
+
+        Memories more than *apart_ms* milliseconds away do not count.
+        """
         created, alive = self._rows["created"], self._rows["alive"]
         order = self._by_time.rows(created)
         places = self._places(order, nodes)
@@ -450,7 +466,7 @@ class Catalogue:
                     break
                 at = at + step * holes
             else:
-                # Of many that were deleted one after the other each step would pass one.
+                # In a long run of deleted rows, each step would skip only one.
                 living = np.flatnonzero(alive[order])
                 which = living.searchsorted(places, "left" if step < 0 else "right") + min(step, 0)
                 at = np.concatenate([living, [-1]])[np.minimum(which, len(living))]
@@ -461,8 +477,8 @@ class Catalogue:
         return found[0], found[1]
 
     def _places(self, order: NDArray[np.int32], nodes: Nodes) -> Rows:
-        """Return where each of *nodes* stands in the order of time."""
-        # Mostly memories are saved in that order.
+        """Return the positions of *nodes* in the time order."""
+        # Usually memories are saved in time order, so a node is its own position.
         places = nodes.copy()
         late = np.flatnonzero(order[places] != nodes)
         low, high = np.zeros(len(late), np.int64), np.full(len(late), len(order))
@@ -477,7 +493,7 @@ class Catalogue:
         return places
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
-        """Return the ids of memories that look most like *text*, best first, for "did you mean"."""
+        """Return the existing ids that are most similar to *text*, best first, for "did you mean"."""
         if limit <= 0:
             return []
         text = nfc(text[:_LONGEST])
@@ -487,10 +503,10 @@ class Catalogue:
         return difflib.get_close_matches(text, candidates[:_COMPARED], limit)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return it as plain numbers and arrays, for `from_state`; of holes nothing is left but their numbers."""
+        """Return a serializable state for `from_state`. Deleted memories leave only their numbers."""
         alive = self._rows["alive"]
         arrays = {name: self._rows[name].copy() for name in _COLUMNS}
-        # Ids are made of a memory's text: of what was deleted nothing stays.
+        # Ids are derived from the text of a memory, so ids of deleted memories must not be stored.
         ids = [memory_id if there else "" for memory_id, there in zip(self._ids, alive.tolist(), strict=True)]
         arrays["topic"][~alive] = -1
         topics, arrays["topic"] = used(self._topics, arrays["topic"])
@@ -503,7 +519,7 @@ class Catalogue:
 
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Catalogue:
-        """Return the catalogue whose `state` this is."""
+        """Return the table restored from a `state`. Raise ValueError if it is inconsistent."""
         made = cls()
         made._rows.extend({name: arrays[name] for name in _COLUMNS})
         made._pairs.extend({name: arrays[f"pair_{name}"] for name in _MENTIONS})
@@ -550,7 +566,7 @@ class Catalogue:
         return [self._mentions[number] for number in self._pairs["mention"][self._pairs["node"] == node].tolist()]
 
     def _of_topic(self, topic: str) -> Rows:
-        """Return the nodes of a topic in rising order, holes too."""
+        """Return the nodes of a topic, ascending, including deleted ones."""
         number = self._topics.numbers.get(nfc(topic), -1)
         return _NONE if number < 0 else self._by_topic.find(self._rows["topic"], number)
 
@@ -566,7 +582,7 @@ class Catalogue:
         self._ends = None
 
     def _settled(self, where: Filter | None) -> Filter | None:
-        """Return a filter that lets the same through, and is equal to others as long as nothing stops to hold."""
+        """Return an equivalent filter that changes only at expiry times, as a cache key."""
         if where is not None and where.valid_at is not None:
             if self._ends is None:
                 ends = self._rows["ends"]
@@ -582,7 +598,11 @@ class Catalogue:
         return mask
 
     def _narrowed(self, nodes: Nodes | None, where: Filter) -> Nodes:
-        """Return those of *nodes* (None: of all, holes too) that pass, in their order."""
+        """
+        Return the *nodes* that pass a filter, in their order.
+
+        None stands for all nodes, including deleted ones.
+        """
         rows: Nodes | slice = slice(None) if nodes is None else nodes
         whole = len(self) if nodes is None else len(nodes)
         passing = np.ones(whole, np.bool_)
@@ -610,8 +630,8 @@ class Catalogue:
         return np.flatnonzero(passing) if nodes is None else nodes[passing]
 
     def _like(self, text: str) -> list[str]:
-        """Return some `_CANDIDATES` ids that share a piece of *text*, the newest of many."""
-        # Time and random digits tell most: whoever mistypes one of the three parts has the two others right.
+        """Return about `_CANDIDATES` ids that share a part with *text*, preferring the newest."""
+        # Try the time and the random digits first: a typing error usually affects a single part of an id.
         head, *tail = text.rsplit("_", 2)
         found = {memory_id: None for piece in tail for memory_id in self._having(piece)}
         for length in (len(head), len(head) * 3 // 4, len(head) // 2, len(head) // 4):
@@ -627,7 +647,11 @@ class Catalogue:
 
 
 def used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
-    """Return the texts that some of *numbers* (-1 for none) are of, and the same numbers among these alone."""
+    """
+    Return the texts that *numbers* use, and the numbers renumbered accordingly.
+
+    -1 means no text.
+    """
     used = np.unique(numbers[numbers >= 0])
     renumbered = np.full(len(texts) + 1, -1, np.int32)
     renumbered[used] = np.arange(len(used))
@@ -635,7 +659,7 @@ def used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDAr
 
 
 def _place(keys: Array, order: NDArray[np.int32], bound: int) -> int:
-    # NumPy's search would first copy the whole order.
+    # NumPy's searchsorted would first copy the whole key column in sorted order.
     return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
 
 

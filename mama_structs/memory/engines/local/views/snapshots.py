@@ -1,4 +1,4 @@
-"""Generations of files that hold what was derived from the journal (DESIGN section 6, "The embedded engine")."""
+"""Snapshot files with the state of the views (DESIGN section 6, "The embedded engine")."""
 
 from __future__ import annotations
 
@@ -37,26 +37,30 @@ _ALIGNMENT: Final = 64
 _CHUNK: Final = 2**20
 _HEADER: Final = b"mama-structs view 1\n".ljust(_ALIGNMENT, b"\0")
 _LARGEST_MANIFEST: Final = 2**24
-# As many as the keys of rows have digits for.
+# Exclusive upper bound of change numbers in journal keys.
 _MOST_CHANGES: Final = 16**12
 _TRIES: Final = 20
 _PART: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.view")
 _TEMPORARY: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
-# Booleans, whole numbers and floats: what is only bytes.
+# NumPy kinds that are plain bytes: booleans, integers and floats. Others could contain pickled objects.
 _KINDS: Final = "biuf"
-# What reading damaged, foreign or hostile files can raise.
+# Exceptions raised when damaged, foreign or hostile files are parsed.
 _DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError)
-# Rows of a segment that are copied at once.
+# Rows of a segment copied at once.
 _COPIED: Final = 1024
-# Segments that are compared with their hashes at once.
+# Number of segments verified concurrently.
 _READERS: Final = 2
 
 _log: Final = logging.getLogger(__name__)
 
 
 class ViewLost(Exception):
-    """A file that rows are read from is not what was written any more: what was loaded from it is of no use."""
+    """
+    Raised if a snapshot file changed after it was loaded.
+
+    Views loaded from it must be discarded.
+    """
 
 
 _UNREADABLE: Final = (OSError, ViewLost, *_DAMAGED)
@@ -64,7 +68,7 @@ _UNREADABLE: Final = (OSError, ViewLost, *_DAMAGED)
 
 @attrs.frozen
 class Stored:
-    """A file as a manifest vouches for it."""
+    """Name, size and hash of a file, as listed in the manifest."""
 
     name: str
     size: int
@@ -73,10 +77,10 @@ class Stored:
 
 class FileRows:
     """
-    Rows of a file that is what was written, read where they are asked for: the system keeps them, and may drop them.
+    Rows of a verified file, read on demand through the page cache of the operating system.
 
-    They are read and not mapped, since a mapped file that is cut ends the process. A file that anything has happened
-    to is compared with its hash again before what was read is given.
+    Rows are read, not memory-mapped, because truncating a mapped file crashes the process. If the file changed in
+    any way, its hash is verified again before rows are returned.
     """
 
     def __init__(self, directory: Path, stored: Stored, *, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -86,7 +90,7 @@ class FileRows:
         self._width = dtype.itemsize * math.prod(shape[1:])
         with _opened_file(directory / stored.name) as file:
             self._file = os.dup(file.fileno())
-        # Not when the interpreter ends: a thread that builds a graph may still read.
+        # Do not close at exit: a thread that builds a graph may still read.
         weakref.finalize(self, os.close, self._file).atexit = False
         self._seen = self._looked_at()
 
@@ -94,8 +98,8 @@ class FileRows:
         return self.shape[0]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return some rows, in their order."""
-        # A search reads hundreds: this is the quickest way that is no map.
+        """Return the given rows, in their order."""
+        # A search reads hundreds of rows. This is the fastest way without a memory map.
         file, width, read = self._file, self._width, os.pread
         whole = b"".join([read(file, width, place) for place in (len(_HEADER) + rows * width).tolist()])
         if len(whole) != len(rows) * width:
@@ -123,14 +127,14 @@ class FileRows:
             self._seen = self._looked_at()
 
     def _looked_at(self) -> tuple[int, ...]:
-        """Compare the file with its hash, and return when it was changed last."""
+        """Verify the hash of the file, and return its state (size and times)."""
         before, digest, place = self._state(), hashlib.sha256(), 0
         room = memoryview(bytearray(_CHUNK))
         while count := os.preadv(self._file, [room], place):
             digest.update(room[:count])
             place += count
         if place != self.stored.size or digest.hexdigest() != self.stored.sha256 or before != self._state():
-            raise ViewLost("a file of vectors is not what was written")
+            raise ViewLost("a vector file does not match its checksum")
         return before
 
     def _state(self) -> tuple[int, ...]:
@@ -138,13 +142,13 @@ class FileRows:
 
 
 def _state(found: os.stat_result) -> tuple[int, ...]:
-    # The time of a file's last change cannot be set by whoever changes it.
+    # The change time (ctime) of a file cannot be set by a program that modifies it.
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @attrs.frozen(eq=False)
 class StoredArray:
-    """A large array that never changes, in a file of its own that later generations use again."""
+    """A large immutable array in a separate file, which later generations reuse."""
 
     blocks: tuple[NDArray[Any] | FileRows, ...]
     stored: Stored | None = None
@@ -153,7 +157,7 @@ class StoredArray:
         return sum(map(len, self.blocks))
 
     def pieces(self, most: int) -> Iterator[NDArray[Any]]:
-        """Give its rows, of those in files at most *most* at once."""
+        """Yield the rows in pieces. Pieces from files have at most *most* rows."""
         for block in self.blocks:
             if isinstance(block, FileRows):
                 yield from (block.slice(at, min(at + most, len(block))) for at in range(0, len(block), most))
@@ -163,13 +167,13 @@ class StoredArray:
 
 @attrs.frozen(eq=False)
 class StoredFile:
-    """A file that another library wrote, not looked at yet."""
+    """A file written by another library, not verified yet."""
 
     path: Path
     stored: Stored
 
     def state(self) -> tuple[int, ...] | None:
-        """Return what becomes another value whenever anything happens to the file, None where there is none."""
+        """Return a value that changes whenever the file changes, or None if it does not exist."""
         try:
             found = self.path.stat()
         except OSError:
@@ -177,7 +181,11 @@ class StoredFile:
         return found.st_dev, found.st_ino, *_state(found)
 
     def is_whole(self) -> bool:
-        """Read all of it (some 0.6 s a GB), and tell whether it is what was written; may run in any thread."""
+        """
+        Verify the hash of the file (about 0.6 s per GB).
+
+        Return True if it matches. Thread-safe.
+        """
         try:
             with _opened_file(self.path) as file:
                 return _is_as_written(file, self.stored.size, self.stored.sha256)
@@ -187,7 +195,7 @@ class StoredFile:
 
 @attrs.frozen(eq=False)
 class Part:
-    """What one view gives for a snapshot."""
+    """The state of one view, to be written to a snapshot."""
 
     meta: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]] = attrs.field(factory=dict)
@@ -197,7 +205,11 @@ class Part:
 
 @attrs.frozen(eq=False)
 class LoadedPart:
-    """What one view gets back; its arrays are read-only, no file can change them any more; segments are in files."""
+    """
+    The state of one view, loaded from a snapshot.
+
+    Arrays are read-only copies, segments stay in files.
+    """
 
     meta: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
@@ -207,7 +219,7 @@ class LoadedPart:
 
 @attrs.frozen(eq=False)
 class Generation:
-    """The views at one change of the journal."""
+    """The state of all views at one change of the journal."""
 
     change: int
     parts: dict[str, LoadedPart]
@@ -215,31 +227,49 @@ class Generation:
 
 
 class SnapshotStore:
-    """Keeps the newest generation, and the one before it, in a folder of their own."""
+    """Stores the newest generation, and the previous one, in a folder."""
 
     def __init__(self, directory: Path, *, identity: str) -> None:
         self._directory = directory
         self._identity = identity
 
     def write(self, change: int, parts: Mapping[str, Part], *, last: int | None = None) -> Generation | None:
-        """Write a generation, which becomes the newest when all of it is on the disk; its arrays are those given."""
+        """
+        Write a generation, durably, as the newest one.
+
+        Args:
+            change: The change number of the views.
+            parts: The state of each view.
+            last: The last change of the journal. Generations with a later change are ignored.
+
+        Returns:
+            The generation with the given arrays, or None if it was not written: writing failed, another process is
+            writing, or a newer generation exists.
+
+        """
         _check(parts)
         try:
             make_folder(self._directory)
             with self._alone() as alone:
                 return self._write(change, parts, last) if alone else None
         except (OSError, RuntimeError, ViewLost) as error:
-            # Text that the operating system or another library gave may hold paths, but no content.
+            # Messages of the operating system or another library may contain paths, but no user content.
             _log.warning("no snapshot at change %d: %s: %s", change, type(error).__name__, error)
             return None
 
     def load(self, *, at_most: int | None = None) -> Generation | None:
-        """Return the newest generation that can be read, without its damaged parts."""
+        """
+        Return the newest readable generation without its damaged parts, or None.
+
+        Args:
+            at_most: The highest acceptable change number.
+
+        """
         seen: bytes | None = None
         generation = None
         for _ in range(_TRIES):
             manifest, text = self._newest(at_most)
-            # Another process may have swept this generation's files while they were being opened.
+            # Another process may have deleted files of this generation while they were opened, so try again.
             if generation is not None and text == seen:
                 break
             if manifest is None:
@@ -254,7 +284,11 @@ class SnapshotStore:
         return generation
 
     def last(self) -> int:
-        """Return the highest change of a generation, though the journal may not have it; 0 where there is none."""
+        """
+        Return the highest change number of any generation, or 0.
+
+        The journal may not have this change.
+        """
         changes = [0]
         for name in (MANIFEST, PREVIOUS):
             with contextlib.suppress(*_UNREADABLE):
@@ -264,9 +298,9 @@ class SnapshotStore:
 
     def clear(self, *, before: int | None = None) -> bool:
         """
-        Delete every generation, and tell whether that was possible.
+        Delete all generations. Return False if that was not possible.
 
-        With *before* those of that change and of later ones in the same history stay.
+        With *before*, generations of this history with this change number or a later one are kept.
         """
         try:
             if not self._directory.is_dir():
@@ -283,7 +317,7 @@ class SnapshotStore:
             return False
 
     def _is_of(self, name: str, change: int) -> bool:
-        """Tell whether a manifest is of a change in this history, or of a later one."""
+        """Return True if a manifest has this history and at least this change number."""
         with contextlib.suppress(*_UNREADABLE):
             manifest = _manifest(_text(self._directory / name))
             return bool(manifest["identity"] == self._identity and manifest["change"] >= change)
@@ -331,11 +365,11 @@ class SnapshotStore:
                 self._replace(PREVIOUS, text)
             self._replace(MANIFEST, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except BaseException:
-            # Whether the new generation stands, the manifest says: a Ctrl-C can come right after it got its name.
+            # Ctrl-C may arrive right after the rename, so let the manifests decide which files are in use.
             with contextlib.suppress(OSError):
                 self._sweep(self._named())
             raise
-        # From here on the new generation stands, whatever becomes of the rest.
+        # The new generation is durable from here on, so failures of the clean-up are ignored.
         with contextlib.suppress(OSError):
             sync_directory(self._directory)
             self._sweep(_files(entries) | (set() if newest is None else _files(newest["parts"])))
@@ -387,13 +421,17 @@ class SnapshotStore:
         return Stored(path.name, file.size, digest.hexdigest())
 
     def _write_other(self, name: str, save: Callable[[Path], bool]) -> Stored | None:
-        """Let another library write a file; what is vouched for is what can be read back."""
+        """
+        Write a file with a callback of another library.
+
+        Size and hash are computed from the file as read back.
+        """
         path = self._fresh(name)
         if not save(path):
             path.unlink(missing_ok=True)
             return None
         path.chmod(0o600)
-        with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - what NewFile did not write
+        with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - unbuffered, for fsync
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
             return Stored(path.name, size, hashlib.file_digest(file, "sha256").hexdigest())
@@ -413,7 +451,11 @@ class SnapshotStore:
             file.publish(self._directory / name)
 
     def _named(self) -> set[str]:
-        """Return which files the manifests name; one that is there and cannot be opened just now is an error."""
+        """
+        Return the files listed in the manifests.
+
+        Raise OSError if an existing manifest cannot be opened.
+        """
         named: set[str] = set()
         for name in (MANIFEST, PREVIOUS):
             with contextlib.suppress(FileNotFoundError, *_DAMAGED):
@@ -421,7 +463,11 @@ class SnapshotStore:
         return named
 
     def _sweep(self, named: set[str]) -> None:
-        """Delete our files that are not *named*; the caller has the lock, so that nobody is writing one."""
+        """
+        Delete view files that are not in *named*.
+
+        The caller holds the lock, so no other process writes one.
+        """
         for path in list(self._directory.iterdir()):
             if path.name not in named and (_FILE.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name)):
                 with contextlib.suppress(OSError):
@@ -429,7 +475,11 @@ class SnapshotStore:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a namespace's folder and the one around it, and nothing above: a removed session stays removed."""
+    """
+    Create the folder of a namespace and its parent.
+
+    Never recreate the session directory above them.
+    """
     for each in (folder.parent, folder):
         if not each.is_dir():
             with contextlib.suppress(FileExistsError):
@@ -439,7 +489,7 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _discarded(file: NewFile) -> Iterator[NewFile]:
-    """Remove a file that was not written to its end."""
+    """Delete a file if it was not completely written."""
     try:
         yield file
     except BaseException:
@@ -472,7 +522,7 @@ def _text(path: Path) -> bytes:
 
 
 def _opened_file(path: Path) -> io.FileIO:
-    """Open a regular file for reading; the opening of anything else could wait for its other end for ever."""
+    """Open a regular file for reading. Opening a pipe or device could block forever."""
     file = io.FileIO(os.open(path, _READ))
     try:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -509,7 +559,7 @@ def _files(entries: Mapping[str, Any]) -> set[str]:
 
 
 def _written(directory: Path, entry: Mapping[str, Any], part: Part) -> LoadedPart:
-    """Return a part as it was given, with the files that hold it now."""
+    """Return a written part with the files that now contain it."""
     segments = tuple(
         segment if _is_open(segment, _stored(written["file"])) else _segment(directory, written)
         for segment, written in zip(part.segments, entry["segments"], strict=True)
@@ -518,14 +568,14 @@ def _written(directory: Path, entry: Mapping[str, Any], part: Part) -> LoadedPar
 
 
 def _opened(directory: Path, entry: Mapping[str, Any]) -> LoadedPart:
-    """Read a part's files into memory."""
+    """Read the files of a part into memory."""
     content = _content(directory, entry["file"])
     start, length = entry["meta"]
     meta = json.loads(bytes(content[start : start + length]).decode("utf-8", "surrogatepass"))
     if not isinstance(meta, dict):
         raise TypeError("the part's meta is no object")
     arrays = {key: _array(content, place) for key, place in entry["arrays"].items()}
-    # They are compared with their hashes, for which the interpreter lets the others go on.
+    # Hashing releases the GIL, so segments are verified concurrently.
     with ThreadPoolExecutor(_READERS) as readers:
         segments = tuple(readers.map(partial(_segment, directory), entry["segments"]))
     return LoadedPart(meta, arrays, segments, _other_files(directory, entry))
@@ -558,7 +608,11 @@ def _stored(entry: Mapping[str, Any]) -> Stored:
 
 
 def _content(directory: Path, entry: Mapping[str, Any]) -> memoryview:
-    """Return what is in a file, read: a map of it would end the process when the file is cut."""
+    """
+    Return the verified content of a file.
+
+    Not mapped, because truncating a mapped file crashes the process.
+    """
     stored = _stored(entry)
     with _opened_file(directory / stored.name) as file:
         if os.fstat(file.fileno()).st_size != stored.size:
@@ -571,7 +625,7 @@ def _content(directory: Path, entry: Mapping[str, Any]) -> memoryview:
             digest.update(content[at : at + count])
             at += count
     if at != stored.size or digest.hexdigest() != stored.sha256:
-        raise ValueError("the file is not what was written")
+        raise ValueError("the file does not match its checksum")
     return content.toreadonly()
 
 

@@ -1,4 +1,4 @@
-"""Which memories are nearest to a vector: by comparing all, or by a graph where they are many."""
+"""Nearest-neighbour search over the vectors of memories: exact, or by an HNSW graph."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ VECTORS: Final = "vectors"
 GRAPH: Final = "graph"
 
 _NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
-# Comparing so many rows one by one is about as fast as asking a graph for many more than are wanted.
+# Scanning this many selected rows is about as fast as a graph search with a much larger limit.
 _FEW: Final = 4_096
-# Beyond so many the graph is slower than comparing all.
+# With larger limits, a graph search is slower than an exact scan.
 _MOST: Final = 768
 _SMALLEST_DEAD: Final = 64
-# So many are compared with all rows at once: of more the scores would take much memory.
+# Maximum number of queries scored together. More would need too much memory for the scores.
 _TOGETHER: Final = 64
 
 
 class VectorIndex:
-    """Vectors by node; all calls come from one thread."""
+    """Vectors by node, with exact or approximate search. Not thread-safe."""
 
     def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
         if dimensions < 1:
@@ -44,7 +44,11 @@ class VectorIndex:
 
     @classmethod
     def restore(cls, parts: Mapping[str, LoadedPart], *, dimensions: int, exact_up_to: int) -> VectorIndex | None:
-        """Return the index of a snapshot; its graph is loaded behind, and searches are exact until then."""
+        """
+        Return the index of a snapshot, or None if it is unusable.
+
+        The graph is loaded in the background.
+        """
         loaded = parts.get(VECTORS)
         if loaded is None:
             return None
@@ -77,13 +81,13 @@ class VectorIndex:
         self._nodes = nodes
         self._graph: ServedGraph | None = None
         self._sample: Vectors | None = None
-        # Labels mean something within one epoch only.
+        # Labels are comparable within one epoch only.
         self._epoch = uuid.uuid4().hex
 
     def _wake(self, stored: LoadedPart | None = None) -> None:
-        """Keep a graph from when there are enough rows, and let it do behind what there is to do."""
+        """Create the graph once there are enough rows, and start its background work."""
         if self._graph is None and self._rows.live > self._exact_up_to:
-            from mama_structs.memory.engines.local.views import hnsw as graph  # noqa: PLC0415 - only large memories have one
+            from mama_structs.memory.engines.local.views import hnsw as graph  # noqa: PLC0415 - only for large stores
 
             self._graph = graph.ServedGraph(self._rows, stored)
         if self._graph is not None:
@@ -91,36 +95,40 @@ class VectorIndex:
 
     @property
     def dimensions(self) -> int:
-        """Of each vector."""
+        """Number of dimensions of each vector."""
         return self._rows.dimensions
 
     @property
     def unsaved(self) -> int:
-        """How many vectors are in no file that later snapshots use again: above some 16,000 one is worth it."""
+        """
+        Number of vectors not in a reusable snapshot file.
+
+        Above about 16,000, a snapshot is worth it.
+        """
         return self._rows.unsaved
 
     def __len__(self) -> int:
-        """How many nodes have vectors."""
+        """Return the number of nodes with vectors."""
         return self._nodes.live
 
     def __contains__(self, node: int) -> bool:
         return node in self._nodes
 
     def add(self, node: int, vectors: NDArray[np.float32]) -> None:
-        """Give a node its vectors."""
+        """Add the vectors of a new node."""
         if node < 0 or node in self._nodes:
             raise InvalidArgument(f"node must be a new one, got {node}")
         vectors = _checked(vectors, self.dimensions)
         is_last = node > self._nodes.last
         self._nodes.add(node, [self._rows.place(vector) for vector in vectors])
         live = len(self)
-        # A new memory changes the sample where it is one of it, or is not the last one.
+        # Invalidate the sample if the new memory belongs to it or is not the last node.
         if not (is_last and live % sampled(live).step):
             self._sample = None
         self._wake()
 
     def remove(self, node: int) -> None:
-        """Take a node's vectors from it; nothing happens where it has none."""
+        """Remove the vectors of a node, if it has any."""
         self._sample = None
         for label in self._nodes.remove(node):
             self._rows.bury(label)
@@ -128,21 +136,21 @@ class VectorIndex:
             self._compact()
 
     def forget_gone(self) -> None:
-        """Keep nothing of vectors that nobody has any more."""
+        """Drop vectors that no node uses any more."""
         if self._rows.dead:
             self._compact()
 
     def get(self, node: int) -> Vectors:
-        """Return a node's vectors, of shape (pieces, dimensions); no pieces where it has none."""
+        """Return the vectors of a node, of shape (pieces, dimensions), empty if it has none."""
         return self.pieces([node])[0]
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
-        """Return the vectors of *nodes*, in their order, of shape (pieces, dimensions), and how many each has."""
+        """Return the vectors of *nodes*, of shape (pieces, dimensions), and their numbers."""
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         return self._recent.take(labels), counts
 
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
-        """Return the cosine of *vector* (dimensions,) and each node's best piece; 0 for a node without vectors."""
+        """Return the cosine of *vector* and each node's best piece, 0 without vectors."""
         query = self._query(vector)
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         result = np.zeros(len(counts), np.float32)
@@ -153,7 +161,7 @@ class VectorIndex:
         return result
 
     def nearest(self, vector: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
-        """Return the nodes with the highest cosine to *vector*, each once, by its best piece."""
+        """Return the distinct nodes with the highest cosine between *vector* and their best piece."""
         query = self._query(vector)
         if limit < 1 or not len(self):
             return _NO_MATCHES
@@ -168,7 +176,7 @@ class VectorIndex:
         return self._by_scan(query, limit, mask, chosen) if found is None else found
 
     def nearest_many(self, vectors: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None) -> list[Matches]:
-        """Return what `nearest` does for each of *vectors*."""
+        """Return the results of `nearest` for each of *vectors*."""
         if limit < 1 or not len(self) or mask is not None:
             return [self.nearest(vector, limit, mask) for vector in vectors]
         queries = np.stack([self._query(vector) for vector in vectors]) if len(vectors) else vectors
@@ -179,14 +187,18 @@ class VectorIndex:
         return found
 
     def sample(self) -> Vectors:
-        """Return the first vectors of the nodes that are `sampled`, the same array as long as they are the same."""
+        """Return the first vectors of the sampled nodes, cached until the sample changes."""
         if self._sample is None:
             self._sample = self._rows.take(self._nodes.sampled())
             self._sample.flags.writeable = False
         return self._sample
 
     def parts(self) -> dict[str, Part]:
-        """Return what a snapshot keeps; it may be written in another thread while the index goes on changing."""
+        """
+        Return the snapshot parts.
+
+        They may be written in another thread while the index changes.
+        """
         rows = self._rows
         segments, tail = rows.stored()
         nodes, labels = self._nodes.state()
@@ -205,7 +217,11 @@ class VectorIndex:
         return parts
 
     def saved(self, parts: Mapping[str, LoadedPart]) -> bool:
-        """Take note of the files that `parts` was written to: later snapshots use them again."""
+        """
+        Remember the files that `parts` was written to, for reuse.
+
+        Return False if they are of another epoch.
+        """
         loaded = parts.get(VECTORS)
         if loaded is None or loaded.meta.get("epoch") != self._epoch:
             return False
@@ -216,7 +232,7 @@ class VectorIndex:
         return True
 
     def stats(self) -> dict[str, Any]:
-        """Return counts, and how searches are served."""
+        """Return counts and the search mode."""
         graph = self._graph
         proved = None if graph is None else graph.proved
         return {
@@ -230,19 +246,23 @@ class VectorIndex:
         }
 
     def settled(self, timeout: float | None = None) -> bool:
-        """Wait until the graph is built, loaded or refused, and tell whether it is so after *timeout* seconds."""
+        """
+        Wait until the graph is built, loaded or rejected.
+
+        Return False if *timeout* seconds passed before that.
+        """
         if self._graph is None:
             return True
         self._graph.usable()
         return self._graph.settled(timeout)
 
     def rebuild(self) -> None:
-        """Build the graph anew; searches are exact until then."""
+        """Build the graph again. Searches are exact until then."""
         if self._graph is not None:
             self._graph.rebuild()
 
     def close(self) -> None:
-        """Stop what runs behind; searches are exact from then on."""
+        """Stop background work. Searches are exact from then on."""
         for graph in (*self._retired, self._graph):
             if graph is not None:
                 graph.close()
@@ -268,17 +288,17 @@ class VectorIndex:
         while True:
             if wanted >= len(chosen):
                 return self._nodes.best(chosen, scores, limit, mask)
-            # With all that are equal to the last one, so that the newest of them come first.
+            # Include all rows with the score of the last one, so that the newest of them come first.
             worst = np.partition(scores, len(scores) - wanted)[len(scores) - wanted]
             best = np.flatnonzero(scores >= worst)
             matches = self._nodes.best(chosen[best], scores[best], limit, mask)
             if len(matches) >= limit:
                 return matches
-            # Several pieces of one node were among them.
+            # Several pieces belong to one node, so look at more rows.
             wanted *= 4
 
     def _by_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
-        """Ask the graph, and compare what is not in it yet; None where that would not give all that is wanted."""
+        """Return matches from the graph plus newer rows, or None if they are too few."""
         served = self._graph
         proved = None if served is None else served.usable()
         if served is None or proved is None or not query.any():
@@ -299,7 +319,7 @@ class VectorIndex:
             found = searched[0]
             is_all = len(found) >= graph.live
             found = found[rows.alive[found]]
-            # A graph that grew meanwhile gives what was compared already.
+            # A graph that grew meanwhile returns rows that the scan has already covered.
             found = found[found < start]
             labels = np.concatenate([found, waiting])
             scores = np.concatenate([self._recent.scores(query, found), others])
@@ -319,7 +339,7 @@ class VectorIndex:
         return [self._best_of(own, query, limit) for own, query in zip(scores, queries, strict=True)]
 
     def _best_of(self, scores: Scores, query: Vectors, limit: int) -> Matches:
-        """Return the best by the scores of all rows."""
+        """Return the best nodes, given the scores of all rows."""
         if limit < len(scores):
             worst = np.partition(scores, len(scores) - limit)[len(scores) - limit]
             best = np.flatnonzero(scores >= worst)
@@ -327,11 +347,15 @@ class VectorIndex:
             matches = self._nodes.best(best, scores[best], limit, None)
             if len(matches) >= limit:
                 return matches
-        # Several pieces of one node were among them, or there are not as many.
+        # Several pieces belong to one node, or there are fewer rows than wanted.
         return self._by_scan(query, limit, None, None)
 
     def _many_by_graph(self, queries: Vectors, limit: int) -> list[Matches] | None:
-        """Ask the graph for all at once, and one by one where it gives too few; None where it gives nothing."""
+        """
+        Return graph matches of all queries, or None if the graph cannot be used.
+
+        Queries with too few matches are repeated one by one.
+        """
         served = self._graph
         proved = None if served is None else served.usable()
         if served is None or proved is None or not queries.any(axis=1).all():
@@ -346,7 +370,7 @@ class VectorIndex:
             return None
         found = []
         for query, all_labels, late in zip(queries, searched, others[:, waiting - start], strict=True):
-            # A graph that grew meanwhile gives what was compared already.
+            # A graph that grew meanwhile returns rows that the scan has already covered.
             labels = all_labels[rows.alive[all_labels] & (all_labels < start)]
             scores = np.concatenate([self._recent.scores(query, labels), late])
             matches = self._nodes.best(np.concatenate([labels, waiting]), scores, limit, None)
@@ -364,7 +388,11 @@ class VectorIndex:
 
 
 def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
-    """Return vectors as rows may keep them: a negative zero is a zero, so that what is equal has equal bytes."""
+    """
+    Return validated vectors.
+
+    Negative zeros become zeros, so that equal vectors have equal bytes.
+    """
     checked = np.ascontiguousarray(vectors, np.float32)
     if checked.ndim != 2 or checked.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise InvalidArgument(f"vectors must be of shape (pieces, {dimensions}), got {checked.shape}")

@@ -1,4 +1,4 @@
-"""Distinct vectors, in the process's own memory or in the files of snapshots."""
+"""Distinct vectors, stored in process memory or in snapshot files."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ Vectors = NDArray[np.float32]
 Block = NDArray[np.float32] | FileRows
 
 BLOCK: Final = 8_192
-"""Rows of a block of the process's own memory; a snapshot writes so many as a segment, and less in with the rest."""
+"""Rows per block in process memory. A snapshot writes full blocks as a segment, fewer rows with the other arrays."""
 HELD: Final = 16_384
-"""From so many rows on those of segments are left in their files, which is slower for a scan than for a graph."""
+"""From this many rows on, rows of segments stay in their files, which slows down scans more than graph searches."""
 
 _SMALLEST_BLOCK: Final = 64
 _ROW: Final = {"alive": np.bool_, "print": np.uint64}
-# So many rows that are collected fit the cache.
+# Rows gathered at once, so that they fit the CPU cache.
 _GATHER: Final = 2_048
-# Below this share of the rows it is faster to collect those that count than to compare all, in memory and in files.
+# Below this ratio of selected rows, gathering them is faster than scoring all rows, in memory and in files.
 _SPARSE: Final = 0.4
 _SPARSE_IN_FILES: Final = 0.1
-# Rows of a file that are read at once: so many stay in the cache until they were compared.
+# Rows read from a file at once, so that they stay in the CPU cache while they are scored.
 _READ: Final = 256
-# Rows of files that are kept for who asks for them next: a search asks for most of its own thrice.
+# Rows of files that are cached, because one search reads most of its rows three times.
 _RECENT: Final = 2_048
 _UNKNOWN: Final = -1
 
 
 class VectorRows:
-    """Vectors with labels 0, 1, 2, …, no two of them equal."""
+    """Distinct vectors, stored as rows with the labels 0, 1, 2, …."""
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
         self.dead: int = 0
-        """How many belong to nothing any more; a label comes alive again when its vector is added again."""
+        """Number of dead rows, which no node uses. A row becomes alive again if its vector is added again."""
         self.changes: int = 0
-        """Grows whenever a label dies or comes alive."""
+        """Counter of rows that died or became alive again."""
         self.segments: tuple[tuple[Stored, int], ...] = ()
-        """The files that hold them, from the first on, and how many are in each."""
-        # Blocks, and the label of each one's first row: one attribute, for another thread must read them together.
+        """The files that contain the first rows, with the number of rows of each."""
+        # Blocks and the label of each block's first row. One attribute, since other threads must read both atomically.
         self._layout: tuple[tuple[Block, ...], Labels] = ((), np.empty(0, np.int64))
         self._known = Columns(_ROW)
         self._by_print = Order()
@@ -62,14 +62,14 @@ class VectorRows:
         prints: NDArray[np.uint64],
         segments: tuple[tuple[Stored, int], ...] = (),
     ) -> VectorRows:
-        """Take over rows that a snapshot or another object holds."""
+        """Create rows from the blocks of a snapshot or of other rows."""
         rows = cls(dimensions)
         blocks = tuple(block for block in blocks if len(block))
         if any(block.dtype != np.float32 or block.shape[1:] != (dimensions,) for block in blocks):
             raise ValueError(f"rows must be float32 of {dimensions} dimensions")
         count = sum(map(len, blocks))
         if alive.shape != (count,) or prints.shape != (count,) or alive.dtype != np.bool_:
-            raise ValueError(f"what is said of {count} rows is of other lengths")
+            raise ValueError(f"alive (bool) and prints must have one item for each of the {count} rows")
         rows._known.extend({"alive": alive, "print": prints})
         rows.dead = count - int(np.count_nonzero(alive))
         if count < HELD:
@@ -80,32 +80,32 @@ class VectorRows:
 
     @property
     def count(self) -> int:
-        """How many there are, dead ones too."""
+        """Number of rows, including dead ones."""
         return len(self._known)
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """Which of them belong to something."""
+        """Mask of the rows that are used by a node."""
         return self._known["alive"]
 
     @property
     def live(self) -> int:
-        """How many belong to something."""
+        """Number of rows that are used by a node."""
         return self.count - self.dead
 
     @property
     def unsaved(self) -> int:
-        """How many are in no segment."""
+        """Number of rows that are not in a segment."""
         return self.count - sum(length for _, length in self.segments)
 
     @property
     def sparse(self) -> float:
-        """Below which share of the rows it is faster to collect those that count than to compare all."""
+        """Ratio of selected rows below which gathering them is faster than scoring all rows."""
         return _SPARSE_IN_FILES if self.is_in_files else _SPARSE
 
     @property
     def is_in_files(self) -> bool:
-        """Whether the first ones, and mostly all, are left in files."""
+        """True if the first rows, and usually most, are read from files."""
         return isinstance(next(iter(self._layout[0]), None), FileRows)
 
     @property
@@ -114,10 +114,14 @@ class VectorRows:
         return self._known["print"]
 
     def place(self, vector: Vectors) -> int:
-        """Return the label of a vector of shape (dimensions,), appending it if there is none; it is alive then."""
+        """
+        Return the label of a vector of shape (dimensions,), appending it if it is new.
+
+        The row is then alive.
+        """
         fingerprint = int.from_bytes(blake2b(vector.tobytes(), digest_size=8).digest(), "little")
         for label in self._by_print.find(self.prints, fingerprint).tolist():
-            # The bytes decide: a fingerprint is only where to look.
+            # Fingerprints may collide, so compare the bytes.
             if self.take(np.array([label])).tobytes() == vector.tobytes():
                 if not self.alive[label]:
                     self.alive[label] = True
@@ -126,18 +130,18 @@ class VectorRows:
                 return int(label)
         block, start = self._block()
         block[self.count - start] = vector
-        # Last: whoever reads in another thread goes by how many are known.
+        # Append last: readers in other threads rely on the number of known rows.
         return self._known.append(alive=True, print=fingerprint)
 
     def bury(self, label: int) -> None:
-        """Say that a label belongs to nothing any more."""
+        """Mark a row as dead."""
         if self.alive[label]:
             self.alive[label] = False
             self.dead += 1
             self.changes += 1
 
     def take(self, labels: Labels) -> Vectors:
-        """Return rows, of shape (n, dimensions)."""
+        """Return the rows with these labels, of shape (n, dimensions)."""
         blocks, starts = self._layout
         if len(blocks) == 1:
             return _taken(blocks[0], labels)
@@ -149,22 +153,26 @@ class VectorRows:
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
-        """Return the inner product of *vector* and some rows, in steps that fit the cache."""
+        """Return the inner products of *vector* with some rows, in steps that fit the CPU cache."""
         if len(labels) <= _GATHER:
             result: Scores = self.take(labels) @ vector
             return result
         return np.concatenate([self.take(labels[at : at + _GATHER]) @ vector for at in range(0, len(labels), _GATHER)])
 
     def all_scores(self, vector: Vectors, start: int = 0) -> Scores:
-        """Return the inner product of *vector* and each row from *start* on."""
+        """Return the inner products of *vector* with all rows from *start* on."""
         result = np.empty(self.count - start, np.float32)
         for at, block in self.slices(start, self.count):
             np.dot(block, vector, out=result[at - start : at - start + len(block)])
         return result
 
     def slices(self, start: int, stop: int, *, most: int | None = None) -> Iterator[tuple[int, Vectors]]:
-        """Give the rows from *start* to *stop*, at most *most* at a time, each time with the first one's label."""
-        # Read once: the engine's thread adds blocks and replaces the last one meanwhile, but never changes a row.
+        """
+        Yield the rows from *start* to *stop* in blocks, with the label of each first row.
+
+        A block has at most *most* rows.
+        """
+        # Read once: the engine thread adds blocks and replaces the last one concurrently, but never changes a row.
         blocks, starts = self._layout
         for begin, block in zip(starts.tolist(), blocks, strict=True):
             first, last = max(start, begin), min(stop, begin + len(block))
@@ -175,7 +183,7 @@ class VectorRows:
                 yield at, block.slice(place.start, place.stop) if isinstance(block, FileRows) else block[place]
 
     def blocks(self, start: int, stop: int) -> tuple[Block, ...]:
-        """Return what holds the rows from *start* to *stop*, of which a file has all or none."""
+        """Return the blocks with the rows from *start* to *stop*. A file block is returned whole."""
         blocks, starts = self._layout
         parts = zip(blocks, starts.tolist(), strict=True)
         within = [(block, begin) for block, begin in parts if begin < stop and start < begin + len(block)]
@@ -185,7 +193,7 @@ class VectorRows:
         )
 
     def stored(self) -> tuple[list[StoredArray], Vectors]:
-        """Return the rows as a snapshot keeps them: those of whole files, and the last ones."""
+        """Return the rows for a snapshot: segments with own files, and the remaining rows."""
         segments, start = [], 0
         for stored, length in (*self.segments, *([(None, self.unsaved)] if self.unsaved >= BLOCK else [])):
             segments.append(StoredArray(self.blocks(start, start + length), stored))
@@ -194,7 +202,7 @@ class VectorRows:
         return segments, np.concatenate([np.empty((0, self.dimensions), np.float32), *tail])
 
     def written(self, segments: Sequence[StoredArray]) -> None:
-        """Take note of the files that hold the first rows, and leave these to them where they are many."""
+        """Remember the segment files, and from `HELD` rows on read their rows from the files."""
         self.segments = tuple((one.stored, len(one)) for one in segments if one.stored is not None)
         files = tuple(block for one in segments for block in one.blocks)
         held = sum(map(len, files))
@@ -203,7 +211,7 @@ class VectorRows:
             self._set_blocks((*files, *rest))
 
     def compacted(self) -> tuple[VectorRows, NDArray[np.int32]]:
-        """Return the rows that are alive as new ones, and for each old label the new one, -1 for the dead."""
+        """Return a copy without dead rows, and the new label of each old label, -1 for dead rows."""
         kept = np.flatnonzero(self.alive)
         blocks = tuple(self.take(kept[at : at + BLOCK]) for at in range(0, len(kept), BLOCK))
         alive = np.ones(len(kept), np.bool_)
@@ -213,10 +221,10 @@ class VectorRows:
         return fresh, moved
 
     def _block(self) -> tuple[Vectors, int]:
-        """Return the block that the next row goes into, and the label of its first row."""
+        """Return the block that the next row is written to, and the label of its first row."""
         blocks, starts = self._layout
         last = blocks[-1] if blocks else None
-        # What a file holds is never written to.
+        # Rows in files are read-only.
         if not isinstance(last, np.ndarray) or not last.flags.writeable or self.count - int(starts[-1]) >= BLOCK:
             last = np.empty((_SMALLEST_BLOCK, self.dimensions), np.float32)
             blocks, starts = (*blocks, last), np.append(starts, self.count)
@@ -233,17 +241,21 @@ class VectorRows:
 
 
 class RecentRows:
-    """Rows that were asked for lately, so that those of files are read once for a search; for one thread."""
+    """
+    Cache of rows that were read recently, so that a search reads rows of files only once.
+
+    Not thread-safe.
+    """
 
     def __init__(self, rows: VectorRows) -> None:
         self._rows = rows
         self._known = np.empty((0, rows.dimensions), np.float32)
         self._used = 0
-        # By label: where it is known.
+        # By label: its index in the cache.
         self._place = np.full(_SMALLEST_BLOCK, _UNKNOWN, np.int32)
 
     def take(self, labels: Labels) -> Vectors:
-        """Return rows, of shape (n, dimensions)."""
+        """Return the rows with these labels, of shape (n, dimensions)."""
         if not self._rows.is_in_files or len(labels) > _RECENT:
             return self._rows.take(labels)
         if self._rows.count > len(self._place):
@@ -261,7 +273,7 @@ class RecentRows:
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
-        """Return the inner product of *vector* and some rows."""
+        """Return the inner products of *vector* with some rows."""
         if len(labels) > _RECENT:
             return self._rows.scores(vector, labels)
         result: Scores = self.take(labels) @ vector

@@ -1,4 +1,4 @@
-"""The four indexes of a namespace, kept in step, and how they come to be: from a snapshot, else from the journal."""
+"""The four views of a namespace, loaded from a snapshot or the journal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TYPES: Final = tuple(MemoryType)
 
 
 class Indexes:
-    """What is derived from the journal: each memory's place, words, vectors and links."""
+    """The views derived from the journal: memory table, word index, vector index and links."""
 
     def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
         self.catalogue: Catalogue = Catalogue()
@@ -38,9 +38,9 @@ class Indexes:
         self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
         self.links: Adjacency = Adjacency()
         self._counts: Counter[str] = Counter()
-        # Whether what is gone is still known and is not to be, when it is written aside.
+        # True if the indexes still contain erased data, which must be dropped before a snapshot is written.
         self.holds_erased: bool = False
-        # Nodes whose words are not indexed yet; they are taken up in slices.
+        # Nodes whose words are not indexed yet. Background slices index them.
         self.unindexed: dict[int, None] = {}
 
     def add(self, number: int, entry: Entry, vectors: Vectors, *, words: bool = True) -> int:
@@ -56,7 +56,7 @@ class Indexes:
         return node
 
     def change(self, node: int, entry: Entry, vectors: Vectors | None) -> None:
-        """Take a new version of a memory, without its links."""
+        """Replace a memory by a new version, without changing its links."""
         memory = entry.memory
         self.catalogue.change(
             node,
@@ -72,7 +72,7 @@ class Indexes:
             self.words.add(node, indexed_terms(memory))
 
     def remove(self, node: int) -> dict[str, NDArray[Any]]:
-        """Forget a memory and all its links, and return these for `restore`."""
+        """Remove a memory and all its links, and return the links for `restore`."""
         links = self.links.of_node(node)
         facts = self.catalogue.facts(np.array([node]))
         self._counts[_TYPES[int(facts.types[0])].value] -= 1
@@ -86,7 +86,7 @@ class Indexes:
     def restore(
         self, node: int, number: int, entry: Entry, vectors: Vectors, links: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Take a memory's removal back."""
+        """Undo the removal of a memory."""
         memory = entry.memory
         self.catalogue.restore(node, CatalogueItem.of(number, entry))
         self._counts[memory.type.value] += 1
@@ -95,7 +95,7 @@ class Indexes:
         self.links.put_back(links)
 
     def link(self, source: int, links: Iterable[Link]) -> list[int]:
-        """Add links that begin at a node, as far as their other ends exist, and return these."""
+        """Add links from a node whose targets exist, and return the targets."""
         ends = []
         for link in links:
             target = self.catalogue.find(link.to_id)
@@ -105,47 +105,51 @@ class Indexes:
         return ends
 
     def relink(self, source: int, links: Iterable[Link]) -> list[int]:
-        """Put links in the place of all that begin at a node, and return the nodes at whose ends something changed."""
+        """Replace all links from a node, and return the targets of its old and new links."""
         before = [int(node) for node in self.links.links(np.array([source]), "out").targets]
         self.links.remove_outgoing(source)
         return before + self.link(source, links)
 
     def neighbours(self, node: int) -> list[int]:
-        """Return the other ends of a node's links."""
+        """Return the nodes that are linked with a node, in either direction."""
         table = self.links.links(np.array([node]), "both")
         return [int(end) for end in (*table.sources, *table.targets) if end != node]
 
     def has_vectors(self, node: int, vectors: Vectors) -> bool:
-        """Tell whether a node's vectors are these."""
+        """Return True if the stored vectors of a node equal the given ones."""
         return np.array_equal(self.vectors.get(node), vectors)
 
     def unlink(self, source: int, links: Iterable[Link]) -> None:
-        """Remove links that begin at a node; two ids may have one key, so their ends count as well."""
+        """
+        Remove links from a node.
+
+        Targets are compared too, because hashes of link ids may collide.
+        """
         for link in links:
             target = self.catalogue.find(link.to_id)
             if target is not None:
                 self.links.remove(link.id, source=source, target=target)
 
     def index(self, node: int, memory: Memory) -> None:
-        """Index the words of a memory that were left out before."""
+        """Index the words of a memory if that was deferred."""
         if self.unindexed.pop(node, 0) is None:
             self.words.add(node, indexed_terms(memory))
 
     def forget_gone(self) -> None:
-        """Keep nothing of what was erased."""
+        """Drop erased data from the word and vector indexes."""
         if self.holds_erased:
             self.words.forget_gone()
             self.vectors.forget_gone()
             self.holds_erased = False
 
     def count(self) -> None:
-        """Count the memories of each type, after the catalogue was loaded."""
+        """Recompute the number of memories per type, after the memory table was loaded."""
         self._counts = Counter(
             {kind.value: self.catalogue.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
         )
 
     def stats(self) -> dict[str, Any]:
-        """Return what is worth knowing about the views; unlike everything else here, from any thread."""
+        """Return statistics about the views. Unlike all other methods, callable from any thread."""
         return {
             "memories": sum(self._counts.values()),
             "types": {kind.value: self._counts[kind.value] for kind in MemoryType},
@@ -155,25 +159,25 @@ class Indexes:
         }
 
 
-# Rows that are read at once.
+# Rows read per page.
 _PAGE: Final = 1000
-# Up to so many memories the words are indexed at once, which takes some tenths of a second.
+# Up to this many memories, words are indexed immediately, which takes some tenths of a second.
 _WORDS_AT_ONCE: Final = 2000
-# Above so many new memories of other processes at once, their words are indexed in slices.
+# Above this many new memories from other processes, words are indexed in background slices.
 _NEW_WORDS_AT_ONCE: Final = 500
-# Above so many holes, and where they are so much of all nodes, the views are worth deriving without them.
+# Above both thresholds, rebuilding the views without deleted nodes is worth the time.
 _FEW_HOLES: Final = 1000
 _MOSTLY_HOLES: Final = 1 / 3
 
 UNUSABLE: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError)
-"""What views that do not fit the journal, or one another, make of a change that is taken up on top of them."""
+"""Exceptions raised when a change is applied to views that do not match the journal or one another."""
 
 _log: Final = logging.getLogger("mama_structs")
 
 
 @attrs.define(eq=False)
 class LoadedIndexes:
-    """Indexes, and what they are of."""
+    """Views, with the change number they reflect and the damaged rows they omit."""
 
     views: Indexes
     change: int = 0
@@ -184,7 +188,7 @@ class LoadedIndexes:
 def load_views(
     rows: Snapshot, place: RowPlaces, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int
 ) -> LoadedIndexes:
-    """Return the views, of the snapshot's change or of the journal's last one."""
+    """Return the views, as of the snapshot's change number or of the journal's last change."""
     generation = None if snapshots is None else snapshots.load(at_most=last)
     if generation is not None:
         if generation.damaged:
@@ -200,9 +204,9 @@ def load_views(
 
 class Derivation:
     """
-    Views that are derived from the journal page by page, of the change *last*.
+    Builds views from the journal page by page, as of the change number *last*.
 
-    Pages may be of different moments: `replay` from that change on, `anew`, brings all to one.
+    Pages may be read at different times. `replay` with ``anew`` brings all rows to one change number.
     """
 
     def __init__(self, place: RowPlaces, last: int, *, exact_up_to: int, words: bool = True) -> None:
@@ -213,10 +217,10 @@ class Derivation:
         self._deferred: list[tuple[int, Link]] = []
 
     def step(self, rows: Snapshot, size: int) -> bool:
-        """Take the next rows, and tell whether there may be more."""
+        """Add the next page of rows, and return True if there may be more."""
         views, place = self.loaded.views, self._place
         page = rows.items(place.memories, after=self._after, limit=size)
-        # Later ones are for `replay`: one of them may have the id of one that was deleted meanwhile.
+        # Leave later rows to `replay`: one may reuse the id of a memory deleted in the meantime.
         known = [row for row in page if (own_number(place.memories, row[0]) or 0) <= self.loaded.change]
         for number, entry, vectors in read_entries(rows, place, known, views.catalogue.find, self._leave_out):
             node = views.add(number, entry, vectors, words=self._words)
@@ -236,21 +240,21 @@ class Derivation:
 
 @attrs.frozen
 class Changes:
-    """How many changes there were that are more than a new memory, and which memories they changed and deleted."""
+    """Changes other than new memories: changed and deleted memories, and their number."""
 
     count: int
     changed: set[int]
     deleted: set[int]
-    erased: bool = False  # Whether some of that is to leave no trace.
+    erased: bool = False  # True if some deleted or replaced data must be removed from disk.
 
 
 def changes_since(rows: Snapshot, place: RowPlaces, change: int) -> Changes | None:
-    """Return what was changed after a change, None where one of the rows cannot be read."""
+    """Return the changes after a change number, or None if any row is unreadable."""
     changed: set[int] = set()
     deleted: set[int] = set()
     erased = False
     after = rows.items(place.changes, after=numbered(place.changes, change))
-    # A key that nobody of ours made is named by check() alone, and would be in the way for ever.
+    # Skip malformed keys: check() reports them, and they would prevent every update.
     found = [value for key, value in after if own_number(place.changes, key) is not None]
     for value in found:
         try:
@@ -274,9 +278,10 @@ def replay(
     anew: bool = False,
 ) -> set[int]:
     """
-    Bring views from their change to *last*, and return the nodes that were touched.
+    Update views with all changes up to *last*, and return the touched nodes.
 
-    What is there already, since rows were read that are newer than the views' change, is taken again where *anew*.
+    With *anew*, changed memories are updated even if their version matches, because rows may have been read at
+    different times.
     """
     views = loaded.views
     views.holds_erased |= changes.erased
@@ -288,7 +293,7 @@ def replay(
 
     at_once = len(new) <= _NEW_WORDS_AT_ONCE
     touched: set[int] = set()
-    # First: a memory that was deleted may have been put back, under its own id.
+    # Deletions come first: a deleted memory may have been saved again under the same id.
     for number in sorted(changes.deleted):
         loaded.damaged.pop(numbered(place.memories, number), None)
         gone = views.catalogue.node_of(number)
@@ -296,7 +301,7 @@ def replay(
             touched.add(gone)
             touched.update(views.neighbours(gone))
             views.remove(gone)
-    # A key that nobody of ours made is named by check() alone.
+    # Skip malformed keys: check() reports them.
     page = [(key, value) for key, value in new if own_number(place.memories, key) is not None]
     added = [
         (views.add(number, entry, found, words=at_once), entry)
@@ -313,12 +318,12 @@ def replay(
             entry = place.entry(key, rows.get(key))
             vectors = place.read_vectors(vector_key, rows.get(vector_key))
         except StoreDamaged as error:
-            # Left out, as it would be if everything were loaded anew.
+            # A full rebuild would leave it out as well.
             leave_out(key, error)
             touched.update([known, *views.neighbours(known)])
             views.remove(known)
             continue
-        # One that was read since then lacks the links to what came later.
+        # An entry that was read at a later time may lack links to memories that were added after it.
         if anew or views.catalogue.version_of(known) != entry.version:
             touched.update([known, *views.relink(known, entry.links)])
             views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)
@@ -327,7 +332,7 @@ def replay(
 
 
 def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int) -> dict[str, Part]:
-    """Return what a snapshot holds."""
+    """Return the parts of a snapshot of the views."""
     views.forget_gone()
     words, arrays = views.words.state()
     return {
@@ -340,11 +345,11 @@ def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int
 
 
 def _usable(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
-    """Return views as far as a snapshot has them; None where they are of no use or mostly holes."""
+    """Return views from a snapshot, or None if it is invalid or mostly deleted nodes."""
     try:
         loaded = _from_snapshot(rows, place, generation, exact_up_to)
     except UNUSABLE as error:
-        # No content: the message of an error from the views may have an id.
+        # Log only the type: the message of an error from the views may contain a memory id.
         _log.warning("the snapshot of the memories cannot be used (%s): derived from the journal", type(error).__name__)
         return None
     if loaded is None:
@@ -358,7 +363,11 @@ def _usable(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_t
 
 
 def _from_snapshot(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
-    """Return a snapshot's views, perhaps with all words still to be indexed; None where it is of another history."""
+    """
+    Return the views of a snapshot, or None if it belongs to another history.
+
+    All words are left to be indexed if those of the snapshot cannot be used.
+    """
     parts = generation.parts
     mark = parts["journal"].meta.get("mark")
     if not mark or mark != _mark(rows, place, generation.change):
@@ -388,7 +397,7 @@ def read_entries(
     find: Callable[[str], int | None],
     leave_out: Callable[[str, StoreDamaged], None],
 ) -> Iterator[tuple[int, Entry, Vectors]]:
-    """Give those of some rows that are memories, whole, and of an id that no other has."""
+    """Yield the valid memories among some rows. Others are passed to *leave_out*."""
     numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
     keys = {key: numbered(place.vectors, number) for key, number in numbers.items()}
     vectors = rows.get_many(list(keys.values()))
@@ -407,7 +416,7 @@ def read_entries(
 
 
 def _mark(rows: Snapshot, place: RowPlaces, change: int) -> str | None:
-    """Return what tells this history's change from another history's of the same number."""
+    """Return a marker that distinguishes equal change numbers of different histories."""
     key = numbered(place.changes, change)
     value = rows.get(key)
     if isinstance(value, bytes):

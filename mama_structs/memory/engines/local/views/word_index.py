@@ -1,4 +1,4 @@
-"""The index by which memories are found by their words: postings in segments, scored by BM25."""
+"""Inverted index of the words of memories: posting lists in segments, scored with BM25."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from mama_structs.memory.types.engine import Matches, Nodes, Scores
 
 Whole = NDArray[np.int32]
 Counts = NDArray[np.uint8]
-"""How much a term counts in a memory, in parts of `UNIT`, 255 for more: there BM25 hardly grows any more."""
+"""Term frequencies in units of `UNIT`, capped at 255, above which BM25 hardly increases."""
 
-# Postings that are handled at once, so that what is made of them stays in the caches.
+# Postings processed at once, so that intermediate arrays stay in the CPU caches.
 _AT_ONCE: Final = 65_536
 
 
 @attrs.frozen(eq=False)
 class Segment:
-    """Postings of some memories by term: those of ``keys[i]`` are from ``bounds[i]`` to ``bounds[i + 1]``."""
+    """
+    Posting lists of some memories.
+
+    The postings of term ``keys[i]`` are ``nodes[bounds[i] : bounds[i + 1]]`` and the same slice of *counts*.
+    """
 
     keys: Whole
     bounds: Whole
@@ -38,14 +42,14 @@ class Segment:
 
     @classmethod
     def of(cls, nodes: Whole, terms: Whole, counts: Counts) -> Segment:
-        """Make one of postings, each of a memory and a term."""
+        """Build a segment from parallel arrays of postings."""
         order = np.argsort(terms, kind="stable")
         keys, sizes = np.unique(terms, return_counts=True)
         return cls(keys, _bounds(sizes), nodes[order], counts[order])
 
     @classmethod
     def joined(cls, parts: Sequence[Segment]) -> Segment:
-        """Make one of others, which have no memory in common."""
+        """Merge segments that have no memory in common."""
         keys = np.unique(np.concatenate([part.keys for part in parts]))
         rows = [keys.searchsorted(part.keys) for part in parts]
         sizes = np.zeros(len(keys), np.int32)
@@ -64,19 +68,19 @@ class Segment:
         return cls(keys, bounds, nodes, counts)
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Give the terms some at a time, because where postings go takes more memory than they."""
+        """Yield ranges of terms with a limited number of postings, to limit the memory of a merge."""
         edges = self.bounds.searchsorted(np.arange(0, len(self), _AT_ONCE))
         return pairwise(np.unique(np.append(edges, len(self.keys))).tolist())
 
     def bounds_of(self, numbers: Whole) -> tuple[Whole, Whole]:
-        """Return where the postings of each of some terms begin and end."""
+        """Return the start and the end of the postings of each term."""
         rows = self.keys.searchsorted(numbers)
         ends = rows + (self.keys.take(rows, mode="clip") == numbers)
-        # A term behind the last one begins and ends at the end.
+        # For a term after the last key, both are the end of the postings.
         return self.bounds[rows], self.bounds[ends]
 
     def only(self, living: NDArray[np.bool_]) -> Segment:
-        """Return it without the postings that are not *living*."""
+        """Return a segment with only the postings that are True in *living*."""
         sizes = np.add.reduceat(living, self.bounds[:-1], dtype=np.int32)
         used = sizes > 0
         return Segment(self.keys[used], _bounds(sizes[used]), self.nodes[living], self.counts[living])
@@ -91,31 +95,31 @@ def _bounds(sizes: NDArray[Any]) -> Whole:
 _FORM: Final = 2
 _POSTING: Final = {"term": np.int32, "count": np.uint8}
 _NOWHERE: Final = -1
-# The home of the memories that are in no segment yet.
+# Segment number of memories that are not in a segment yet.
 _FRESH: Final = 0
 _FRESH_POSTINGS: Final = 8_192
-# New memories that are taken up together, since arrays of a few postings cost as much as those of some thousand.
+# Number of new memories indexed together, since small arrays cost as much as arrays of thousands.
 _TOGETHER: Final = 128
-# Postings of so few a term are looked up one by one, all terms' at once; longer ones are copied term by term.
+# Shorter posting lists are gathered for all terms together, longer ones are copied term by term.
 _SHORT: Final = 1_024
-# Words are given back when so many are unused, and these are more than those in use.
+# Unused words are dropped if there are this many, and more than words in use.
 _UNUSED_WORDS: Final = 4_096
-# Sums are kept for all nodes, unless these are so many times more than the postings that are added up.
+# Scores are dense over all nodes unless there are this many times more nodes than postings.
 _SPARSE: Final = 64
-# The highest scores are looked for in so many strips at once.
+# Number of strips in which the highest scores are searched for at once.
 _STRIPS: Final = 64
 
 
 @attrs.frozen
 class _Wanted:
-    """A term of a query: its number and the most that it can add to a score."""
+    """A term of a query: its number and the maximum that it can add to a score."""
 
     number: int
     worth: float
 
 
 class _Piece(NamedTuple):
-    """Postings of one home, by the terms of a query in their order, and what each's term is worth."""
+    """Postings of one segment in query order, with the weight of each posting's term."""
 
     home: int
     nodes: Whole
@@ -125,13 +129,13 @@ class _Piece(NamedTuple):
 
 @attrs.frozen(eq=False)
 class _Sums:
-    """Scores of those *nodes* that have any, in rising order, or of all from 0 on where that is None."""
+    """Scores of the given *nodes*, ascending, or of all nodes from 0 on if *nodes* is None."""
 
     scores: Scores
     nodes: Nodes | None = None
 
     def of(self, nodes: Nodes) -> Scores:
-        """Return the scores of *nodes*, 0 for those that have none."""
+        """Return the scores of *nodes*, 0 for nodes without a score."""
         found, known = np.zeros(len(nodes), np.float32), len(self.scores)
         places = nodes if self.nodes is None else self.nodes.searchsorted(nodes)
         inside = (nodes >= 0) & (places < known)
@@ -141,7 +145,7 @@ class _Sums:
         return found
 
     def best(self, limit: int, mask: NDArray[np.bool_] | None) -> Matches:
-        """Return the best that *mask* lets pass."""
+        """Return the nodes with the best scores that pass *mask*."""
         if self.nodes is not None:
             scores = self.scores if mask is None else self.scores * mask[self.nodes]
             return _best(self.nodes, scores, limit)
@@ -155,35 +159,35 @@ _NOTHING: Final[tuple[list[_Wanted], _Sums]] = ([], _Sums(np.zeros(0, np.float32
 
 class WordIndex:
     """
-    Terms and the memories that they occur in.
+    Terms and the memories that contain them.
 
-    The terms of each memory stand behind one another, the memories in the order in which they came. Beside that, and
-    made of it, are postings by term in segments: each is longer than all shorter ones together, so that there are few
-    of them, and each posting is moved seldom (O'Neil et al., The Log-Structured Merge-Tree, 1996).
+    A forward index has the terms of each memory, in insertion order. Postings by term are derived from it, in segments.
+    Each segment is longer than all shorter ones together, so there are few of them and postings are rarely moved
+    (O'Neil et al., The Log-Structured Merge-Tree, 1996).
     """
 
     def __init__(self) -> None:
         self._words = Vocabulary()
-        # By number of term: how many living memories have it; of how many terms there are any.
+        # By term number: in how many existing memories it occurs. Second: the number of terms that occur at all.
         self._frequency = np.zeros(1024, np.int32)
         self._used = 0
-        # Gives the terms of one question their turns; all 0 between questions.
+        # Scratch array with the positions of the terms in one query. All 0 between queries.
         self._turn = np.zeros(1024, np.int32)
-        # The terms of all memories, and how many of them are of those that are gone.
+        # The forward index, and how many of its postings belong to removed memories.
         self._terms = Columns(_POSTING)
         self._gone = 0
-        # The nodes of the last ones, which are in no segment yet.
+        # The nodes of its last postings, which are not in a segment yet.
         self._fresh = Columns({"node": np.int32})
-        # By node: the serial number of its segment, its first term and how many it has, its length in parts of `UNIT`.
+        # By node: its segment number, its first posting, number of postings, and its length in units of `UNIT`.
         self._home = np.full(1024, _NOWHERE, np.int32)
         self._first = np.zeros(1024, np.int32)
         self._size = np.zeros(1024, np.int32)
         self._length = np.zeros(1024, np.float32)
-        # The last query and its scores, for whoever asks for some of them next.
+        # Cache of the last query and its scores.
         self._added: tuple[list[_Wanted], _Sums] = _NOTHING
         self._live = 0
         self._total = 0
-        # By serial number: the segments, and how many postings in them are of memories that are gone.
+        # By segment number: the segment, and how many of its postings belong to removed memories.
         self._segments: dict[int, Segment] = {}
         self._dead: dict[int, int] = {}
         self._serial = _FRESH
@@ -194,14 +198,14 @@ class WordIndex:
         return self._live
 
     def add(self, node: int, terms: Mapping[str, float] | Sequence[str]) -> None:
-        """Index a memory, in the place of what *node* had."""
+        """Index a memory, replacing the previous terms of *node*."""
         self._waiting.pop(node, None)
         self._waiting[node] = terms if isinstance(terms, Mapping) else Counter(terms)
         if len(self._waiting) >= _TOGETHER:
             self._take_up()
 
     def remove(self, node: int) -> None:
-        """Forget a memory; one that is not there is no error."""
+        """Remove a memory, if it is indexed."""
         self._waiting.pop(node, None)
         if not self._has(node):
             return
@@ -228,12 +232,12 @@ class WordIndex:
             self._forget_words()
 
     def forget_gone(self) -> None:
-        """Keep nothing of memories that are gone, nor words that only they had."""
+        """Drop removed memories, and words that occur only in them."""
         self._take_up()
         self._forget_words()
 
     def terms(self, node: int) -> list[str]:
-        """Return the terms of a memory, each once; none where it is not there."""
+        """Return the distinct terms of a memory, empty if it is not indexed."""
         self._take_up()
         if not self._has(node):
             return []
@@ -241,13 +245,13 @@ class WordIndex:
         return [self._words[number] for number in numbers.tolist()]
 
     def rarity(self, terms: Iterable[str]) -> dict[str, float]:
-        """Return the inverse document frequency of each term, the highest for one that occurs nowhere."""
+        """Return the inverse document frequency of each term, the maximum for unknown ones."""
         self._take_up()
         find = self._words.numbers.get
         return {term: self._rarity(find(term, -1)) for term in terms}
 
     def search(self, query: Mapping[str, float], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
-        """Return the memories that match best, leaving out those that share no term with the query."""
+        """Return the best memories that share at least one term with the query."""
         wanted = self._wanted(query)
         if limit <= 0 or not wanted:
             return Matches(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -260,7 +264,7 @@ class WordIndex:
         return sums.best(limit, mask)
 
     def scores(self, query: Mapping[str, float], nodes: Nodes) -> Scores:
-        """Return the score of each of *nodes*, 0 for one that shares no term with the query or is not there."""
+        """Return the score of each node, 0 if it shares no term with the query or is not indexed."""
         wanted, nodes = self._wanted(query), np.asarray(nodes, np.int64)
         known, sums = self._added
         if not wanted:
@@ -272,7 +276,7 @@ class WordIndex:
         return self._summed(wanted).of(nodes)
 
     def lengths(self, nodes: Nodes) -> Scores:
-        """Return how many terms each of *nodes* has, `LONGEST` at the most, 0 for one that is not there."""
+        """Return the number of terms of each node, at most `LONGEST`, 0 if it is not indexed."""
         self._take_up()
         inside = (nodes >= 0) & (nodes < len(self._length))
         places = np.where(inside, nodes, 0)
@@ -281,7 +285,7 @@ class WordIndex:
         return lengths
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what a snapshot keeps of it: what goes into JSON, and arrays that later changes leave alone."""
+        """Return JSON metadata and arrays for a snapshot. Later changes do not modify them."""
         self._take_up()
         self._settle()
         text, ends = packed(self._words)
@@ -296,7 +300,7 @@ class WordIndex:
             "words": text,
             "word_lengths": np.diff(ends, prepend=0).astype(np.int32),
             "frequency": self._frequency[: len(self._words)].copy(),
-            # What is in a column already is never written to.
+            # Existing items of a column are never changed.
             "term": self._terms["term"],
             "count": self._terms["count"],
             "home": self._home.copy(),
@@ -310,7 +314,7 @@ class WordIndex:
 
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> WordIndex:
-        """Return an index as it was when *state* was called."""
+        """Return an index restored from a `state`."""
         if meta.get("form") != _FORM:
             raise ValueError(f"the state of a word index must be of form {_FORM}, got {meta.get('form')!r:.20}")
         index = cls()
@@ -319,7 +323,7 @@ class WordIndex:
         index._turn = np.zeros_like(index._frequency)
         index._used = int(np.count_nonzero(arrays["frequency"]))
         index._terms.extend({name: arrays[name] for name in _POSTING})
-        # Copies, because a snapshot's arrays may be read-only.
+        # Copies, because the arrays of a snapshot may be read-only.
         index._home, index._first, index._size, index._length = (
             arrays[name].copy() for name in ("home", "first", "size", "length")
         )
@@ -350,12 +354,12 @@ class WordIndex:
         return sum(int(self._frequency[term.number]) for term in wanted)
 
     def _is_few(self, nodes: Nodes, wanted: Sequence[_Wanted]) -> bool:
-        """Tell whether it is less work to look at all terms of some nodes than to add up all postings."""
+        """Return True if scoring single nodes by their terms is cheaper than scoring all postings."""
         postings = self._postings(wanted)
         return len(nodes) <= postings and len(nodes) + int(self._sizes(nodes).sum()) <= postings
 
     def _gains(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[Nodes, Scores]]:
-        """Give living memories and what a term adds to each, which for one memory is in the order of *wanted*."""
+        """Yield nodes and the gains of single terms, in the order of *wanted* for each node."""
         block: list[_Piece] = []
         size = 0
         for piece in self._pieces(wanted):
@@ -368,7 +372,7 @@ class WordIndex:
             yield self._gained(block)
 
     def _gained(self, block: Sequence[_Piece]) -> tuple[Nodes, Scores]:
-        """Return what the postings of some pieces add, all at once: an array of ten costs as much as one of hundred."""
+        """Return the nodes and gains of several pieces, processed together for speed."""
         homes, all_nodes, all_counts, worths = zip(*block, strict=True)
         nodes, counts = np.concatenate(all_nodes, dtype=np.int64), np.concatenate(all_counts)
         worth = np.concatenate(worths)
@@ -378,7 +382,7 @@ class WordIndex:
         return nodes, self._gain(worth, nodes, counts)
 
     def _pieces(self, wanted: Sequence[_Wanted]) -> Iterator[_Piece]:
-        """Give the postings of terms, home by home and each home's in the order of *wanted*."""
+        """Yield the postings of the terms, by segment, then in the order of *wanted*."""
         worths = np.array([term.worth for term in wanted], np.float32)
         for home, nodes, counts, starts, stops in self._places(wanted):
             sizes = (stops - starts).astype(np.int64)
@@ -392,7 +396,7 @@ class WordIndex:
                     yield _Piece(home, nodes[begin:end], counts[begin:end], np.full(end - begin, worth))
 
     def _places(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[int, Whole, Counts, Whole, Whole]]:
-        """Give the postings of each home, and where those of each wanted term begin and end."""
+        """Yield the postings of each segment, with the start and end of each wanted term."""
         numbers = np.array([term.number for term in wanted], np.int32)
         for home, segment in self._segments.items():
             yield home, segment.nodes, segment.counts, *segment.bounds_of(numbers)
@@ -405,7 +409,7 @@ class WordIndex:
         yield _FRESH, self._fresh["node"][found], self._terms["count"][settled:][found], bounds[:-1], bounds[1:]
 
     def _turns(self, wanted: Sequence[_Wanted], terms: Whole) -> Whole:
-        """Return the turns, from 1 on, of terms that are wanted, and 0 for others."""
+        """Return the positions of *terms* in the query, starting at 1, or 0 for other terms."""
         numbers = [term.number for term in wanted]
         self._turn[numbers] = np.arange(1, len(numbers) + 1)
         turns: Whole = self._turn[terms]
@@ -413,7 +417,11 @@ class WordIndex:
         return turns
 
     def _gain(self, worth: Scores, nodes: Nodes, counts: Counts) -> Scores:
-        """Return ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `UNIT`."""
+        """
+        Return the BM25 gains of some postings.
+
+        That is ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `UNIT`.
+        """
         gains = self._length.take(nodes)
         gains += np.float32(SPARE / UNIT)
         gains *= np.float32(K1 / UNIT / (SPARE / UNIT + self._total / max(self._live, 1)))
@@ -424,7 +432,7 @@ class WordIndex:
         return gains
 
     def _scores(self, wanted: Sequence[_Wanted], nodes: Nodes) -> Scores:
-        """Return the scores of some nodes by all of their terms, added up in the order in which a search adds."""
+        """Return the scores of some nodes, added up in the same order as in a search."""
         sizes = self._sizes(nodes)
         places = runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
         turns = self._turns(wanted, self._terms["term"][places])
@@ -438,20 +446,20 @@ class WordIndex:
         return scores
 
     def _sizes(self, nodes: Nodes) -> Whole:
-        """Return how many terms each of some nodes has, 0 for one that is not there."""
+        """Return the number of postings of each node, 0 if it is not indexed."""
         inside = (nodes >= 0) & (nodes < len(self._size))
         sizes: Whole = np.where(inside, self._size[np.where(inside, nodes, 0)], 0)
         return sizes
 
     def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
-        """Return what of a query is known, what is worth most first; the order is that in which scores are added."""
+        """Return the known terms of a query, highest weight first, the order of additions."""
         self._take_up()
         known = []
         for term, weight in query.items():
             number = self._words.numbers.get(term, -1)
             if number >= 0 and weight > 0 and self._frequency[number]:
                 known.append((-weight * self._rarity(number), term, number))
-        # Equal ones by their words, so that rounding does not depend on what was indexed before.
+        # Sort equal weights by word, so that rounding does not depend on the order of indexing.
         return [_Wanted(number, -worth) for worth, _, number in sorted(known)]
 
     def _rarity(self, number: int) -> float:
@@ -462,7 +470,7 @@ class WordIndex:
         return 0 <= node < len(self._home) and int(self._home[node]) != _NOWHERE
 
     def _take_up(self) -> None:
-        """Index the memories that wait for it."""
+        """Index the waiting memories."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
@@ -476,7 +484,7 @@ class WordIndex:
         exact = np.fromiter(chain.from_iterable(terms.values() for terms in waiting.values()), np.float64, count)
         if len(self._words) > len(self._frequency):
             self._frequency, self._turn = (grown(known, len(self._words)) for known in (self._frequency, self._turn))
-        # Whole numbers, whose sums are exact: what was added and removed leaves no trace in the statistics.
+        # Integer sums are exact, so adding and removing a memory leaves the statistics unchanged.
         parts = np.maximum(np.rint(exact / UNIT), 1.0)
         lengths = np.minimum(np.bincount(np.arange(len(nodes)).repeat(sizes), parts, len(nodes)), round(LONGEST / UNIT))
         self._used += len(set(numbers[self._frequency[numbers] == 0].tolist()))
@@ -498,7 +506,7 @@ class WordIndex:
             self._length = grown(self._length, node + 1)
 
     def _settle(self) -> None:
-        """Make a segment of the fresh memories."""
+        """Build a segment of the memories that are not in a segment yet."""
         nodes, first = self._fresh["node"], len(self._terms) - len(self._fresh)
         living = nodes != _NOWHERE
         if living.any():
@@ -508,7 +516,7 @@ class WordIndex:
         self._merge()
 
     def _merge(self) -> None:
-        """Join the shortest segments, so that each one that is left is longer than all shorter ones together."""
+        """Merge short segments until each is longer than all shorter ones together."""
         serials = sorted(self._segments, key=lambda serial: len(self._segments[serial]))
         sizes = [len(self._segments[serial]) for serial in serials]
         shorter = [0, *accumulate(sizes)]
@@ -517,7 +525,7 @@ class WordIndex:
             self._replace(serials[: joined + 1])
 
     def _replace(self, serials: Sequence[int]) -> None:
-        """Put one segment of the living memories in the place of some."""
+        """Replace some segments by one, without removed memories."""
         parts = [self._living(serial) for serial in serials]
         for serial in serials:
             del self._segments[serial], self._dead[serial]
@@ -536,7 +544,7 @@ class WordIndex:
         self._home[segment.nodes] = self._serial
 
     def _close_gaps(self) -> None:
-        """Let the terms of the memories that are there stand behind one another again."""
+        """Remove the postings of removed memories from the forward index."""
         self._settle()
         nodes = np.flatnonzero(self._size)
         nodes = nodes[self._first[nodes].argsort()]
@@ -562,7 +570,11 @@ class WordIndex:
 
 
 def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
-    """Return those with the highest scores above 0, equal ones newest first; *nodes* are in rising order."""
+    """
+    Return the nodes with the highest positive scores, equal ones newest first.
+
+    *nodes* must be ascending.
+    """
     found = np.flatnonzero(scores)
     if len(found) > limit:
         least = np.partition(scores, len(scores) - limit)[len(scores) - limit]
@@ -574,8 +586,8 @@ def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
 
 
 def _leading(sums: Scores, limit: int) -> Nodes:
-    """Return a superset, in rising order, of the *limit* nodes with the highest sums above 0."""
-    # So many strips have a maximum of this or more: the limit-th best cannot be below, and most nodes are.
+    """Return a superset, ascending, of the *limit* nodes with the highest positive sums."""
+    # At least *limit* strips reach this maximum, so the limit-th best score cannot be lower.
     tops = sums.reshape(_STRIPS, -1).max(axis=0)
     least = np.partition(tops, len(tops) - limit)[len(tops) - limit] if limit <= len(tops) else np.float32(0)
     return np.flatnonzero(sums >= least if least > 0 else sums > 0)
