@@ -75,18 +75,5 @@ _NAMES = {
     "tools.exposure": "Context Exposure",
     "tools.tool": "Tool ToolSet",
 }
-# Deprecated top-level names. They load from their current module, with a warning.
-_MOVED = {
-    "memory.embedding.protocol": "Calibration",
-    "memory.types.model": "MemoryType",
-    "memory.graph.results": "Evidence Similar Surroundings",
-    "references.matches": "Found",
-    "references.results": "ResolverStats",
-    "session.session": "CheckReport SessionStream",
-    "storage.sqlite_errors": "Finding",
-    "tools.exposure": "ContextRule Cue",
-    "tools.tool": "ToolAnnotations",
-}
-
 if not TYPE_CHECKING:  # A type checker that sees __getattr__ would accept every misspelt name.
-    __all__, __getattr__, __dir__ = attach(__name__, _NAMES, moved=_MOVED)
+    __all__, __getattr__, __dir__ = attach(__name__, _NAMES)

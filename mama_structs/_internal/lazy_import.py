@@ -14,29 +14,16 @@ Names = Mapping[str, str]
 """Maps each module of a package to the names that it defines, separated by blanks."""
 
 
-def attach(
-    package: str, names: Names, *, moved: Names | None = None
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """
-    Return ``__all__``, ``__getattr__`` and ``__dir__`` for a lazily loading package.
-
-    Names in *moved* load too, with a deprecation warning.
-    """
+def attach(package: str, names: Names) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` for a lazily loading package."""
     sources = homes(package, names)
-    old = homes(package, moved or {})
 
     def load(name: str) -> Any:
-        home = sources.get(name) or old.get(name)
+        home = sources.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(home), name)
-        if name in sources:
-            vars(importlib.import_module(package))[name] = value
-        else:
-            import warnings  # noqa: PLC0415 - loaded only for deprecated names
-
-            message = f"{package}.{name} is now in {home}, and will be there only in 2.0"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
+        vars(importlib.import_module(package))[name] = value
         return value
 
     return sorted(sources), load, lambda: sorted(sources)
