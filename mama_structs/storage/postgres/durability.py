@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mama_structs.storage.postgres.pool import SCHEMA, Connection
+from mama_structs.storage.postgres.pool import Connection
+from mama_structs.storage.postgres.schema_migrations import SCHEMA
 from mama_structs.storage.sqlite_errors import Finding
 
 # Queried in a read transaction, which does not override the synchronous_commit of the user, database or server.

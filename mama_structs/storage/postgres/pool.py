@@ -46,6 +46,8 @@ from mama_structs.errors import (
     WrongLoop,
 )
 from mama_structs.settings import ServerSettings
+from mama_structs.storage.postgres import schema_migrations
+from mama_structs.storage.postgres.schema_migrations import SCHEMA
 from mama_structs.storage.postgres.write_queue import WriteQueues
 
 T = TypeVar("T")
@@ -95,8 +97,6 @@ _FIND: Final = "SELECT 1 FROM changes WHERE namespace = $1 AND token = $2"
 _SETTING: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|max_parallel_workers_per_gather")
 ACROSS: Final = {"app.across": "on"}
 """Settings of a transaction that spans all namespaces that its role may see."""
-SCHEMA: Final = "mama_structs"
-"""The database schema that contains all tables of this package."""
 
 
 @attrs.frozen(kw_only=True)
@@ -198,7 +198,7 @@ class Server:
 
     def __init__(self, url: str, options: ServerSettings) -> None:
         self.url: str = check_url(url)
-        self._failures, self._migrating, self._asyncpg = _needed()
+        self._failures, self._asyncpg = _needed()
         self.location: str = self._failures.located(url)
         self.options: ServerSettings = options
         self._pid = os.getpid()
@@ -419,7 +419,7 @@ class Server:
     async def _opened(self) -> None:
         connection = await self._asyncpg.connect(**self._connecting)
         try:
-            self._database = await self._migrating.prepare(connection, self.location, wait=self._patience)
+            self._database = await schema_migrations.prepare(connection, self.location, wait=self._patience)
         finally:
             connection.terminate()
         self._pool = await self._asyncpg.create_pool(
@@ -615,7 +615,7 @@ class Server:
             status = await held.execute(self._beginning(how), timeout=self._patience)
             if how.write and status != _NOT_MIGRATED:
                 version = await held.fetchval(_VERSION, timeout=self._patience)
-                self._migrating.check_same_version(version, self._database.version, self.location)
+                schema_migrations.check_same_version(version, self._database.version, self.location)
         except Exception as error:  # noqa: BLE001 - converted to a typed error
             return self._error(error, started)
         return None
@@ -647,7 +647,7 @@ class Server:
             *(f"SELECT set_config({_quoted(name)}, {_quoted(value)}, true)" for name, value in settings.items()),
         ]
         if how.write:
-            lines += [_DURABLE, f"SELECT pg_advisory_xact_lock_shared({self._migrating.MIGRATION_LOCK})"]
+            lines += [_DURABLE, f"SELECT pg_advisory_xact_lock_shared({schema_migrations.MIGRATION_LOCK})"]
             if how.namespace is not None:
                 lines.append(_LOCK if how.exclusive else _LOCK_SHARED)
             # Checked after the lock is held, because migrations wait for that lock.
@@ -736,7 +736,7 @@ def has_session(url: str) -> bool:
 
     """
     address = check_url(url)
-    failures, _, asyncpg = _needed()
+    failures, asyncpg = _needed()
     started = time.monotonic()
 
     async def look() -> bool:
@@ -756,18 +756,17 @@ def has_session(url: str) -> bool:
     raise failure
 
 
-def _needed() -> tuple[Any, Any, Any]:
+def _needed() -> tuple[Any, Any]:
     """Return the modules that require asyncpg, which is installed by the extra `postgres`."""
     try:
         import asyncpg  # noqa: PLC0415 - optional dependency
 
-        from mama_structs.storage.postgres import errors as server_failures
-        from mama_structs.storage.postgres import schema_migrations as migrating  # noqa: PLC0415 - see above
+        from mama_structs.storage.postgres import errors  # noqa: PLC0415 - it imports asyncpg
     except ImportError as error:
         raise StoreError(
             "a memory on PostgreSQL needs the package asyncpg", hint='pip install "mama-structs[postgres]"'
         ) from error
-    return server_failures, migrating, asyncpg
+    return errors, asyncpg
 
 
 async def _leave_as_it_is(_connection: Any) -> None:

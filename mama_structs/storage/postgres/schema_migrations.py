@@ -11,12 +11,13 @@ from __future__ import annotations
 from importlib import resources
 from typing import Any, Final
 
-import asyncpg
 import attrs
 
 from mama_structs.errors import StoreError, StoreReadOnly
-from mama_structs.storage.postgres.pool import SCHEMA
 from mama_structs.storage.postgres.shared_rows import assign_shared_rows
+
+SCHEMA: Final = "mama_structs"
+"""The database schema that contains all tables of this package."""
 
 OLDEST_SERVER: Final = 15
 OLDEST_VECTOR: Final = (0, 8, 4)
@@ -154,6 +155,8 @@ def check_same_version(version: int, known: int, where: str) -> None:
 
 async def _has_made_vector(connection: Any) -> bool:
     """Create the extension unless it exists. Return False if the user lacks the privilege."""
+    import asyncpg  # noqa: PLC0415 - optional dependency
+
     try:
         await connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
     except asyncpg.InsufficientPrivilegeError:

@@ -28,7 +28,8 @@ from mama_structs.memory.engines.postgres.queries import HnswIndex, index_name, 
 from mama_structs.memory.engines.postgres.reader import NamespaceHead, PostgresReader
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.postgres.pool import SCHEMA, Server
+from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.schema_migrations import SCHEMA
 from mama_structs.storage.sqlite_errors import Finding
 
 # Maximum dimensions that pgvector can store, and can index: https://github.com/pgvector/pgvector#hnsw
