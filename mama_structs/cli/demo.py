@@ -40,7 +40,7 @@ _SHOWN_FIELDS: Final = (
     "gridAttributes", "ore",
 )  # fmt: skip
 WIDTH: Final = 100
-"""Columns of a line at the most, on a terminal that is as wide."""
+"""Maximum line width in columns. A narrower terminal reduces it."""
 
 Facts = dict[str, Any]
 Entity = Mapping[str, Any]

@@ -12,10 +12,10 @@ import sys
 import time
 
 SOCKET = "hook.sock"
-"""The helper's Unix socket in the store's directory, which only its owner may use."""
+"""File name of the helper's Unix socket in the store's directory. Only the owner may connect."""
 
 QUIT = "quit"
-"""In the place of the characters: the helper is to close the store and end."""
+"""Sent instead of the number of characters: tells the helper to close the store and exit."""
 
 _SECONDS = 2.0
 _MAX_CHARS = 2_000

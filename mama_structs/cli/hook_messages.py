@@ -6,9 +6,9 @@ import asyncio
 from typing import Final
 
 MAX_REQUEST_BYTES: Final = 2**23
-"""Bytes that a request may have: the largest event of a hook, and its other parts."""
+"""Maximum bytes of a request: the largest event of a hook plus its other parts."""
 REQUEST_SECONDS: Final = 10.0
-"""Seconds in which a request must arrive and its answer be read. A hook gives up earlier."""
+"""Seconds for receiving a request and for sending its answer. A hook gives up earlier."""
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:

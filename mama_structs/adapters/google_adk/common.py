@@ -1,4 +1,4 @@
-"""What the services of Google ADK share; needs the extra ``google-adk``."""
+"""Helpers shared by the services for Google ADK; needs the extra ``google-adk``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ HOST: Final = "google-adk"
 
 
 def digest(name: str) -> str:
-    """Return a short name of one length for any name."""
+    """Return a hash of fixed length that replaces a name of any length."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Say in ADK's error what a record does not take."""
+    """Convert errors about invalid records to ADK's `InputValidationError`."""
     try:
         yield
     except (InvalidArgument, PydanticSerializationError) as error:

@@ -11,7 +11,7 @@ import mcp_types as types
 from pydantic import ValidationError
 
 MAX_DEPTH: Final = 200
-"""Levels of nesting that a message may have: the limit of the SDK's own parser."""
+"""Maximum nesting depth of a message: the limit of the SDK's own parser."""
 
 # Longer ids are not read from a message that cannot be parsed.
 MAX_ID_BYTES: Final = 1024

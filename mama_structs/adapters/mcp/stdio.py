@@ -30,7 +30,7 @@ from mama_structs.session.session import Session
 _log = logging.getLogger("mama_structs")
 
 MAX_LINE_BYTES: Final = 4 * 2**20
-"""Bytes that a line may have: as many as a request over HTTP."""
+"""Maximum bytes of a line, the same limit as for a request over HTTP."""
 
 # Seconds without a byte after which an unfinished line is taken as it is.
 LINE_SECONDS: Final = 60.0

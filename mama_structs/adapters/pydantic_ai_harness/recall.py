@@ -1,4 +1,4 @@
-"""What tells an agent of the harness what is remembered."""
+"""Capability of the harness that adds recalled memories to an agent's messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mama_structs.session.session import Session
 
 
 class SessionRecall(AbstractCapability[Any]):
-    """Tells an agent what a session remembers, and stores what its model marks; it has no tools."""
+    """Adds recalled memories to requests and stores the refs of answers. It has no tools."""
 
     def __init__(self, session: Session, *, id: str | None, max_chars: int) -> None:  # noqa: A002 - the host's word
         self._session = session
@@ -25,7 +25,7 @@ class SessionRecall(AbstractCapability[Any]):
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Put what is recalled behind what the user wrote."""
+        """Append the recalled text to the user's message."""
         again = not _is_told(ctx.messages)
         text = await recall_for(self._session, ctx.messages, max_chars=self._max_chars, again=again)
         if text:
@@ -39,13 +39,13 @@ class SessionRecall(AbstractCapability[Any]):
         request_context: ModelRequestContext,  # noqa: ARG002 - as above
         response: ModelResponse,
     ) -> ModelResponse:
-        """Store the refs of an answer, before its calls run."""
+        """Store the refs of an answer before its calls run."""
         await hear(self._session, response)
         return response
 
 
 def _is_told(messages: list[ModelMessage]) -> bool:
-    """Tell whether anything that was recalled is in a conversation, or was left in it by a compaction."""
+    """Return True if the messages since the last compaction contain recalled text."""
     left = post_compaction_window(messages)
     prompts = (part for one in left if isinstance(one, ModelRequest) for part in one.parts)
     texts = (part.content for part in prompts if isinstance(part, UserPromptPart) and isinstance(part.content, str))
