@@ -1,4 +1,4 @@
-"""The messages of ``mama-structs hook`` and its helper process over a socket, with limits for size and time."""
+"""Messages between ``mama-structs hook`` and its helper over a socket, with size and time limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REQUEST_SECONDS: Final = 10.0
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
-    """Return a request, or "" and the limit that it exceeds."""
+    """Return a request and "", or "" and an error text."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -30,7 +30,7 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
 
 
 async def send_answer(writer: asyncio.StreamWriter, answer: bytes) -> bool:
-    """Send an answer and close the connection; return False if nobody takes it."""
+    """Send an answer and close the connection; return False if the client did not read it."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             writer.write(answer)

@@ -1,4 +1,4 @@
-"""The commands for people who want to know what is remembered: list, show, search, recall, view, forget."""
+"""Commands for reading and deleting memories: list, show, search, recall, view, forget."""
 
 # ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
 
@@ -16,7 +16,7 @@ from mama_structs.cli.arguments import opened
 from mama_structs.cli.hook import end_helper
 from mama_structs.cli.output import answer, columns, confirmed, say, shown, tell_stderr
 
-# Columns on a terminal.
+# Maximum columns of a cell.
 _TEXT = 72
 _TOPIC = 24
 
@@ -87,7 +87,7 @@ async def forget(given: argparse.Namespace) -> int:
 
     filters = {"about": given.about, "source": given.source, "before": given.before}
     if not is_address(given.store):
-        # What a hook's helper has open would be pending.
+        # A running hook helper would keep the erasure pending.
         end_helper(given.store)
     async with opened(given) as session:
         planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)
@@ -116,7 +116,7 @@ def _receipt(done: Any) -> str:
 def _target(given: argparse.Namespace) -> Path:
     from mama_structs._internal.validation import is_address
 
-    # Of an address any part may be a password.
+    # Any part of an address may be a password, so do not use it as a file name.
     name = "memories" if is_address(given.store) else Path(given.store).resolve().name
     return Path(given.output or f"{name}.html")
 
