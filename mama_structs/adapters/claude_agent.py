@@ -1,4 +1,8 @@
-"""Adapter for the Claude Agent SDK: a transcript store and hooks; needs the extra ``claude-agent``."""
+"""
+Adapter for the Claude Agent SDK: a transcript store and hooks.
+
+Needs the extra ``claude-agent``.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,7 @@ class _SessionStore:
         labels = _labels(key)
         keyed: dict[str, SessionStoreEntry] = {}
         for at, entry in enumerate(entries):
-            # Of entries with the same id the first one counts, within a batch as across batches.
+            # The first of several entries with the same id counts, within a batch and across batches.
             keyed.setdefault(_own_key(entry) or f"{_NEW}{at}", entry)
         while True:
             head, *known = await self._records.get_many([(labels, name) for name in (_HEAD, *keyed)])
@@ -89,7 +93,7 @@ class _SessionStore:
         ]
 
     async def delete(self, key: SessionKey) -> None:
-        """Delete a session including the transcripts of its subagents, or one of these transcripts."""
+        """Delete a session with its subagents' transcripts, or only one subagent's transcript."""
         labels = _labels(key)
         await self._records.delete_all(labels, nested=len(labels) == _MAIN)
 
@@ -146,31 +150,35 @@ def session_store(session: Session) -> SessionStore:
     """
     Return a session as a transcript store, for ``ClaudeAgentOptions(session_store=...)``.
 
-    Claude Code can then resume a session on another host, and the SDK's own functions can list, read, fork and delete it.
-    Transcripts are stored separately from memories: search and recall do not find them. Duplicate entries are stored once.
-    Entries of several processes are ordered by the time at which they were stored. Nothing expires:
+    Claude Code can then resume a session on another host, and the SDK's own functions can list, read, fork and delete
+    it. Transcripts are stored separately from memories: search and recall do not find them. Duplicate entries are
+    stored once. Entries of several processes are ordered by the time at which they were stored. Nothing expires:
     ``delete_session_via_store`` deletes one session.
 
     Args:
         session: The session that stores the transcripts. It must stay open while they are used, on the event loop that
             opened it.
+
     """
     return _SessionStore(session)
 
 
 def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> dict[HookEvent, list[HookMatcher]]:
     """
-    Return hooks that give Claude Code a session's memory, for ``ClaudeAgentOptions(hooks=...)``.
+    Return hooks that give Claude Code a session's memory.
+
+    Pass them to ``ClaudeAgentOptions(hooks=...)``.
 
     The memories recalled for the user's prompt are appended to it. When Claude stops, the refs of its last message are
     stored. Store the refs of earlier messages with ``await session.observe(block.text)`` for each `TextBlock` that the
-    SDK yields. After a compaction, and in another session of Claude Code, facts may be recalled again. Errors are logged
-    and do not stop Claude; only `SessionClosed` and `WrongLoop` are raised.
+    SDK yields. After a compaction, and in another session of Claude Code, facts may be recalled again. Errors are
+    logged and do not stop Claude; only `SessionClosed` and `WrongLoop` are raised.
 
     Args:
         session: The session with the memories and refs. It must stay open while the hooks are used, on the event loop
             that opened it.
         max_chars: Maximum number of recalled characters, at least 300.
+
     """
     # By the id of a Claude Code session: True if its context no longer contains the recalled text.
     has_lost: dict[str | None, bool] = {}

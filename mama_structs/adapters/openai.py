@@ -1,5 +1,5 @@
 """
-Adapter for OpenAI's Responses and Chat Completions APIs: build requests and answer tool calls.
+Adapter for OpenAI's Responses and Chat Completions APIs: requests and tool calls.
 
 It returns dicts and accepts SDK objects or dicts, so it does not import the SDK. The extra ``openai`` installs it.
 """
@@ -58,12 +58,13 @@ def tools(
         strict: True to enforce the schemas, or the names of the tools with enforced schemas (``["save/decision"]``).
             Optional arguments are then required and may be null. A tool that accepts free-form data has no strict
             schema and is sent in its plain form.
-        defer: Names of tools that are left out of the prompt until the model finds them with OpenAI's search tool, which
-            is added. The model then chooses from fewer tools, while the list and the prompt cache stay the same.
+        defer: Names of tools that are left out of the prompt until the model finds them with OpenAI's search tool,
+            which is added. The model then chooses from fewer tools, while the list and the prompt cache stay the same.
 
     Raises:
         InvalidArgument: *api* is unknown, or *defer* names tools for Chat Completions, which has no tool search.
         UnknownTool: *strict* or *defer* names an unknown tool.
+
     """
     _check_api(api)
     held, later = named(session.tools, "strict", which=strict), named(session.tools, "defer", which=defer)
@@ -84,10 +85,11 @@ async def handle(
     Run the tool calls of a model's answer in order, and return the messages to append.
 
     There is one message for each call, in the order of the calls and with their ids. The message of a failed call says
-    what to change. Only finished calls run: unless the answer ended with the status ``"completed"`` or the finish reason
-    ``"stop"``, ``"tool_calls"`` or ``"function_call"``, its last call is answered as cut off and does not run. Refs in
-    the model's text are stored before the calls run. Other items (reasoning, calls that OpenAI ran) are skipped. Items
-    that cannot be read are skipped, logged and reported to the model. Append the answer before the results.
+    what to change. Only finished calls run: unless the answer ended with the status ``"completed"`` or the finish
+    reason ``"stop"``, ``"tool_calls"`` or ``"function_call"``, its last call is answered as cut off and does not run.
+    Refs in the model's text are stored before the calls run. Other items (reasoning, calls that OpenAI ran) are
+    skipped. Items that cannot be read are skipped, logged and reported to the model. Append the answer before the
+    results.
 
     Args:
         session: The session that has the tools and stores the refs.
@@ -104,6 +106,7 @@ async def handle(
         InvalidArgument: *answered* has none of these types; nothing ran.
         SessionClosed: The session is closed.
         WrongLoop: The session belongs to another event loop.
+
     """
     items, own_reason = _items(answered)
     calls = _calls(items, finish_reason if own_reason is None else own_reason)
@@ -119,8 +122,9 @@ async def recalled(session: Session, messages: str | Sequence[Any], *, max_chars
     Return a conversation with the memories recalled for its last user message appended.
 
     They are appended as a separate message, quoted as data so that they cannot act as instructions. The user's text and
-    the passed list are not changed. Continue with the returned conversation: each fact is recalled once until it changes.
-    A conversation that ends with a message of the model, or has its recalled message already, is returned unchanged.
+    the passed list are not changed. Continue with the returned conversation: each fact is recalled once until it
+    changes. A conversation that ends with a message of the model, or has its recalled message already, is returned
+    unchanged.
 
     Args:
         session: The session with the memories.
@@ -130,6 +134,7 @@ async def recalled(session: Session, messages: str | Sequence[Any], *, max_chars
     Raises:
         SessionClosed: The session is closed.
         WrongLoop: The session belongs to another event loop.
+
     """
     said: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
     text = await recall_for(session, said, max_chars=max_chars)
@@ -138,10 +143,10 @@ async def recalled(session: Session, messages: str | Sequence[Any], *, max_chars
 
 def tool_choice(session: Session, message: object, *, api: API = "responses") -> dict[str, Any] | Literal["auto"]:
     """
-    Return the argument ``tool_choice`` that restricts the choice to the tools for a message.
+    Return the argument ``tool_choice`` that allows only the tools for a message.
 
-    The list of all tools and the prompt cache stay the same. A tool outside the selection can still be called later. Add
-    functions of your own that the session does not know.
+    The list of all tools and the prompt cache stay the same. A tool outside the selection can still be called later.
+    Add functions of your own that the session does not know.
 
     Args:
         session: The session that has the tools.
@@ -150,6 +155,7 @@ def tool_choice(session: Session, message: object, *, api: API = "responses") ->
 
     Raises:
         InvalidArgument: *api* is unknown.
+
     """
     _check_api(api)
     allowed, wire = session.allowed_for(message), session.wire_names.by_tool

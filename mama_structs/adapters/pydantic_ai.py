@@ -164,14 +164,16 @@ def toolset(
     The model is offered all tools, regardless of ``settings.tools.dynamic``; see `capability`.
     Invalid arguments raise `ModelRetry` up to the retry limit of the tool. After that they raise `ToolFailed`, as every
     other error does, and the run continues. Pydantic AI itself handles arguments that are not JSON.
-    A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `RunContext`. It may raise
-    `ModelRetry`, `ToolFailed`, `ApprovalRequired` and `CallDeferred` and return a `ToolReturn` or a URL such as
+    A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `RunContext`. It may
+    raise `ModelRetry`, `ToolFailed`, `ApprovalRequired` and `CallDeferred` and return a `ToolReturn` or a URL such as
     `ImageUrl`: these reach Pydantic AI unchanged.
 
     Args:
-        session: The session that has the tools. It must stay open while they are used, on the event loop that opened it.
+        session: The session that has the tools. It must stay open while they are used, on the event loop that opened
+            it.
         id: The toolset's id, unique within an agent.
         max_retries: How often a model may correct the arguments of a call; None for the agent's own limit.
+
     """
     return _SessionToolset(session, id=id, max_retries=max_retries)
 
@@ -214,7 +216,7 @@ def capability(
     max_chars: int = MAX_CHARS,
 ) -> AbstractCapability[Any]:
     """
-    Return a capability with a session's tools and memory, for ``Agent(capabilities=[...])``.
+    Return a capability with a session's tools and memory for ``Agent(capabilities=[...])``.
 
     Its tools are those of `toolset`. The memories recalled for the user's message are appended as a separate message,
     which stays in the history. With ``settings.tools.dynamic="force_dynamic"`` the tool choice is restricted to
@@ -227,6 +229,7 @@ def capability(
         id: The id of the capability and its toolset, unique within an agent.
         max_retries: As for `toolset`.
         max_chars: Maximum number of recalled characters, at least 300.
+
     """
     return _SessionCapability(session, _SessionToolset(session, id=id, max_retries=max_retries), max_chars=max_chars)
 

@@ -1,1 +1,1 @@
-"""Implementation of the ``mama-structs`` commands; `mama_structs.cli.command_table` lists them."""
+"""The ``mama-structs`` commands; `mama_structs.cli.command_table` lists them."""

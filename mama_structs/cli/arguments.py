@@ -71,7 +71,7 @@ def wrong(message: str) -> Exception:
 
 
 def is_session(store: str) -> bool:
-    """Return True for a session's directory, or a server's address with a session in its database."""
+    """Return True for a session's directory, or the address of a database with a session."""
     from pathlib import Path
 
     from mama_structs._internal.validation import is_address

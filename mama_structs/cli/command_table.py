@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Args:
         arguments: The arguments after the command's name; by default those of this process.
+
     """
     try:
         # Names on a chain are untrusted: characters that a terminal cannot encode are escaped instead of crashing.

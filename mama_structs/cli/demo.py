@@ -1,5 +1,5 @@
 """
-The demo: recalled memories, then two questions with and without references, and their cost.
+The demo: recalled memories, two questions with and without references, and the cost.
 
 Its sessions have the default settings, so the counts are those of a real model.
 Its text consists of plain tables and abbreviated answers.
@@ -231,7 +231,7 @@ async def play(
     players: int = 12,
     latency: float = 0.02,
 ) -> Story:
-    """Run the demo on a real node, or on the bundled one. The arguments are those of the command."""
+    """Run the demo on a real or the bundled node. The command has the same arguments."""
     if base_url is None:
         async with FakeNode.world(seed=seed, players=players, latency=latency) as node:
             return await _play_on(node.url, player_id or BUNDLED_PLAYER, node)
@@ -312,7 +312,7 @@ def _name(entity: Entity) -> str:
 
 def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
     """
-    Return the text of the demo: memory, references for one player, and the cost of references.
+    Return the demo's text: memory, references for one player, and the cost of references.
 
     Lines have at most *width* columns, except for longer words.
     """
@@ -342,7 +342,7 @@ def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
 
 
 def _filled(line: str, width: int) -> str:
-    """Wrap a line to *width* columns; continuation lines are indented unless the line is prose."""
+    """Wrap a line to *width* columns; continuation lines are indented except for prose."""
     if not line.strip("="):
         return line[:width]
     indent = "" if line[0].isalpha() else (len(line) - len(line.lstrip()) + 2) * " "

@@ -1,4 +1,4 @@
-"""First part of the demo: an agent's decisions on one day, and the recalled text on the next."""
+"""First part of the demo: decisions on one day, and the recalled text on the next."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The command ``mama-structs hook``: forwards a coding agent's hook event to a resident helper process.
+The command ``mama-structs hook``: forwards an agent's hook event to a helper process.
 
 It imports almost nothing (a test counts) and has a time limit. On any error it prints ``{}`` and exits with 0, so that
 the agent continues without memory; the error is a line on stderr.
@@ -97,7 +97,7 @@ def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
 
 
 def end_helper(store: str) -> None:
-    """Tell the helper of a store, if it runs, to close the store and exit; wait for it."""
+    """Ask a running helper of a store to close the store and exit, and wait for it."""
     import fcntl  # noqa: PLC0415 - a hook needs none
 
     before = os.getcwd()  # noqa: PTH109 - as above
@@ -167,7 +167,7 @@ def _start() -> int:
 
 
 def _has_failed(helper: int) -> bool:
-    """Return True if the helper exited with an error. If another one already serves, it exits with 0."""
+    """Return True if the helper exited with an error; it exits with 0 if another one serves."""
     try:
         ended, status = os.waitpid(helper, os.WNOHANG)
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""Messages between ``mama-structs hook`` and its helper over a socket, with size and time limits."""
+"""Socket messages of ``mama-structs hook`` and its helper, with size and time limits."""
 
 from __future__ import annotations
 

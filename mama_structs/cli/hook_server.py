@@ -1,5 +1,5 @@
 """
-Helper process of ``mama-structs hook``: keeps a store open and exits after an idle time.
+Helper process of ``mama-structs hook``: keeps a store open and exits when idle.
 
 A request consists of a namespace, a number of characters and the agent's event, separated by NULs. The answer is a
 line of JSON, followed by a line with the error if there was one. Until the sentence encoder is loaded, memories are
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _IDLE: Final = 1_800.0
 # Seconds to wait for an exiting helper to close its store.
 _ENDING: Final = 10.0
-# Maximum number of open conversations. Each stores what was already recalled into it.
+# Maximum number of open conversations. Each has its own recall log.
 _CONVERSATIONS: Final = 8
 _RESUMING: Final = (
     "continue",
@@ -181,7 +181,7 @@ class HookHelper:
             await session.close()
 
     async def _answered(self, request: str) -> bytes:
-        """Return the answer to a request. An error becomes part of it, so that the helper continues to serve."""
+        """Return the answer to a request, including any error, so that the helper keeps running."""
         import json  # noqa: PLC0415 - see `main`
 
         self._told = None
@@ -269,7 +269,7 @@ class HookHelper:
 
 
 def first(given: dict[str, Any], names: tuple[str, ...]) -> str:
-    """Return the first non-empty text of an event under one of some names, or ""."""
+    """Return the first non-empty text of an event under any of the names, or ""."""
     return next((value for name in names if isinstance(value := given.get(name), str) and value), "")
 
 

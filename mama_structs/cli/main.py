@@ -1,4 +1,4 @@
-"""Entry point of the command ``mama-structs``. Imports are lazy, because a hook must start fast."""
+"""Entry point of ``mama-structs``. Imports are lazy, because a hook must start fast."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     Args:
         arguments: The arguments after the command's name; by default those of this process.
+
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["hook"] and not {"-h", "--help"} & {*given}:

@@ -26,7 +26,7 @@ _PASSWORD: Final = re.compile(r"(\w:/{1,2}[^\s:@/]*:)\S*@")
 
 
 def say(*texts: str) -> None:
-    """Print to stdout and flush, because a parent process may wait for it; no text only flushes."""
+    """Print to stdout and flush, because a parent process may wait for the output."""
     try:
         for text in texts:
             print(text)
@@ -127,7 +127,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     """
     Return rows as a table with aligned columns.
 
-    If the table is too wide for the terminal, each row becomes a block: its text (the last cell but one), the other cells,
+    If the table is too wide for the terminal, each row becomes a block: its text (the last cell but one), other cells,
     and its id (the last cell), untruncated.
     """
     whole = _columns(rows)

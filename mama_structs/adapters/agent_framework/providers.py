@@ -56,7 +56,7 @@ _NAMELESS: Final = "default"
 
 class SessionContextProvider(ContextProvider):
     """
-    Adds a session's memory and tools to an agent, for ``Agent(..., context_providers=[...])``.
+    Adds a session's memory and tools to an agent: ``Agent(..., context_providers=[...])``.
 
     Before a run, the memories recalled for the user's message are inserted before it as a separate message, and the
     session's tools are offered. The refs of an answer are stored before the calls of the same answer run. After the run
@@ -64,12 +64,13 @@ class SessionContextProvider(ContextProvider):
     closed, or belongs to another event loop.
 
     Args:
-        session: The session with the memories, tools and refs; it must be open while the agent runs, on the event loop that
-            opened it.
+        session: The session with the memories, tools and refs; it must be open while the agent runs, on the event loop
+            that opened it.
         source_id: The provider's name, unique within an agent.
         max_chars: Maximum number of recalled characters, at least 300.
         tools: Whether the model is offered the session's tools.
         extract: A function that asks a model which facts to store, as in `Session.remember`; None to extract nothing.
+
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class SessionHistoryProvider(HistoryProvider):
     Raises:
         InvalidArgument: A message is not JSON, or too large; nothing of its run was stored.
         StoreError: The messages cannot be read or written.
+
     """
 
     def __init__(

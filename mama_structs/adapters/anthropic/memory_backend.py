@@ -52,11 +52,11 @@ def memory_tool(
     Return Anthropic's memory tool, for ``client.beta.messages.tool_runner(tools=[...])``.
 
     Claude reads and writes text files below ``/memories``. Each file is a record of the session, and its text can be
-    searched like memories. ``/memories/people/ada.txt`` is the key ``ada.txt`` under the labels *labels*, ``memories`` and
-    ``people``. An edit creates a version; `RecordStore.history` returns the former ones. Deleting a file deletes its
-    history. An edit never overwrites a concurrent change.
-    Errors are raised as `ToolError`, which tells the model what to change. Only a closed session, or one of another event
-    loop, raises its own error.
+    searched like memories. ``/memories/people/ada.txt`` is the key ``ada.txt`` under the labels *labels*, ``memories``
+    and ``people``. An edit creates a version; `RecordStore.history` returns the former ones. Deleting a file deletes
+    its history. An edit never overwrites a concurrent change.
+    Errors are raised as `ToolError`, which tells the model what to change. Only a closed session, or one of another
+    event loop, raises its own error.
 
     Args:
         session: The session that stores the files. Use one of `mama_structs.sync` for the synchronous client.
@@ -65,6 +65,7 @@ def memory_tool(
 
     Raises:
         InvalidArgument: *labels* is a text, or empty, or one of them is ``memories``.
+
     """
     if isinstance(labels, str) or not labels:
         raise InvalidArgument("labels must be a tuple of one or more texts", hint=f"such as {(*_LABELS, 'ada')}")

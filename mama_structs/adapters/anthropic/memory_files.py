@@ -1,4 +1,4 @@
-"""Text files below ``/memories``, stored as records of a session, for Anthropic's memory tool."""
+"""Files of Anthropic's memory tool (``/memories``), stored as records of a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mama_structs.memory.types.record import HostRecord, Place
 from mama_structs.session.session import Session
 
 _ROOT: Final = "/memories"
-# How often an edit is retried after a version conflict.
+# Maximum attempts of an edit with version conflicts.
 _TRIES: Final = 8
 
 

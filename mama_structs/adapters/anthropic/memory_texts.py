@@ -15,11 +15,15 @@ _PLACES: Final = 100
 
 
 class FileError(Exception):
-    """An error whose text is sent to the model. Unlike other errors it may quote the model's input."""
+    """
+    An error whose text is sent to the model.
+
+    Unlike other errors of this package it may quote the model's input.
+    """
 
 
 def content(path: str, text: str, view_range: object) -> str:
-    """Format a file with line numbers: all lines, or the range *view_range* (-1 for the last line)."""
+    """Format a file with line numbers: all lines, or *view_range* (-1 is the last line)."""
     lines = text.split("\n")
     if len(lines) > _MAX_LINES:
         raise FileError(f"File {path} exceeds maximum line limit of {_MAX_LINES:,} lines.")

@@ -62,14 +62,15 @@ def tools(
         session: The session that has the tools.
         message: The user's message, from which `Session.tools_for` selects tools; None for all tools.
         strict: True to enforce the schemas of all tools, or the names of tools with enforced schemas
-            (``["save/decision"]``). Anthropic accepts about 20 strict tools in a request, with 24 optional arguments. In the
-            tools' order, those that fit are strict.
+            (``["save/decision"]``). Anthropic accepts about 20 strict tools in a request, with 24 optional arguments.
+            In the tools' order, those that fit are strict.
         defer: Names of tools that are left out of the prompt until the model finds them with Anthropic's search tool,
             which is added. The model then chooses from fewer tools, while the list and the prompt cache stay the same.
 
     Raises:
         InvalidArgument: A tool has an argument whose name Anthropic does not accept.
         UnknownTool: *strict* or *defer* names an unknown tool.
+
     """
     held = named(session.tools, "strict", which=strict)
     later = named(session.tools, "defer", which=defer)
@@ -109,6 +110,7 @@ async def handle(
         InvalidArgument: *message* has none of these types; nothing ran.
         SessionClosed: The session is closed.
         WrongLoop: The session belongs to another event loop.
+
     """
     calls = _calls(message, stop_reason)
     await hear(session, message)
@@ -122,10 +124,10 @@ async def recalled(
     """
     Return a conversation with the memories recalled for its last user message appended.
 
-    They are appended as a block of that message, quoted as data so that they cannot act as instructions. The user's text,
-    the passed list and the passed message are not changed. Continue with the returned conversation: each fact is recalled
-    once until it changes. A conversation that ends with a message of the model, or has its recalled block already, is
-    returned unchanged.
+    They are appended as a block of that message, quoted as data so that they cannot act as instructions. The user's
+    text, the passed list and the passed message are not changed. Continue with the returned conversation: each fact is
+    recalled once until it changes. A conversation that ends with a message of the model, or has its recalled block
+    already, is returned unchanged.
 
     Args:
         session: The session with the memories.
@@ -135,6 +137,7 @@ async def recalled(
     Raises:
         SessionClosed: The session is closed.
         WrongLoop: The session belongs to another event loop.
+
     """
     said = [*messages]
     content = field(said[-1], "content") if said else None

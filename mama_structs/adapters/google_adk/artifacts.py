@@ -37,12 +37,13 @@ class AdkArtifactService(BaseArtifactService):
     Versioned files of an ADK app: ``Runner(artifact_service=...)``.
 
     An artifact of any size is saved atomically under the next version, even if several processes save at the same time.
-    Without a session, or with a name that begins with ``user:``, it belongs to the user, and is listed with that prefix.
-    Other artifacts can refer to it by its URI (``artifact://...``). Search does not find artifacts.
+    Without a session, or with a name that begins with ``user:``, it belongs to the user, and is listed with that
+    prefix. Other artifacts can refer to it by its URI (``artifact://...``). Search does not find artifacts.
     Every method raises `InputValidationError` if a name violates ADK's rules or is too long.
 
     Args:
         session: The session that stores the artifacts. An async one may be used in any event loop while its own runs.
+
     """
 
     def __init__(self, session: Session | sync.Session) -> None:
@@ -65,8 +66,9 @@ class AdkArtifactService(BaseArtifactService):
         The first version is 0.
 
         Raises:
-            InputValidationError: The artifact is none of these, it refers to an artifact of another user or session, or its
-                metadata is not JSON.
+            InputValidationError: The artifact is none of these, it refers to an artifact of another user or session, or
+                its metadata is not JSON.
+
         """
         place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
         part = ensure_part(artifact)
@@ -78,12 +80,12 @@ class AdkArtifactService(BaseArtifactService):
     async def load_artifact(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
     ) -> types.Part | None:
-        """Return a version of an artifact, following references, or None if there is none."""
+        """Return a version of an artifact, following references, or None if it does not exist."""
         place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
         return await self._bridge.arun(lambda: self._load(place, version))
 
     async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
-        """Return the sorted names of a session's and its user's artifacts, without a session the user's."""
+        """Return the sorted artifact names of a user and, if passed, of a session."""
         scopes = [_scope(app_name, user_id, owner) for owner in {None, session_id}]
 
         async def names() -> list[str]:
@@ -168,7 +170,7 @@ class AdkArtifactService(BaseArtifactService):
         return None if part == _REWOUND else part
 
     async def _part(self, place: _ArtifactPlace, version: int | None) -> types.Part | None:
-        """Return the content of a version, or None if there is none."""
+        """Return the content of a version, or None if it does not exist."""
         versions = await self._records.history(place.labels, _ABOUT)
         value = next((one.value for one in versions if version in (None, one.value["about"]["version"])), None)
         pieces = [] if value is None else await self._records.get_many(_pieces(place, value))
@@ -179,7 +181,7 @@ class AdkArtifactService(BaseArtifactService):
 
 @attrs.frozen
 class _ArtifactPlace:
-    """Owner and name of an artifact. *session_id* is the caller's, also for artifacts of a user."""
+    """Owner and name of an artifact. *session_id* is the caller's, even if a user owns it."""
 
     app_name: str
     user_id: str

@@ -51,6 +51,7 @@ class AdkMemoryService(BaseMemoryService):
 
     Raises:
         InvalidArgument: *limit* or *min_relevance* is invalid.
+
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class AdkMemoryService(BaseMemoryService):
 
         Raises:
             InputValidationError: A memory has no text, or its metadata is not JSON.
+
         """
         entries = []
         for memory in memories:
@@ -134,7 +136,11 @@ class AdkMemoryService(BaseMemoryService):
         return SearchMemoryResponse(memories=[memory for _, memory in best] if is_answer else [])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Delete a memory. The id of an event is retained, so that adding its session does not restore it."""
+        """
+        Delete a memory.
+
+        The id of an event is retained, so that adding its session again does not restore it.
+        """
         if memory_id:
             labels = _memories(app_name, user_id)
             await self._bridge.arun(lambda: self._delete(labels, memory_id))
@@ -166,7 +172,7 @@ class AdkMemoryService(BaseMemoryService):
         """Store new entries, and retry if some of them were stored or deleted concurrently."""
         longest = self._bridge.session.settings.memory.max_content
         while True:
-            # Of two entries with the same key the last one counts.
+            # The last of several entries with the same key counts.
             wanted = dict(entries)
             known = dict(zip(wanted, await self._records.get_many([(labels, key) for key in wanted]), strict=True))
             with refused():

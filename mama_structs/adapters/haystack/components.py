@@ -27,7 +27,9 @@ _BYTES: Final = "application/octet-stream"
 @component
 class HaystackRetriever:
     """
-    Finds documents of a `HaystackDocumentStore` by meaning and words, without a separate embedder.
+    Finds documents of a `HaystackDocumentStore` by meaning and words.
+
+    The session embeds the query, so that no embedder component is needed.
 
     Args:
         document_store: The store to search.
@@ -37,6 +39,7 @@ class HaystackRetriever:
 
     Raises:
         InvalidArgument: *top_k* is not an integer of at least 1.
+
     """
 
     def __init__(
@@ -88,16 +91,19 @@ class HaystackRetriever:
 
 class HaystackToolResultStore(Connected, ToolResultStore):
     """
-    Stores long tool results under handles such as ``fd:1``, for Haystack's `ToolResultOffloadHook`.
+    Stores long tool results under handles such as ``fd:1``.
 
-    A result, text or bytes, is on disk when `write` returns. The session's own tools (``read_fd``, ``search_fd``) can read
-    it page by page.
+    Pass it to Haystack's `ToolResultOffloadHook`.
+
+    A result, text or bytes, is on disk when `write` returns. The session's own tools (``read_fd``, ``search_fd``) can
+    read it page by page.
 
     Args:
         session: A session, or the location of one that is opened at the first use and closed by `close`: a directory,
             a server's URL, or a Secret that contains either.
         namespace: The namespace of a session that is opened here.
         conversation: The conversation of a session that is opened here, to find its results again; None for a new one.
+
     """
 
     supports_binary_content = True
@@ -116,6 +122,7 @@ class HaystackToolResultStore(Connected, ToolResultStore):
         Raises:
             QuotaExceeded: The conversation's quota is exceeded.
             InvalidArgument: The text has lone surrogates, which cannot be encoded.
+
         """
         session = self._bridge.session
         mime_type = (mimetypes.guess_type(key)[0] or _BYTES) if isinstance(content, bytes) else None
@@ -136,6 +143,7 @@ class HaystackToolResultStore(Connected, ToolResultStore):
         Raises:
             InvalidHandle: *reference* is not a handle.
             HandleNotFound: There is no such result.
+
         """
 
         async def read() -> str | bytes:

@@ -1,4 +1,8 @@
-"""Serialization of a session in a pipeline file, and the loop bridge to it; needs the extra ``haystack``."""
+"""
+Base class of Haystack components: serialization of the session, and its loop bridge.
+
+Needs the extra ``haystack``.
+"""
 
 from __future__ import annotations
 

@@ -21,22 +21,23 @@ except ImportError as _missing:
 
 class HaystackDocumentStore(DocumentRecords):
     """
-    Persistent documents, searchable by meaning and words, by embedding and by Haystack's filters.
+    Persistent documents, searchable by meaning, words, embedding and Haystack's filters.
 
-    Each document is a record, so the session's own search and recall, and every other host on the same namespace, find its
-    text. A write is durable when it returns, all or nothing. Documents are ordered by the time of writing.
-    Each method has an awaitable twin, ``..._async``. Both work in every thread and event loop, except in the own loop of
-    an async session, where only the twins work.
+    Each document is a record, so the session's own search and recall, and every other host on the same namespace, find
+    its text. A write is durable when it returns, all or nothing. Documents are ordered by the time of writing.
+    Each method has an awaitable twin, ``..._async``. Both work in every thread and event loop, except in the own loop
+    of an async session, where only the twins work.
 
     Args:
         session: A session, or the location of one that is opened at the first use and closed by `close`: a directory,
-            a server's URL, or a Secret that contains either. It embeds the text of documents; embeddings by Haystack are
-            stored in addition.
+            a server's URL, or a Secret that contains either. It embeds the text of documents; embeddings by Haystack
+            are stored in addition.
         collection: The documents of other collections are neither visible nor replaced.
         namespace: The namespace of a session that is opened here.
         embedding_similarity_function: The similarity that `embedding_retrieval` uses.
         origin: The author of the documents: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``. It determines how
             recall marks them.
+
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class HaystackDocumentStore(DocumentRecords):
         Raises:
             DuplicateDocumentError: With FAIL, an id exists already or occurs twice.
             ValueError: *documents* is not a list of documents, or their metadata is not JSON.
+
         """
         if not isinstance(documents, list) or not all(isinstance(one, Document) for one in documents):
             raise ValueError("documents must be a list of Document")
@@ -219,7 +221,7 @@ class HaystackDocumentStore(DocumentRecords):
     async def count_unique_metadata_by_filter_async(
         self, filters: dict[str, Any], metadata_fields: list[str]
     ) -> dict[str, int]:
-        """Return the number of distinct values of each metadata field among the matching documents."""
+        """Return the number of distinct values per metadata field of the matching documents."""
         return (await self._copy(filters)).count_unique_metadata_by_filter({}, metadata_fields)
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:

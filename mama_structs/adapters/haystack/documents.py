@@ -1,4 +1,4 @@
-"""Conversion between Haystack's documents and records of a session; needs the extra ``haystack``."""
+"""Conversion between Haystack's documents and records; needs the extra ``haystack``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DocumentRecords(Connected):
         return sorted(found, key=lambda one: one.value["place"])
 
     async def _copy(self, filters: Filters = None) -> InMemoryDocumentStore:
-        """Return an `InMemoryDocumentStore` with the matching documents, for comparing and counting."""
+        """Return an `InMemoryDocumentStore` of the matching documents, for comparisons and counts."""
         similarity = self.embedding_similarity_function
         copy = InMemoryDocumentStore(shared=False, embedding_similarity_function=similarity)
         copy.write_documents([document_of(one) for one in await self._records(filters)])

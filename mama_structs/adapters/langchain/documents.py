@@ -98,7 +98,7 @@ def document_of(record: HostRecord, **metadata: Any) -> Document:
 
 
 def where(chosen: DocumentFilter | None) -> Callable[[HostRecord], bool] | None:
-    """Return a predicate for records that match a vector store's filter, or None without filter."""
+    """Return a predicate for records that match a filter, or None without a filter."""
     if chosen is None:
         return None
     if callable(chosen):
@@ -146,7 +146,7 @@ class Embedding:
 
 
 def varied(cosines: Sequence[float], pieces: Sequence[Vectors], count: int, relevance: float) -> list[int]:
-    """Return the indexes of relevant and mutually dissimilar texts (maximal marginal relevance)."""
+    """Return indexes of relevant, mutually dissimilar texts (maximal marginal relevance)."""
     # Carbonell and Goldstein, "The use of MMR, diversity-based reranking", 1998. A long text has several vectors: their
     # sum represents it in comparisons.
     near = np.asarray(cosines, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""LangChain's key-value store and retriever on a session, and embedders from its ``Embeddings``."""
+"""LangChain's key-value store, retriever and embeddings on a session."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def embedder(
 
     Raises:
         InvalidArgument: An argument is invalid.
+
     """
     if not isinstance(embeddings, Embeddings):
         raise InvalidArgument(f"embeddings must be Embeddings of LangChain, got {type(embeddings).__name__}")
@@ -69,10 +70,13 @@ def embedder(
 
 class SessionKeyValueStore(BaseStore[str, Any]):
     """
-    LangChain's key-value store on a session: for ``bytes`` (a ``ByteStore``), documents and JSON values.
+    LangChain's key-value store on a session, for ``bytes``, documents and JSON values.
 
-    Stored values are not memories: search does not find them. Each call is one transaction, and durable when it returns.
-    Methods with the prefix *a* are awaited in any event loop; the others block, in any thread except the session's own.
+    For ``bytes`` it is a ``ByteStore``.
+
+    Stored values are not memories: search does not find them. Each call is one transaction, and durable when it
+    returns. Methods with the prefix *a* are awaited in any event loop; the others block, in any thread except the
+    session's own.
 
     Args:
         session: The session that stores the values; it must be open while the store is used.
@@ -81,6 +85,7 @@ class SessionKeyValueStore(BaseStore[str, Any]):
     Raises:
         InvalidArgument: A name, a key or a value is invalid; nothing was stored.
         WrongLoop: The session is async and this is not its event loop, or a call would block that loop.
+
     """
 
     def __init__(self, session: Session | sync.Session, *, name: str = "default") -> None:
@@ -142,7 +147,9 @@ class SessionKeyValueStore(BaseStore[str, Any]):
 
 class SessionRetriever(BaseRetriever):
     """
-    LangChain's retriever on a session: finds by meaning, words, links and time, as `MemoryStore.search` does.
+    LangChain's retriever on a session.
+
+    It finds by meaning, words, links and time, as `MemoryStore.search` does.
 
     A document's text is the memory's followed by its reasoning, and its id is the memory's.
     Its metadata has ``type``, ``created_at``, ``origin``, ``trust``, ``relevance``, and if available ``topic``,
@@ -162,6 +169,7 @@ class SessionRetriever(BaseRetriever):
         InvalidArgument: An argument is invalid.
         EmbeddingFailed: The embedder failed.
         WrongLoop: The session is async and this is not its event loop, or a call would block that loop.
+
     """
 
     session: Any

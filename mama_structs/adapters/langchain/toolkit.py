@@ -40,7 +40,7 @@ _Content: TypeAlias = str | list[dict[str, Any]]
 
 
 class _SessionTool(StructuredTool):
-    """A tool of a session. The session validates its arguments. Without a sync session it is async only."""
+    """A tool whose arguments the session validates. It is async only for an async session."""
 
     def _parse_input(
         self, tool_input: str | dict[str, Any], tool_call_id: str | None = None, *_others: object, **_more: object
@@ -62,16 +62,17 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
     Calls of one message run in order, but read-only calls run concurrently.
     A failed call returns a `ToolMessage` with the status ``"error"`` that says what to change.
     Otherwise the message has the text for the model as its content, and the tool's result as its artifact.
-    A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `RunnableConfig`, with the
-    call's id as ``config["configurable"]["tool_call_id"]``.
+    A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `RunnableConfig`, with
+    the call's id as ``config["configurable"]["tool_call_id"]``.
     A host's own tool may call LangGraph's ``interrupt()`` and return a `ToolMessage`, a `Command` or a list of them:
     these reach LangGraph unchanged.
 
     Args:
-        session: The session that has the tools. It must be open while they are used, on the event loop that opened it. Use
-            one of `mama_structs.sync` for ``invoke``, in any thread.
+        session: The session that has the tools. It must be open while they are used, on the event loop that opened it.
+            Use one of `mama_structs.sync` for ``invoke``, in any thread.
         message: The user's message, or the conversation so far, from which `Session.tools_for` selects tools;
             None for all tools.
+
     """
     own: Session = bare(session)
     turns = Turns(own, control_flow=_CONTROL_FLOW)
@@ -106,9 +107,9 @@ def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -
     """
     Return an agent middleware that adds recalled memories and stores refs.
 
-    Use it in ``create_agent(..., middleware=[...])``. When the agent starts, the memories recalled for the user's message
-    are appended as a separate message. Refs are stored before the calls of the same message run, so the calls can use
-    them. An agent loop of your own does the same with ``await session.recall(message)`` and
+    Use it in ``create_agent(..., middleware=[...])``. When the agent starts, the memories recalled for the user's
+    message are appended as a separate message. Refs are stored before the calls of the same message run, so the calls
+    can use them. An agent loop of your own does the same with ``await session.recall(message)`` and
     ``await session.observe(message)``.
 
     Args:
@@ -117,6 +118,7 @@ def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -
 
     Raises:
         ImportError: The package ``langchain`` is not installed: `langchain_core` has no agents.
+
     """
     try:
         from langchain.agents.middleware import (  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - beyond the extra

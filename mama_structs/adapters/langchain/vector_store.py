@@ -33,7 +33,7 @@ except ImportError as _missing:
 
 class SessionVectorStore(VectorStore):
     """
-    LangChain's vector store on a session. The session's own searches find its documents, too.
+    LangChain's vector store on a session, whose own searches find the documents, too.
 
     Vectors are computed by the session's embedder: `langchain_stores.embedder` creates one from LangChain's
     ``Embeddings``. Scores are cosines; relevance scores, 0 to 1, are comparable across embedders. No score excludes a
@@ -42,8 +42,9 @@ class SessionVectorStore(VectorStore):
     Methods with the prefix *a* are awaited in any event loop; the others block, in any thread except the session's own.
 
     Searches accept a *filter*: a function of the document, or a mapping of metadata conditions that must all match.
-    ``{"year": 2024}`` matches that value, ``{"year": {"$gte": 2020}}`` compares it (``$eq``, ``$ne``, ``$gt``, ``$gte``,
-    ``$lt``, ``$lte``, ``$in``, ``$nin``). A missing field is None, and neither greater nor less than any value.
+    ``{"year": 2024}`` matches that value, ``{"year": {"$gte": 2020}}`` compares it (``$eq``, ``$ne``, ``$gt``,
+    ``$gte``, ``$lt``, ``$lte``, ``$in``, ``$nin``). A missing field is None, and neither greater nor less than any
+    value.
 
     Args:
         session: The session that stores the documents; it must be open while the store is used.
@@ -54,6 +55,7 @@ class SessionVectorStore(VectorStore):
         InvalidArgument: An argument is invalid; nothing was stored.
         EmbeddingFailed: The embedder failed; nothing was stored.
         WrongLoop: The session is async and this is not its event loop, or a call would block that loop.
+
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class SessionVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """The ``Embeddings`` from which the session's embedder was created; None for any other embedder."""
+        """The ``Embeddings`` of the session's embedder, or None if it was not created from one."""
         function = getattr(self._bridge.session.memories.embedder, "function", None)
         return function.embeddings if isinstance(function, Embedding) else None
 
@@ -88,6 +90,7 @@ class SessionVectorStore(VectorStore):
             metadatas: One for each text.
             ids: One for each text; None for new ones.
             **options: ``session``, which is required, and the other arguments of the class.
+
         """
         store = cls._of(embedding, **options)
         store.add_texts(texts, metadatas, ids=ids)

@@ -41,12 +41,14 @@ _STRATEGIES: Final = ("keep_latest", "delete")
 
 class LangGraphCheckpointer(BaseCheckpointSaver[str]):
     """
-    Threads of LangGraph agents in a session: ``create_agent(..., checkpointer=LangGraphCheckpointer(session))``.
+    Threads of LangGraph agents in a session's records.
+
+    Use: ``create_agent(..., checkpointer=LangGraphCheckpointer(session))``.
 
     Each checkpoint is one transaction that writes the changed channels only. Search and recall do not find threads.
     Values are serialized by LangGraph's own serializer and nothing is ever unpickled. On reading, only the types that
-    LangGraph considers safe and those in *allow* are constructed. Other types are returned as plain data, with a warning
-    that names them. The threads and loops in which its methods work are the same as for `LangGraphStore`.
+    LangGraph considers safe and those in *allow* are constructed. Other types are returned as plain data, with a
+    warning that names them. The threads and loops in which its methods work are the same as for `LangGraphStore`.
 
     Args:
         session: The session that stores the threads, as for `LangGraphStore`.
@@ -56,6 +58,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
     Raises:
         WrongLoop: As for `LangGraphStore`, and so is `SessionClosed`.
         InvalidArgument: *serde* may unpickle, a channel is larger than about 12 MB, or a name is too long.
+
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
 
     @awaited
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint of *config*, or its thread's latest, or None if there is none."""
+        """Return the checkpoint of *config*, by default its thread's latest, or None."""
         thread, namespace, checkpoint = _named(config)
         found = await self._threads.get(thread, namespace or "", checkpoint)
         return None if found is None else self._shown(found)
@@ -221,7 +224,11 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
 
     @awaited
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete threads (``"delete"``), or all but the latest checkpoint of each namespace (``"keep_latest"``)."""
+        """
+        Delete threads or their old checkpoints.
+
+        ``"delete"`` deletes the threads, ``"keep_latest"`` all but the latest checkpoint of each namespace.
+        """
         if isinstance(thread_ids, str) or strategy not in _STRATEGIES:
             raise InvalidArgument('prune takes a sequence of thread ids, and "keep_latest" or "delete"')
         if strategy == "keep_latest":

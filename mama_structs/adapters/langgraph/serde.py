@@ -11,7 +11,7 @@ _DEEPEST: Final = 16
 
 
 def check_serde(serde: object) -> None:
-    """Raise if a serializer, or one that it wraps, may unpickle."""
+    """Raise if a serializer, or a serializer that it wraps, may unpickle."""
     for _ in range(_DEEPEST):
         if serde is None:
             return

@@ -1,4 +1,8 @@
-"""A session's records as the store of LangGraph, deepagents and LangMem; needs the extra ``langgraph``."""
+"""
+A store for LangGraph, deepagents and LangMem on a session's records.
+
+Needs the extra ``langgraph``.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +47,23 @@ _LONGEST: Final = 1_000_000_000  # minutes: about 1,900 years
 
 class LangGraphStore(BaseStore):
     """
-    Long-term memory of LangGraph agents in a session: ``create_agent(..., store=LangGraphStore(session))``.
+    Long-term memory of LangGraph agents in a session's records.
 
-    `Session.recall`, `MemoryStore.search` and every other host of the same directory or server find an agent's items, too.
-    `search` with a query uses meaning only and is exact. Its score is the cosine of the item's best field, by the
+    Use: ``create_agent(..., store=LangGraphStore(session))``.
+
+    `Session.recall`, `MemoryStore.search` and every other host of the same directory or server find an agent's items,
+    too. `search` with a query uses meaning only and is exact. Its score is the cosine of the item's best field, by the
     session's embedder. Items without indexed text come last, without a score. A batch is one transaction, and its reads
     see the state before its writes. Filters accept values, nested mappings and the operators ``$eq``, ``$ne``, ``$gt``,
     ``$gte``, ``$lt``, ``$lte``; a name with dots is looked up literally, then as a path.
     An expired item disappears immediately: `RecordStore.sweep` only frees its space.
-    Methods with and without the prefix ``a`` work in any thread and event loop. Those without the prefix block, and raise
-    in the event loop of an async session.
+    Methods with and without the prefix ``a`` work in any thread and event loop. Those without the prefix block, and
+    raise in the event loop of an async session.
 
     Args:
-        session: The session that stores the items. An async one must be open, and its event loop running, while the store
-            is used, and the store must be created in that loop. Use one of `mama_structs.sync` in programs without a loop.
+        session: The session that stores the items. An async one must be open, and its event loop running, while the
+            store is used, and the store must be created in that loop. Use one of `mama_structs.sync` in programs
+            without a loop.
         fields: Paths of a value that are indexed if a put has no ``index=``, such as ``["text"]``; ``"$"`` is the whole
             value, an empty sequence nothing.
         ttl: LangGraph's ``TTLConfig``: ``default_ttl`` in minutes, ``refresh_on_read``.
@@ -65,6 +72,7 @@ class LangGraphStore(BaseStore):
         WrongLoop: The session is async and no event loop runs here; or a call blocks the session's own loop.
         SessionClosed: The session was closed, or its loop ended.
         InvalidArgument: A value is not a mapping or not JSON, an operator is unknown, or a name is too long.
+
     """
 
     supports_ttl = True
@@ -103,7 +111,7 @@ class LangGraphStore(BaseStore):
             elif isinstance(op, ListNamespacesOp):
                 results[at] = await self._namespaces(op)
         await self._refresh(record for record, refreshed in read if refreshed)
-        # Of several puts for a key the last one counts.
+        # The last of several puts for a key counts.
         puts = {_place(op): op for op in ops if isinstance(op, PutOp)}
         if puts:
             await records.put_many(
@@ -162,7 +170,11 @@ class LangGraphStore(BaseStore):
 
 
 def _checked(ops: Iterable[Op]) -> list[Op]:
-    """Return the operations, or raise before any of them runs: one failure would fail the batch."""
+    """
+    Validate all operations before any of them runs, and return them.
+
+    A failing operation would make the other operations of the batch fail.
+    """
     checked = list(ops)
     for op in checked:
         if not isinstance(op, GetOp | PutOp | SearchOp | ListNamespacesOp):
@@ -201,7 +213,7 @@ def _shown(record: HostRecord) -> dict[str, Any]:
 
 
 def _is_like(labels: tuple[str, ...], condition: MatchCondition) -> bool:
-    """Return True if a namespace has the prefix or suffix of a condition; ``*`` matches any label."""
+    """Return True if a namespace matches a prefix or suffix; ``*`` matches any label."""
     path = tuple(condition.path)
     part = labels[: len(path)] if condition.match_type == "prefix" else labels[max(len(labels) - len(path), 0) :]
     return len(part) == len(path) and all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))

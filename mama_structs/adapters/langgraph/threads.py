@@ -31,7 +31,7 @@ Version: TypeAlias = str | int | float
 
 @attrs.frozen
 class Write:
-    """One value that a task wrote to a channel; *index* is negative for errors, interrupts and the like."""
+    """One value that a task wrote to a channel; *index* is negative for errors and interrupts."""
 
     task: str
     path: str
@@ -87,7 +87,11 @@ class Threads:
         )
 
     async def put_writes(self, thread: str, namespace: str, checkpoint: str, writes: Sequence[Write]) -> None:
-        """Store the writes of a task. A repeated task keeps its first values and replaces special ones."""
+        """
+        Store the writes of a task.
+
+        If a task is repeated, its first values are kept, but errors and interrupts are replaced.
+        """
         labels = _labels(thread, _WRITES, namespace)
         given = {f"{checkpoint} {one.task} {one.index}": one for one in writes}
         packed = {key: {**attrs.asdict(write), "value": _packed(write.value)} for key, write in given.items()}
@@ -101,7 +105,7 @@ class Threads:
                 return
 
     async def get(self, thread: str, namespace: str, checkpoint: str | None) -> SavedCheckpoint | None:
-        """Return a checkpoint, by default the latest of its namespace, or None if there is none."""
+        """Return a checkpoint, by default the namespace's latest, or None if it does not exist."""
         labels = _labels(thread, _CHECKPOINTS, namespace)
         latest = [] if checkpoint else await self._records.list(labels, nested=False, last_first=True, limit=1)
         found = await self._records.get(labels, checkpoint) if checkpoint else next(iter(latest), None)
@@ -147,7 +151,7 @@ class Threads:
         await self._records.put_many(copies)
 
     async def prune(self, threads: Iterable[str]) -> None:
-        """Delete all but the latest checkpoint of each namespace with its data, in one transaction."""
+        """Delete all but the latest checkpoint of each namespace, in one transaction."""
 
         def latest(every: Sequence[SavedCheckpoint]) -> Sequence[SavedCheckpoint]:
             if any(saved.is_delta for saved in every):

@@ -1,4 +1,4 @@
-"""The clients of an MCP server: the tool list of each client, and notifications of its changes."""
+"""The clients of an MCP server, their tool lists and notifications of list changes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Client:
     """
     State of one client.
 
-    Its tool list is narrowed while it subscribes to list changes (2026-07-28), or always with ``force_dynamic``. A client
-    that could not be notified gets the full list until it accepts a notification or subscribes again.
+    Its tool list is narrowed while it subscribes to list changes (2026-07-28), or always with ``force_dynamic``. A
+    client that could not be notified gets the full list until it accepts a notification or subscribes again.
     """
 
     # Client number for the log.
@@ -55,9 +55,9 @@ class Client:
     # applies.
     own: ToolView = attrs.field(init=False)
     exposed: ToolView = attrs.field(init=False)
-    # True if its requests can be distinguished from those of other clients.
+    # False if its requests cannot be distinguished from requests of other clients.
     known: bool = attrs.field(default=True, init=False)
-    # Number of its open streams, and of those that include tool list changes.
+    # Number of its open streams, and of its streams with tool list changes.
     streams: int = attrs.field(default=0, init=False)
     listening: int = attrs.field(default=0, init=False)
     # Notification channel of a client with a protocol version before 2026-07-28.

@@ -1,4 +1,4 @@
-"""Streamable HTTP transport of the MCP server: listen address, access control and shutdown of streams."""
+"""Streamable HTTP transport of the MCP server: address, access control and shutdown."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ async def serve_http(
     Raises:
         InvalidArgument: An argument is invalid, or a token is missing; the server did not listen.
         MamaStructsError: The address is in use, or is not an address of this machine.
+
     """
     own = server_of(served)
     if not isinstance(max_body, int) or max_body <= 0:

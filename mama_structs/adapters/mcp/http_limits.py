@@ -36,7 +36,7 @@ _BAD_REQUEST: Final = 400
 
 
 class LimitedProtocol(H11Protocol):
-    """The HTTP protocol of uvicorn with a header timeout and exact statuses for invalid requests."""
+    """The HTTP protocol of uvicorn with a header timeout and exact error statuses."""
 
     _header_timer: asyncio.TimerHandle | None = None
     _rest_timer: asyncio.TimerHandle | None = None
@@ -64,7 +64,7 @@ class LimitedProtocol(H11Protocol):
             self._start_timer()
 
     def on_response_complete(self) -> None:
-        """Limit the time for a body that the application did not read: uvicorn would read it forever."""
+        """Limit the time for an unread body: uvicorn would read it forever."""
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             # Do not close immediately: data received after the close would discard the answer on its way to the client.

@@ -1,4 +1,4 @@
-"""Decode JSON-RPC messages: repair unambiguous mistakes and reject invalid messages with an answer."""
+"""Decode JSON-RPC messages: repair unambiguous mistakes, reject other invalid messages."""
 
 from __future__ import annotations
 

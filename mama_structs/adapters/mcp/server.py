@@ -57,6 +57,7 @@ class MessageParams(types.RequestParams):
 
     Args:
         message: The user's message.
+
     """
 
     message: str
@@ -72,6 +73,7 @@ class McpServer(Server[Client]):
     Args:
         session: The session that has the tools.
         name: The server's name in the protocol.
+
     """
 
     def __init__(self, session: Session, *, name: str) -> None:
@@ -110,6 +112,7 @@ class McpServer(Server[Client]):
 
         Args:
             message: See `mama_structs.Exposure.detect`.
+
         """
         exposed = self.session.exposed
         before = exposed.current.version
@@ -270,6 +273,7 @@ def server(session: Session, *, name: str = "mama-structs") -> McpServer:
 
     Raises:
         InvalidArgument: *session* is not a session.
+
     """
     if not isinstance(session, Session):
         raise InvalidArgument(f"session must be a Session, got {type(session).__name__}", hint="open one first")

@@ -1,4 +1,4 @@
-"""The stdio transport. Every request line is answered, even if stdin ends before the answers are written."""
+"""The stdio transport. Requests are answered even if stdin has ended meanwhile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Key = tuple[type, str | int]
 
 async def serve_stdio(served: Session | McpServer) -> None:
     """
-    Serve one client over stdin and stdout until stdin ends and all its requests are answered.
+    Serve one client over stdin and stdout until stdin ends and all requests are answered.
 
     Cancel the caller to stop earlier. Meanwhile stdout is reserved for the protocol: write other output to stderr.
 
@@ -61,6 +61,7 @@ async def serve_stdio(served: Session | McpServer) -> None:
 
     Raises:
         MamaStructsError: The process has no stdin or no stdout.
+
     """
     own = server_of(served)
     lines = split_lines(functools.partial(_read, _stdin()))
@@ -114,12 +115,13 @@ def split_lines(read: Callable[[float | None], bytes | None], *, max_bytes: int 
     """
     Yield the lines of a stream, and a rejection for each line longer than *max_bytes*.
 
-    The last line needs no newline. A line that is not continued for `LINE_SECONDS` is yielded unfinished, and its rest is
-    skipped.
+    The last line needs no newline. A line that is not continued for `LINE_SECONDS` is yielded unfinished, and its rest
+    is skipped.
 
     Args:
         read: Called with a timeout in seconds. Returns bytes, b"" at the end, or None after the timeout.
         max_bytes: The limit, without the newline.
+
     """
     parts: list[bytes] = []
     size = 0
@@ -151,7 +153,7 @@ def split_lines(read: Callable[[float | None], bytes | None], *, max_bytes: int 
 
 
 class ByteBudget:
-    """Semaphore for bytes of pending requests. A thread acquires them and the event loop releases them."""
+    """Byte semaphore for pending requests: acquired in a thread, released in the event loop."""
 
     def __init__(self, limit: int = MAX_PENDING_BYTES) -> None:
         self._left = limit
@@ -172,7 +174,7 @@ class ByteBudget:
 
 @attrs.frozen
 class Incoming:
-    """A decoded line: its messages, whether they are a batch, and the budget bytes that it occupies."""
+    """A decoded line: its messages, a flag for batches, and the budget bytes that it occupies."""
 
     messages: list[Decoded]
     is_batch: bool
@@ -180,7 +182,7 @@ class Incoming:
 
 
 async def _decoded(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[Incoming]:
-    """Read and decode lines in a daemon thread, because a blocked read must not delay the process exit."""
+    """Read and decode lines in a daemon thread: a blocked read must not delay the exit."""
     decoded: asyncio.Queue[Incoming | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 

@@ -25,7 +25,7 @@ _DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 
 
 def condition_of(filters: Mapping[str, Any]) -> Condition:
-    """Return a predicate for payloads that match all conditions; raise if mem0 would reject them."""
+    """Return a predicate for payloads that match all conditions; raise for invalid filters."""
     return _all_of(filters) or (lambda _payload: True)
 
 

@@ -36,7 +36,9 @@ _LEAST: Final = 0.1
 
 class AsyncMemory:
     """
-    A session as mem0's ``AsyncMemory``. `Memory` is its sync twin, on a session of `mama_structs.sync`.
+    A session with the methods of mem0's ``AsyncMemory``.
+
+    `Memory` is its sync twin, on a session of `mama_structs.sync`.
 
     Memories are records with a text (`Session.records`), so that `Session.recall`, `MemoryStore.search` and every other
     host of the directory or server find them, too. Answers have the shape of mem0 2.2.
@@ -53,6 +55,7 @@ class AsyncMemory:
         InvalidArgument: An argument is invalid, which is a ValueError as in mem0; nothing was changed.
         MemoryNotFound: There is no memory with a passed id; nothing was changed.
         StoreError, SessionClosed: As for `mama_structs.records.RecordStore`.
+
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class AsyncMemory:
             expiration_date: The last day (UTC) on which they are valid; None for no expiry.
             infer: Whether to call *extract* for the facts, if it was passed to the class.
             others: mem0's *timestamp*, *memory_type* and *prompt*, which are rejected because they need a model.
+
         """
         refuse(**others)
         own = {**metadata_of(metadata), **scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True)))}
@@ -113,7 +117,7 @@ class AsyncMemory:
         return {"results": [{"id": name, "memory": one.text, "event": "ADD", **one.who} for name, one in new]}
 
     async def get(self, memory_id: str) -> dict[str, Any] | None:
-        """Return a memory, or None if there is none with this id."""
+        """Return a memory, or None for an unknown id."""
         found = await self._records.get(LABELS, _check.text("memory_id", memory_id))
         return None if found is None else item_of(found, score=None)
 
@@ -127,6 +131,7 @@ class AsyncMemory:
             filters: At least one of ``user_id``, ``agent_id`` and ``run_id``, and any other filter of mem0's.
             top_k: Maximum number of memories.
             others: mem0's *show_expired*, and the ids, which are rejected: pass the ids in *filters*.
+
         """
         refuse(**others)
         test, most = record_condition_of(filters), _check.whole("top_k", top_k, 0)
@@ -145,7 +150,7 @@ class AsyncMemory:
         **others: Any,
     ) -> dict[str, Any]:
         """
-        Find memories by meaning, words and time, best first; the score is `RecordHit.relevance`.
+        Find memories by meaning, words and time, best first; scores are `RecordHit.relevance`.
 
         Args:
             query: The question, in any words.
@@ -154,6 +159,7 @@ class AsyncMemory:
             threshold: The minimum score, 0 to 1; None for 0.1.
             explain: True to add ``score_details`` to each: its relevance, and the rank that orders the list.
             others: As for `get_all`, and mem0's *rerank* and *reference_date*.
+
         """
         refuse(**others)
         test, most = record_condition_of(filters), _check.whole("top_k", top_k, 0)
@@ -182,6 +188,7 @@ class AsyncMemory:
             metadata: Metadata to merge into the existing metadata.
             expiration_date: The last day (UTC) on which it is valid; None for no expiry.
             data: mem0's older name for *text*.
+
         """
         said = data if text is None else text
         new = metadata_of(metadata)
@@ -215,7 +222,7 @@ class AsyncMemory:
         return {"message": "Memories deleted successfully!"}
 
     async def history(self, memory_id: str) -> list[dict[str, Any]]:
-        """Return the ``ADD``, ``UPDATE`` and ``DELETE`` events of a memory with its texts, oldest first."""
+        """Return the ``ADD``, ``UPDATE`` and ``DELETE`` events of a memory, oldest first."""
         found = await self._records.get(HISTORY, _check.text("memory_id", memory_id))
         return [] if found is None else list(found.value)
 

@@ -170,7 +170,7 @@ def _event(kind: str, memory_id: str, before: str | None, payload: Mapping[str, 
 def _records(
     memory_id: str, payload: Mapping[str, Any], events: Sequence[Any], origin: Origin, versions: tuple[int, int]
 ) -> tuple[NewRecord, NewRecord]:
-    """Return the memory and history records of a memory, conditional on their current versions."""
+    """Return a memory's two records, conditional on their current versions."""
     ends = expiry_of(payload.get("expiration_date"))
     own: dict[str, Any] = {"expires_at": ends, "origin": origin}
     memory = NewRecord(LABELS, memory_id, payload, text=payload["data"], if_version=versions[0], **own)
@@ -194,7 +194,7 @@ def item_of(record: HostRecord, **score: Any) -> dict[str, Any]:
 
 
 def record_condition_of(filters: Mapping[str, Any] | None) -> Callable[[HostRecord], bool]:
-    """Return a predicate for records; the filters must contain at least one of the three ids."""
+    """Return a predicate for records; the filters must contain at least one id."""
     if filters is not None and not isinstance(filters, Mapping):
         raise InvalidArgument(f"filters must be a mapping, got {type(filters).__name__}")
     given = dict(filters or {})

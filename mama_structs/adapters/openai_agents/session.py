@@ -1,4 +1,8 @@
-"""The OpenAI Agents SDK's session protocol on a session's records; needs the extra ``openai-agents``."""
+"""
+Conversation storage and recall for the OpenAI Agents SDK.
+
+Needs the extra ``openai-agents``.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,14 @@ _LABEL: Final = "openai-agents"
 
 class ConversationSession:
     """
-    The items of one conversation, for ``Runner.run(..., session=...)``: the SDK's ``Session`` protocol.
+    The items of one conversation: the SDK's ``Session`` protocol on a session's records.
 
-    Each item is a record under the labels ``("openai-agents", session_id)``, in order. Search and recall do not find them;
-    use `recalling` and memories for what an agent should remember. Items are durable when a call returns, and other
-    processes on the same store see them immediately. Every method may be called from any event loop while the session's
-    loop runs, as ``Runner.run_sync`` does.
+    Pass it to ``Runner.run(..., session=...)``.
+
+    Each item is a record under the labels ``("openai-agents", session_id)``, in order. Search and recall do not find
+    them; use `recalling` and memories for what an agent should remember. Items are durable when a call returns, and
+    other processes on the same store see them immediately. Every method may be called from any event loop while the
+    session's loop runs, as ``Runner.run_sync`` does.
 
     Args:
         session: The session that stores the items. Use one of `mama_structs.sync` in scripts with ``Runner.run_sync``.
@@ -42,6 +48,7 @@ class ConversationSession:
         InvalidArgument: *session_id* is not such a text; a limit is negative; an item is not JSON (nothing was added).
         StoreError: The items cannot be read or written.
         TypeError: *session_settings* has a field that the SDK does not know.
+
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class ConversationSession:
 
         Args:
             limit: Return only this many of the newest items; None for the limit of the settings, by default all items.
+
         """
         settings = self.session_settings
         most = settings.limit if limit is None and settings is not None else limit
@@ -83,7 +91,7 @@ class ConversationSession:
         await self._bridge.arun(lambda: self._bridge.session.records.append(self._labels, items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Remove and return the newest item, or None if there is none. Each item is returned once."""
+        """Remove and return the newest item, or None if the conversation is empty. Atomic."""
         taken = await self._bridge.arun(lambda: self._bridge.session.records.pop(self._labels))
         return None if taken is None else cast("TResponseInputItem", taken.value)
 
@@ -96,7 +104,9 @@ def recalling(
     session: Session | sync.Session, *, max_chars: int = MAX_CHARS
 ) -> Callable[[list[TResponseInputItem], list[TResponseInputItem]], Awaitable[list[TResponseInputItem]]]:
     """
-    Return a callback that adds recalled memories, for ``RunConfig(session_input_callback=...)``.
+    Return a callback that adds recalled memories to the input of a run.
+
+    Pass it to ``RunConfig(session_input_callback=...)``.
 
     The memories recalled for the user's message are appended as a separate item, which stays in the conversation. Each
     fact is recalled once. Facts may be recalled again if a run's input contains no recalled item any more. Concurrent
@@ -106,6 +116,7 @@ def recalling(
     Args:
         session: The session with the memories.
         max_chars: Maximum number of recalled characters, at least 300.
+
     """
     bridge = Bridge(session)
 

@@ -71,8 +71,8 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
     """
     Return a session's tools, for ``Agent(tools=[...])``.
 
-    A run is offered all tools, regardless of ``settings.tools.dynamic``: the SDK ends a run whose model calls a tool that
-    it was not offered. Use `openai.tool_choice` to restrict the choice.
+    A run is offered all tools, regardless of ``settings.tools.dynamic``: the SDK ends a run whose model calls a tool
+    that it was not offered. Use `openai.tool_choice` to restrict the choice.
     The output of a failed call says what to change.
     A guardrail's tripwire in a host's own tool ends the run. If such a tool returns a ``ToolOutputText``,
     ``ToolOutputImage``, ``ToolOutputFileContent`` or a list of them, the result reaches the SDK unchanged.
@@ -80,9 +80,11 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
     A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `ToolContext`.
 
     Args:
-        session: The session that has the tools. It must stay open while they are used, on the event loop that opened it.
+        session: The session that has the tools. It must stay open while they are used, on the event loop that opened
+            it.
         strict: True to enforce the schemas. Optional arguments are then required and may be null. A tool that accepts
             free-form data has no strict schema and is sent in its plain form.
+
     """
     turns = Turns(session, control_flow=_CONTROL_FLOW)
     return [_function_tool(session, wire, tool, turns=turns, strict=strict) for wire, tool in offered(session)]
@@ -108,8 +110,8 @@ class SessionHooks(RunHooks[Any]):
         """
         Return a request with recalled memories after the user messages that they belong to.
 
-        They are separate items that appear in no result and no history: they are held in the memory of this process, for
-        1,000 messages of a session.
+        They are separate items that appear in no result and no history: they are held in the memory of this process,
+        for 1,000 messages of a session.
         """
         session, items, text = self._session, data.model_data.input, ""
         if asked_now(items):
@@ -138,11 +140,13 @@ def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> SessionHooks:
     Return hooks that add recalled memories to requests and store the refs of answers.
 
     ``Runner.run(..., hooks=hooks)`` stores refs before the calls of the same answer run, so the calls can use them.
-    ``RunConfig(call_model_input_filter=hooks.with_recalled)`` adds the memories that are relevant to the user's message.
+    ``RunConfig(call_model_input_filter=hooks.with_recalled)`` adds the memories that are relevant to the user's
+    message.
 
     Args:
         session: The session with the memories and refs.
         max_chars: Maximum number of recalled characters, at least 300.
+
     """
     return SessionHooks(session, max_chars=max_chars)
 

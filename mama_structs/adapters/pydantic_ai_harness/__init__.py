@@ -1,5 +1,5 @@
 """
-Adapter for Pydantic AI's harness: stores for memory, large results and conversations, and recall.
+Adapter for Pydantic AI's harness: memory, large results, conversations and recall.
 
 It needs the extra ``pydantic-ai-harness``. A session's tools are in `mama_structs.adapters.pydantic_ai`.
 """
@@ -35,13 +35,15 @@ def memory_store(session: Session, *, origin: Origin = "model") -> MetadataMemor
     Return a session as the store of the harness's memory, for ``Memory(store=...)``.
 
     Writes use compare-and-set: writing over another version than the one that was read raises the harness's
-    ``MemoryConflictError``. An operation that is repeated within 30 days is applied once. ``search_memory`` finds files by
-    words and meaning. `Session.recall` and the searches of ``session.memories`` find the contents of files, too. All
+    ``MemoryConflictError``. An operation that is repeated within 30 days is applied once. ``search_memory`` finds files
+    by words and meaning. `Session.recall` and the searches of ``session.memories`` find the contents of files, too. All
     sessions of one namespace share the files.
 
     Args:
-        session: The session that stores the files. It must be open while they are used, on the event loop that opened it.
+        session: The session that stores the files. It must be open while they are used, on the event loop that opened
+            it.
         origin: The author of the files, as for `MemoryStore.save_decision`. Recalled text is marked with it.
+
     """
     return SessionMemoryStore(session, origin)
 
@@ -50,13 +52,14 @@ def overflow_store(session: Session) -> OverflowStore:
     """
     Return a session as the store of large results, for ``ToolOutputLimits(store=...)``.
 
-    The handle of a result is a descriptor of the session (``fd:1``). The session's tools can read, search and pass it on,
-    too. It belongs to the session's conversation, and is on disk before the model reads it. If the session's quota is
-    exceeded, the harness falls back to its next action.
+    The handle of a result is a descriptor of the session (``fd:1``). The session's tools can read, search and pass it
+    on, too. It belongs to the session's conversation, and is on disk before the model reads it. If the session's quota
+    is exceeded, the harness falls back to its next action.
 
     Args:
         session: The session that stores the results. It must be open while they are used, on the event loop that opened
             it.
+
     """
     return SessionOverflowStore(session)
 
@@ -70,6 +73,7 @@ def conversation_store(session: Session) -> SessionConversationStore:
 
     Args:
         session: The session that stores them. It must be open while they are used, on the event loop that opened it.
+
     """
     return SessionConversationStore(session)
 
@@ -81,17 +85,20 @@ def recall(
     max_chars: int = MAX_CHARS,
 ) -> AbstractCapability[Any]:
     """
-    Return a capability that adds recalled memories, without tools, for ``Agent(capabilities=[...])``.
+    Return a capability without tools that adds recalled memories to an agent's messages.
 
-    The memories recalled for the user's message are appended as a separate message, which stays in the history. If a run's
-    messages contain no recalled text, as in another conversation or after a compaction, facts are recalled again. The refs
-    of each answer are stored before its calls run. `mama_structs.adapters.pydantic_ai.capability` has the session's tools
-    as well: use one of the two.
+    Use it in ``Agent(capabilities=[...])``.
+
+    The memories recalled for the user's message are appended as a separate message, which stays in the history. If a
+    run's messages contain no recalled text, as in another conversation or after a compaction, facts are recalled again.
+    The refs of each answer are stored before its calls run. `mama_structs.adapters.pydantic_ai.capability` has the
+    session's tools as well: use one of the two.
 
     Args:
-        session: The session with the memories and refs. It must be open while they are used, on the event loop that opened
-            it.
+        session: The session with the memories and refs. It must be open while they are used, on the event loop that
+            opened it.
         id: The capability's id, unique within an agent.
         max_chars: Maximum number of recalled characters, at least 300.
+
     """
     return SessionRecall(session, id=id, max_chars=max_chars)

@@ -53,6 +53,7 @@ class SessionConversationStore:
         Raises:
             ConversationConflict: It was saved or deleted meanwhile; nothing was written.
             InvalidArgument: A message exceeds the size limit of a record.
+
         """
         dumped = [json.dumps(one) for one in ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")]
         updated = replace(
@@ -92,6 +93,7 @@ class SessionConversationStore:
         Raises:
             LookupError: There is no conversation with this id.
             ValueError: Its messages cannot be parsed, for example those of a later version of Pydantic AI.
+
         """
         while True:
             record = await self._found(conversation_id)
@@ -114,6 +116,7 @@ class SessionConversationStore:
 
         Raises:
             InvalidArgument: *limit* or *offset* is too small.
+
         """
         if limit < 1 or offset < 0:
             raise InvalidArgument(f"limit must be 1 or more and offset 0 or more, got {limit} and {offset}")
@@ -149,6 +152,7 @@ class SessionConversationStore:
             tags: Its topics.
             manual: True if its user named it.
             tokens: Tokens used for naming, counted even if it is not named.
+
         """
         is_named = False
 
@@ -181,6 +185,7 @@ class SessionConversationStore:
 
         Raises:
             LookupError: There is no conversation with this id.
+
         """
         now = self._now()
 
@@ -196,6 +201,7 @@ class SessionConversationStore:
 
         Raises:
             ConversationConflict: It changed since *source* was read, or a process is using it.
+
         """
         ensure_inactive(source)
         record = await self._records.get(_CONVERSATIONS, source.id)

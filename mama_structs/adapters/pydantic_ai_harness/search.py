@@ -46,7 +46,7 @@ def snippets(query: str, texts: Mapping[str, str], room: int) -> Iterator[tuple[
 
 
 def _snippet(text: str, words: list[str], room: int) -> str:
-    """Return the part of a text around the first occurrence of a word, with ellipses at the cuts."""
+    """Return the part of a text around the first matching word, with ellipses at the cuts."""
     found = [at for word in words if (at := text.casefold().find(word)) >= 0]
     end = min(len(text), max(0, min(found, default=0) - room // 3) + room)
     start = max(0, end - room)

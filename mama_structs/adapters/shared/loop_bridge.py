@@ -1,4 +1,4 @@
-"""Run an adapter's async methods in the event loop of its session, from any thread or loop."""
+"""Run an adapter's async methods in its session's event loop, from any thread or loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ T = TypeVar("T")
 
 
 class BlockedLoop(WrongLoop, asyncio.InvalidStateError):
-    """A blocking call was made in the event loop that it would wait for. Frameworks catch `InvalidStateError`."""
+    """
+    A blocking call was made in the event loop that it would wait for.
+
+    It is an `InvalidStateError`, because frameworks catch that.
+    """
 
 
 class Bridge:
@@ -96,7 +100,7 @@ def blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concat
 
 
 def awaited(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return a variant, awaitable in any loop, of an async method that runs in the session's loop."""
+    """Return a variant of an async method that runs in the session's loop from any loop."""
 
     @functools.wraps(work)
     async def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:

@@ -63,6 +63,7 @@ class ToolAnswer:
         is_error: True if the call failed.
         is_native: True if *data* is a result for the host's framework, to be returned to it unchanged.
         parts: Texts, images and audio in their order.
+
     """
 
     text: str
@@ -101,6 +102,7 @@ async def answer(
     Raises:
         SessionClosed: The session is closed.
         WrongLoop: The session belongs to another event loop.
+
     """
     progress = CallProgress()
     token = call_progress.set(progress)
@@ -187,7 +189,7 @@ def _status(session: Session, wire: str, error: MamaStructsError, progress: Call
 class Turns:
     """Run writing calls one at a time, in arrival order, and read-only calls concurrently."""
 
-    # For frameworks that start all calls of a message concurrently. A nested call, such as one of an agent that runs
+    # For frameworks that start all calls of a message concurrently. A nested call, such as a call of an agent that runs
     # inside a tool, does not wait, because it would deadlock. If the calls do not belong to one turn, no call waits for
     # an open-world tool, which may be slow.
 
@@ -225,7 +227,7 @@ class Turns:
 
 @attrs.frozen(eq=False)
 class _Turn:
-    """A scheduled call: whether it only reads, whether it blocks later calls, and its completion."""
+    """A scheduled call: is it read-only, does it block later calls, and its completion event."""
 
     reads: bool
     holds_up: bool
@@ -290,7 +292,7 @@ def _room(session: Session, name: str) -> int | Literal["settings"]:
 
 
 def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
-    """Append the pending diagnostics to an answer. If they do not fit, keep them for the next one."""
+    """Append pending diagnostics to an answer, or keep them for the next if they do not fit."""
     heard = session._heard  # noqa: SLF001 - kept for the adapters
     if not heard.has_notes:
         return answered
@@ -424,7 +426,11 @@ async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, An
 
 
 def log_cut_off(reason: object, argument: str) -> None:
-    """Log why a call does not run; *argument* is the argument of `handle` for a missing reason."""
+    """
+    Log why a call does not run.
+
+    *argument* is the argument of `handle` that supplies a missing finish reason.
+    """
     if reason is None:
         hint = f"pass the whole response of the provider to handle(), or {argument}"
         _log.warning("a call was not run: its message has no finish reason, so it may be incomplete (%s)", hint)

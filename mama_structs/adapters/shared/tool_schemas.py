@@ -1,5 +1,5 @@
 """
-Convert a tool's JSON Schema to the plain or the strict form that model providers accept.
+Convert a tool's JSON Schema to the plain or strict form that model providers accept.
 
 Pure functions of schemas. The strict form uses only the keywords that OpenAI, Azure and Anthropic all support:
 ``type``, ``enum``, ``anyOf``, ``items``, ``properties``, ``$ref`` and descriptions. An unsupported keyword would make
@@ -220,7 +220,7 @@ _NONE: Final = frozenset({"null", '""', "[]", "{}"})
 
 
 def _default(node: JSONSchema) -> str:
-    """Return the default as JSON, or "" if there is none or it is an empty value."""
+    """Return the default as JSON, or "" for a missing or empty default."""
     if "default" not in node:
         return ""
     text = json.dumps(node["default"], ensure_ascii=False)
