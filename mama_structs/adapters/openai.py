@@ -232,7 +232,7 @@ def _tool_calls(message: object, *, role: object = None) -> Sequence[object]:
     calls = field(message, "tool_calls")
     if message is None or (role or field(message, "role")) != "assistant":
         raise InvalidArgument(
-            f"the model's answer must be one of OpenAI's, got {type(message).__name__}", hint=_ACCEPTED
+            f"the model's answer must be an OpenAI response or message, got {type(message).__name__}", hint=_ACCEPTED
         )
     return () if calls is None else calls if isinstance(calls, list | tuple) else (calls,)
 

@@ -59,7 +59,7 @@ def address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise wrong(f"an IPv6 address stands in brackets, such as [::1]:8317, got {text!r:.80}")
+        raise wrong(f"an IPv6 address must be in brackets, such as [::1]:8317, got {text!r:.80}")
     if not port.isascii() or not port.isdecimal() or int(port) > LAST_PORT or (colon and not host):
         raise wrong(f"must be PORT or HOST:PORT, got {text!r:.80}")
     return host or LOOPBACK, int(port)

@@ -77,7 +77,7 @@ async def backup_store(given: argparse.Namespace) -> None:
     from mama_structs.storage.backup import backup
 
     if is_address(given.store):
-        raise InvalidArgument("a server is not copied as a directory is", hint="pg_dump -n mama_structs")
+        raise InvalidArgument("a server cannot be copied as a directory", hint="pg_dump -n mama_structs")
     with shown("copied", "pages") as progress:
         await backup(Path(given.store), Path(given.target), progress=progress)
     say(printable(f"{given.store} is copied to {given.target}"))

@@ -164,7 +164,7 @@ async def test_a_call_that_would_block_its_own_loop_says_to_await(session):
     ):
         with pytest.raises(WrongLoop) as raised:
             call()
-        assert "begins with a" in raised.value.hint
+        assert "prefix a" in raised.value.hint
 
 
 async def test_other_threads_and_loops_share_an_async_session(session, facts):

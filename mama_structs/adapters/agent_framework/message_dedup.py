@@ -8,7 +8,7 @@ try:
     from agent_framework import Message
 except ImportError as _missing:
     raise ImportError(
-        "adapters for the Agent Framework need it: pip install 'mama-structs[agent-framework]'"
+        "the Agent Framework adapters need Microsoft's Agent Framework: pip install 'mama-structs[agent-framework]'"
     ) from _missing
 
 

@@ -71,7 +71,7 @@ def memory_tool(
         raise InvalidArgument("labels must be a tuple of one or more texts", hint=f"such as {(*_LABELS, 'ada')}")
     if _FILES in labels:
         # Otherwise these files would form a folder in the tree of shorter labels.
-        raise InvalidArgument(f"labels must not have {_FILES!r} among them: it follows them")
+        raise InvalidArgument(f"labels must not contain {_FILES!r}: it is appended to them")
     bridge = Bridge(session)
     kind = _MemoryTool if bridge.session is session else _SyncMemoryTool
     tool = kind(cache_control=cache_control)

@@ -216,7 +216,7 @@ def _calls(message: object, stop_reason: str | None) -> list[ToolCall]:
     is_message = isinstance(message, list | tuple) or field(message, "role") == "assistant"
     if not is_message or not isinstance(content, list | tuple | str):
         raise InvalidArgument(
-            f"the model's message must be one of Anthropic's, got {type(message).__name__}", hint=_ACCEPTED
+            f"the model's message must be an Anthropic message, got {type(message).__name__}", hint=_ACCEPTED
         )
     blocks: Sequence[object] = [] if isinstance(content, str) else content
     called = [block for block in blocks if field(block, "type") == "tool_use"]

@@ -14,7 +14,7 @@ try:
     from pydantic_core import PydanticSerializationError
 except ImportError as _missing:
     raise ImportError(
-        "adapters for the Agent Development Kit need it: pip install 'mama-structs[google-adk]'"
+        "the Google ADK adapters need the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
 HOST: Final = "google-adk"

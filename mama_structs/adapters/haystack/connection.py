@@ -71,13 +71,13 @@ class Connected:
         given, namespace = self._given, self._namespace
         if isinstance(given, str) and urlsplit(given).password:
             raise InvalidArgument(
-                "session has a password, which a pipeline's file would show",
+                "session has a password, which a pipeline file would expose",
                 hint="give haystack.utils.Secret.from_env_var(...)",
             )
         if not isinstance(given, str | Secret):
             session = self._bridge.session
             if session.location is None:
-                raise InvalidArgument("a temporary session has no place that a pipeline's file could name")
+                raise InvalidArgument("a temporary session has no location to serialize")
             given, namespace = str(session.location), session.memories.namespace
         told = {"session": given, "namespace": namespace}
         return told if self._conversation is None else {**told, "conversation": self._conversation}

@@ -75,7 +75,7 @@ class DocumentRecords(Connected):
             new.setdefault(one.id, self._new(one, place, if_version=0))
         skips = policy is DuplicatePolicy.SKIP
         if len(new) < len(documents) and not skips:
-            raise DuplicateDocumentError("an id comes twice in what is to be written")
+            raise DuplicateDocumentError("documents contain a duplicate id")
         while True:
             if skips:
                 there = await records.get_many([(self._labels, one) for one in new])

@@ -22,7 +22,7 @@ try:
     from langchain_core.embeddings import Embeddings
 except ImportError as _missing:
     raise ImportError(
-        "what mama_structs.adapters has for LangChain needs it: pip install 'mama-structs[langchain]'"
+        "the LangChain adapters need LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
 DocumentFilter: TypeAlias = Mapping[str, Any] | Callable[[Document], bool]
@@ -76,7 +76,7 @@ def records_of(
     contents = _check.items("texts", texts, of="texts")
     for name, several in (("metadatas", metadatas), ("ids", ids)):
         if several and len(several) != len(contents):
-            raise InvalidArgument(f"{name} must be one for each of {len(contents)} texts, got {len(several)}")
+            raise InvalidArgument(f"{name} must have one item for each of {len(contents)} texts, got {len(several)}")
     rows = zip(contents, metadatas or [None] * len(contents), ids or [None] * len(contents), strict=True)
     return [
         NewRecord(labels, own_id or str(uuid.uuid4()), _value(position, text, metadata), text=text, origin=origin)
@@ -112,7 +112,7 @@ def where(chosen: DocumentFilter | None) -> Callable[[HostRecord], bool] | None:
 def _tests(field: object, wanted: object) -> list[Callable[[Mapping[str, Any]], bool]]:
     name = _check.text("a field of filter", field)
     if name.startswith("$"):
-        raise InvalidArgument("filter compares fields: it has no operator above them", hint="give a function")
+        raise InvalidArgument("filter does not support operators at the top level", hint="give a function")
     is_compared = isinstance(wanted, Mapping) and any(str(key).startswith("$") for key in wanted)
     given: Mapping[Any, Any] = wanted if is_compared else {"$eq": wanted}  # type: ignore[assignment]
     return [_test(name, sign, value) for sign, value in given.items()]

@@ -50,7 +50,7 @@ class _SessionTool(StructuredTool):
     def _run(self, *arguments: Any, config: RunnableConfig, **keywords: Any) -> Any:
         if self.func is None:
             raise NotImplementedError(
-                f"{self.name} is async, as the session is: await tool.ainvoke(...), or agent.ainvoke(...) for all of it"
+                f"{self.name} is async, because the session is async: await tool.ainvoke(...) or agent.ainvoke(...)"
             )
         return super()._run(*arguments, config=config, **keywords)
 

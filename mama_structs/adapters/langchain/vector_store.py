@@ -118,7 +118,7 @@ class SessionVectorStore(VectorStore):
         store = cls(session, **options)  # type: ignore[arg-type]  # refused there
         if embedding is not None and embedding is not store.embeddings:
             raise InvalidArgument(
-                "embedding must be what the session's embedder was made of, or None",
+                "embedding must be None or the Embeddings of the session's embedder",
                 hint="open the session with embedder=langchain_stores.embedder(embedding, name=..., dimensions=...)",
             )
         return store

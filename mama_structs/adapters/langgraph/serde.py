@@ -18,4 +18,4 @@ def check_serde(serde: object) -> None:
         if getattr(serde, "pickle_fallback", False):
             raise InvalidArgument("serde must not unpickle", hint="JsonPlusSerializer(pickle_fallback=False)")
         serde = getattr(serde, "serde", None)
-    raise InvalidArgument(f"serde holds more than {_DEEPEST} serializers in each other")
+    raise InvalidArgument(f"serde nests more than {_DEEPEST} serializers")

@@ -121,7 +121,7 @@ async def address_for(host: str, port: int, *, token: str | None) -> ListenAddre
     address = await ListenAddress.of(host, port)
     if token is None and not address.is_loopback:
         raise InvalidArgument(
-            f"on {host} everybody in its network can connect: a token is required",
+            f"{host} is reachable from the network: a token is required",
             hint="give token=..., or listen on 127.0.0.1",
         )
     return address
@@ -238,7 +238,7 @@ def check_token(token: str) -> str:
         raise InvalidArgument("the token must be printable ASCII text without spaces")
     if len(token) < MIN_TOKEN:
         raise InvalidArgument(
-            f"the token must have {MIN_TOKEN} characters at least, got {len(token)}",
+            f"the token must have at least {MIN_TOKEN} characters, got {len(token)}",
             hint="python -c 'import secrets; print(secrets.token_urlsafe(32))' prints one",
         )
     return token

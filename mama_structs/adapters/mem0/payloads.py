@@ -43,7 +43,7 @@ def refuse(**given: Any) -> None:
         if name not in _REFUSED:
             raise InvalidArgument(f"there is no argument {name!r:.80}")
         if name in IDS or (value is not None and value is not False):
-            raise InvalidArgument(f"{name} is not for this call: {_REFUSED[name]}")
+            raise InvalidArgument(f"{name} is not supported here: {_REFUSED[name]}")
 
 
 def id_of(name: str, value: object) -> str | None:

@@ -70,7 +70,7 @@ class SessionMemoryStore:
         if receipt is None:
             return None
         if receipt.value["fingerprint"] != operation.fingerprint:
-            raise MemoryOperationConflictError("this operation was another one before: its id is used twice")
+            raise MemoryOperationConflictError("the operation id was already used for another operation")
         return MemoryMutation(version=receipt.value["version"], replayed=True, existed=receipt.value["existed"])
 
     async def write(
@@ -95,7 +95,7 @@ class SessionMemoryStore:
             raise InvalidArgument(f"content must be a str, got {type(content).__name__}")
         about = dict(metadata or {})
         if not all(isinstance(text, str) for pair in about.items() for text in pair):
-            raise InvalidArgument("metadata must be texts under texts")
+            raise InvalidArgument("metadata must map strings to strings")
         return await self._change(path, {"content": content, "metadata": about or None}, expected_version, operation)
 
     async def delete(

@@ -41,17 +41,17 @@ class Bridge:
             if isinstance(error, WrongLoop):
                 raise
             raise WrongLoop(
-                "an async session is used where it lives: in an event loop",
-                hint="do so in the async function that opened it, or give a session of mama_structs.sync",
+                "an async session needs a running event loop",
+                hint="call this in the async function that opened it, or pass a session of mama_structs.sync",
             ) from error
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run *work* from another thread and wait for its result. An interrupt cancels it."""
         if _running() is self._loop:
             raise BlockedLoop(
-                "a call that blocks would wait for the event loop that it blocks",
-                hint="here: await the method whose name begins with a, such as aget; or open the session by "
-                "mama_structs.sync, which has a loop of its own",
+                "a call that blocks the session's own event loop would deadlock",
+                hint="await the method with the prefix a, such as aget, or open the session with "
+                "mama_structs.sync, which has its own loop",
             )
         future = self._begin(work)
         try:
@@ -71,7 +71,7 @@ class Bridge:
             raise WrongLoop("the session belongs to the process that made it", hint="open another session here")
         # A coroutine that is submitted to a stopped loop would never finish.
         if not self._loop.is_running():
-            raise SessionClosed("the event loop of the session does not run any more")
+            raise SessionClosed("the event loop of the session has stopped")
 
         async def done() -> T:
             return await work()
