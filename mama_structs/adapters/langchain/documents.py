@@ -21,9 +21,7 @@ try:
     from langchain_core.documents import Document
     from langchain_core.embeddings import Embeddings
 except ImportError as _missing:
-    raise ImportError(
-        "the LangChain adapters need LangChain: pip install 'mama-structs[langchain]'"
-    ) from _missing
+    raise ImportError("the LangChain adapters need LangChain: pip install 'mama-structs[langchain]'") from _missing
 
 DocumentFilter: TypeAlias = Mapping[str, Any] | Callable[[Document], bool]
 _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
