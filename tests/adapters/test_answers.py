@@ -393,7 +393,7 @@ async def test_answer_names_type_of_exception_whose_text_raises(session):
     ],
 )
 async def test_answer_says_that_tool_was_not_run_when_arguments_are_wrong(session, name, arguments):
-    """This applies to errors before the start of the tool or its decorator."""
+    """The status covers errors before the start of the tool or its decorator."""
     runs = []
 
     @session.with_references

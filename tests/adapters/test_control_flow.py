@@ -411,9 +411,7 @@ async def test_pydantic_ai_reads_text_of_its_own_exceptions(session, name, outco
 
 
 async def test_pydantic_ai_interprets_tool_return_and_url(session):
-    """
-    The content of a ToolReturn is sent to the model in addition to its value, without its metadata. A URL is unchanged.
-    """
+    """The model gets the value and content of a ToolReturn, without its metadata. A URL is unchanged."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def look() -> Any:

@@ -486,9 +486,7 @@ class Deaf:
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
 async def test_client_that_cannot_be_notified_gets_full_list(caplog, error, monkeypatch):
-    """
-    A notification that fails or is not accepted within 500 ms is dropped, and the list is complete until one is accepted.
-    """
+    """A notification that fails or times out after 500 ms is dropped. The list is complete until one is accepted."""
     monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", LIMIT)
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
     async with Session.open(settings=settings) as session:

@@ -80,9 +80,7 @@ async def post(url, era, *, headers=(), body=None):
 
 
 async def say_until(heard, client):
-    """
-    Send a message repeatedly: a client opens its stream some time after the handshake and misses earlier messages.
-    """
+    """Send a message repeatedly: a client opens its stream after the handshake and misses earlier ones."""
     async with asyncio.timeout(60):
         while not heard.is_set():
             await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
@@ -235,9 +233,7 @@ async def test_http_streams_are_limited(session, monkeypatch):
 
 
 async def test_http_client_from_before_restart_is_notified(session):
-    """
-    A server that does not know a handle (2026-07-28) does not know its list either, so the first stream notifies it.
-    """
+    """The server does not know the list of an unknown handle (2026-07-28), so the first stream notifies it."""
     myself = advertise(EXTENSION, {"client": "agent-1"})
     async with served(server(session)) as url, Client(url, mode="2026-07-28", extensions=[myself]) as client:
         async with client.listen(tools_list_changed=True) as changes:
@@ -319,7 +315,7 @@ async def test_http_connection_outlives_client_keep_alive(session, era, monkeypa
     ports = []
     async with served(session) as url, httpx2.AsyncClient(limits=limits) as client:
         for pause in (0, 100):
-            # Let all keep-alive timers expire.
+            # Make all keep-alive timers expire.
             monkeypatch.setattr(loop, "time", lambda pause=pause: now() + pause)
             await asyncio.sleep(0.01)
             answer = await client.post(url, json=question, headers=headers)

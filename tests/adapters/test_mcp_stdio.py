@@ -150,9 +150,7 @@ def test_split_lines_holds_no_more_than_limit():
 
 
 def test_split_lines_yields_line_after_timeout():
-    """
-    A line without a newline is yielded after a timeout, and its rest is skipped. Timeouts without data have no effect.
-    """
+    """An unfinished line is yielded after a timeout, and its rest is skipped. Other timeouts have no effect."""
     waits = []
 
     def read(seconds):
@@ -528,7 +526,7 @@ def test_serve_mcp_missing_sdk_error_says_what_to_install(monkeypatch):
 
 
 def test_reader_thread_ends_silently_when_loop_is_closed():
-    """stdin may end after the loop is closed: the thread does not raise."""
+    """The thread does not raise if stdin ends after the loop is closed."""
     reading, ended = threading.Event(), threading.Event()
 
     def read(_seconds):

@@ -298,7 +298,7 @@ async def test_other_bytes_are_stored_with_their_type(session, result, mime_type
     ],
     ids=["broken", "svg"],
 )
-async def test_unsupported_image_is_named(session, block, told):
+async def test_unsupported_image_is_replaced_by_description(session, block, told):
     """Providers reject every request of a conversation that contains one."""
     giving(session, [CAPTION, block])
     (one,) = await openai.handle(

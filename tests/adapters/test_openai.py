@@ -435,7 +435,7 @@ class TestHandle:
             assert "call_2" == (outputs[1].get("call_id") or outputs[1].get("tool_call_id"))
 
     async def test_handle_does_not_run_item_with_incomplete_status(self, session):
-        """This also applies if only the items are passed."""
+        """The status of the item counts if only the items are passed."""
         outputs = await adapter.handle(session, [{**SHOUT, "status": "incomplete"}, {**SHOUT, "status": "completed"}])
 
         assert ["a"] == session.heard

@@ -91,9 +91,7 @@ async def test_agents_sdk_run_is_offered_all_tools(dynamic):
 
 
 async def test_agents_sdk_definitions_are_strict(session):
-    """
-    Names follow the rules of all providers. Schemas are valid, and the SDK's own strict conversion does not change them.
-    """
+    """Names follow the rules of all providers. The SDK's own strict conversion does not change the schemas."""
     for tool in openai_agents.tools(session):
         schema = tool.params_json_schema
         jsonschema.Draft202012Validator.check_schema(schema)

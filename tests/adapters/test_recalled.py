@@ -130,7 +130,7 @@ async def test_recalled_text_is_separate_from_user_text(session, drive):
 
 
 @EVERYWHERE
-async def test_nothing_is_added_when_nothing_is_relevant(session, drive):
+async def test_conversation_is_unchanged_when_nothing_is_relevant(session, drive):
     """Without relevant memories there is no recall block."""
     said = "How tall is the Eiffel tower?"
     requests, answers, _ = await drive(session, quotes_what_is_recalled, said)
@@ -164,9 +164,7 @@ async def test_recalled_text_stays_in_place_and_is_added_once(session, drive, mo
 
 @EVERYWHERE
 async def test_reopened_conversation_contains_recalled_text_once(tmp_path, drive):
-    """
-    After a restart the model sees an earlier fact once: in its history, or recalled again if that does not store it.
-    """
+    """After a restart the model sees an earlier fact once: in its history, or recalled again."""
     history: Any = ()
     for said in (ASKED, "And why do we keep the login sessions there?"):
         async with Session.open(tmp_path, conversation="monday") as session:
@@ -217,9 +215,7 @@ async def test_hostile_memories_cannot_escape_recall_block(monkeypatch):
 
 
 async def test_mcp_prompt_and_resources_return_recalled_text(session):
-    """
-    The prompt returns a message followed by recalled text; the resources return recalled text with or without a message.
-    """
+    """The prompt returns a message and recalled text; the resources return recalled text only."""
     async with Client(mcp.server(session)) as client:
         (prompt,) = (await client.list_prompts()).prompts
         (resource,) = (await client.list_resources()).resources

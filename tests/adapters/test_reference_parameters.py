@@ -85,7 +85,7 @@ def found_enum(schema):
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 async def test_reference_parameters_are_described_bounded_and_typed(adapter):
-    """This applies to every adapter, strict or not."""
+    """Every adapter passes them to the model, strict or not."""
     async with FakeNode.world(seed=1, players=12) as node, Session.open(structs=node.url) as session:
         schemas = await ADAPTERS[adapter](session)
 

@@ -236,7 +236,7 @@ class TestToolsOfASession:
         assert 3 == await session.memories.count()
 
     async def test_null_within_nested_object_is_accepted(self, session):
-        """This also applies to nested arguments."""
+        """Null also means omitted for nested arguments."""
         schema = strict_schema(session.tools["save/insight"].input_schema)
         first = await session.call("save/insight", {"content": "caches leak"})
         link = {"id": first["id"], "relationship": None}

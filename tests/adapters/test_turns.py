@@ -66,7 +66,7 @@ async def test_turn_ref_can_be_read_by_call_of_same_message(session, run: Run):
 
 @EVERYWHERE
 async def test_turn_ref_handle_is_substituted_in_call_of_same_message(session, run: Run):
-    """This also works with strict schemas, which require text: the tool receives the ref's body."""
+    """Strict schemas require text, which the handle is: the tool receives the ref's body."""
     session.tools.add(measure)
     (answered,) = await run(session, [ModelTurn(MARKED, (call("measure", text="ref:aim"),)), ModelTurn("Done.")])
 

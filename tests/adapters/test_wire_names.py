@@ -64,8 +64,8 @@ def test_added_tools_do_not_change_wire_names(names, number):
 
 
 @given(st.text(max_size=80))
-def test_any_text_becomes_valid_wire_name(text):
-    """This includes texts that are not valid tool names."""
+def test_wire_name_is_valid_for_any_text(text):
+    """Even texts that are not valid tool names become valid wire names."""
     wire = wire_name(text)
 
     assert len(wire) <= MAX_WIRE_NAME

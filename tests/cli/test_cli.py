@@ -124,7 +124,7 @@ def test_demo_invalid_url_is_rejected(url, capsys):
     assert "secret" not in said
 
 
-def test_demo_unknown_player_is_named(capsys):
+def test_demo_error_names_unknown_player(capsys):
     """The error names a player that the chain does not have."""
     assert 1 == main(["demo", "--latency", "0", "--player", "1-999"])
     assert "mama-structs: no entity has the id 1-999\n" == error_of(capsys)
@@ -263,7 +263,7 @@ def test_examples_in_help_are_valid_command_lines(path, capsys):
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("demo", "--help")])
 def test_help_on_full_disk_prints_no_traceback(arguments):
-    """This applies to help and version, on stdout and stderr."""
+    """Neither help nor version print a traceback, on stdout and stderr."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, check=False

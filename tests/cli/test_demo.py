@@ -154,9 +154,7 @@ def test_demo_text_shows_memory_references_and_costs(capsys):
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_demo_text_fits_the_terminal(story, width):
-    """
-    Lines wrap between words at the terminal's width; only single long words, such as a call with an id, are wider.
-    """
+    """Lines wrap between words at the terminal's width; only long words, such as a call with an id, are wider."""
     days = asyncio.run(two_days())
     told, whole = tell(days, story, width=width), tell(days, story, width=10_000)
 

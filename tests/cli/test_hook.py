@@ -254,9 +254,7 @@ async def test_send_answer_times_out_when_client_does_not_read(monkeypatch):
 
 
 async def test_helper_exits_after_upgrade(helper, store, monkeypatch):
-    """
-    A helper whose code was replaced on disk answers once more and exits, so that the next hook starts the new one.
-    """
+    """A helper whose code was replaced answers once more and exits, so that the next hook starts the new one."""
     monkeypatch.chdir(store)
     versions = iter([1, 2])
     monkeypatch.setattr(hook_helper, "_version", lambda: next(versions))

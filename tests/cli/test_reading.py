@@ -227,9 +227,7 @@ def test_view_page_contains_memories_and_links(store, capsys, monkeypatch):
 
 
 def test_view_page_does_not_run_hostile_texts(tmp_path, capsys):
-    """
-    For any texts, the page has the same elements and policy, loads nothing, and shows the text with invisible characters.
-    """
+    """Texts change neither the page's elements nor its policy, and their invisible characters are shown."""
     plain = page_of(capsys, fill_with(tmp_path / "plain.mama", ["shield first"]))
     hostile = page_of(capsys, fill_with(tmp_path / "hostile.mama", HOSTILE))
     page = Page(hostile)

@@ -392,7 +392,7 @@ async def test_sdk_serves_tools_of_the_session(session):
     assert isinstance(mcp.server(session), Server)
 
 
-def test_missing_extra_is_named(monkeypatch):
+def test_import_error_names_missing_extra(monkeypatch):
     """Without the SDK the import error says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "claude_agent_sdk"]:
         monkeypatch.setitem(sys.modules, name, None)

@@ -478,9 +478,7 @@ async def test_config_without_thread_is_rejected(session, config):
 
 
 async def test_agent_finds_item_in_other_thread_and_resumes_its_own(tmp_path):
-    """
-    An agent's tool writes to the store; a later process finds the item in another thread and resumes the first one.
-    """
+    """A later process finds an agent's item in another thread, and resumes the first thread."""
     agents = pytest.importorskip("langchain.agents")
 
     @tool

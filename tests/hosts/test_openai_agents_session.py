@@ -128,7 +128,7 @@ async def test_unknown_settings_are_rejected(session):
 
 
 async def test_call_on_closed_session_raises(session):
-    """This also applies to a call that adds nothing."""
+    """A call that adds nothing raises, too."""
     kept = openai_agents_session.ConversationSession(session, "ada")
     await session.close()
 
@@ -210,7 +210,7 @@ async def test_fact_is_recalled_again_when_history_lacks_it(session, name, limit
     assert [True, True] == ["<recalled>" in str(one.messages[-1]["content"]) for one in model.requests]
 
 
-async def test_nothing_is_added_when_nothing_is_relevant(session):
+async def test_input_is_unchanged_when_nothing_is_relevant(session):
     """Without relevant memories the input is unchanged."""
     combine = openai_agents_session.recalling(session)
 

@@ -218,9 +218,7 @@ async def test_memory_search_finds_by_words_and_meaning(tmp_path):
     ),
 )
 async def test_memory_search_respects_limits(files, query, bounds):
-    """
-    Limits of matches, files and characters are respected, each snippet is a part of its file, and truncation is reported.
-    """
+    """Matches, files and characters are limited, snippets are parts of their files, and truncation is reported."""
     async with Session.open(embedder=HashEmbedder()) as session:
         store = harness.memory_store(session)
         for path, text in files.items():
@@ -409,9 +407,7 @@ async def test_conversation_store_concurrent_name_and_save_both_succeed(session,
 
 
 async def test_conversation_store_archive_ends_with_next_save(session):
-    """
-    An archived conversation is hidden from the default list, keeps its first archive time, and a save unarchives it.
-    """
+    """Archived conversations are hidden by default and keep their first archive time; a save unarchives them."""
     store = harness.conversation_store(session)
     one = await store.save(summary=ConversationSummary(workspace="/a"), messages=[])
     archived = await store.set_archived(conversation_id=one.id, archived=True)
@@ -551,7 +547,7 @@ async def test_recall_stores_refs_before_calls_run(session):
     assert ["shields first"] == seen
 
 
-def test_missing_extra_is_named(monkeypatch):
+def test_import_error_names_missing_extra(monkeypatch):
     """Without the harness the import error says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "pydantic_ai_harness"]:
         monkeypatch.setitem(sys.modules, name, None)

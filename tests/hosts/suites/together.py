@@ -180,7 +180,7 @@ def python_of(role: str) -> Path:
 
 
 def main() -> int:
-    """Let every framework save its fact, and then recall the facts of all others."""
+    """Make every framework save its fact, and then recall the facts of all others."""
     missing = [role for role in FACTS if not python_of(role).exists()]
     if missing:
         say({"passed": 0, "failed": [f"there is no environment of {role}: run its suites first" for role in missing]})
