@@ -65,7 +65,7 @@ class _SessionToolset(AbstractToolset[Any]):
         self,
         session: Session,
         *,
-        id: str | None = None,  # noqa: A002 - the framework's word
+        id: str | None = None,  # noqa: A002 - the framework's parameter name
         max_retries: int | None = None,
     ) -> None:
         self._session = session
@@ -80,7 +80,7 @@ class _SessionToolset(AbstractToolset[Any]):
         """The toolset's id, unique within an agent."""
         return self._id
 
-    async def for_run(self, ctx: RunContext[Any]) -> Self:  # noqa: ARG002 - what a run is about shows in its steps
+    async def for_run(self, ctx: RunContext[Any]) -> Self:  # noqa: ARG002 - the framework's signature
         """Return a toolset for one run. It stores the refs of that run's answers."""
         return type(self)(self._session, id=self._id, max_retries=self._max_retries)
 
@@ -112,7 +112,7 @@ class _SessionToolset(AbstractToolset[Any]):
         name: str,
         tool_args: dict[str, Any],
         ctx: RunContext[Any],
-        tool: ToolsetTool[Any],  # noqa: ARG002 - the name says which
+        tool: ToolsetTool[Any],  # noqa: ARG002 - the framework's signature
     ) -> Any:
         """
         Run a tool and return its result.
@@ -155,7 +155,7 @@ def _content(session: Session, part: str | Media) -> str | BinaryContent | Image
 def toolset(
     session: Session,
     *,
-    id: str | None = None,  # noqa: A002 - the framework's word
+    id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_retries: int | None = None,
 ) -> AbstractToolset[Any]:
     """
@@ -211,7 +211,7 @@ class _SessionCapability(AbstractCapability[Any]):
 def capability(
     session: Session,
     *,
-    id: str | None = None,  # noqa: A002 - the framework's word
+    id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_retries: int | None = None,
     max_chars: int = MAX_CHARS,
 ) -> AbstractCapability[Any]:

@@ -1,6 +1,6 @@
 """Argument types of the commands, and opening the session that a command names."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs.errors import InvalidArgument, UnknownNamespace
 
 LAST_PORT: Final = 65_535

@@ -1,6 +1,6 @@
 """Command line parser: the table of commands with their arguments, help and functions."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Names on a chain are untrusted: characters that a terminal cannot encode are escaped instead of crashing.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):
-                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced the stream
         try:
             code = run(parse(arguments))
         finally:

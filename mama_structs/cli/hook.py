@@ -33,17 +33,17 @@ def answer_hook(arguments: list[str]) -> int:
         options = _options(arguments)
         until = time.monotonic() + float(options["--seconds"])
         event = _event(until)
-        before = os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all of this
+        before = os.getcwd()  # noqa: PTH109 - importing pathlib is slow
         if "://" in options["STORE"]:
             raise OSError("it needs a session's directory: a server's address is not taken here")
         # Socket paths have a small length limit, so use a relative one.
         os.chdir(options["STORE"])
-        if not os.path.isdir("journal"):  # noqa: PTH112 - as above
+        if not os.path.isdir("journal"):  # noqa: PTH112 - importing pathlib is slow
             raise OSError(f"{options['STORE']!r:.200} is no session's directory")
         head = f"{options['--namespace']}\0{int(options['--max-chars'])}\0"
         answer, newline, wrong = ask(head.encode() + event, until).partition(b"\n")
         told = answer + newline
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no failure may reach the agent
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no error may reach the agent
         wrong = f"{str(error) or type(error).__name__}\n".encode(errors="backslashreplace")
     finally:
         if before is not None:
@@ -98,14 +98,14 @@ def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
 
 def end_helper(store: str) -> None:
     """Ask a running helper of a store to close the store and exit, and wait for it."""
-    import fcntl  # noqa: PLC0415 - a hook needs none
+    import fcntl  # noqa: PLC0415 - not needed by a hook
 
-    before = os.getcwd()  # noqa: PTH109 - as above
+    before = os.getcwd()  # noqa: PTH109 - importing pathlib is slow
     os.chdir(store)
     directory = os.open(".", os.O_RDONLY)
     try:
         until = time.monotonic() + _SECONDS
-        if os.path.exists(SOCKET):  # noqa: PTH110 - as above
+        if os.path.exists(SOCKET):  # noqa: PTH110 - importing pathlib is slow
             ask(f"\0{QUIT}\0".encode(), time.monotonic(), starts=False)
         while time.monotonic() < until:
             try:
@@ -142,7 +142,7 @@ def _options(arguments: list[str]) -> dict[str, str]:
 
 def _event(until: float) -> bytes:
     """Read the event from stdin, and raise if stdin is not closed in time."""
-    import select  # noqa: PLC0415 - after what can go wrong before
+    import select  # noqa: PLC0415 - imported lazily, because a hook must start fast
 
     parts: list[bytes] = []
     size = 0

@@ -51,14 +51,14 @@ def main() -> None:
         return
     os.umask(0o077)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(SOCKET)  # noqa: PTH108 - of one that was killed
+        os.unlink(SOCKET)  # noqa: PTH108 - left by a killed helper
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(SOCKET)
-    os.chmod(SOCKET, 0o600)  # noqa: PTH101 - as above
+    os.chmod(SOCKET, 0o600)  # noqa: PTH101 - importing pathlib is slow
     # From here on a client can connect, and waits for an answer instead of the socket.
     listening.listen(16)
 
-    import asyncio  # noqa: PLC0415 - see above
+    import asyncio  # noqa: PLC0415 - imported lazily, because a hook must start fast
 
     asyncio.run(HookHelper(os.getcwd()).serve(listening))  # noqa: PTH109
 
@@ -76,7 +76,7 @@ def _is_the_one() -> bool:
             # The lock is held until the process exits.
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            if os.path.exists(SOCKET):  # noqa: PTH110 - pathlib takes longer to import than this
+            if os.path.exists(SOCKET):  # noqa: PTH110 - importing pathlib is slow
                 return False
             time.sleep(0.01)
         else:
@@ -87,13 +87,13 @@ def _is_the_one() -> bool:
 def _version() -> int | None:
     """Return a value that changes if another version of this package is installed."""
     with contextlib.suppress(OSError):
-        return os.stat(__file__).st_mtime_ns  # noqa: PTH116 - as above
+        return os.stat(__file__).st_mtime_ns  # noqa: PTH116 - importing pathlib is slow
     return None
 
 
 def _said_of(error: Exception) -> str:
     """Return an error as a line without user data."""
-    from mama_structs.errors import MamaStructsError  # noqa: PLC0415 - see `main`
+    from mama_structs.errors import MamaStructsError  # noqa: PLC0415 - imported after the socket is ready
 
     return f"{' '.join(str(error).split()) if isinstance(error, MamaStructsError) else type(error).__name__}\n"
 
@@ -128,7 +128,7 @@ class HookHelper:
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve requests until the idle time has passed or a client sends `QUIT`."""
-        import asyncio  # noqa: PLC0415 - see `main`
+        import asyncio  # noqa: PLC0415 - imported after the socket is ready
 
         from mama_structs.cli.hook_messages import MAX_REQUEST_BYTES, read_request, send_answer  # noqa: PLC0415
 
@@ -182,7 +182,7 @@ class HookHelper:
 
     async def _answered(self, request: str) -> bytes:
         """Return the answer to a request, including any error, so that the helper keeps running."""
-        import json  # noqa: PLC0415 - see `main`
+        import json  # noqa: PLC0415 - imported after the socket is ready
 
         self._told = None
         told: dict[str, Any] = {}
@@ -191,13 +191,13 @@ class HookHelper:
             namespace, chars, event = request.split("\0", 2)
             if chars != QUIT:
                 told = await self.answer(namespace, int(chars), event)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - the helper must keep running
             wrong = _said_of(error)
         return f"{json.dumps(told)}\n{wrong}".encode(errors="replace")
 
     async def _warm_up(self) -> None:
         """Load the encoder and the cues once; without an encoder, keep searching by words."""
-        import asyncio  # noqa: PLC0415 - see `main`
+        import asyncio  # noqa: PLC0415 - imported after the socket is ready
 
         from mama_structs.errors import MamaStructsError  # noqa: PLC0415
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
@@ -210,7 +210,7 @@ class HookHelper:
 
     async def answer(self, namespace: str, max_chars: int, event: str) -> dict[str, Any]:
         """Return the answer to an agent's event, in that agent's format."""
-        import json  # noqa: PLC0415 - see `main`
+        import json  # noqa: PLC0415 - imported after the socket is ready
 
         given = json.loads(event) if event.strip() else {}
         if not isinstance(given, dict):
@@ -232,14 +232,14 @@ class HookHelper:
 
         Without a message, return the state of the work for resuming.
         """
-        from mama_structs.memory.store.lexical_store import WordsAlone  # noqa: PLC0415 - see `main`
+        from mama_structs.memory.store.lexical_store import WordsAlone  # noqa: PLC0415 - imported after the socket is ready
         from mama_structs.session.recall_builder import recall  # noqa: PLC0415
 
-        self._told = told = session._conversation.told  # noqa: SLF001 - as there
+        self._told = told = session._conversation.told  # noqa: SLF001 - internal API for the CLI
         if again:
             told.clear()
         # The lexical store is another view of the same memories.
-        memories = session.memories if self._is_warm else WordsAlone(session.memories._shared)  # noqa: SLF001 - as above
+        memories = session.memories if self._is_warm else WordsAlone(session.memories._shared)  # noqa: SLF001 - internal API for the CLI
         few: Any = None if self._is_warm else _FewCues()
         return (
             await recall(memories, message, told=told, exposure=few, resuming=not message, max_chars=max_chars)
@@ -247,7 +247,7 @@ class HookHelper:
 
     async def _session(self, namespace: str, conversation: str) -> Session:
         """Return the session of an agent's conversation, closing the least recently used one."""
-        from mama_structs.memory.store.factory import Unavailable  # noqa: PLC0415 - see `main`
+        from mama_structs.memory.store.factory import Unavailable  # noqa: PLC0415 - imported after the socket is ready
         from mama_structs.session.session import Session  # noqa: PLC0415
         from mama_structs.settings import Settings, ToolSettings  # noqa: PLC0415
 

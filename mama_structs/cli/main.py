@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["hook"] and not {"-h", "--help"} & {*given}:
-        from mama_structs.cli.hook import answer_hook  # noqa: PLC0415 - see above
+        from mama_structs.cli.hook import answer_hook  # noqa: PLC0415 - imported lazily, because a hook must start fast
 
         return answer_hook(given[1:])
     try:

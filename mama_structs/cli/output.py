@@ -1,6 +1,6 @@
 """Output of the commands: stdout, stderr, progress and tables."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) 
     bar: Any = None
     if is_terminal:
         with contextlib.suppress(ImportError):
-            from tqdm.auto import tqdm  # type: ignore[import-untyped]  # it ships no types
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]  # tqdm has no type information
 
             bar = tqdm(desc=what, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
     told, last = time.monotonic(), ""

@@ -1,6 +1,6 @@
 """Commands for reading and deleting memories: list, show, search, recall, view, forget."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs._internal.reprs import short, visible
 from mama_structs.cli.arguments import opened
 from mama_structs.cli.hook import end_helper
@@ -55,7 +55,7 @@ async def search(given: argparse.Namespace) -> None:
             hits = await session.memories.search(given.query, **filters)
         except EmbeddingFailed as error:
             tell_stderr(f"mama-structs: by words alone: {error}\n")
-            hits = await WordsAlone(session.memories._shared).search(given.query, **filters)  # noqa: SLF001 - as it is
+            hits = await WordsAlone(session.memories._shared).search(given.query, **filters)  # noqa: SLF001 - internal API for the CLI
     rows = [[f"{hit.relevance:.2f}", *_row(hit.memory, is_superseded=hit.superseded_by is not None)] for hit in hits]
     _answer_memories(given, hits, rows)
 

@@ -1,6 +1,6 @@
 """Commands that serve: the demo and its node, and a session over MCP."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs.cli.output import answer, say
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
-TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the variable's name
+TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the name of an environment variable
 _MILLI: Final = 1000
 DEMO_WORLD: Final = {"players": 12, "latency": 20}
 # The block time of the real chain.
@@ -153,7 +153,7 @@ async def serve_mcp(given: argparse.Namespace) -> None:
 
 async def hook(given: argparse.Namespace) -> None:
     """Answer a coding agent's hook with what it should know, out of a helper process that stays."""
-    raise AssertionError(given)  # `mama_structs.cli` answers before any of this is loaded
+    raise AssertionError(given)  # handled by `mama_structs.cli.main` before this module is loaded
 
 
 async def _warm_up(session: mama_structs.Session) -> None:
@@ -195,7 +195,7 @@ def token_of(path: str | None, environ: Mapping[str, str]) -> str | None:
             raise InvalidArgument(f"{TOKEN_VARIABLE} is set and empty: unset it, or give a token")
         return token
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a pipe of the shell will do, too
+        with open(path, "rb") as file:  # noqa: PTH123 - the path may be a pipe
             text = file.read(_MAX_TOKEN_FILE + 1)
     except OSError as error:
         raise InvalidArgument(f"the token file {path!r:.200} cannot be read: {error.strerror}") from error

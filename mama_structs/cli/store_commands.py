@@ -1,6 +1,6 @@
 """Commands for maintaining a store: check, back up, move, migrate."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs._internal.validation import is_address, printable
 from mama_structs.cli.arguments import check_known, embedder_named, is_session, opened
 from mama_structs.cli.output import answer, say, shown, without_passwords

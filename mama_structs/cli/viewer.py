@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs._internal.reprs import plain, visible
 from mama_structs.memory.types.engine import Reader
 from mama_structs.memory.types.model import LinkType, Memory
@@ -65,7 +65,7 @@ async def page_of(memories: mama_structs.MemoryStore, *, most: int) -> MemoryPag
             ]
         return found, links, reader.count()
 
-    found, links, count = await memories._shared.read(plan)  # noqa: SLF001 - a plan for this page
+    found, links, count = await memories._shared.read(plan)  # noqa: SLF001 - internal API for the CLI
     shown, size = [], 0
     for memory in found:
         shown.append(_told(memory))

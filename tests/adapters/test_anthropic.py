@@ -275,7 +275,7 @@ class TestTools:
     async def test_tools_rejects_argument_name_that_anthropic_rejects(self, session):
         """One such tool would make every request fail, with an error that names only its index."""
 
-        async def greet(이름: str) -> None:  # noqa: N803, PLC2401 - what a host may write
+        async def greet(이름: str) -> None:  # noqa: N803, PLC2401 - valid argument names of a host
             """Greet."""
 
         session.tools.add(greet)

@@ -66,7 +66,7 @@ async def test_turn_ref_can_be_read_by_call_of_same_message(session, run: Run):
 
 @EVERYWHERE
 async def test_turn_ref_handle_is_substituted_in_call_of_same_message(session, run: Run):
-    """Strict schemas require text, which the handle is: the tool receives the ref's body."""
+    """A strict schema makes the argument text: the model passes a handle, and the tool receives the body."""
     session.tools.add(measure)
     (answered,) = await run(session, [ModelTurn(MARKED, (call("measure", text="ref:aim"),)), ModelTurn("Done.")])
 
@@ -529,7 +529,7 @@ async def test_scheduler_releases_cancelled_call(session):
     await tools_that_log(session, log)
     turns = Turns(session)
     calls = [asyncio.create_task(turns.answer("write", {"n": n})) for n in range(4)]
-    while "+w0" not in log:  # counted in event loop iterations  # noqa: ASYNC110 - counted in turns of the loop
+    while "+w0" not in log:  # counted in event loop iterations  # noqa: ASYNC110 - counted in event loop iterations
         await asyncio.sleep(0)
     calls[0].cancel()
     calls[2].cancel()

@@ -17,7 +17,7 @@ from mama_structs.errors import InvalidArgument, SessionClosed
 agent_framework = pytest.importorskip("agent_framework")
 adapter = pytest.importorskip("mama_structs.adapters.agent_framework.providers")
 
-from agent_framework import (  # noqa: E402 - where it is installed
+from agent_framework import (  # noqa: E402 - after the check that it is installed
     Agent,
     BaseChatClient,
     ChatMiddlewareLayer,

@@ -91,7 +91,7 @@ class SessionContextProvider(ContextProvider):
     async def before_run(
         self,
         *,
-        agent: SupportsAgentRun,  # noqa: ARG002 - the framework's words, here and below
+        agent: SupportsAgentRun,  # noqa: ARG002 - the framework's signature
         session: AgentSession,  # noqa: ARG002
         context: SessionContext,
         state: dict[str, Any],  # noqa: ARG002
@@ -128,7 +128,7 @@ class SessionContextProvider(ContextProvider):
             await self._session.remember(_plain([*context.input_messages, *answered]), extract=self._extract)
         except (SessionClosed, WrongLoop):
             raise
-        except Exception as error:  # noqa: BLE001 - a host's model may fail in any way, and the answer is there
+        except Exception as error:  # noqa: BLE001 - a failing extraction must not fail the run
             _log.error("nothing is learnt of a run: %s", raised(error))
 
     def _recalled(self, message: Message) -> bool:

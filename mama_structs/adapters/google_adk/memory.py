@@ -183,7 +183,7 @@ class AdkMemoryService(BaseMemoryService):
                         # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
                         entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
                         text=_said(entry.content)[:longest],
-                        origin=self._bridge.session._author_of(  # noqa: SLF001 - for the adapters
+                        origin=self._bridge.session._author_of(  # noqa: SLF001 - internal API for adapters
                             _said(entry.content), "user" if entry.author == "user" else "model"
                         ),
                         created_at=_time(entry.timestamp),

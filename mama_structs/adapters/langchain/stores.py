@@ -188,7 +188,7 @@ class SessionRetriever(BaseRetriever):
         self,
         query: str,
         *,
-        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002 - by its name
+        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002 - passed by keyword
         k: int | None = None,
     ) -> list[Document]:
         return self._bridge.run(lambda: self._found(query, k))
@@ -197,7 +197,7 @@ class SessionRetriever(BaseRetriever):
         self,
         query: str,
         *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002 - by its name
+        run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002 - passed by keyword
         k: int | None = None,
     ) -> list[Document]:
         return await self._bridge.arun(lambda: self._found(query, k))

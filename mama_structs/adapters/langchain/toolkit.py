@@ -121,7 +121,7 @@ def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -
 
     """
     try:
-        from langchain.agents.middleware import (  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - beyond the extra
+        from langchain.agents.middleware import (  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - not part of the extra
             AgentMiddleware,
         )
     except ImportError as missing:
@@ -142,7 +142,7 @@ def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -
             await hear(own, last)
 
     class SessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
-        async def abefore_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002 - by its name
+        async def abefore_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002 - passed by keyword
             return await begin(state)
 
         async def aafter_model(self, state: Mapping[str, Any], runtime: object) -> None:  # noqa: ARG002

@@ -115,7 +115,7 @@ class SessionVectorStore(VectorStore):
     def _of(
         cls, embedding: Embeddings | None, *, session: Session | sync.Session | None = None, **options: Any
     ) -> SessionVectorStore:
-        store = cls(session, **options)  # type: ignore[arg-type]  # refused there
+        store = cls(session, **options)  # type: ignore[arg-type]  # the constructor rejects None
         if embedding is not None and embedding is not store.embeddings:
             raise InvalidArgument(
                 "embedding must be None or the Embeddings of the session's embedder",
@@ -168,7 +168,7 @@ class SessionVectorStore(VectorStore):
         """Run `aget_by_ids` and block."""
         return await self.aget_by_ids(ids)
 
-    async def _hits(self, query: Any, k: int = 4, *, filter: DocumentFilter | None = None) -> Sequence[RecordHit]:  # noqa: A002 - the host's
+    async def _hits(self, query: Any, k: int = 4, *, filter: DocumentFilter | None = None) -> Sequence[RecordHit]:  # noqa: A002 - LangChain's parameter name
         records, takes = self._bridge.session.records, where(filter)
         return await records.nearest(query, self._labels, nested=False, where=takes, limit=k)
 

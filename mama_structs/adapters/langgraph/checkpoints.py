@@ -85,7 +85,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: Mapping[str, Any] | None,  # noqa: A002 - LangGraph's name
+        filter: Mapping[str, Any] | None,  # noqa: A002 - LangGraph's parameter name
         before: RunnableConfig | None,
         limit: int | None,
     ) -> builtins.list[CheckpointTuple]:

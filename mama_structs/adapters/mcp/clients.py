@@ -151,7 +151,7 @@ class Client:
                     await channel.send_tool_list_changed()
                 else:
                     await self.bus.publish(ToolsListChanged())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client did not hear it
+        except Exception as error:  # noqa: BLE001 - any error means that the client was not notified
             self._deaf, self._told = True, None
             _log.warning("the client %s could not be told of a change: %s", self.name, type(error).__name__)
         else:

@@ -105,7 +105,7 @@ class AsyncMemory:
         own = {**metadata_of(metadata), **scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True)))}
         if (day := day_of(expiration_date)) is not None:
             own["expiration_date"] = day
-        author_of = self._session._author_of  # noqa: SLF001 - for the adapters
+        author_of = self._session._author_of  # noqa: SLF001 - internal API for adapters
         said = [one._replace(origin=author_of(one.text, one.origin)) for one in said_in(messages)]
         if _check.flag("infer", infer) and self._extract is not None and said:
             given = self._extract([one.message for one in said])

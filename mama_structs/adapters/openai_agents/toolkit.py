@@ -160,7 +160,7 @@ def _content(session: Session, part: str | Media) -> ToolOutputText | ToolOutput
 def _function_tool(session: Session, wire: str, tool: Tool, *, turns: Turns, strict: bool) -> FunctionTool:
     def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
         # Fail a run on a closed session before the model is called.
-        session._check_here()  # noqa: SLF001 - as `tools_for` does
+        session._check_here()  # noqa: SLF001 - internal API for adapters
         return True
 
     async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> _Output | Any:

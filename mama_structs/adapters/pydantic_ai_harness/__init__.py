@@ -81,7 +81,7 @@ def conversation_store(session: Session) -> SessionConversationStore:
 def recall(
     session: Session,
     *,
-    id: str | None = None,  # noqa: A002 - the framework's word
+    id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_chars: int = MAX_CHARS,
 ) -> AbstractCapability[Any]:
     """

@@ -18,7 +18,7 @@ class SessionOverflowStore:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def write(self, key: str, data: bytes) -> str:  # noqa: ARG002 - a session names its descriptors itself
+    async def write(self, key: str, data: bytes) -> str:  # noqa: ARG002 - the session assigns the handle
         """Store a result durably and return its handle."""
 
         def add(refs: RefStore) -> Descriptor:

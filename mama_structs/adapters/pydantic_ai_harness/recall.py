@@ -17,7 +17,7 @@ from mama_structs.session.session import Session
 class SessionRecall(AbstractCapability[Any]):
     """Adds recalled memories to requests and stores the refs of answers. It has no tools."""
 
-    def __init__(self, session: Session, *, id: str | None, max_chars: int) -> None:  # noqa: A002 - the host's word
+    def __init__(self, session: Session, *, id: str | None, max_chars: int) -> None:  # noqa: A002 - the framework's parameter name
         self._session = session
         self._max_chars = max_chars
         self.id = id
@@ -34,9 +34,9 @@ class SessionRecall(AbstractCapability[Any]):
 
     async def after_model_request(
         self,
-        ctx: RunContext[Any],  # noqa: ARG002 - the answer says it all
+        ctx: RunContext[Any],  # noqa: ARG002 - the framework's signature
         *,
-        request_context: ModelRequestContext,  # noqa: ARG002 - as above
+        request_context: ModelRequestContext,  # noqa: ARG002 - the framework's signature
         response: ModelResponse,
     ) -> ModelResponse:
         """Store the refs of an answer before its calls run."""

@@ -114,7 +114,7 @@ async def answer(
         return answered
     try:
         return _with_notes(session, _held(session, answered))
-    except Exception as error:  # noqa: BLE001 - a host's `count_tokens` may raise anything, and the tool may have run
+    except Exception as error:  # noqa: BLE001 - a host's `count_tokens` may raise anything
         _log.error("the answer of %s could not be fitted to its budget: %s", wire, raised(error))
         return answered
 
@@ -138,7 +138,7 @@ async def _answer(
         raise
     except MamaStructsError as error:
         return failed(error, names=names, status=_status(session, wire, error, progress))
-    except Exception as error:  # noqa: BLE001 - a host's own tool may raise anything, and an agent goes on
+    except Exception as error:  # noqa: BLE001 - a host's tool may raise anything
         signal = control_flow.find_exception(error)
         if signal is not None:
             raise signal from None
@@ -164,7 +164,7 @@ async def _answer(
         parts = _parts(data)
         text = "\n".join(part for part in parts if isinstance(part, str)) if parts else _text(data)
         return ToolAnswer(text=text, data=data, parts=parts or (text,))
-    except Exception as error:  # noqa: BLE001 - an exception would tell the model nothing about the tool
+    except Exception as error:  # noqa: BLE001 - the model must learn that the tool has run
         _log.error("the result of %s cannot be shown: %s", wire, raised(error))
         text = f"the result of {wire} cannot be shown: {type(error).__name__}"
         return failed(MamaStructsError(text), status=progress.status)
@@ -174,7 +174,7 @@ def _described(error: Exception) -> str:
     """Return the type and text of an exception, even if its ``__str__`` raises."""
     try:
         return f"{type(error).__name__}: {error!s:.500}"
-    except Exception:  # noqa: BLE001 - as said
+    except Exception:  # noqa: BLE001 - ``__str__`` may raise anything
         return type(error).__name__
 
 
@@ -257,7 +257,7 @@ async def _observe(session: Session, message: object) -> None:
         pieces, unread = readable_text(message)
     else:
         return
-    heard = session._heard  # noqa: SLF001 - kept for the adapters
+    heard = session._heard  # noqa: SLF001 - internal API for adapters
     if heard.contains(message, "".join(pieces)):
         return
     report_unread(session, unread)
@@ -269,7 +269,7 @@ def report_unread(session: Session, items: Iterable[str]) -> None:
     """Log the skipped items of a model's message and report them with the next tool result."""
     for item in items:
         _log.warning("%s cannot be read and is skipped", item)
-        session._heard.note([unreadable(item)])  # noqa: SLF001 - kept for the adapters
+        session._heard.note([unreadable(item)])  # noqa: SLF001 - internal API for adapters
 
 
 def _held(session: Session, answered: ToolAnswer) -> ToolAnswer:
@@ -286,14 +286,14 @@ def _room(session: Session, name: str) -> int | Literal["settings"]:
     """Return the budget of an answer, reduced so that pending diagnostics fit."""
     budget, tool = session.refs.budget, session.tools.get(name)
     is_shortened = tool is not None and tool.wrapped and session.settings.descriptors.enabled and budget.size is len
-    if not is_shortened or budget.limit < 2 * _ROOM or not session._heard.has_notes:  # noqa: SLF001 - as below
+    if not is_shortened or budget.limit < 2 * _ROOM or not session._heard.has_notes:  # noqa: SLF001 - internal API for adapters
         return "settings"
     return budget.limit - _ROOM
 
 
 def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
     """Append pending diagnostics to an answer, or keep them for the next if they do not fit."""
-    heard = session._heard  # noqa: SLF001 - kept for the adapters
+    heard = session._heard  # noqa: SLF001 - internal API for adapters
     if not heard.has_notes:
         return answered
     budget = session.refs.budget

@@ -58,7 +58,7 @@ async def main() -> int:
             for session in opened:
                 await session.close()
     passed = 0 if failed else len(starts)
-    print(json.dumps({"passed": passed, "failed": failed, "excused": []}))  # noqa: T201 - what the runner reads
+    print(json.dumps({"passed": passed, "failed": failed, "excused": []}))  # noqa: T201 - read by the runner
     return bool(failed)
 
 

@@ -30,7 +30,7 @@ FACTS = {
 
 def opened(directory: str) -> Any:
     """Open the directory with an embedder that exists in every environment."""
-    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - of this environment
+    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - installed in this environment only
 
     return Session.open(directory, embedder=HashEmbedder())
 
