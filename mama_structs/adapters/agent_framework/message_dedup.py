@@ -16,8 +16,9 @@ def repeated(known: Sequence[Message], messages: Sequence[Message]) -> int:
     """
     Return how many messages at the beginning of a run repeat the end of the conversation.
 
-    A host may send known messages again. Messages without ids count as repeated only if a new message of another role
-    than "assistant" follows: a user may repeat a message and get the same answer.
+    A host may send known messages again. Messages without ids count as repeated only if they are more than a single
+    user message, and a new message of another role than "assistant" follows. A user may repeat a message and get the
+    same answer, which must be stored.
     """
     before, given = [*map(_identity, known)], [*map(_identity, messages)]
     same = (count for count in range(min(len(before), len(given)), 0, -1) if before[-count:] == given[:count])

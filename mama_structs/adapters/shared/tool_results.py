@@ -283,7 +283,11 @@ def _held(session: Session, answered: ToolAnswer) -> ToolAnswer:
 
 
 def _room(session: Session, name: str) -> int | Literal["settings"]:
-    """Return the budget of an answer, reduced so that pending diagnostics fit."""
+    """
+    Return the budget of a tool's answer, reduced to leave room for pending diagnostics.
+
+    Tools whose results are not truncated, such as paged reads, keep the full budget.
+    """
     budget, tool = session.refs.budget, session.tools.get(name)
     is_shortened = tool is not None and tool.wrapped and session.settings.descriptors.enabled and budget.size is len
     if not is_shortened or budget.limit < 2 * _ROOM or not session._heard.has_notes:  # noqa: SLF001 - internal API for adapters
