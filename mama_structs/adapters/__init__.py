@@ -1,1 +1,5 @@
-"""A session's tools for agent frameworks and model providers: one module each, thin, and behind an extra each."""
+"""
+Adapters for agent frameworks and model providers, one module or package each.
+
+Each needs the optional extra of its framework.
+"""

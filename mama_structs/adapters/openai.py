@@ -1,7 +1,7 @@
 """
-A session's tools for OpenAI's APIs, Responses and Chat Completions: what to send, and what to answer.
+Adapter for OpenAI's Responses and Chat Completions APIs: requests and tool calls.
 
-Dicts come out, and SDK objects or dicts go in, so the SDK itself is not imported here; the extra ``openai`` has it.
+It returns dicts and accepts SDK objects or dicts, so it does not import the SDK. The extra ``openai`` installs it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mama_structs.tools.tool import Tool
 
 API: TypeAlias = Literal["responses", "chat"]
 
-# The values of `status` and `finish_reason` with which all calls of an answer are complete.
+# The values of `status` and `finish_reason` that mean that all calls of an answer are complete.
 FINISHED_RESPONSES: Final[frozenset[str]] = frozenset({"completed"})
 FINISHED_CHATS: Final[frozenset[str]] = frozenset({"stop", "tool_calls", "function_call"})
 _ACCEPTED: Final = "pass a response, a completion, its message, or a list of its output items or tool calls"
@@ -52,18 +52,18 @@ def tools(
     Return a session's tools as the argument ``tools`` of OpenAI's clients.
 
     Args:
-        session: Whose tools.
-        message: What the user said, by which `Session.tools_for` chooses; None for all tools.
+        session: The session that has the tools.
+        message: The user's message, from which `Session.tools_for` selects tools; None for all tools.
         api: ``"responses"`` for ``client.responses.create``, ``"chat"`` for ``client.chat.completions.create``.
-        strict: Whether the model is held to the schemas, or for which tools (``["save/decision"]``). What is optional
-            is then required and may be null. A tool that takes free-form data has no strict schema, and is sent as it
-            is.
-        defer: Names of tools that are left out of the prompt until the model searches for them, with a tool of OpenAI's
-            that is added. So a model chooses from fewer tools, and the list and the prompt's cache stay the same.
+        strict: True to enforce the schemas, or the names of the tools with enforced schemas (``["save/decision"]``).
+            Optional arguments are then required and may be null. A tool that accepts free-form data has no strict
+            schema and is sent in its plain form.
+        defer: Names of tools that are left out of the prompt until the model finds them with OpenAI's search tool,
+            which is added. The model then chooses from fewer tools, while the list and the prompt cache stay the same.
 
     Raises:
-        InvalidArgument: There is no such *api*, or *defer* names tools for the API of chats, which has no such search.
-        UnknownTool: *strict* or *defer* names a tool that there is not.
+        InvalidArgument: *api* is unknown, or *defer* names tools for Chat Completions, which has no tool search.
+        UnknownTool: *strict* or *defer* names an unknown tool.
 
     """
     _check_api(api)
@@ -84,14 +84,15 @@ async def handle(
     """
     Run the tool calls of a model's answer in order, and return the messages to append.
 
-    There is one message for each call, in the order of the calls and with their ids. That of a failed call says what to
-    change. Only finished calls run: unless the answer ended with the status ``"completed"`` or the finish reason
-    ``"stop"``, ``"tool_calls"`` or ``"function_call"``, its last call is answered as cut off and does not run. Refs in
-    the model's text are stored before the calls run. Other items (reasoning, calls that OpenAI ran) are skipped. Items
-    that cannot be read are skipped, logged and reported to the model. Append the answer before the results.
+    There is one message for each call, in the order of the calls and with their ids. The message of a failed call says
+    what to change. Only finished calls run: unless the answer ended with the status ``"completed"`` or the finish
+    reason ``"stop"``, ``"tool_calls"`` or ``"function_call"``, its last call is answered as cut off and does not run.
+    Refs in the model's text are stored before the calls run. Other items (reasoning, calls that OpenAI ran) are
+    skipped. Items that cannot be read are skipped, logged and reported to the model. Append the answer before the
+    results.
 
     Args:
-        session: Whose tools and refs.
+        session: The session that has the tools and stores the refs.
         answered: A Response, a ChatCompletion (its first choice), a message, or a list of output items or tool calls;
             objects of the SDK or dicts.
         finish_reason: The choice's ``finish_reason`` or the response's ``status``, if *answered* is a message or a list
@@ -102,15 +103,15 @@ async def handle(
         ``function_call_output`` items or ``tool`` messages; none if there are no calls.
 
     Raises:
-        InvalidArgument: *answered* is none of these; nothing ran.
+        InvalidArgument: *answered* has none of these types; nothing ran.
         SessionClosed: The session is closed.
-        WrongLoop: It belongs to another event loop.
+        WrongLoop: The session belongs to another event loop.
 
     """
     items, own_reason = _items(answered)
     calls = _calls(items, finish_reason if own_reason is None else own_reason)
     if not isinstance(answered, list | tuple) and field(answered, "output") is None:
-        # Those of a message are in no text.
+        # Tool calls of a message are not part of its text, so `hear` does not report unreadable ones.
         report_unread(session, (describe_item(one, "a tool call") for one in items if not _is_readable(one)))
     await hear(session, _said(answered))
     return [await _output(session, call, host) for call in calls]
@@ -118,20 +119,21 @@ async def handle(
 
 async def recalled(session: Session, messages: str | Sequence[Any], *, max_chars: int = MAX_CHARS) -> list[Any]:
     """
-    Return a conversation with what the session recalls for the user's message at its end, as a message behind it.
+    Return a conversation with the memories recalled for its last user message appended.
 
-    It is data, quoted so that it gives no orders; the user's own words stay as they are, and so does the list that was
-    passed. Keep what is returned as the conversation: each fact is told once, unless it changed. A conversation whose
-    last message is the model's, or was recalled for already, comes back the same.
+    They are appended as a separate message, quoted as data so that they cannot act as instructions. The user's text and
+    the passed list are not changed. Continue with the returned conversation: each fact is recalled once until it
+    changes. A conversation that ends with a message of the model, or has its recalled message already, is returned
+    unchanged.
 
     Args:
-        session: Whose memories.
+        session: The session with the memories.
         messages: The ``input`` of the Responses API, a text too, or the ``messages`` of Chat Completions.
-        max_chars: Characters of what is recalled at the most, 300 or more.
+        max_chars: Maximum number of recalled characters, at least 300.
 
     Raises:
         SessionClosed: The session is closed.
-        WrongLoop: It belongs to another event loop.
+        WrongLoop: The session belongs to another event loop.
 
     """
     said: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
@@ -141,18 +143,18 @@ async def recalled(session: Session, messages: str | Sequence[Any], *, max_chars
 
 def tool_choice(session: Session, message: object, *, api: API = "responses") -> dict[str, Any] | Literal["auto"]:
     """
-    Return the argument ``tool_choice`` that restricts the choice to the tools for a message.
+    Return the argument ``tool_choice`` that allows only the tools for a message.
 
-    The list of all tools stays the same, and with it the prompt's cache. A tool that is not among them can still be
-    called later; functions of your own that the session does not know must be added.
+    The list of all tools and the prompt cache stay the same. A tool outside the selection can still be called later.
+    Add functions of your own that the session does not know.
 
     Args:
-        session: Whose tools.
-        message: As for `Session.allowed_for`, which chooses.
+        session: The session that has the tools.
+        message: The message from which `Session.allowed_for` selects the tools.
         api: As for `tools`.
 
     Raises:
-        InvalidArgument: There is no such *api*.
+        InvalidArgument: *api* is unknown.
 
     """
     _check_api(api)
@@ -187,7 +189,7 @@ def _function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
 
 
 def _said(answered: object) -> object:
-    """Return what may hold the model's words: everything but tool calls of Chat Completions in a list."""
+    """Return the parts of an answer that may contain the model's text."""
     if not isinstance(answered, list | tuple):
         return answered
     return [item for item in answered if field(item, "function") is None]
@@ -196,7 +198,7 @@ def _said(answered: object) -> object:
 async def _output(session: Session, call: _FunctionCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = await answer_call(session, call, host=host)
     if call.is_chat:
-        # Results of tools are texts there.
+        # Chat Completions accepts only text as tool results.
         texts = [kept(session, part) if isinstance(part, Media) else part for part in answered.parts]
         return {"role": "tool", "tool_call_id": call.id, "content": "\n".join(texts)}
     output = [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
@@ -210,7 +212,7 @@ def _content(session: Session, part: str | Media) -> dict[str, str]:
 
 
 def _items(answered: object) -> tuple[Sequence[object], object]:
-    """Return the output items or tool calls of an answer, and its own status or finish reason, if it has one."""
+    """Return an answer's output items or tool calls, and its own status or finish reason."""
     if isinstance(answered, list | tuple):
         return answered, None
     choices, output = field(answered, "choices"), field(answered, "output")
@@ -230,7 +232,7 @@ def _tool_calls(message: object, *, role: object = None) -> Sequence[object]:
     calls = field(message, "tool_calls")
     if message is None or (role or field(message, "role")) != "assistant":
         raise InvalidArgument(
-            f"the model's answer must be one of OpenAI's, got {type(message).__name__}", hint=_ACCEPTED
+            f"the model's answer must be an OpenAI response or message, got {type(message).__name__}", hint=_ACCEPTED
         )
     return () if calls is None else calls if isinstance(calls, list | tuple) else (calls,)
 
@@ -245,7 +247,7 @@ def _is_readable(item: object) -> bool:
 
 
 def _calls(items: Sequence[object], reason: object) -> list[_FunctionCall]:
-    """Return the function calls among the items of an answer that ended with *reason*."""
+    """Return the function calls of an answer that ended with *reason*."""
     called = [item for item in items if _is_chat_call(item) or field(item, "type") == "function_call"]
     calls: list[_FunctionCall] = []
     for number, item in enumerate(called, start=1):

@@ -1,4 +1,4 @@
-"""A session's tools for Pydantic AI; needs the extra ``pydantic-ai``."""
+"""Adapter for Pydantic AI: a session's tools and memory; needs the extra ``pydantic-ai``."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _CONTROL_FLOW: Final = ControlFlow(
         *available_types(
             "pydantic_ai.exceptions",
             *("ApprovalRequired", "CallDeferred", "SkipToolExecution", "ToolRetryError", "ToolFailedError"),
-            # Of an agent that runs inside a tool and shares the usage of the run, or is cancelled with it.
+            # Raised by an agent that runs inside a tool and shares the run's usage limits, or is cancelled with it.
             *("UsageLimitExceeded", "RunCancelled"),
         ),
     ),
-    # The other content types of Pydantic AI (BinaryContent) are read and sent as images and audio of any other tool.
+    # Other content types of Pydantic AI (BinaryContent) are handled like images and audio of any other tool.
     results=(ToolReturn, *available_types("pydantic_ai.messages", "FileUrl", "UploadedFile")),
 )
 # Accept any object: the session validates the arguments, with messages for a model.
@@ -59,13 +59,13 @@ _OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(
 
 
 class _SessionToolset(AbstractToolset[Any]):
-    """The tools of a session; `toolset` makes one."""
+    """The tools of a session; see `toolset`."""
 
     def __init__(
         self,
         session: Session,
         *,
-        id: str | None = None,  # noqa: A002 - the framework's word
+        id: str | None = None,  # noqa: A002 - the framework's parameter name
         max_retries: int | None = None,
     ) -> None:
         self._session = session
@@ -77,20 +77,20 @@ class _SessionToolset(AbstractToolset[Any]):
 
     @property
     def id(self) -> str | None:
-        """The toolset's name among those of an agent."""
+        """The toolset's id, unique within an agent."""
         return self._id
 
-    async def for_run(self, ctx: RunContext[Any]) -> Self:  # noqa: ARG002 - what a run is about shows in its steps
-        """Return a toolset for one run, which stores what is marked in that run's answers."""
+    async def for_run(self, ctx: RunContext[Any]) -> Self:  # noqa: ARG002 - the framework's signature
+        """Return a toolset for one run. It stores the refs of that run's answers."""
         return type(self)(self._session, id=self._id, max_retries=self._max_retries)
 
     async def __aexit__(self, *args: object) -> None:
-        """Store what the model marked in its last answer, which called no tool of the session."""
+        """Store the refs of the model's final answer, which made no tool call."""
         if self._ctx is not None and self._session.is_open:
             await self._hear(self._ctx)
 
     async def _hear(self, ctx: RunContext[Any]) -> None:
-        """Store what the model marked in its last message of this run."""
+        """Store the refs of the model's last message in this run."""
         last = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
         if last is not None and last.run_id == ctx.run_id:
             await hear(self._session, last)
@@ -112,9 +112,13 @@ class _SessionToolset(AbstractToolset[Any]):
         name: str,
         tool_args: dict[str, Any],
         ctx: RunContext[Any],
-        tool: ToolsetTool[Any],  # noqa: ARG002 - the name says which
+        tool: ToolsetTool[Any],  # noqa: ARG002 - the framework's signature
     ) -> Any:
-        """Run a tool and return its result; raise `ModelRetry` if the model can correct the call, else `ToolFailed`."""
+        """
+        Run a tool and return its result.
+
+        Raise `ModelRetry` if the model can correct the call, otherwise `ToolFailed`.
+        """
         await self._hear(ctx)
         answered = await answer(
             self._session,
@@ -128,9 +132,9 @@ class _SessionToolset(AbstractToolset[Any]):
         if answered.has_media:
             return [_content(self._session, part) for part in answered.parts]
         if not answered.is_error:
-            # By way of the text, which has no half of a surrogate pair: Pydantic AI could not write one as JSON.
+            # Convert from the JSON text, which has no lone surrogates: Pydantic AI could not serialize them.
             return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
-        # The types of `InvalidArgument` and of an id that nothing has: what better arguments mend.
+        # Errors that the model can fix by better arguments: `InvalidArgument` and unknown ids.
         kind = answered.data["error"]["type"]
         if (kind == "not_found" or kind.startswith("invalid_")) and ctx.retry < ctx.max_retries:
             raise ModelRetry(answered.text)
@@ -151,30 +155,31 @@ def _content(session: Session, part: str | Media) -> str | BinaryContent | Image
 def toolset(
     session: Session,
     *,
-    id: str | None = None,  # noqa: A002 - the framework's word
+    id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_retries: int | None = None,
 ) -> AbstractToolset[Any]:
     """
     Return a session's tools as a toolset, for ``Agent(toolsets=[...])``.
 
-    The model is offered all tools, whatever ``settings.tools.dynamic`` says; see `capability`.
-    Wrong arguments raise `ModelRetry` as often as the tool may be retried. After that they raise `ToolFailed`, as every
-    other error does, and the run goes on. Pydantic AI itself handles arguments that are no JSON.
-    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunContext`. It may raise
-    `ModelRetry`, `ToolFailed`, `ApprovalRequired` and `CallDeferred` and return a `ToolReturn` or a URL such as
+    The model is offered all tools, regardless of ``settings.tools.dynamic``; see `capability`.
+    Invalid arguments raise `ModelRetry` up to the retry limit of the tool. After that they raise `ToolFailed`, as every
+    other error does, and the run continues. Pydantic AI itself handles arguments that are not JSON.
+    A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `RunContext`. It may
+    raise `ModelRetry`, `ToolFailed`, `ApprovalRequired` and `CallDeferred` and return a `ToolReturn` or a URL such as
     `ImageUrl`: these reach Pydantic AI unchanged.
 
     Args:
-        session: Whose tools; it must be open while they are used, on the event loop that opened it.
-        id: The toolset's name among those of an agent.
-        max_retries: How often a model may correct the arguments of a call; None for the agent's own number.
+        session: The session that has the tools. It must stay open while they are used, on the event loop that opened
+            it.
+        id: The toolset's id, unique within an agent.
+        max_retries: How often a model may correct the arguments of a call; None for the agent's own limit.
 
     """
     return _SessionToolset(session, id=id, max_retries=max_retries)
 
 
 class _SessionCapability(AbstractCapability[Any]):
-    """What a session does for an agent; `capability` makes one."""
+    """The tools and memory of a session for an agent; see `capability`."""
 
     def __init__(self, session: Session, toolset: _SessionToolset, *, max_chars: int) -> None:
         self._session = session
@@ -189,7 +194,7 @@ class _SessionCapability(AbstractCapability[Any]):
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Put what is recalled behind what the user wrote, and restrict the choice of tools where that is forced."""
+        """Append the recalled text to the user's message, and restrict the tool choice if forced."""
         text = await recall_for(self._session, ctx.messages, max_chars=self._max_chars)
         if text:
             ctx.enqueue(UserPromptPart(text))
@@ -206,23 +211,24 @@ class _SessionCapability(AbstractCapability[Any]):
 def capability(
     session: Session,
     *,
-    id: str | None = None,  # noqa: A002 - the framework's word
+    id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_retries: int | None = None,
     max_chars: int = MAX_CHARS,
 ) -> AbstractCapability[Any]:
     """
-    Return what gives an agent a session's tools and memory, for ``Agent(capabilities=[...])``.
+    Return a capability with a session's tools and memory for ``Agent(capabilities=[...])``.
 
-    Its tools are those of `toolset`. What the session recalls for the user's message stands behind it, as a message of
-    its own, which stays in the history. With ``settings.tools.dynamic="force_dynamic"`` the choice of tools is
-    restricted to those that `Session.allowed_for` names for what the user said last, unless the agent's settings have a
-    ``tool_choice``; a call of another tool works all the same.
+    Its tools are those of `toolset`. The memories recalled for the user's message are appended as a separate message,
+    which stays in the history. With ``settings.tools.dynamic="force_dynamic"`` the tool choice is restricted to
+    `Session.allowed_for` of the user's last message, unless the agent's settings have a ``tool_choice``. Calls of other
+    tools still work.
 
     Args:
-        session: Whose tools and memories; it must be open while they are used, on the event loop that opened it.
-        id: The name of the capability and its toolset among those of an agent.
+        session: The session with the tools and memories. It must stay open while they are used, on the event loop that
+            opened it.
+        id: The id of the capability and its toolset, unique within an agent.
         max_retries: As for `toolset`.
-        max_chars: Characters of what is recalled at the most, 300 or more.
+        max_chars: Maximum number of recalled characters, at least 300.
 
     """
     return _SessionCapability(session, _SessionToolset(session, id=id, max_retries=max_retries), max_chars=max_chars)
@@ -235,6 +241,6 @@ def _definition(wire: str, tool: Tool) -> ToolDefinition:
         parameters_json_schema=plain_schema(tool.input_schema),
         return_schema=tool.output_schema,
         metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
-        # What only reads may run beside others, and everything else in the order of the calls.
+        # Read-only calls may run concurrently; all other calls run in order.
         sequential=not tool.annotations.read_only,
     )

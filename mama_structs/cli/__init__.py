@@ -1,1 +1,1 @@
-"""What each command of ``mama-structs`` does; `mama_structs.cli.command_table` lists them."""
+"""The ``mama-structs`` commands; `mama_structs.cli.command_table` lists them."""

@@ -1,6 +1,6 @@
-"""What the commands are given: arguments that keep a rule, and the session that one names."""
+"""Argument types of the commands, and opening the session that a command names."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs.errors import InvalidArgument, UnknownNamespace
 
 LAST_PORT: Final = 65_535
@@ -18,7 +18,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def whole(least: int | None = None, most: int | None = None, *, why: str = "") -> Callable[[str], int]:
-    """Return what takes a whole number within bounds."""
+    """Return a parser for integers within bounds."""
     bounds = "" if least is None else f", {least} or more" if most is None else f" from {least} to {most}"
 
     def whole_number(text: str) -> int:
@@ -32,7 +32,7 @@ def whole(least: int | None = None, most: int | None = None, *, why: str = "") -
 
 
 def player_id(text: str) -> str:
-    """Take the id of a player."""
+    """Parse the id of a player."""
     from mama_structs.structs.ids import EntityId, EntityType
 
     try:
@@ -45,7 +45,7 @@ def player_id(text: str) -> str:
 
 
 def moment(text: str) -> datetime:
-    """Take a day or a time; one without a time zone is UTC."""
+    """Parse a date or time, in UTC if it has no time zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
@@ -54,24 +54,24 @@ def moment(text: str) -> datetime:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Take a port, with a host or without."""
+    """Parse ``PORT`` or ``HOST:PORT``."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise wrong(f"an IPv6 address stands in brackets, such as [::1]:8317, got {text!r:.80}")
+        raise wrong(f"an IPv6 address must be in brackets, such as [::1]:8317, got {text!r:.80}")
     if not port.isascii() or not port.isdecimal() or int(port) > LAST_PORT or (colon and not host):
         raise wrong(f"must be PORT or HOST:PORT, got {text!r:.80}")
     return host or LOOPBACK, int(port)
 
 
 def wrong(message: str) -> Exception:
-    """Return the error that the parser of a command line shows."""
+    """Return an error that argparse displays."""
     return argparse.ArgumentTypeError(message)
 
 
 def is_session(store: str) -> bool:
-    """Tell whether it is a session's directory, or the address of a database in which there was one."""
+    """Return True for a session's directory, or the address of a database with a session."""
     from pathlib import Path
 
     from mama_structs._internal.validation import is_address
@@ -85,7 +85,7 @@ def is_session(store: str) -> bool:
 
 
 def embedder_named(name: Literal["semantic", "hash"]) -> Any:
-    """Return the embedder of that name."""
+    """Return the embedder with a name."""
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder
     from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 
@@ -97,7 +97,11 @@ def embedder_named(name: Literal["semantic", "hash"]) -> Any:
 
 
 async def check_known(given: argparse.Namespace) -> None:
-    """Refuse a namespace of which the store has nothing, unless it has nothing at all: it is a slip."""
+    """
+    Raise for a namespace that the store does not have, unless the store is empty.
+
+    An unknown namespace is probably a typing error.
+    """
     from mama_structs.session.session import Session
     from mama_structs.tools.wire_names import hint_at
 
@@ -111,9 +115,9 @@ async def opened(
     given: argparse.Namespace, record: Any = None, *, is_new: bool = False
 ) -> AsyncIterator[mama_structs.Session]:
     """
-    Open the session without its embedder, which most commands need not have; a new store takes that of *record*.
+    Open the session without its embedder, which most commands do not need.
 
-    Unless it may be new, the namespace must be there.
+    A new store gets the embedder of *record*. Unless *is_new*, the namespace must exist.
     """
     from mama_structs.memory.store.factory import Unavailable
     from mama_structs.session.session import Session

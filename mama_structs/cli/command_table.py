@@ -1,6 +1,6 @@
-"""One table of commands, from the line that a user types to the function that it runs."""
+"""Command line parser: the table of commands with their arguments, help and functions."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mama_structs.cli.arguments import LAST_PORT, LOOPBACK, address, is_session,
 from mama_structs.cli.output import drop_output, say, tell_stderr, without_passwords
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
-# As a shell reports a process that died of SIGINT or SIGPIPE.
+# The exit codes that shells report for SIGINT and SIGPIPE.
 _INTERRUPTED: Final = 130
 _NO_READER: Final = 141
-# Columns that a command's name has in the list of all.
+# Columns of a command's name in the overview.
 _NAME: Final = 15
-# A generated world has no room for fewer, see `mama_structs.testing.World.generate`.
+# A generated world needs at least this many players, see `mama_structs.testing.World.generate`.
 _SMALLEST_WORLD: Final = 12
-# The 50 references of a call, five at a time, are ten rounds, and have a deadline of 5 seconds.
+# Maximum latency in ms: the 50 references of a call take ten rounds of five, within a deadline of 5 seconds.
 _SLOWEST_DEMO: Final = 400
 
 
@@ -36,25 +36,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run the command and return its exit code.
 
     Args:
-        arguments: What stands behind the command's name; by default this process's.
+        arguments: The arguments after the command's name; by default those of this process.
 
     """
     try:
-        # Names on a chain are anybody's: a terminal that cannot show them gets an escape, not a crash.
+        # Names on a chain are untrusted: characters that a terminal cannot encode are escaped instead of crashing.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):
-                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced it
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced the stream
         try:
             code = run(parse(arguments))
         finally:
-            # What --help and --version print is not written yet.
+            # Flush the output of --help and --version, which argparse does not do.
             say()
     except MamaStructsError as error:
-        # What a node says may be quoted in it.
+        # The error may quote text of a node, so control characters are escaped.
         tell_stderr(f"mama-structs: {printable(str(error))}\n")
         return 1
     except BrokenPipeError:
-        # Nobody reads any more (`| head -1`).
+        # The reader closed the pipe (`| head -1`).
         drop_output()
         return _NO_READER
     except KeyboardInterrupt:
@@ -63,15 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints quote no password."""
+    """A parser whose error messages contain no passwords."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and exit."""
+        """Print an error and exit."""
         super().error(without_passwords(message))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return what a command line asks for, or exit as `argparse` does."""
+    """Parse a command line, or exit as `argparse` does."""
     import importlib.metadata
 
     parser = _Parser(
@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     version = importlib.metadata.version("mama-structs")
     parser.add_argument("--version", action="version", version=f"mama-structs {version}")
-    # Without help of their own: the overview has them, by what they are for.
+    # Subcommands are added without help: the overview lists them by purpose.
     commands = parser.add_subparsers(title="command", required=True, metavar="COMMAND", help="one of those below")
     groups: dict[str, Any] = {"": commands}
     for path, (command, *members) in _COMMANDS.items():
@@ -107,26 +107,26 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             group.add_argument(flag, help=text, **options)
     given = sys.argv[1:] if arguments is None else arguments
     if not given:
-        # Who types the name alone wants to know what there is.
+        # Show the help for the bare command.
         parser.print_help(sys.stderr)
         parser.exit(2)
     return parser.parse_args(given)
 
 
 def _line(path: str) -> str:
-    """Return what a list of commands says of one: what there is to say there, or else its docstring."""
+    """Return a command's line in the overview: from `_LINES` or its docstring."""
     about = _COMMANDS[path][0].__doc__ if path in _COMMANDS else ""
     return _LINES.get(path) or f"{about[:1].lower()}{about[1:-1]}"
 
 
 def _filled(line: str) -> str:
-    """Return a command's line as `argparse` fills those of options, which it does not do for texts behind them."""
+    """Wrap a command's line as `argparse` wraps options; it does not wrap epilogs."""
     room = max(shutil.get_terminal_size().columns - 2, 2 * _NAME)
     return textwrap.fill(line, room, subsequent_indent=(2 + _NAME) * " ", break_on_hyphens=False)
 
 
 def _overview() -> str:
-    """Return all commands by what they are for, and examples."""
+    """Return all commands, grouped by purpose, and examples."""
     parts = []
     for title, names in _GROUPS.items():
         lines = (_filled(f"  {name:<{_NAME}}{_line(name)}") for name in names)
@@ -137,11 +137,11 @@ def _overview() -> str:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command of a parsed command line and return its exit code."""
+    """Run a parsed command and return its exit code."""
     import asyncio
 
     if given.needs_store and not is_session(given.store):
-        # Opening would make one, and a slip would look like an empty store.
+        # Opening would create a store, and a typing error would look like an empty store.
         is_server = is_address(given.store)
         raise InvalidArgument(
             "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",
@@ -219,7 +219,7 @@ _GROUPS: Final = {
     ),
     "come over from elsewhere": ("import-from", "migrate", "rollback"),
 }  # fmt: skip
-# What stands behind the command in an example of it.
+# Example arguments of each command.
 _EXAMPLES: Final = {
     "demo": "",
     "fake-node": "--port 1317",
@@ -247,7 +247,7 @@ _EXAMPLES: Final = {
     "migrate": "~/.claude/mama-memory.db agent.mama --dry-run",
     "rollback": "agent.mama",
 }
-# The examples that are shown before a command is chosen.
+# Commands whose examples are in the overview.
 _FIRST: Final = ("demo", "search", "view", "serve-mcp")
 _LINES: Final = {
     "demo": "memory, then references, then what references cost",
@@ -268,9 +268,9 @@ _LINES: Final = {
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
 }
 _EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
-# What runs a command, whose docstring describes it, in the list of commands too unless `_LINES` has something else; and
-# what it takes: names with their metavars, their help, and what else `add_argument` takes (with none of these it is a
-# flag). A text alone begins a group.
+# Each command's function, whose docstring is its description and, unless `_LINES` has a text, its line in the overview.
+# Then its arguments: name with metavar, help and options of `add_argument`; without options it is a flag. A plain text
+# starts a group.
 _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "demo": (
         serving.demo,

@@ -1,8 +1,8 @@
 """
-The demo: what an agent remembers, then two questions without references and with them, and what that costs.
+The demo: recalled memories, two questions with and without references, and the cost.
 
-Its sessions have the default settings: what is counted is what a model reads.
-The text of it has plain tables, and answers shortened to what matters here.
+Its sessions have the default settings, so the counts are those of a real model.
+Its text consists of plain tables and abbreviated answers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from mama_structs.references.section import References
 from mama_structs.session.session import Session
 from mama_structs.testing.node.fake_node import FakeNode
 
-# The player that every generated world furnishes with a guild, a planet and a fleet.
+# The player of every generated world that has a guild, a planet and a fleet.
 BUNDLED_PLAYER: Final = "1-11"
-# Rows that name two entities each: a page of 16 stays within the 50 references of a call.
+# Players per page. With two entities each, a page stays within the 50 references of a call.
 PAGE: Final = 16
-# How far the player in question is looked for; a chain has no index of pages by id.
+# Maximum number of pages to search for the player; a chain has no index of pages by id.
 MOST_PAGES: Final = 64
 
 _RELATIONS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
-_NAMED: Final = {"guildId": "guild", "planetId": "planet"}  # Those that have names, of each row of the list.
+_NAMED: Final = {"guildId": "guild", "planetId": "planet"}  # The relations of each list row that have a name.
 _CHARS_PER_TOKEN: Final = 4
 _AGAIN: Final = "run the demo again"
 _CHOOSE: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
@@ -40,7 +40,7 @@ _SHOWN_FIELDS: Final = (
     "gridAttributes", "ore",
 )  # fmt: skip
 WIDTH: Final = 100
-"""Columns of a line at the most, on a terminal that is as wide."""
+"""Maximum line width in columns. A narrower terminal reduces it."""
 
 Facts = dict[str, Any]
 Entity = Mapping[str, Any]
@@ -48,17 +48,17 @@ Entity = Mapping[str, Any]
 
 @attrs.define
 class DemoRun:
-    """An agent that asks through a session's tools, as a model does: every call, what it found out, and the cost."""
+    """A scripted agent that calls a session's tools: its calls, its results and their cost."""
 
     session: Session
-    # The bundled one, whose counters can be seen.
+    # The bundled node, whose requests can be counted; None for a real one.
     node: FakeNode | None = None
-    # Where the page of the list begins that the agent reads; an agent has it from the page before.
+    # Pagination key of the list page that the agent reads. A real agent has it from the previous page.
     page_key: str | None = None
     calls: list[DemoCall] = attrs.field(factory=list)
     facts: Facts = attrs.field(factory=dict)
     upstream_queries: int = 0
-    # The paths that the bundled node was asked for.
+    # Paths that were requested from the bundled node.
     asked: tuple[str, ...] | None = None
     from_cache: int = 0
     seconds: float = 0.0
@@ -70,7 +70,7 @@ class DemoRun:
         return answer
 
     async def page(self, **options: Any) -> tuple[Entity, list[Entity]]:
-        """Return the page of the list of players that the player in question is on, and all of its rows."""
+        """Return the list page with the demo's player, and all its rows."""
         place = {} if self.page_key is None else {"pagination_key": self.page_key}
         answer = await self.ask("structs_list_players", pagination_limit=PAGE, **place, **options)
         rows = list(answer["Player"])
@@ -84,7 +84,7 @@ class DemoRun:
         return answer, rows
 
     async def measure(self, script: Callable[[DemoRun, str], Awaitable[Facts]], player_id: str) -> Self:
-        """Find out by a script, and count."""
+        """Run a script and measure its cost."""
         before, seen = self.session.resolver.stats, len(self.node.requests) if self.node else 0
         started = time.perf_counter()
         self.facts = await script(self, player_id)
@@ -103,12 +103,12 @@ class DemoRun:
 
     @property
     def chars(self) -> int:
-        """How much the model read, in characters."""
+        """The number of characters that the model reads."""
         return sum(call.chars for call in self.calls)
 
     @property
     def figures(self) -> dict[str, float]:
-        """The run in numbers."""
+        """The costs of the run."""
         return {
             "agent_calls": len(self.calls),
             "upstream_queries": self.upstream_queries,
@@ -120,7 +120,7 @@ class DemoRun:
 
 @attrs.frozen
 class Question:
-    """A question, answered by one call after the other, and with references."""
+    """A question with two runs: one call per entity, and with references."""
 
     text: str
     without: DemoRun
@@ -128,35 +128,35 @@ class Question:
 
     @property
     def same_facts(self) -> bool:
-        """Whether both ways found out the same."""
+        """True if both runs found the same facts."""
         return self.without.facts == self.with_references.facts
 
 
 @attrs.frozen
 class Story:
-    """The questions: about one player, which is the common case, and about a page of the list."""
+    """The results of the demo: a question about one player and one about a list page."""
 
     player_id: str
     one: Question
     page: Question
-    # The second one in the same session, while its cache is valid.
+    # The list question again in the same session, with a warm cache.
     repeat: DemoRun
 
     @property
     def same_facts(self) -> bool:
-        """Whether every run found out the same."""
+        """True if all runs found the same facts."""
         return self.one.same_facts and self.page.same_facts and self.repeat.facts == self.page.without.facts
 
     @property
     def runs(self) -> dict[tuple[str, str], DemoRun]:
-        """All runs, by question and way."""
+        """All runs by question and variant."""
         both = {("player", "without"): self.one.without, ("player", "with"): self.one.with_references}
         listed = {("list", "without"): self.page.without, ("list", "with"): self.page.with_references}
         return {**both, **listed, ("list", "repeat"): self.repeat}
 
     @property
     def figures(self) -> dict[str, Any]:
-        """All runs in numbers."""
+        """The costs of all runs."""
         figures: dict[str, Any] = {"player": {}, "list": {}}
         for (question, way), run in self.runs.items():
             figures[question][way] = run.figures
@@ -164,7 +164,7 @@ class Story:
 
 
 async def one_by_one(agent: DemoRun, player_id: str) -> Facts:
-    """Find out about a player without references: look at it, then at each id that it names."""
+    """Find the facts about a player without references: one call for each id."""
     player = (await agent.ask("structs_query_player", player_id=player_id))["Player"]
     related = []
     for field, kind in _RELATIONS.items():
@@ -174,7 +174,7 @@ async def one_by_one(agent: DemoRun, player_id: str) -> Facts:
 
 
 async def at_once(agent: DemoRun, player_id: str) -> Facts:
-    """Find out about a player with references: it names guild, planet and fleet, and each comes along."""
+    """Find the facts about a player with references: one call for all related entities."""
     types = [*_RELATIONS.values()]
     answer = await agent.ask(
         "structs_query_player", player_id=player_id, include_references=True, reference_types=types
@@ -184,7 +184,7 @@ async def at_once(agent: DemoRun, player_id: str) -> Facts:
 
 
 async def page_one_by_one(agent: DemoRun, _: str) -> Facts:
-    """Find out about a page of players without references: look at the page, then at each id in it, once."""
+    """Find the facts about a page of players without references: one call per distinct id."""
     rows = (await agent.page())[1]
     found: dict[str, Entity] = {}
     for row in rows:
@@ -196,13 +196,13 @@ async def page_one_by_one(agent: DemoRun, _: str) -> Facts:
 
 
 async def page_at_once(agent: DemoRun, _: str) -> Facts:
-    """Find out about a page of players with references."""
+    """Find the facts about a page of players with references."""
     answer, rows = await agent.page(include_references=True, reference_types=[*_NAMED.values()])
     return _rows_facts(rows, lambda entity_id: _referenced(answer, entity_id))
 
 
 def _facts_of(player: Entity, related: Sequence[Entity]) -> Facts:
-    """Say what the answers tell about a player, whichever way they came."""
+    """Return the facts about a player, in the same form for both variants."""
     guild, planet, fleet = related
     return {
         "player": {"id": player["id"], "name": _name(player)},
@@ -213,7 +213,7 @@ def _facts_of(player: Entity, related: Sequence[Entity]) -> Facts:
 
 
 def _rows_facts(rows: Iterable[Entity], entity: Callable[[str], Entity]) -> Facts:
-    """Say of each row how it is called, and what it belongs to."""
+    """Return the name and the names of the related entities of each row."""
     return {
         row["id"]: {
             "name": _name(row),
@@ -231,7 +231,7 @@ async def play(
     players: int = 12,
     latency: float = 0.02,
 ) -> Story:
-    """Play the scenario on a real node, or on the bundled one; see the command's help for what each of them takes."""
+    """Run the demo on a real or the bundled node. The command has the same arguments."""
     if base_url is None:
         async with FakeNode.world(seed=seed, players=players, latency=latency) as node:
             return await _play_on(node.url, player_id or BUNDLED_PLAYER, node)
@@ -246,7 +246,7 @@ async def play(
 async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> Story:
     player_id, page_key = await _found(base_url, wanted)
     runs: list[DemoRun] = []
-    # A session of its own for each, and nothing from before: no run finds what another one left in the cache.
+    # Each run has a new session with an empty cache, so that no run profits from another.
     for scripts in ((one_by_one,), (at_once,), (page_one_by_one,), (page_at_once, page_at_once)):
         async with Session.open(structs=base_url) as session:
             session.resolver.invalidate()
@@ -257,7 +257,7 @@ async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> 
 
 
 async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
-    """Return the player in question, or the first that fits, and the key of the list's page that holds it."""
+    """Return the player's id, by default of the first suitable player, and its page key."""
     async with Session.open(structs=base_url) as session:
         if wanted is not None:
             player = (await session.call("structs_query_player", {"player_id": wanted}))["Player"]
@@ -282,7 +282,7 @@ async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
 
 
 def _flat(answer: Entity, envelope: str) -> Entity:
-    """Return an entity's own fields with what stands beside them, as a reference has them."""
+    """Return an entity's fields merged with the fields next to it, as in a reference."""
     beside = {name: value for name, value in answer.items() if name != envelope}
     return {**answer[envelope], **beside}
 
@@ -294,7 +294,7 @@ def _related(player: Entity, field: str) -> str:
 
 
 def _referenced(answer: Entity, entity_id: str) -> Entity:
-    """Return what an answer's references say about an id."""
+    """Return the reference to an id in an answer, or raise if it is missing."""
     references = References.of(answer)
     if entity_id in references.failed or entity_id not in references:
         why = references.failed.get(entity_id, "it was left out")
@@ -303,18 +303,18 @@ def _referenced(answer: Entity, entity_id: str) -> Entity:
 
 
 def _name(entity: Entity) -> str:
-    """Return the name of an entity; older chains have none."""
+    """Return the name of an entity, or its id on older chains, which have no names."""
     return str(entity.get("name") or entity["id"])
 
 
-# The text
+# Text output
 
 
 def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
     """
-    Return the whole story: memory, references in the common case, and what they cost, there and for a list.
+    Return the demo's text: memory, references for one player, and the cost of references.
 
-    Lines have so many columns at the most, if their words are no longer.
+    Lines have at most *width* columns, except for longer words.
     """
     costs = [
         (
@@ -342,7 +342,7 @@ def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
 
 
 def _filled(line: str, width: int) -> str:
-    """Return a line as lines of so many columns at the most; of what is no prose those after the first are indented."""
+    """Wrap a line to *width* columns; continuation lines are indented except for prose."""
     if not line.strip("="):
         return line[:width]
     indent = "" if line[0].isalpha() else (len(line) - len(line.lstrip()) + 2) * " "
@@ -350,7 +350,7 @@ def _filled(line: str, width: int) -> str:
 
 
 def _remembered(days: TwoDays) -> Iterator[str]:
-    """Yield what was saved on one day, and what the model is told on the next."""
+    """Yield the calls of the first day and the recalled texts of the second."""
     yield _heading("Memory: what was decided on Monday, and what the model is told on Tuesday")
     yield "Monday. The agent decides, finds out, decides again, and stops for the day:"
     yield "\n".join(_call(call) for call in days.calls)
@@ -362,7 +362,7 @@ def _remembered(days: TwoDays) -> Iterator[str]:
 
 
 def _asked(story: Story) -> Iterator[str]:
-    """Yield the question about one player, both ways to its answer, and what was found out."""
+    """Yield the question about one player, both runs and the facts."""
     question = story.one
     yield _heading(f"References: {question.text}")
     for way, run in (("Without references", question.without), ("With references", question.with_references)):
@@ -379,7 +379,7 @@ def _found_out(question: Question) -> str:
 
 
 def _notes(story: Story) -> Iterator[str]:
-    """Yield what the table does not say by itself, the price included."""
+    """Yield notes on the cost table, including the extra cost of references."""
     for what, question, plain in (
         ("the player's answer", story.one, story.one.without.calls[0].chars),
         ("the list's answer", story.page, story.page.without.calls[0].chars),
@@ -434,7 +434,7 @@ def _call(call: DemoCall) -> str:
 
 
 def shortened(answer: Mapping[str, Any]) -> str:
-    """Return an answer with a line for each part and each reference, and ``...`` for what is left out."""
+    """Abbreviate an answer: one line per part and reference, ``...`` for omitted fields."""
     parts = []
     for key, value in answer.items():
         if key == SECTION:
@@ -446,7 +446,7 @@ def shortened(answer: Mapping[str, Any]) -> str:
 
 
 def _fields(value: Any) -> str:
-    """Return a value on one line, of a mapping only the fields that the story is about."""
+    """Return a value on one line; of a mapping only the fields in `_SHOWN_FIELDS`."""
     if not isinstance(value, Mapping):
         return _json(value)
     parts = [f"{_json(name)}: {_fields(value[name])}" for name in value if name in _SHOWN_FIELDS]

@@ -1,4 +1,4 @@
-"""The first part of the demo: what an agent decided on one day, and what its model is told on the next."""
+"""First part of the demo: decisions on one day, and the recalled text on the next."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import attrs
 from mama_structs._internal.jsonable import json_text
 from mama_structs.session.session import Session
 
-# The last one has nothing to do with what was decided.
+# The last message is unrelated to the decisions.
 MESSAGES: Final = ("Shall we use JWT for logins?", "Let's continue from yesterday.", "How many hours are in a day?")
 
 
 @attrs.frozen
 class DemoCall:
-    """One tool call of the agent, and what it read."""
+    """One tool call of the agent and its answer."""
 
     tool: str
     arguments: dict[str, Any]
@@ -24,20 +24,20 @@ class DemoCall:
 
     @property
     def chars(self) -> int:
-        """How long what the model read is."""
+        """The length of the answer in characters."""
         return len(self.answer if isinstance(self.answer, str) else json_text(self.answer))
 
 
 @attrs.frozen
 class TwoDays:
-    """The calls of the first day, and what the model was told before each message of the second."""
+    """The calls of the first day, and the recalled text for each message of the second."""
 
     calls: tuple[DemoCall, ...]
     told: dict[str, str]
 
 
 async def two_days() -> TwoDays:
-    """Let an agent decide, fail and decide again, and tell the model of another session in the same directory."""
+    """Run the first day's calls, and recall in another session of the same directory."""
     calls: list[DemoCall] = []
     with tempfile.TemporaryDirectory() as place:
         async with Session.open(place) as monday:

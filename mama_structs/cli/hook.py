@@ -1,8 +1,8 @@
 """
-The command ``mama-structs hook``: a coding agent's hook, answered by a helper process that stays.
+The command ``mama-structs hook``: forwards an agent's hook event to a helper process.
 
-It imports next to nothing (a test counts), waits for nothing beyond its time, and whatever goes wrong it prints ``{}``
-and ends with 0: the agent works on as if there were no memory. What it was is a line on stderr.
+It imports almost nothing (a test counts) and has a time limit. On any error it prints ``{}`` and exits with 0, so that
+the agent continues without memory; the error is a line on stderr.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import sys
 import time
 
 SOCKET = "hook.sock"
-"""The helper's Unix socket in the store's directory, which only its owner may use."""
+"""File name of the helper's Unix socket in the store's directory. Only the owner may connect."""
 
 QUIT = "quit"
-"""In the place of the characters: the helper is to close the store and end."""
+"""Sent instead of the number of characters: tells the helper to close the store and exit."""
 
 _SECONDS = 2.0
 _MAX_CHARS = 2_000
 _MOST = 2**22
 _HELPER = "from mama_structs.cli.hook_server import main; main()"
-# Seconds between two looks for the helper that was started.
+# Seconds between two attempts to connect to the started helper.
 _STEP = 0.005
 
 
 def answer_hook(arguments: list[str]) -> int:
-    """Print the answer to the event that stdin describes, and return 0 whatever happens."""
+    """Print the answer to the event on stdin, and return 0 even on errors."""
     told, wrong = b"{}\n", b""
     before = None
     try:
         options = _options(arguments)
         until = time.monotonic() + float(options["--seconds"])
         event = _event(until)
-        before = os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all of this
+        before = os.getcwd()  # noqa: PTH109 - importing pathlib is slow
         if "://" in options["STORE"]:
             raise OSError("it needs a session's directory: a server's address is not taken here")
-        # Below it, as the paths of sockets are short.
+        # Socket paths have a small length limit, so use a relative one.
         os.chdir(options["STORE"])
-        if not os.path.isdir("journal"):  # noqa: PTH112 - as above
+        if not os.path.isdir("journal"):  # noqa: PTH112 - importing pathlib is slow
             raise OSError(f"{options['STORE']!r:.200} is no session's directory")
         head = f"{options['--namespace']}\0{int(options['--max-chars'])}\0"
         answer, newline, wrong = ask(head.encode() + event, until).partition(b"\n")
         told = answer + newline
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no failure may reach the agent
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no error may reach the agent
         wrong = f"{str(error) or type(error).__name__}\n".encode(errors="backslashreplace")
     finally:
         if before is not None:
@@ -55,8 +55,8 @@ def answer_hook(arguments: list[str]) -> int:
 
 
 def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
-    """Return what the helper of the working directory answers, which is started if it is not there."""
-    # Without the classes around it, which take longer to import than the answer takes.
+    """Return the helper's answer, starting a helper for the working directory if needed."""
+    # Import the C module: the Python wrapper takes longer to import than the answer takes.
     from _socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socket  # noqa: PLC0415
 
     helper = 0
@@ -80,7 +80,7 @@ def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
     try:
         view = memoryview(request)
         while view:
-            # The timeout of a socket is for each call, and the limit is for all of them.
+            # The timeout of a socket is per call, so set the remaining time before each call.
             connection.settimeout(max(until - time.monotonic(), _STEP))
             view = view[connection.send(view) :]
         connection.shutdown(SHUT_WR)
@@ -97,26 +97,26 @@ def ask(request: bytes, until: float, *, starts: bool = True) -> bytes:
 
 
 def end_helper(store: str) -> None:
-    """Have the helper of a store close it and end, where there is one."""
-    import fcntl  # noqa: PLC0415 - a hook needs none
+    """Ask a running helper of a store to close the store and exit, and wait for it."""
+    import fcntl  # noqa: PLC0415 - not needed by a hook
 
-    before = os.getcwd()  # noqa: PTH109 - as above
+    before = os.getcwd()  # noqa: PTH109 - importing pathlib is slow
     os.chdir(store)
     directory = os.open(".", os.O_RDONLY)
     try:
         until = time.monotonic() + _SECONDS
-        if os.path.exists(SOCKET):  # noqa: PTH110 - as above
+        if os.path.exists(SOCKET):  # noqa: PTH110 - importing pathlib is slow
             ask(f"\0{QUIT}\0".encode(), time.monotonic(), starts=False)
         while time.monotonic() < until:
             try:
-                # It holds this until its end.
+                # The helper holds this lock until it exits.
                 fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 time.sleep(_STEP)
             else:
                 break
     except OSError:
-        # One that was killed left its socket.
+        # A killed helper left its socket file.
         return
     finally:
         os.close(directory)
@@ -124,7 +124,7 @@ def end_helper(store: str) -> None:
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    """Return what the command line says; argparse takes as long to import as the answer to take."""
+    """Parse the command line without argparse, whose import takes as long as an answer."""
     options = {"--namespace": "default", "--max-chars": str(_MAX_CHARS), "--seconds": str(_SECONDS)}
     left = list(arguments)
     while left:
@@ -141,8 +141,8 @@ def _options(arguments: list[str]) -> dict[str, str]:
 
 
 def _event(until: float) -> bytes:
-    """Return what stdin holds; who leaves it open does not make the agent wait."""
-    import select  # noqa: PLC0415 - after what can go wrong before
+    """Read the event from stdin, and raise if stdin is not closed in time."""
+    import select  # noqa: PLC0415 - imported lazily, because a hook must start fast
 
     parts: list[bytes] = []
     size = 0
@@ -159,19 +159,19 @@ def _event(until: float) -> bytes:
 
 
 def _start() -> int:
-    """Start the helper, which outlives this process and holds none of its files, and return its id."""
+    """Start the helper detached from this process and its files, and return its process id."""
     null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-    # -P: what lies in the store's directory is data.
+    # -P: do not import modules from the store's directory.
     command = [sys.executable, "-P", "-c", _HELPER]
     return os.posix_spawn(sys.executable, command, os.environ, file_actions=null, setpgroup=0)
 
 
 def _has_failed(helper: int) -> bool:
-    """Tell whether the helper has ended with an error; where another one serves already it ends without."""
+    """Return True if the helper exited with an error; it exits with 0 if another one serves."""
     try:
         ended, status = os.waitpid(helper, os.WNOHANG)
     except ChildProcessError:
-        # It was asked for before, or the agent ignores how its children end.
+        # It was already waited for, or the agent ignores SIGCHLD.
         return False
     return bool(ended and status)
 
@@ -180,5 +180,5 @@ def _say(file: int, text: bytes) -> None:
     try:
         os.write(file, text)
     except OSError:
-        # Nobody listens.
+        # The reader closed the pipe.
         return

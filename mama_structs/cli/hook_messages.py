@@ -1,4 +1,4 @@
-"""The messages of ``mama-structs hook`` and its helper process over a socket, with limits for size and time."""
+"""Socket messages of ``mama-structs hook`` and its helper, with size and time limits."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from typing import Final
 
 MAX_REQUEST_BYTES: Final = 2**23
-"""Bytes that a request may have: the largest event of a hook, and its other parts."""
+"""Maximum bytes of a request: the largest event of a hook plus its other parts."""
 REQUEST_SECONDS: Final = 10.0
-"""Seconds in which a request must arrive and its answer be read. A hook gives up earlier."""
+"""Seconds for receiving a request and for sending its answer. A hook gives up earlier."""
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
-    """Return a request, or "" and the limit that it exceeds."""
+    """Return a request and "", or "" and an error text."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -30,7 +30,7 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
 
 
 async def send_answer(writer: asyncio.StreamWriter, answer: bytes) -> bool:
-    """Send an answer and close the connection; return False if nobody takes it."""
+    """Send an answer and close the connection; return False if the client did not read it."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             writer.write(answer)

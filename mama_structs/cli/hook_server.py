@@ -1,9 +1,9 @@
 """
-The process that answers ``mama-structs hook``: it keeps a store open, and ends when nobody has asked for a while.
+Helper process of ``mama-structs hook``: keeps a store open and exits when idle.
 
-A request is a namespace, the characters of the answer, and the event as the agent wrote it, with NULs between; the
-answer is a line of JSON, and a second one that says what went wrong, if anything did. Until the encoder is loaded,
-memories are found by words alone.
+A request consists of a namespace, a number of characters and the agent's event, separated by NULs. The answer is a
+line of JSON, followed by a line with the error if there was one. Until the sentence encoder is loaded, memories are
+searched by words only.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mama_structs.session.session import Session
 
 _IDLE: Final = 1_800.0
-# Seconds that a helper may take to close its store.
+# Seconds to wait for an exiting helper to close its store.
 _ENDING: Final = 10.0
-# Agents at work on one store, each a conversation that knows what it was told.
+# Maximum number of open conversations. Each has its own recall log.
 _CONVERSATIONS: Final = 8
 _RESUMING: Final = (
     "continue",
@@ -51,28 +51,32 @@ def main() -> None:
         return
     os.umask(0o077)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(SOCKET)  # noqa: PTH108 - of one that was killed
+        os.unlink(SOCKET)  # noqa: PTH108 - left by a killed helper
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(SOCKET)
-    os.chmod(SOCKET, 0o600)  # noqa: PTH101 - as above
-    # Who asks waits for an answer from here on, and no more for the socket.
+    os.chmod(SOCKET, 0o600)  # noqa: PTH101 - importing pathlib is slow
+    # From here on a client can connect, and waits for an answer instead of the socket.
     listening.listen(16)
 
-    import asyncio  # noqa: PLC0415 - see above
+    import asyncio  # noqa: PLC0415 - imported lazily, because a hook must start fast
 
     asyncio.run(HookHelper(os.getcwd()).serve(listening))  # noqa: PTH109
 
 
 def _is_the_one() -> bool:
-    """Tell whether this process may serve the directory, waiting for the end of another one that serves no more."""
+    """
+    Return True if this process has the directory's lock.
+
+    Wait for a helper that is exiting; return False if another one serves the directory.
+    """
     directory = os.open(".", os.O_RDONLY)
     until = time.monotonic() + _ENDING
     while time.monotonic() < until:
         try:
-            # Held until the process ends.
+            # The lock is held until the process exits.
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            if os.path.exists(SOCKET):  # noqa: PTH110 - pathlib takes longer to import than this
+            if os.path.exists(SOCKET):  # noqa: PTH110 - importing pathlib is slow
                 return False
             time.sleep(0.01)
         else:
@@ -81,46 +85,50 @@ def _is_the_one() -> bool:
 
 
 def _version() -> int | None:
-    """Return what another version of this package would change."""
+    """Return a value that changes if another version of this package is installed."""
     with contextlib.suppress(OSError):
-        return os.stat(__file__).st_mtime_ns  # noqa: PTH116 - as above
+        return os.stat(__file__).st_mtime_ns  # noqa: PTH116 - importing pathlib is slow
     return None
 
 
 def _said_of(error: Exception) -> str:
-    """Return an error as a line, without what could be somebody's text."""
-    from mama_structs.errors import MamaStructsError  # noqa: PLC0415 - see `main`
+    """Return an error as a line without user data."""
+    from mama_structs.errors import MamaStructsError  # noqa: PLC0415 - imported after the socket is ready
 
     return f"{' '.join(str(error).split()) if isinstance(error, MamaStructsError) else type(error).__name__}\n"
 
 
 class _FewCues:
-    """Tells who goes on with earlier work; all the cues of an `Exposure` take a fifth of a second to compile."""
+    """
+    Small replacement for `Exposure`, whose cues take a fifth of a second to compile.
+
+    It only detects messages that resume earlier work.
+    """
 
     kind: str | None = None
 
     def detect(self, text: str) -> _FewCues:
-        """Say it as an `Exposure` does."""
+        """Detect the kind of a message, with the interface of `Exposure`."""
         lower = text.lower()
         self.kind = "resuming" if any(words in lower for words in _RESUMING) else None
         return self
 
 
 class HookHelper:
-    """Answers hooks out of one store."""
+    """Answers hook events from one store."""
 
     def __init__(self, store: str, *, idle: float = _IDLE) -> None:
         self._store = store
         self._idle = idle
         self._sessions: dict[tuple[str, str], Session] = {}
-        # What the conversation was told that asked last.
+        # Recall log of the conversation of the last request.
         self._told: Told | None = None
         self._is_warm = False
         self._warming: asyncio.Task[None] | None = None
 
     async def serve(self, listening: socket.socket) -> None:
-        """Answer until nobody asks for long enough, or somebody says that it is to end."""
-        import asyncio  # noqa: PLC0415 - see `main`
+        """Serve requests until the idle time has passed or a client sends `QUIT`."""
+        import asyncio  # noqa: PLC0415 - imported after the socket is ready
 
         from mama_structs.cli.hook_messages import MAX_REQUEST_BYTES, read_request, send_answer  # noqa: PLC0415
 
@@ -133,10 +141,10 @@ class HookHelper:
             async with turn:
                 answer = f"{{}}\n{wrong}\n".encode() if wrong else await self._answered(request)
                 told = None if wrong else self._told
-            # A hook that has given up was told nothing.
+            # The hook gave up before it received the text, so recall it again next time.
             if not await send_answer(writer, answer) and told is not None:
                 told.clear()
-            # Where another version was installed in this one's place, the next hook starts that.
+            # Exit after an upgrade, so that the next hook starts the new version.
             if request.split("\0")[1:2] == [QUIT] or _version() != version:
                 done.set()
             if self._warming is None and self._sessions:
@@ -145,7 +153,8 @@ class HookHelper:
         running: set[asyncio.Task[None]] = set()
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # Once a request is read whole nothing else holds what answers it: it would be collected as it waits.
+            # The event loop holds weak references to tasks only. Without this set, a waiting task could be
+            # garbage-collected.
             task = asyncio.create_task(serve(reader, writer))
             running.add(task)
             task.add_done_callback(running.discard)
@@ -159,7 +168,7 @@ class HookHelper:
                     task.cancel()
                 if not finished:
                     break
-            # Who comes now starts another helper, which waits for the end of this one.
+            # A new client starts another helper, which waits until this one has exited.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(SOCKET)  # noqa: PTH108
         await self.close()
@@ -172,8 +181,8 @@ class HookHelper:
             await session.close()
 
     async def _answered(self, request: str) -> bytes:
-        """Return the answer to a request, whatever is wrong with it: the next ones come here, too."""
-        import json  # noqa: PLC0415 - see `main`
+        """Return the answer to a request, including any error, so that the helper keeps running."""
+        import json  # noqa: PLC0415 - imported after the socket is ready
 
         self._told = None
         told: dict[str, Any] = {}
@@ -182,13 +191,13 @@ class HookHelper:
             namespace, chars, event = request.split("\0", 2)
             if chars != QUIT:
                 told = await self.answer(namespace, int(chars), event)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - the helper must keep running
             wrong = _said_of(error)
         return f"{json.dumps(told)}\n{wrong}".encode(errors="replace")
 
     async def _warm_up(self) -> None:
-        """Load the encoder and the cues once; where there is no encoder, words are all there is."""
-        import asyncio  # noqa: PLC0415 - see `main`
+        """Load the encoder and the cues once; without an encoder, keep searching by words."""
+        import asyncio  # noqa: PLC0415 - imported after the socket is ready
 
         from mama_structs.errors import MamaStructsError  # noqa: PLC0415
         from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
@@ -200,8 +209,8 @@ class HookHelper:
             self._is_warm = True
 
     async def answer(self, namespace: str, max_chars: int, event: str) -> dict[str, Any]:
-        """Return the answer to an event as an agent wrote it, in the form that this agent reads."""
-        import json  # noqa: PLC0415 - see `main`
+        """Return the answer to an agent's event, in that agent's format."""
+        import json  # noqa: PLC0415 - imported after the socket is ready
 
         given = json.loads(event) if event.strip() else {}
         if not isinstance(given, dict):
@@ -212,29 +221,33 @@ class HookHelper:
         if kind is None:
             return {}
         session = await self._session(namespace, first(given, _CONVERSATION_IDS))
-        # What the agent's context loses is told again.
+        # After a compaction or clear the agent has lost the recalled text, so recall it again.
         again = kind == "compact" or given.get("source") in ("clear", "compact")
         recalled = await self._recalled(session, message if kind == "prompt" else "", max_chars, again=again)
         return formed(name, kind, recalled)
 
     async def _recalled(self, session: Session, message: str, max_chars: int, *, again: bool) -> str:
-        """Do as `Session.recall`, without what is not loaded; where nobody said anything, for work that goes on."""
-        from mama_structs.memory.store.lexical_store import WordsAlone  # noqa: PLC0415 - see `main`
+        """
+        Return recalled text as `Session.recall` does, with only the parts that are loaded.
+
+        Without a message, return the state of the work for resuming.
+        """
+        from mama_structs.memory.store.lexical_store import WordsAlone  # noqa: PLC0415 - imported after the socket is ready
         from mama_structs.session.recall_builder import recall  # noqa: PLC0415
 
-        self._told = told = session._conversation.told  # noqa: SLF001 - as there
+        self._told = told = session._conversation.told  # noqa: SLF001 - internal API for the CLI
         if again:
             told.clear()
-        # The words alone are another view of the same memories.
-        memories = session.memories if self._is_warm else WordsAlone(session.memories._shared)  # noqa: SLF001 - as above
+        # The lexical store is another view of the same memories.
+        memories = session.memories if self._is_warm else WordsAlone(session.memories._shared)  # noqa: SLF001 - internal API for the CLI
         few: Any = None if self._is_warm else _FewCues()
         return (
             await recall(memories, message, told=told, exposure=few, resuming=not message, max_chars=max_chars)
         ).text
 
     async def _session(self, namespace: str, conversation: str) -> Session:
-        """Return the session of an agent's conversation, the last one used being the last one closed."""
-        from mama_structs.memory.store.factory import Unavailable  # noqa: PLC0415 - see `main`
+        """Return the session of an agent's conversation, closing the least recently used one."""
+        from mama_structs.memory.store.factory import Unavailable  # noqa: PLC0415 - imported after the socket is ready
         from mama_structs.session.session import Session  # noqa: PLC0415
         from mama_structs.settings import Settings, ToolSettings  # noqa: PLC0415
 
@@ -246,7 +259,7 @@ class HookHelper:
                 namespace=namespace,
                 conversation=f"hook {key[1]}".strip(),
                 embedder=Unavailable(),
-                # Nobody calls any tool here.
+                # The hook calls no tools.
                 settings=Settings(tools=ToolSettings(memory=False)),
             )
         self._sessions[key] = session
@@ -256,12 +269,12 @@ class HookHelper:
 
 
 def first(given: dict[str, Any], names: tuple[str, ...]) -> str:
-    """Return the first text that an event has under one of some names, empty where it has none."""
+    """Return the first non-empty text of an event under any of the names, or ""."""
     return next((value for name in names if isinstance(value := given.get(name), str) and value), "")
 
 
 def text_in(given: dict[str, Any]) -> str:
-    """Return what the user said, wherever an agent puts it: a text, blocks of texts, or a level further down."""
+    """Return the user's message of an event: a text, text blocks, or nested under another key."""
     for name in _TEXTS:
         value = given.get(name)
         if isinstance(value, dict):
@@ -274,7 +287,7 @@ def text_in(given: dict[str, Any]) -> str:
 
 
 def kind_of(name: str, message: str) -> str | None:
-    """Return which of the three an event is by an agent's own name for it, None for any other."""
+    """Return "compact", "start" or "prompt" for an event's name, or None for other events."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if "compact" in plain or "compress" in plain:
         return "compact"
@@ -286,7 +299,11 @@ def kind_of(name: str, message: str) -> str | None:
 
 
 def formed(name: str, kind: str, text: str) -> dict[str, Any]:
-    """Return an answer as the agent reads it that calls the event so; before compaction most take no text."""
+    """
+    Return an answer in the format of the agent that uses this event name.
+
+    Most agents accept no text before a compaction.
+    """
     if not text:
         return {}
     if name[:1].isupper():

@@ -1,6 +1,6 @@
-"""What the commands print, and how far long work is."""
+"""Output of the commands: stdout, stderr, progress and tables."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from unicodedata import combining, east_asian_width
 from mama_structs._internal.reprs import short
 from mama_structs.errors import MamaStructsError
 
-# As often as a line says how far it is, where there is no bar.
+# Minimum seconds between two progress lines if there is no bar.
 _TOLD_EVERY: Final = 1.0
-# Of a path made of an address one slash is left.
+# Converting an address to a path leaves only one slash.
 _PASSWORD: Final = re.compile(r"(\w:/{1,2}[^\s:@/]*:)\S*@")
 
 
 def say(*texts: str) -> None:
-    """Print to stdout, at once, for whoever started this may wait for it; without a text, what is not written yet."""
+    """Print to stdout and flush, because a parent process may wait for the output."""
     try:
         for text in texts:
             print(text)
-        # There is none where it was closed before the start (`>&-`).
+        # stdout is None if it was closed before the start (`>&-`).
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -41,22 +41,22 @@ def say(*texts: str) -> None:
 
 
 def answer(given: argparse.Namespace, figures: Any, text: str) -> None:
-    """Print what a command found, as JSON where that is asked for."""
+    """Print a command's result, as JSON if requested."""
     say(json.dumps(figures) if given.json else text)
 
 
 def drop_output(stream: TextIO | None = None) -> None:
     """
-    Send what is still to be written nowhere, of stdout where no other stream is named.
+    Redirect a stream, by default stdout, to the null device.
 
-    The interpreter flushes again at its end, and must not complain.
+    Otherwise the interpreter's flush at exit would report an error.
     """
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stdout if stream is None else stream).fileno())
 
 
 def tell_stderr(text: str) -> None:
-    """Write to stderr, which is not there where it was closed before the start (`2>&-`)."""
+    """Write to stderr, which is None if it was closed before the start (`2>&-`)."""
     if sys.stderr is not None:
         try:
             sys.stderr.write(without_passwords(text))
@@ -66,16 +66,16 @@ def tell_stderr(text: str) -> None:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text without the passwords of addresses, which stand where a user put an argument in a wrong place."""
+    """Mask the passwords of addresses, which may be part of a misplaced argument."""
     return _PASSWORD.sub(r"\1***@", text)
 
 
 @contextlib.contextmanager
 def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) -> Iterator[Callable[[int, int], None]]:
     """
-    Show how far work is: a bar on a terminal if there is tqdm, else a line now and then.
+    Report progress: a bar on a terminal with tqdm installed, otherwise occasional lines.
 
-    Without *lines* only a terminal gets those, and everything else a single one at the end.
+    Without *lines*, an output that is not a terminal gets a single line at the end.
     """
     import asyncio
 
@@ -85,7 +85,7 @@ def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) 
     bar: Any = None
     if is_terminal:
         with contextlib.suppress(ImportError):
-            from tqdm.auto import tqdm  # type: ignore[import-untyped]  # it ships no types
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]  # tqdm has no type information
 
             bar = tqdm(desc=what, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
     told, last = time.monotonic(), ""
@@ -115,7 +115,7 @@ def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) 
 
 
 def confirmed(question: str) -> bool:
-    """Ask on stderr, and return whether the answer on stdin is yes; no answer is none."""
+    """Ask on stderr, and return True if the answer on stdin is yes."""
     tell_stderr(f"{question} [y/N] ")
     try:
         return sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -125,10 +125,10 @@ def confirmed(question: str) -> bool:
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """
-    Return rows under each other, each column as wide as its widest cell.
+    Return rows as a table with aligned columns.
 
-    On a terminal that is too narrow for that, a row is a block: its text, which is the last cell but one, the other
-    facts, and the last cell, an id, whole.
+    If the table is too wide for the terminal, each row becomes a block: its text (the last cell but one), other cells,
+    and its id (the last cell), untruncated.
     """
     whole = _columns(rows)
     room = shutil.get_terminal_size().columns
@@ -163,5 +163,5 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the places that a text takes on a terminal, where East Asian letters take two."""
+    """Return the width of a text in terminal columns; East Asian wide characters take two."""
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)

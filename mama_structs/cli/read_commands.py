@@ -1,6 +1,6 @@
-"""The commands for people who want to know what is remembered: list, show, search, recall, view, forget."""
+"""Commands for reading and deleting memories: list, show, search, recall, view, forget."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs._internal.reprs import short, visible
 from mama_structs.cli.arguments import opened
 from mama_structs.cli.hook import end_helper
 from mama_structs.cli.output import answer, columns, confirmed, say, shown, tell_stderr
 
-# Columns on a terminal.
+# Maximum columns of a cell.
 _TEXT = 72
 _TOPIC = 24
 
@@ -55,7 +55,7 @@ async def search(given: argparse.Namespace) -> None:
             hits = await session.memories.search(given.query, **filters)
         except EmbeddingFailed as error:
             tell_stderr(f"mama-structs: by words alone: {error}\n")
-            hits = await WordsAlone(session.memories._shared).search(given.query, **filters)  # noqa: SLF001 - as it is
+            hits = await WordsAlone(session.memories._shared).search(given.query, **filters)  # noqa: SLF001 - internal API for the CLI
     rows = [[f"{hit.relevance:.2f}", *_row(hit.memory, is_superseded=hit.superseded_by is not None)] for hit in hits]
     _answer_memories(given, hits, rows)
 
@@ -87,7 +87,7 @@ async def forget(given: argparse.Namespace) -> int:
 
     filters = {"about": given.about, "source": given.source, "before": given.before}
     if not is_address(given.store):
-        # What a hook's helper has open would be pending.
+        # A running hook helper would keep the erasure pending.
         end_helper(given.store)
     async with opened(given) as session:
         planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)
@@ -116,7 +116,7 @@ def _receipt(done: Any) -> str:
 def _target(given: argparse.Namespace) -> Path:
     from mama_structs._internal.validation import is_address
 
-    # Of an address any part may be a password.
+    # Any part of an address may be a password, so do not use it as a file name.
     name = "memories" if is_address(given.store) else Path(given.store).resolve().name
     return Path(given.output or f"{name}.html")
 

@@ -1,6 +1,6 @@
-"""The commands that serve: the demo and its node, and a session over MCP."""
+"""Commands that serve: the demo and its node, and a session over MCP."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs.cli.output import answer, say
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
-TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the variable's name
+TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the name of an environment variable
 _MILLI: Final = 1000
 DEMO_WORLD: Final = {"players": 12, "latency": 20}
-# The chain's own pace.
+# The block time of the real chain.
 _BLOCK_SECONDS: Final = 6.0
-# Longer than any token, and short enough to read without thinking.
+# Longer than any token, and small enough to read completely.
 _MAX_TOKEN_FILE: Final = 4096
-# Seconds after a signal that requests have to end in; a client that reads nothing must not hold up the end.
+# Seconds for requests to end after a signal. A client that does not read must not block the exit.
 _GRACE: Final = 5.0
 
 
@@ -92,7 +92,7 @@ def _stopped_by_signals() -> Any:
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Where loops take no signals (Windows) Ctrl-C still ends the process.
+        # Event loops on Windows do not support signal handlers. Ctrl-C still ends the process there.
         with contextlib.suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     return stopped
@@ -111,12 +111,12 @@ async def serve_mcp(given: argparse.Namespace) -> None:
     if given.http is None and (given.token_file is not None or given.allow_host):
         given.usage_error("--token-file and --allow-host are for --http")
     token = token_of(given.token_file, os.environ) if given.http is not None else None
-    # Over stdio stdout is the protocol's. There is no stderr where it was closed before the start (`2>&-`).
+    # Over stdio, stdout is reserved for the protocol. stderr is None if it was closed before the start (`2>&-`).
     if sys.stderr is not None:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO if given.verbose else logging.WARNING)
     adapter = adapter_module()
     if given.http is not None:
-        # Before anything is made.
+        # Validate the address before a store is created.
         await adapter.http.address_for(*given.http, token=token)
     stopped = _stopped_by_signals()
     async with Session.open(
@@ -145,7 +145,7 @@ async def serve_mcp(given: argparse.Namespace) -> None:
             serving.cancel()
             await asyncio.wait({serving}, timeout=_GRACE)
     if not serving.done():
-        # The session is closed and its data whole. A thread still writes to a client that does not read.
+        # The session is closed and its data is complete. A thread still writes to a client that does not read.
         os._exit(0)
     if not serving.cancelled():
         serving.result()
@@ -153,17 +153,17 @@ async def serve_mcp(given: argparse.Namespace) -> None:
 
 async def hook(given: argparse.Namespace) -> None:
     """Answer a coding agent's hook with what it should know, out of a helper process that stays."""
-    raise AssertionError(given)  # `mama_structs.cli` answers before any of this is loaded
+    raise AssertionError(given)  # handled by `mama_structs.cli.main` before this module is loaded
 
 
 async def _warm_up(session: mama_structs.Session) -> None:
-    """Have the first search find everything loaded; what cannot be loaded is that search's to say."""
+    """Load the search components in the background. Errors are reported by the first search."""
     with contextlib.suppress(MamaStructsError):
         await session.warm_up()
 
 
 def adapter_module() -> Any:
-    """Return the adapter for MCP, or say what it needs."""
+    """Return the MCP adapter, or raise with the missing dependency."""
     try:
         from mama_structs.adapters import mcp
     except ModuleNotFoundError as missing:
@@ -172,7 +172,7 @@ def adapter_module() -> Any:
 
 
 def settings_of(given: argparse.Namespace) -> mama_structs.Settings:
-    """Return the settings of the environment, as the command line changes them."""
+    """Return the settings of the environment, overridden by the command line."""
     import attrs
 
     from mama_structs.settings import Settings
@@ -183,15 +183,19 @@ def settings_of(given: argparse.Namespace) -> mama_structs.Settings:
 
 
 def token_of(path: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the token; never from the arguments, which every user of the machine can read."""
+    """
+    Return the token from a file or the environment.
+
+    It is not a command line argument, because every user of the machine can read these.
+    """
     if path is None:
         token = environ.get(TOKEN_VARIABLE)
         if token is not None and not token.strip():
-            # A secret that was not filled in must not open the server.
+            # An empty secret must not disable authentication.
             raise InvalidArgument(f"{TOKEN_VARIABLE} is set and empty: unset it, or give a token")
         return token
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a pipe of the shell will do, too
+        with open(path, "rb") as file:  # noqa: PTH123 - the path may be a pipe
             text = file.read(_MAX_TOKEN_FILE + 1)
     except OSError as error:
         raise InvalidArgument(f"the token file {path!r:.200} cannot be read: {error.strerror}") from error

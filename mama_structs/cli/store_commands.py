@@ -1,6 +1,6 @@
-"""The commands that look after a store: check, back up, move, migrate."""
+"""Commands for maintaining a store: check, back up, move, migrate."""
 
-# ruff: noqa: PLC0415 - what takes time to import is imported where it is used, see `mama_structs.cli`
+# ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs._internal.validation import is_address, printable
 from mama_structs.cli.arguments import check_known, embedder_named, is_session, opened
 from mama_structs.cli.output import answer, say, shown, without_passwords
 from mama_structs.errors import InvalidArgument
 
-# Digits of a digest that tell two apart at a glance; --json has all.
+# Digits of a digest in the text output, enough to compare by eye; --json has all.
 _SHOWN: Final = 12
 
 
@@ -30,7 +30,7 @@ async def check(given: argparse.Namespace) -> int:
         async with opened(given) as session:
             report = await session.check()
     except StoreDamaged as error:
-        # It cannot even be opened, which is what was asked.
+        # The store cannot be opened: report its damage as findings.
         found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
         report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
     fields = ("severity", "kind", "message", "key")
@@ -43,7 +43,7 @@ async def check(given: argparse.Namespace) -> int:
 async def stats(given: argparse.Namespace) -> None:
     """Print figures about the memories."""
     async with opened(given) as session:
-        # What a process counts while it runs says nothing here.
+        # Omit counters of the running process.
         counted = ("embedding", "traversal_cache")
         figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
     rows = list(_flat(figures))
@@ -71,13 +71,13 @@ async def rebuild(given: argparse.Namespace) -> int:
 
 async def backup_store(given: argparse.Namespace) -> None:
     """Copy a session's directory, also while it is written to."""
-    # No namespace is opened: a backup is also for a store of which one cannot be read.
+    # No namespace is opened, so that a store with an unreadable namespace can be backed up.
     from pathlib import Path
 
     from mama_structs.storage.backup import backup
 
     if is_address(given.store):
-        raise InvalidArgument("a server is not copied as a directory is", hint="pg_dump -n mama_structs")
+        raise InvalidArgument("a server cannot be copied as a directory", hint="pg_dump -n mama_structs")
     with shown("copied", "pages") as progress:
         await backup(Path(given.store), Path(given.target), progress=progress)
     say(printable(f"{given.store} is copied to {given.target}"))
@@ -107,7 +107,7 @@ async def assign(given: argparse.Namespace) -> None:
 
     from mama_structs.session.backend import Home
 
-    # No namespace is opened: neither its memories nor an embedder have a part in it.
+    # No namespace is opened: neither memories nor an embedder are needed.
     home = await Home.at(given.store if is_address(given.store) else Path(given.store))
     try:
         held = await home.assign(given.name, origin=given.origin, namespace=given.namespace)
@@ -190,7 +190,7 @@ async def migrate(given: argparse.Namespace) -> None:
     from mama_structs.importers.mama_v1 import migrate_old, read_old
 
     begun = time.perf_counter()
-    # First: where the old file cannot be read, no directory is made.
+    # Read the old file first, so that no directory is created if it is unreadable.
     old = read_old(Path(given.old))
     async with _opened_to_fill(given) as session:
         with shown("migrated", "steps", resumable=True, lines=False) as progress:
@@ -203,7 +203,7 @@ async def import_from(given: argparse.Namespace) -> None:
     """Take over the memories of another program, whose files are not changed; again, nothing is added twice."""
     from mama_structs.importers.dispatch import read_from, take_over
 
-    # First, as for a migration.
+    # Read the source first, so that no directory is created if it is unreadable.
     outside = await read_from(given.kind, given.source, user=given.user)
     async with _opened_to_fill(given) as session:
         with shown("imported", "items", resumable=True, lines=False) as progress:
@@ -214,11 +214,11 @@ async def import_from(given: argparse.Namespace) -> None:
 
 @contextlib.asynccontextmanager
 async def _opened_to_fill(given: argparse.Namespace) -> AsyncIterator[mama_structs.Session]:
-    """Open the session, made if it is missing, that memories of elsewhere are to be added to."""
+    """Open the session that imported memories are added to, creating it if it is missing."""
     from mama_structs.session.session import Session
 
     embedder = None if given.embedder is None else embedder_named(given.embedder)
-    # What a dry run is for may not exist yet, and is not made: a store in memory stands for it.
+    # A dry run must not create a missing store, so it uses a store in memory.
     location = None if given.dry_run and not is_session(given.store) else given.store
     async with Session.open(location, namespace=given.namespace, embedder=embedder) as session:
         yield session

@@ -1,4 +1,4 @@
-"""One page that shows memories in a browser, without a network and without trusting their texts."""
+"""HTML page that shows memories offline in a browser and treats their texts as untrusted."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from typing import Any, Final
 
 import attrs
 
-import mama_structs  # for the annotations: what they name loads when a session opens
+import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs._internal.reprs import plain, visible
 from mama_structs.memory.types.engine import Reader
 from mama_structs.memory.types.model import LinkType, Memory
 from mama_structs.storage.files import DraftFile
 
-# Characters of a text, links of a memory, and characters of all data, of which a browser makes some hundred MB.
+# Maximum characters of a text, links of a memory, and characters of all data. A browser needs some hundred MB for them.
 _TEXT: Final = 4_000
 _LINKS: Final = 12
 _DATA: Final = 24_000_000
-# What is more telling first; that two were written in one sitting tells nothing.
+# Most informative link types first. Temporal links are omitted.
 _ORDER: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 @attrs.frozen(kw_only=True)
 class MemoryPage:
-    """A page, with how many memories it shows, and of how many."""
+    """A page, the number of memories on it, and the total number."""
 
     text: str = attrs.field(repr=False)
     shown: int
     count: int
 
     def write(self, target: Path) -> None:
-        """Write the page, which appears under its name when it is whole."""
+        """Write the page atomically."""
         draft = DraftFile(target)
         try:
             draft.write(self.text.encode())
@@ -47,7 +47,7 @@ class MemoryPage:
 
 
 async def page_of(memories: mama_structs.MemoryStore, *, most: int) -> MemoryPage:
-    """Return the page of the newest memories, *most* of them and as many as a browser takes."""
+    """Return the page of the newest memories: at most *most*, within the data limit."""
 
     def plan(reader: Reader) -> tuple[list[Memory], list[list[Any]], int]:
         nodes = reader.window(limit=most)
@@ -65,7 +65,7 @@ async def page_of(memories: mama_structs.MemoryStore, *, most: int) -> MemoryPag
             ]
         return found, links, reader.count()
 
-    found, links, count = await memories._shared.read(plan)  # noqa: SLF001 - a plan for this page
+    found, links, count = await memories._shared.read(plan)  # noqa: SLF001 - internal API for the CLI
     shown, size = [], 0
     for memory in found:
         shown.append(_told(memory))
@@ -104,7 +104,7 @@ def _written(data: object, *, title: str, note: str) -> str:
         "default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"script-src 'sha256-{allowed['script']}'; style-src 'sha256-{allowed['style']}'"
     )
-    # ASCII without these three: nothing in it can end the element that it stands in.
+    # Escape <, > and &: the data cannot end its element then.
     safe = re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(data))
     parts = {"POLICY": policy, "TITLE": html.escape(title), "NOTE": html.escape(note), "DATA": safe}
     return re.sub(f"@({'|'.join(parts)})@", lambda found: parts[found[1]], template)

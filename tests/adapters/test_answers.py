@@ -19,7 +19,7 @@ from mama_structs.adapters.shared.tool_results import ToolAnswer, answer, failed
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool, WrongLoop
 from mama_structs.settings import AnswerSettings
 
-# Opening a session takes longer than a call, and nothing that these calls do is kept.
+# Opening a session takes longer than a call, and these calls store nothing.
 one_session = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -50,8 +50,8 @@ def error_of(answered: ToolAnswer) -> dict[str, str]:
     return answered.data["error"]
 
 
-async def test_text_is_told_as_it_is_and_data_as_json(session):
-    """A model reads text without quotes, and data with letters of its own."""
+async def test_answer_returns_text_unchanged_and_data_as_json(session):
+    """Text has no quotes, and JSON keeps non-ASCII letters."""
     shouted = await answer(session, "shout", {"text": "가나다a"})
     described = await answer(session, "describe", {"text": "결정"})
 
@@ -70,24 +70,24 @@ async def test_text_is_told_as_it_is_and_data_as_json(session):
         json.dumps('{"text": "a", "times": 2}'),
     ],
 )
-async def test_arguments_may_be_a_mapping_or_json(session, arguments):
-    """JSON text of JSON text can mean one thing only."""
+async def test_answer_accepts_arguments_as_mapping_or_json(session, arguments):
+    """JSON in a JSON string is unambiguous, too."""
     answered = await answer(session, "shout", arguments)
 
     assert "AA" == answered.data
 
 
 @pytest.mark.parametrize("arguments", [None, "", "  \n", "{}", {}])
-async def test_nothing_stands_for_no_arguments(session, arguments):
-    """Providers differ in how they say that a tool without parameters was called."""
+async def test_answer_accepts_empty_arguments(session, arguments):
+    """Providers encode a call without arguments differently."""
     answered = await answer(session, "list_refs", arguments)
 
     assert not answered.is_error
 
 
 @pytest.mark.parametrize("arguments", ['{"text": "a"', "text=a", "[1]", "3", "null", '"a"', "[" * 100_000, "1" * 5000])
-async def test_what_is_no_json_object_is_an_error_that_says_what_to_send(session, arguments):
-    """Nothing runs, and the model is told to send an object."""
+async def test_answer_rejects_arguments_that_are_no_json_object(session, arguments):
+    """The tool does not run, and the error asks for an object."""
     told = error_of(await answer(session, "shout", arguments))
 
     assert "invalid_argument" == told["type"]
@@ -96,24 +96,24 @@ async def test_what_is_no_json_object_is_an_error_that_says_what_to_send(session
     assert len(told["message"]) < 300
 
 
-async def test_wrong_arguments_are_an_error_that_names_them(session):
-    """The model reads which argument was wrong, and that it may be left out."""
+async def test_answer_error_names_wrong_arguments(session):
+    """The error names the argument and says that it is optional."""
     told = error_of(await answer(session, "shout", {"text": "a", "times": "often"}))
 
     assert "times must be an integer" in told["message"]
     assert "times is optional" == told["hint"]
 
 
-async def test_an_unknown_tool_is_an_error_that_names_the_nearest(session):
-    """A model that invents a name is told the one that it meant."""
+async def test_answer_error_suggests_nearest_tool_when_name_is_unknown(session):
+    """A model that invents a name gets a suggestion."""
     told = error_of(await answer(session, "save_decision_", {}))
 
     assert "unknown_tool" == told["type"]
     assert "save__decision" in told["hint"]
 
 
-async def test_a_hosts_failing_tool_is_an_error_for_the_model_and_a_traceback_in_the_log(session, caplog):
-    """The agent goes on; who runs it finds where it failed, without what was said there."""
+async def test_answer_reports_host_tool_failure_and_logs_traceback(session, caplog):
+    """The agent continues. The log has the location of the error without user data."""
     with caplog.at_level(logging.ERROR, logger="mama_structs"):
         told = error_of(await answer(session, "fail", {"text": "no disk " * 1000}))
 
@@ -125,8 +125,8 @@ async def test_a_hosts_failing_tool_is_an_error_for_the_model_and_a_traceback_in
     assert "no disk no disk" not in caplog.text
 
 
-async def test_a_cancelled_call_is_no_answer(session):
-    """Who cancels an agent's turn wants it to end, not to be told about it."""
+async def test_answer_propagates_cancellation(session):
+    """Cancelling an agent's turn must end it instead of creating an error answer."""
     began = asyncio.Event()
 
     async def wait() -> None:
@@ -144,8 +144,8 @@ async def test_a_cancelled_call_is_no_answer(session):
     assert not (await answer(session, "shout", {"text": "a"})).is_error
 
 
-async def test_a_closed_session_is_a_bug_and_raises():
-    """A model could do nothing about it."""
+async def test_answer_raises_when_session_is_closed():
+    """It is a bug of the host, so it is not reported to the model."""
     session = await Session.open()
     await session.close()
 
@@ -153,8 +153,8 @@ async def test_a_closed_session_is_a_bug_and_raises():
         await answer(session, "list_refs", {})
 
 
-async def test_another_loop_is_a_bug_and_raises(session):
-    """As for a closed session."""
+async def test_answer_raises_in_another_event_loop(session):
+    """It is a bug of the host, too."""
     with pytest.raises(WrongLoop):
         await asyncio.to_thread(lambda: asyncio.run(answer(session, "list_refs", {})))
 
@@ -162,8 +162,8 @@ async def test_another_loop_is_a_bug_and_raises(session):
 @one_session
 @given(text=st.text(st.characters(categories=["Cs", "L", "Cc"]), max_size=20))
 @example(text="\ud800")
-async def test_every_answer_can_be_sent(session, text):
-    """Half a surrogate pair in a result does not break the client."""
+async def test_answer_replaces_lone_surrogates(session, text):
+    """A lone surrogate in a result must not break the client."""
     for name in ("shout", "describe"):
         for arguments in ({"text": text}, {text: text}, text):
             answered = await answer(session, name, arguments)
@@ -171,16 +171,16 @@ async def test_every_answer_can_be_sent(session, text):
             assert answered.text == answered.text.encode().decode()
 
 
-def test_an_error_tells_type_message_and_hint_and_no_more_than_a_model_needs():
-    """A missing hint is left out, and a long message is cut."""
+def test_error_answer_has_type_message_and_hint():
+    """A missing hint is omitted, and a long message is truncated."""
     assert {"error": {"type": "error", "message": "m"}} == failed(MamaStructsError("m")).data
     assert {"type", "message", "hint"} == failed(InvalidArgument("m", hint="h")).data["error"].keys()
     assert 1000 == len(failed(InvalidArgument("m" * 5000)).data["error"]["message"])
     assert "there is no tool named 'x'" == failed(UnknownTool("x")).data["error"]["message"]
 
 
-async def test_a_name_given_twice_is_refused(session):
-    """Which of the two a model meant nobody knows, so nothing runs."""
+async def test_answer_rejects_duplicate_argument_names(session):
+    """The model's intention is unknown, so the tool does not run."""
     answered = await answer(session, "shout", '{"text": "use A", "text": "use B"}')
 
     assert answered.is_error
@@ -188,7 +188,7 @@ async def test_a_name_given_twice_is_refused(session):
 
 
 async def test_answer_replaces_number_without_text(session):
-    """A number of thousands of digits has no JSON text; the model is told that the tool has run."""
+    """An integer with thousands of digits has no JSON text. The answer says that the tool has run."""
 
     async def enormous() -> int:
         """Count."""
@@ -201,8 +201,8 @@ async def test_answer_replaces_number_without_text(session):
     assert "[int: not shown, has no JSON form; the tool has run]" == answered.text
 
 
-async def test_an_error_of_the_tools_for_refs_is_an_error(session):
-    """What they answer in XML a client sees as an error, too."""
+async def test_answer_of_ref_tool_error_is_marked_as_error(session):
+    """Their XML error answers are reported as errors."""
     answered = await answer(session, "read_fd", {"fd": "fd:7"})
 
     assert answered.is_error
@@ -210,8 +210,8 @@ async def test_an_error_of_the_tools_for_refs_is_an_error(session):
     assert "not_found" == answered.data["error"]["type"]
 
 
-async def test_tools_are_named_as_on_the_wire_in_what_we_say_ourselves(session):
-    """Descriptions, notes and errors name tools as the model knows them; what a memory says stays as it is."""
+async def test_answer_uses_wire_names_in_package_texts(session):
+    """Descriptions, notes and errors use wire names. The text of a memory is unchanged."""
     saved = await answer(session, "save__insight", {"content": "call save/decision first"})
     found = await answer(session, "search__recent", {})
     unknown = await answer(session, "load__context", {"id": "nothing"})
@@ -228,8 +228,8 @@ async def test_tools_are_named_as_on_the_wire_in_what_we_say_ourselves(session):
 @pytest.mark.parametrize(
     "arguments", [{"content": "it rains"}, '{"content": "it rains"}', '"{\\"content\\": \\"it rains\\"}"']
 )
-async def test_a_session_takes_both_spellings_json_text_and_tools_that_are_not_shown(session, name, arguments):
-    """`Session.call` takes what a model sends as it comes, for a tool that its message has hidden, too."""
+async def test_session_call_accepts_wire_names_json_and_hidden_tools(session, name, arguments):
+    """`Session.call` accepts the model's output directly, also for a tool that is currently hidden."""
     shown = {tool.name for tool in session.tools_for("continue from yesterday")}
     saved = await session.call(name, arguments)
     answered = await answer(session, name, arguments)
@@ -239,8 +239,8 @@ async def test_a_session_takes_both_spellings_json_text_and_tools_that_are_not_s
     assert "it rains" == (await session.memories.get(saved["id"])).content
 
 
-async def test_a_session_says_what_is_wrong_with_json_text_and_with_names(session):
-    """Text that is no JSON object is refused, and an unknown tool is answered with the nearest."""
+async def test_session_call_error_explains_invalid_json_and_unknown_name(session):
+    """JSON that is not an object is rejected, and an unknown tool gets a suggestion."""
     for text in ("{", "[1]", "3"):
         with pytest.raises(InvalidArgument, match="the arguments "):
             await session.call("list_refs", text)
@@ -251,11 +251,11 @@ async def test_a_session_says_what_is_wrong_with_json_text_and_with_names(sessio
     assert isinstance(await session.call("list_refs", ""), str)
 
 
-# Whether the tool has run
+# Execution status of the tool
 
 
 class Ticket(pydantic.BaseModel):
-    """A model with one field that pydantic cannot write."""
+    """A model with one field that pydantic cannot serialize."""
 
     model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
     number: int
@@ -286,7 +286,7 @@ LEAF = "[object: not shown, has no JSON form; the tool has run]"
     ],
 )
 async def test_answer_replaces_only_part_without_json_form(session, result, shown):
-    """The rest of a result is shown, and the text in place of the part says that the tool has run."""
+    """The rest of the result is included, and the placeholder says that the tool has run."""
     runs = []
 
     async def charge() -> object:
@@ -303,7 +303,7 @@ async def test_answer_replaces_only_part_without_json_form(session, result, show
 
 
 async def test_answer_replaces_cycles_and_depth(session):
-    """A result that contains itself, or is nested too deep, is shown down to there."""
+    """A cyclic or too deeply nested result is included up to the limit."""
     cycle = {"id": 1}
     cycle["self"] = cycle
     deep = []
@@ -334,7 +334,7 @@ async def test_answer_replaces_cycles_and_depth(session):
     )
 )
 async def test_to_answer_never_raises_and_keeps_json_parts(value):
-    """Any result becomes JSON; where `to_jsonable` accepts it, both agree."""
+    """Every result becomes JSON. If `to_jsonable` accepts it, both results are equal."""
     shown = to_answer(value)
 
     json.dumps(shown)
@@ -346,7 +346,7 @@ NOT_RUN, MAY_HAVE_RUN = "the tool was not run", "the tool may have run"
 
 
 async def test_answer_says_that_tool_may_have_run_when_it_raises(session):
-    """An error behind the start of a tool may come after side effects, whatever its type."""
+    """An error after the start of a tool may come after side effects, whatever its type."""
 
     async def charge(amount: int) -> str:
         raise (InvalidArgument if amount else RuntimeError)("declined")
@@ -364,7 +364,7 @@ async def test_answer_says_that_tool_may_have_run_when_it_raises(session):
 
 
 async def test_answer_names_type_of_exception_whose_text_raises(session):
-    """The answer of a call does not depend on the ``__str__`` of the tool's exception."""
+    """The answer does not depend on the ``__str__`` of the tool's exception."""
 
     class Declined(Exception):
         def __str__(self) -> str:
@@ -394,7 +394,7 @@ async def test_answer_names_type_of_exception_whose_text_raises(session):
     ],
 )
 async def test_answer_says_that_tool_was_not_run_when_arguments_are_wrong(session, name, arguments):
-    """An error before the start of a tool, or of its decorator, says so."""
+    """The status covers errors before the start of the tool or its decorator."""
     runs = []
 
     @session.with_references
@@ -410,7 +410,7 @@ async def test_answer_says_that_tool_was_not_run_when_arguments_are_wrong(sessio
 
 
 async def test_answer_says_may_have_run_when_decorated_tool_raises(session):
-    """A decorator of this package between the call and the tool hides no start."""
+    """A decorator of this package does not hide that the tool started."""
 
     @with_descriptors
     @session.with_references
@@ -432,7 +432,7 @@ async def test_answer_says_may_have_run_when_decorated_tool_raises(session):
 
 
 async def test_answer_status_ignores_calls_by_the_tool_itself(session):
-    """A tool that calls another tool, which returns, and then raises, may have run, and nothing else."""
+    """A tool that calls another tool and then raises has the status "may have run"."""
 
     async def outer() -> str:
         await session.call("shout", {"text": "a"})
@@ -444,14 +444,14 @@ async def test_answer_status_ignores_calls_by_the_tool_itself(session):
 
 
 async def test_answer_has_no_status_when_own_tool_reports_missing_memory(session):
-    """Tools of this package do all or nothing, so their own errors need no status."""
+    """Tools of this package are atomic, so their own errors need no status."""
     error = error_of(await answer(session, "load__context", {"id": "nothing"}))
 
     assert "status" not in error
 
 
 async def test_answer_keeps_result_when_counting_tokens_fails():
-    """A host's `count_tokens` that raises costs the budget, and not the answer of a tool that has run."""
+    """If a host's `count_tokens` raises, the answer is not truncated, but the result is not lost."""
     broken = []
 
     def count(text):
@@ -473,7 +473,7 @@ async def test_answer_keeps_result_when_counting_tokens_fails():
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 async def test_providers_show_status_and_replaced_parts(session, provider):
-    """What the model reads, through a provider's adapter, says whether the tool has run."""
+    """Every provider's adapter passes the status to the model."""
 
     async def charge() -> dict:
         return {"charged": 5, "receipt": object()}

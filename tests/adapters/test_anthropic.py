@@ -28,7 +28,7 @@ SAID = {"type": "text", "text": "Hello"}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "A", "is_error": False}
 
 
-# Messages that are nearly right.
+# Nearly valid messages.
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["tool_use", "text", "assistant", "message", "x"]),
     lambda inner: (
@@ -46,7 +46,7 @@ arguments = st.recursive(
 )
 
 
-# Blocks that no adapter knows: other types, no type, and values that are no objects.
+# Blocks unknown to the adapter: other types, no type, and values that are not objects.
 unknown_blocks = (
     st.none()
     | st.integers()
@@ -61,7 +61,7 @@ unknown_blocks = (
 
 
 def mixed_with_unknown(blocks):
-    """Return a strategy for lists with unknown blocks inserted at any place."""
+    """Return a strategy for lists with unknown blocks inserted anywhere."""
     gaps = st.lists(st.lists(unknown_blocks, max_size=2), min_size=len(blocks) + 1, max_size=len(blocks) + 1)
     return gaps.map(
         lambda gaps: [*gaps[0], *(one for block, gap in zip(blocks, gaps[1:], strict=True) for one in (block, *gap))]
@@ -70,13 +70,13 @@ def mixed_with_unknown(blocks):
 
 UNFINISHED = [
     *("max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded"),
-    # Of the beta API, of a later version, and of a message that was not received to its end.
+    # Stop reasons of the beta API, of a later version, and of an incomplete message.
     *("compaction", "made_up_later", None),
 ]
 
 
 def stream_events():
-    """Yield the events of a message with one call, whose arguments come in parts that are valid prefixes of JSON."""
+    """Yield the events of a message with one call, whose argument chunks are valid JSON prefixes."""
     started = {**message(stop_reason=None), "content": []}
     yield types.RawMessageStartEvent(type="message_start", message=started)
     block = {**SHOUT, "input": {}}
@@ -91,14 +91,14 @@ def stream_events():
 
 
 def snapshot_of(events):
-    """Return the message that the SDK makes of the events of a stream."""
+    """Return the message that the SDK builds from stream events."""
     snapshot, buffers = None, {}
     for event in events:
         snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers)
     return snapshot
 
 
-# Opening a session takes longer than a call, and nothing that these calls do is kept.
+# Opening a session takes longer than a call, and these calls store nothing.
 one_session = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -134,7 +134,7 @@ def as_object(answered: dict[str, Any]) -> Any:
     return anthropic.types.Message.model_validate(answered)
 
 
-# The three turns of a conversation: what the model calls, and what it says.
+# The three turns of a conversation: the model's calls and texts.
 
 REASON = "A stolen JWT could not be revoked before it expired"
 USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked.", "Why did we leave JWT?"]
@@ -158,8 +158,8 @@ def story():
     yield f"We left it because: {jwt['outcome_reason']}. Since then: {jwt['in_its_place']}."
 
 
-async def test_an_agent_remembers_why_it_left_jwt():
-    """The real client talks to a scripted model, and the reason of the failure comes out of memory."""
+async def test_anthropic_agent_finds_reason_of_failed_decision():
+    """The real client with a scripted model: the reason of the failure is found in memory."""
     async with Session.open() as session, ScriptedModel(story()).anthropic() as client:
         conversation: list[Any] = []
         for user in USER:
@@ -180,8 +180,8 @@ async def test_an_agent_remembers_why_it_left_jwt():
 
 
 class TestTools:
-    async def test_they_have_a_name_a_description_and_a_schema(self, session):
-        """The schemas are the tools' own, with what is optional left out."""
+    async def test_tools_have_name_description_and_schema(self, session):
+        """The schemas are the tools' own, with optional arguments."""
         sent = adapter.tools(session)
 
         assert {"name", "description", "input_schema"} == set().union(*sent)
@@ -189,15 +189,15 @@ class TestTools:
         shout = next(one for one in sent if one["name"] == "shout")
         assert session.tools["shout"].input_schema == shout["input_schema"]
 
-    async def test_a_message_chooses(self, session):
-        """What `tools_for` offers for a message is what is sent, under the same names."""
+    async def test_tools_are_selected_by_message(self, session):
+        """They are the tools of `tools_for`, under the same names."""
         said = "What did we decide about logins?"
         names = [tool.name.replace("/", "__") for tool in session.tools_for(said)]
 
         assert names == [one["name"] for one in adapter.tools(session, message=said)]
 
-    async def test_some_can_be_strict(self, session):
-        """Those that are named, in a form in which what is optional may be left out."""
+    async def test_tools_strict_applies_to_named_tools(self, session):
+        """Named tools are strict, and their optional arguments stay optional."""
         sent = adapter.tools(session, strict=["shout", "save/decision"])
         strict = {one["name"]: one["input_schema"] for one in sent if one.get("strict")}
 
@@ -205,8 +205,8 @@ class TestTools:
         assert strict_schema(session.tools["shout"].input_schema, nullable=False) == strict["shout"]
         assert ["text"] == strict["shout"]["required"]
 
-    async def test_as_many_are_strict_as_a_request_may_have(self):
-        """Anthropic refuses a request over its limits, with all its tools."""
+    async def test_tools_strict_respects_request_limits(self):
+        """Anthropic rejects a request above its limits, with all its tools."""
         async with FakeNode.world(seed=1, players=12) as node, Session.open(structs=node.url) as session:
             for number in range(25):
 
@@ -223,8 +223,8 @@ class TestTools:
             assert 16 >= sum("anyOf" in of for one in strict for of in one["properties"].values())
             assert all("strict" not in one or one["strict"] is True for one in sent)
 
-    async def test_arguments_of_several_types_count(self, session):
-        """Sixteen in all strict tools of a request are the most."""
+    async def test_tools_strict_counts_union_arguments(self, session):
+        """All strict tools of a request may have at most sixteen union-typed arguments."""
 
         async def either(first: int | str, second: int | str) -> None:
             """Take either."""
@@ -234,8 +234,8 @@ class TestTools:
 
         assert ["shout", *names[:8]] == [one["name"] for one in sent if one.get("strict")]
 
-    async def test_what_has_no_strict_form_or_is_recursive_is_sent_as_it_is(self, session):
-        """Anthropic's grammars know no recursion."""
+    async def test_tools_strict_skips_recursive_and_free_form_schemas(self, session):
+        """Anthropic's grammars do not support recursion."""
 
         async def plant(tree: Tree) -> None:
             """Plant."""
@@ -250,8 +250,8 @@ class TestTools:
         assert {"shout"} == {name for name, one in sent.items() if "strict" in one}
         assert session.tools["plant"].input_schema == sent["plant"]["input_schema"]
 
-    async def test_some_can_be_left_out_until_the_model_searches_for_them(self, session):
-        """They are sent all the same, behind a tool of Anthropic's that finds them; without any there is no such tool."""
+    async def test_tools_defer_adds_search_tool(self, session):
+        """Deferred tools are sent with a search tool. Without deferred tools there is none."""
         sent = adapter.tools(session, defer=["shout", "evolve/outcome"])
         deferred = [one["name"] for one in sent if one.get("defer_loading")]
 
@@ -263,8 +263,8 @@ class TestTools:
         ] == (sent[:-1])
         TypeAdapter(list[anthropic.types.ToolUnionParam]).validate_python(sent)
 
-    async def test_wrong_options_are_refused(self, session):
-        """The error names what there is."""
+    async def test_tools_rejects_unknown_names(self, session):
+        """The error lists the valid names."""
         with pytest.raises(UnknownTool, match="shoot"):
             adapter.tools(session, defer=["shoot"])
         with pytest.raises(InvalidArgument, match="strict must be"):
@@ -272,10 +272,10 @@ class TestTools:
         with pytest.raises(UnknownTool, match="shoot"):
             adapter.tools(session, strict=["shoot"])
 
-    async def test_a_name_of_an_argument_that_anthropic_refuses_is_refused_here(self, session):
-        """One such tool would make every request fail, with an error that names a number."""
+    async def test_tools_rejects_argument_name_that_anthropic_rejects(self, session):
+        """One such tool would make every request fail, with an error that names only its index."""
 
-        async def greet(이름: str) -> None:  # noqa: N803, PLC2401 - what a host may write
+        async def greet(이름: str) -> None:  # noqa: N803, PLC2401 - valid argument names of a host
             """Greet."""
 
         session.tools.add(greet)
@@ -308,8 +308,8 @@ class TestHandle:
             ),
         ],
     )
-    async def test_a_message_may_come_in_any_form(self, session, answered):
-        """Objects, dicts, and parts of them give the same."""
+    async def test_handle_accepts_message_in_any_form(self, session, answered):
+        """Objects, dicts, and parts of them give the same result."""
         results = await adapter.handle(session, answered, stop_reason="tool_use")
 
         assert {"role": "user", "content": [RESULT]} == results
@@ -324,7 +324,7 @@ class TestHandle:
             message({"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}),
         ],
     )
-    async def test_where_nothing_was_called_there_is_nothing_to_append(self, session, answered):
+    async def test_handle_returns_none_when_nothing_was_called(self, session, answered):
         """The turn is over."""
         assert await adapter.handle(session, answered) is None
 
@@ -340,20 +340,20 @@ class TestHandle:
         ],
     )
     async def test_handle_raises_before_calls_run_when_value_is_no_message(self, session, answered):
-        """A value that is no model's message is a bug of the host."""
+        """A value that is not a model's message is a bug of the host."""
         with pytest.raises(InvalidArgument):
             await adapter.handle(session, answered)
         assert [] == session.heard
 
-    async def test_all_results_are_in_one_message_in_order(self, session):
-        """Anthropic wants the results of one message together."""
+    async def test_handle_returns_all_results_in_one_message_in_order(self, session):
+        """Anthropic requires the results of one message together."""
         blocks = [{**SHOUT, "id": f"t{number}", "input": {"text": str(number)}} for number in range(5)]
         results = await adapter.handle(session, message(SAID, *blocks))
 
         assert ["0", "1", "2", "3", "4"] == session.heard == [one["content"] for one in results["content"]]
         assert ["t0", "t1", "t2", "t3", "t4"] == [one["tool_use_id"] for one in results["content"]]
 
-    async def test_a_call_that_fails_is_an_error_result_and_the_others_run(self, session):
+    async def test_handle_returns_error_result_and_runs_other_calls(self, session):
         """Each call has its result, and each error says what to change."""
         results = await adapter.handle(
             session,
@@ -377,7 +377,7 @@ class TestHandle:
 
     @pytest.mark.parametrize("reason", UNFINISHED)
     async def test_handle_does_not_run_last_call_when_message_is_not_finished(self, session, reason):
-        """The last call is cut off with every stop reason that does not mean finished, and without one."""
+        """The last call is cut off for every stop reason that does not mean finished, and for none."""
         cut = message(SHOUT, {**SHOUT, "id": "toolu_2"}, stop_reason=reason)
         for answered in (
             cut,
@@ -392,8 +392,8 @@ class TestHandle:
             assert [False, True] == [one["is_error"] for one in results["content"]]
             assert "cut off" in results["content"][1]["content"]
 
-    def test_stop_reasons_are_those_of_the_sdk(self):
-        """Each value of the SDK's enums is known to mean finished or not."""
+    def test_stop_reasons_match_the_sdk(self):
+        """Each value of the SDK's enums is classified as finished or not."""
         known = adapter.FINISHED | {one for one in UNFINISHED if one}
 
         assert known == {*typing.get_args(anthropic.types.StopReason), "compaction", "made_up_later"}
@@ -401,7 +401,7 @@ class TestHandle:
 
     @pytest.mark.parametrize("events", [3, 4, 5, 6])
     async def test_handle_does_not_run_call_of_stream_that_ended_early(self, session, events):
-        """The SDK's snapshot of a stream that broke off has part of the arguments and no stop reason."""
+        """The SDK's snapshot of an interrupted stream has incomplete arguments and no stop reason."""
         snapshot = snapshot_of([*stream_events()][:events])
         results = await adapter.handle(session, snapshot)
 
@@ -410,7 +410,7 @@ class TestHandle:
         assert "cut off" in results["content"][0]["content"]
 
     async def test_handle_runs_call_of_finished_stream(self, session):
-        """The SDK's snapshot of a whole stream has a stop reason."""
+        """The SDK's snapshot of a complete stream has a stop reason."""
         snapshot = snapshot_of(stream_events())
         results = await adapter.handle(session, snapshot)
 
@@ -419,7 +419,7 @@ class TestHandle:
 
     @pytest.mark.parametrize("call_id", ["", None])
     async def test_handle_runs_call_without_id(self, session, caplog, call_id):
-        """Some compatible servers send no ids: the call runs, its result has the id "", and the log says so."""
+        """Some compatible servers send no ids: the call runs, its result has the id "", and a warning is logged."""
         results = await adapter.handle(session, message({**SHOUT, "id": call_id}))
 
         assert [{**RESULT, "tool_use_id": ""}] == results["content"]
@@ -437,7 +437,7 @@ class TestHandle:
         ],
     )
     async def test_handle_runs_calls_and_reports_block_when_block_cannot_be_read(self, session, caplog, block):
-        """The calls run, refs of the other blocks are stored, and log and model learn of the block."""
+        """The calls run, refs of the other blocks are stored, and the block is logged and reported to the model."""
         said = {"type": "text", "text": '<ref id="plan">shield</ref>'}
         answered = message(said, block, SHOUT)
         results = await adapter.handle(session, answered)
@@ -453,7 +453,7 @@ class TestHandle:
     @one_session
     @given(data=st.data())
     async def test_unknown_blocks_never_change_which_calls_run(self, session, data):
-        """Inserting blocks of unknown forms anywhere leaves the ids of the calls, and whether each runs, as they were."""
+        """Unknown blocks anywhere change neither the ids of the calls nor whether each runs."""
         count = data.draw(st.integers(0, 3))
         is_whole = data.draw(st.booleans())
         calls = [{**SHOUT, "id": f"c{number}", "input": {"text": str(number)}} for number in range(count)]
@@ -470,8 +470,8 @@ class TestHandle:
             st.tuples(st.text(min_size=1) | st.sampled_from(["list_refs", "search_fd"]), arguments), max_size=3
         )
     )
-    async def test_every_call_has_a_result_whatever_the_model_sends(self, session, calls):
-        """No name and no input break the loop, and the ids stay with their calls."""
+    async def test_handle_returns_result_for_every_call_with_any_input(self, session, calls):
+        """No name and no input raises, and results keep the ids of the calls."""
         blocks = [
             {"type": "tool_use", "id": f"t{number}", "name": name, "input": given}
             for number, (name, given) in enumerate(calls)
@@ -485,14 +485,14 @@ class TestHandle:
 
     @one_session
     @given(answered=anything)
-    async def test_what_is_passed_is_handled_or_refused(self, session, answered):
-        """There is no other error than ours."""
+    async def test_handle_accepts_or_rejects_any_value(self, session, answered):
+        """Only errors of this package are raised."""
         with contextlib.suppress(InvalidArgument):
             results = await adapter.handle(session, answered)
 
             assert results is None or results["content"]
 
-    async def test_the_host_gives_what_no_model_sees(self, session):
+    async def test_handle_passes_host_values_to_tools(self, session):
         """A tool's ``ctx`` comes from the caller, and is in no schema."""
 
         async def whoami(ctx: dict[str, str]) -> str:
@@ -507,8 +507,8 @@ class TestHandle:
         assert ["Ada"] == [one["content"] for one in outputs["content"]]
         assert "ctx" not in json.dumps(adapter.tools(session)[-1])
 
-    async def test_a_cancelled_handle_is_cancelled(self, session):
-        """The call under way ends, and those behind it do not begin."""
+    async def test_handle_cancellation_stops_calls(self, session):
+        """The running call is cancelled, and later calls do not start."""
         began = asyncio.Event()
 
         async def wait() -> None:
@@ -525,8 +525,8 @@ class TestHandle:
             await running
         assert [] == session.heard
 
-    async def test_a_closed_session_raises(self, session):
-        """No model could do anything about it."""
+    async def test_handle_raises_when_session_is_closed(self, session):
+        """It is a bug of the host, so it is not reported to the model."""
         await session.close()
 
         with pytest.raises(SessionClosed):

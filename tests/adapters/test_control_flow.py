@@ -1,4 +1,4 @@
-"""Exceptions and results that belong to a host's framework pass through the adapters unchanged."""
+"""Exceptions and results of a host's framework pass through the adapters unchanged."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MARKED = 'Here: <ref id="plan">shield first</ref>'
 
 
 class Pause(Exception):
-    """A signal of a framework."""
+    """A control flow exception of a framework."""
 
 
 class Verdict:
-    """A result that a framework interprets; it has no JSON form."""
+    """A result that a framework interprets. It has no JSON form."""
 
 
 FLOW = ControlFlow(exceptions=(Pause,), results=(Verdict,))
@@ -47,7 +47,7 @@ def saying(text: str = "done", *calls: tuple[str, dict[str, Any]]):
 
 
 async def test_answer_raises_exception_of_the_framework(session, caplog):
-    """It is raised unchanged from sync and async tools, is not logged as an error, and the next call runs."""
+    """It is raised unchanged by sync and async tools and is not logged as an error. The next call runs."""
     raised = Pause("wait")
 
     async def in_loop() -> str:
@@ -95,7 +95,7 @@ async def test_answer_raises_exception_of_the_framework_out_of_group(session, ca
 @pytest.mark.parametrize("decorate", [lambda one: one, with_descriptors, None])
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: [one], lambda one: ["text", one]])
 async def test_answer_returns_result_of_the_framework_unchanged(session, decorate, wrap):
-    """The same object comes back, alone and in a list, also from a decorated tool."""
+    """The same object is returned, alone and in a list, also by a decorated tool."""
     result = wrap(Verdict())
 
     async def judge() -> Any:
@@ -110,8 +110,8 @@ async def test_answer_returns_result_of_the_framework_unchanged(session, decorat
     assert "[Verdict: not shown" in (await answer(session, "judge", {})).text
 
 
-async def test_result_of_the_framework_leaves_notes_for_the_next_answer(session):
-    """A diagnostic is not lost with an answer that has no room for it."""
+async def test_result_of_the_framework_keeps_diagnostics_for_next_answer(session):
+    """Diagnostics are not lost if an answer cannot contain them."""
 
     async def judge() -> Any:
         """Judge."""
@@ -125,7 +125,7 @@ async def test_result_of_the_framework_leaves_notes_for_the_next_answer(session)
 
 
 async def test_tool_that_is_cancelled_cancels_the_call(session):
-    """Cancellation is no error for the model."""
+    """Cancellation is not reported to the model as an error."""
 
     async def leave() -> str:
         """Leave."""
@@ -136,11 +136,11 @@ async def test_tool_that_is_cancelled_cancels_the_call(session):
         await answer(session, "leave", {})
 
 
-# Messages with items that cannot be read
+# Messages with unreadable items
 
 
 def _messages():
-    """Yield messages of frameworks with a ref and an item of an unknown type, as objects and dicts."""
+    """Yield framework messages with a ref and an item of an unknown type, as objects and dicts."""
     said, unknown = {"type": "text", "text": MARKED}, {"type": "made_up_later", "content": "x"}
     yield {"role": "assistant", "content": [said, unknown]}
     yield {"candidates": [{"content": {"role": "model", "parts": [unknown, {"text": MARKED}]}}]}
@@ -161,7 +161,7 @@ def _messages():
 
 @pytest.mark.parametrize("message", [*_messages()], ids=lambda one: type(one).__module__)
 async def test_hear_stores_refs_and_reports_item_that_cannot_be_read(session, caplog, message):
-    """Refs of the items that can be read are stored once, and log and model learn of the other one."""
+    """Refs of the readable items are stored once. The other item is logged and reported to the model."""
     await hear(session, message)
     await hear(session, message)
 
@@ -193,7 +193,7 @@ THREAD = {"configurable": {"thread_id": "1"}}
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("approved", [True, False])
 async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approved):
-    """A person approves a payment: nothing is paid before, and what the person says reaches the tool."""
+    """A person approves a payment: it is not paid before, and the approval reaches the tool."""
     types = pytest.importorskip("langgraph.types")
     paid = []
 
@@ -225,7 +225,7 @@ async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approv
 
 
 async def test_langgraph_interrupt_in_task_group_pauses_and_resumes(session):
-    """The graph pauses, and the answer of the person reaches the task of the tool."""
+    """The graph pauses, and the person's answer reaches the tool's task."""
     types = pytest.importorskip("langgraph.types")
 
     async def ask() -> str:
@@ -247,7 +247,7 @@ async def test_langgraph_interrupt_in_task_group_pauses_and_resumes(session):
 
 
 async def test_langgraph_interrupt_keeps_results_of_parallel_calls(session):
-    """Other calls of the message run once, and the call that paused does not block the order of calls."""
+    """Other calls of the message run once, and the paused call does not block later calls."""
     types = pytest.importorskip("langgraph.types")
     ran = []
 
@@ -291,7 +291,7 @@ def test_langgraph_interrupt_pauses_and_resumes_with_sync_session():
 
 @pytest.mark.parametrize("as_list", [False, True])
 async def test_langgraph_interprets_command_and_tool_message(session, as_list):
-    """A tool's command ends the graph, and its message is the call's result."""
+    """A tool's command ends the graph, and its message is the result of the call."""
     types = pytest.importorskip("langgraph.types")
     messages = importlib.import_module("langchain_core.messages")
 
@@ -309,8 +309,8 @@ async def test_langgraph_interprets_command_and_tool_message(session, as_list):
     assert ("finished", {"own": 1}) == (last.content, last.artifact)
 
 
-async def test_langchain_tool_message_is_the_result(session):
-    """Without a graph, too, a tool's own message is the answer of the tool."""
+async def test_langchain_tool_message_is_returned_as_result(session):
+    """A tool's own message is its answer, even without a graph."""
     messages = pytest.importorskip("langchain_core.messages")
     langchain = importlib.import_module("mama_structs.adapters.langchain.toolkit")
 
@@ -326,7 +326,7 @@ async def test_langchain_tool_message_is_the_result(session):
 
 
 async def test_langchain_tool_exception_stays_an_error_message(session):
-    """LangChain's own exception for failed tools is an error as any other."""
+    """LangChain's exception for failed tools is handled like any other error."""
     tools = pytest.importorskip("langchain_core.tools")
     langchain = importlib.import_module("mama_structs.adapters.langchain.toolkit")
 
@@ -353,7 +353,7 @@ def _pydantic_agent(session: Session, *calls: tuple[str, dict[str, Any]], **opti
 
 
 async def test_pydantic_ai_asks_for_approval_and_resumes(session):
-    """A tool that needs an approval ends the run with a request, and runs when it is approved."""
+    """A tool that needs an approval ends the run with a request, and runs after the approval."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
     paid = []
 
@@ -379,7 +379,7 @@ async def test_pydantic_ai_asks_for_approval_and_resumes(session):
 
 
 async def test_pydantic_ai_defers_call(session):
-    """A tool whose result comes from elsewhere ends the run with a request for it."""
+    """A tool with an external result ends the run with a request for it."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def start() -> str:
@@ -394,7 +394,7 @@ async def test_pydantic_ai_defers_call(session):
 
 @pytest.mark.parametrize(("name", "outcome"), [("ModelRetry", "retried"), ("ToolFailed", "failed")])
 async def test_pydantic_ai_reads_text_of_its_own_exceptions(session, name, outcome):
-    """The model reads the words of the tool and nothing else."""
+    """The model reads the text of the tool's exception and nothing else."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def look() -> str:
@@ -411,7 +411,7 @@ async def test_pydantic_ai_reads_text_of_its_own_exceptions(session, name, outco
 
 
 async def test_pydantic_ai_interprets_tool_return_and_url(session):
-    """A ToolReturn's content is sent to the model beside its value, its metadata is not, and a URL stays one."""
+    """The model gets the value and content of a ToolReturn, without its metadata. A URL is unchanged."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def look() -> Any:
@@ -434,7 +434,7 @@ async def test_pydantic_ai_interprets_tool_return_and_url(session):
 
 
 async def test_pydantic_ai_usage_limit_of_inner_agent_ends_the_run(session):
-    """The limit on usage holds for an agent that runs inside a tool."""
+    """The usage limit applies to an agent that runs inside a tool."""
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def ask() -> str:
@@ -450,7 +450,7 @@ async def test_pydantic_ai_usage_limit_of_inner_agent_ends_the_run(session):
 
 
 async def test_agents_sdk_tripwire_in_tool_ends_the_run(session):
-    """A guardrail that trips in an agent inside a tool ends the run, and is no text for the model."""
+    """A guardrail that trips in an agent inside a tool ends the run and is not sent to the model."""
     agents = pytest.importorskip("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
 
@@ -497,8 +497,8 @@ async def test_agents_sdk_interprets_tool_outputs(session):
     assert ["input_image", "input_text"] == [part["type"] for part in outputs[1]]
 
 
-async def test_agents_sdk_run_with_hooks_goes_on_when_item_cannot_be_read(session, caplog):
-    """An item that is no output of the model ends no run: the calls run, and log and model learn of it."""
+async def test_agents_sdk_run_with_hooks_continues_when_item_cannot_be_read(session, caplog):
+    """The calls run, and the item is logged and reported to the model."""
     agents = pytest.importorskip("agents")
     items = importlib.import_module("openai.types.responses.response_output_item")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
@@ -535,7 +535,7 @@ async def test_agents_sdk_run_with_hooks_goes_on_when_item_cannot_be_read(sessio
     ],
 )
 async def test_agent_framework_signals_pass_through(session, module, name, arguments):
-    """A tool's signal to the framework's loop leaves the tool as it was raised."""
+    """A control flow exception of a tool is raised unchanged."""
     pytest.importorskip("agent_framework")
     kind = getattr(importlib.import_module(module), name)
 
@@ -549,7 +549,7 @@ async def test_agent_framework_signals_pass_through(session, module, name, argum
 
 
 async def test_agent_framework_failure_ends_the_run(session):
-    """A guard inside a tool that fails closed ends the run of an agent."""
+    """An exception of a guard inside a tool ends the run of an agent."""
     framework = pytest.importorskip("agent_framework")
 
     async def guard() -> str:
@@ -562,7 +562,7 @@ async def test_agent_framework_failure_ends_the_run(session):
 
 
 async def test_agent_framework_reads_content(session):
-    """Content that a tool makes reaches the framework unchanged."""
+    """Content that a tool returns reaches the framework unchanged."""
     framework = pytest.importorskip("agent_framework")
     content = framework.Content.from_uri("https://example.com/a.png", media_type="image/png")
 
@@ -604,7 +604,7 @@ async def _run_agent_framework(session: Session, name: str) -> Any:
 
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 async def test_mcp_error_and_result_of_tool_reach_the_client(session, era):
-    """A tool's protocol error is one, and its own result arrives with its metadata, its flag and without a schema."""
+    """A protocol error stays one. A native result keeps its metadata and error flag and has no schema."""
     mcp = pytest.importorskip("mcp")
     types = importlib.import_module("mcp_types")
     exceptions = importlib.import_module("mcp.shared.exceptions")

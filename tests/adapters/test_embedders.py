@@ -1,4 +1,4 @@
-"""The adapters to providers of embeddings, without their services."""
+"""Adapters to embedding providers, with fakes instead of their services."""
 
 import importlib
 import sys
@@ -30,7 +30,7 @@ def vector(text, dimensions):
 
 
 class FakeOpenAI:
-    """Answers as the service does, with the classes of its package, out of order."""
+    """Fake service: answers with the classes of its package, out of order."""
 
     def __init__(self):
         self.requests = []
@@ -90,8 +90,8 @@ class FakeNewTransformer(FakeTransformer):
         return super().encode(sentences, **options)
 
 
-async def test_openai_vectors_come_back_in_order():
-    """The answer's own numbers count, and an empty text, which the service refuses, is not sent."""
+async def test_openai_returns_vectors_in_input_order():
+    """Vectors are sorted by the index in the answer. An empty text, which the service rejects, is not sent."""
     pytest.importorskip("openai")
     client = FakeOpenAI()
     embedder = OpenAIEmbedder(client=client, calibration=KNOWN)
@@ -104,8 +104,8 @@ async def test_openai_vectors_come_back_in_order():
     ] == client.requests
 
 
-async def test_openai_is_told_dimensions_that_are_not_the_models_own():
-    """Shortened vectors are asked for, and are others."""
+async def test_openai_requests_non_default_dimensions():
+    """Shortened vectors are requested and have another fingerprint."""
     pytest.importorskip("openai")
     client = FakeOpenAI()
     short = OpenAIEmbedder(client=client, dimensions=256, calibration=KNOWN)
@@ -115,8 +115,8 @@ async def test_openai_is_told_dimensions_that_are_not_the_models_own():
     assert short.fingerprint != OpenAIEmbedder(client=client).fingerprint
 
 
-async def test_cohere_is_told_what_the_texts_are():
-    """Queries and documents have their own input types."""
+async def test_cohere_sends_input_type():
+    """Queries and documents have different input types."""
     client = FakeCohere()
     embedder = CohereEmbedder(client=client, calibration=KNOWN)
     await embedder.embed(["a"])
@@ -128,8 +128,8 @@ async def test_cohere_is_told_what_the_texts_are():
     assert "output_dimension" not in client.requests[0]
 
 
-async def test_voyage_is_told_what_the_texts_are():
-    """Queries and documents have their own input types."""
+async def test_voyage_sends_input_type():
+    """Queries and documents have different input types."""
     client = FakeVoyage()
     embedder = VoyageEmbedder(client=client, dimensions=256, calibration=KNOWN)
     found = [await embedder.embed(["a"], kind=kind) for kind in ("document", "query")]
@@ -140,8 +140,8 @@ async def test_voyage_is_told_what_the_texts_are():
 
 
 @pytest.mark.parametrize(("kind", "prefix"), [("document", "passage: "), ("query", "query: ")])
-async def test_sentence_transformers_get_prefixes_or_their_own_way(kind, prefix):
-    """Newer models know the kinds themselves; E5 wants a prefix."""
+async def test_sentence_transformers_use_prompts_or_prefixes(kind, prefix):
+    """Newer models support the kinds themselves; E5 needs a prefix."""
     old, new = FakeTransformer(), FakeNewTransformer()
     first = SentenceTransformerEmbedder(
         model=old, name="e5", query_prefix="query: ", document_prefix="passage: ", calibration=KNOWN
@@ -154,8 +154,8 @@ async def test_sentence_transformers_get_prefixes_or_their_own_way(kind, prefix)
     assert (4, 128) == (first.dimensions, first.max_tokens)
 
 
-async def test_requests_stay_within_what_services_take():
-    """So many texts, and so much text, at once."""
+async def test_requests_stay_within_service_limits():
+    """The number of texts and their total length are limited per request."""
     client = FakeVoyage()
     embedder = VoyageEmbedder(client=client, batch_size=10, calibration=KNOWN)
     await embedder.embed(["short"] * 25)
@@ -169,8 +169,8 @@ async def test_requests_stay_within_what_services_take():
     assert (0, 1024) == (await embedder.embed([])).shape
 
 
-async def test_a_service_that_gives_too_few_vectors_is_told_of():
-    """Vectors without their texts would be taken for those of others."""
+async def test_service_error_when_vectors_are_missing():
+    """Otherwise vectors would be assigned to wrong texts."""
 
     class Short(FakeVoyage):
         async def embed(self, texts, **request):
@@ -188,8 +188,8 @@ async def test_a_service_that_gives_too_few_vectors_is_told_of():
         (VoyageEmbedder, "voyageai", "voyage"),
     ],
 )
-async def test_a_missing_package_names_the_extra(monkeypatch, kind, package, extra):
-    """It is looked for at the first use, and the error says what to install."""
+async def test_missing_package_names_the_extra(monkeypatch, kind, package, extra):
+    """It is imported at the first use, and the error says what to install."""
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(EmbeddingFailed) as caught:
         await kind().embed(["a"])
@@ -197,8 +197,8 @@ async def test_a_missing_package_names_the_extra(monkeypatch, kind, package, ext
     assert f"pip install 'mama-structs[{extra}]'" == caught.value.hint
 
 
-def test_a_model_not_known_here_needs_its_dimensions():
-    """Guessing would store vectors that fit nothing."""
+def test_unknown_model_requires_dimensions():
+    """Guessed dimensions would store unusable vectors."""
     with pytest.raises(InvalidArgument, match="dimensions must be given for the model 'new'"):
         OpenAIEmbedder(model="new")
     with pytest.raises(InvalidArgument, match="dimensions must be given for the model 'new'"):
@@ -209,13 +209,13 @@ def test_a_model_not_known_here_needs_its_dimensions():
         SentenceTransformerEmbedder(model=3, name="x")
 
 
-def test_clients_are_not_shown():
-    """A client's repr may hold a key."""
+def test_repr_does_not_show_client():
+    """A client's repr may contain a key."""
     assert "secret" not in repr(VoyageEmbedder(client="secret"))
 
 
-async def test_a_provider_is_calibrated_and_batched_by_the_service():
-    """The service needs to know nothing about it."""
+async def test_provider_is_calibrated_and_batched_by_batch_service():
+    """The provider's adapter needs no code for it."""
     client = FakeVoyage()
     embedder = VoyageEmbedder(client=client)
     service = EmbeddingService(embedder)
@@ -277,8 +277,8 @@ def files(tmp_path, monkeypatch):
     return {"model": tmp_path / "model.onnx", "tokenizer": tmp_path / "tokenizer.json"}
 
 
-def test_an_onnx_model_gets_what_it_takes(files):
-    """Its inputs by name, and texts with the prefix of their kind; vectors come back with length 1."""
+def test_onnx_model_receives_named_inputs_and_prefixes(files):
+    """Inputs are passed by name, texts have the prefix of their kind, and vectors are normalized."""
     embedder = OnnxEmbedder(**files, name="e5", dimensions=2, query_prefix="q", calibration=KNOWN)
     found = embedder.embed(["ab", "a"])
 
@@ -290,7 +290,7 @@ def test_an_onnx_model_gets_what_it_takes(files):
     assert (0, 2) == embedder.embed([]).shape
 
 
-def test_an_onnx_fingerprint_follows_the_files_and_the_options(files):
+def test_onnx_fingerprint_depends_on_files_and_options(files):
     """Other weights, pooling or prefixes give other vectors."""
     plain = OnnxEmbedder(**files, name="e5", dimensions=2).fingerprint
     pooled = OnnxEmbedder(**files, name="e5", dimensions=2, pooling="cls").fingerprint
@@ -299,8 +299,8 @@ def test_an_onnx_fingerprint_follows_the_files_and_the_options(files):
     assert 3 == len({plain, pooled, OnnxEmbedder(**files, name="e5", dimensions=2).fingerprint})
 
 
-def test_an_onnx_model_that_is_not_there_is_told_of(files, monkeypatch):
-    """The file or the package is named."""
+def test_onnx_missing_model_is_named_in_error(files, monkeypatch):
+    """The error names the file or the package."""
     files["tokenizer"].unlink()
     embedder = OnnxEmbedder(**files, name="e5", dimensions=2)
     with pytest.raises(EmbeddingFailed, match=r"there is no file .*tokenizer\.json"):
@@ -316,7 +316,7 @@ def test_an_onnx_model_that_is_not_there_is_told_of(files, monkeypatch):
 
 
 class FakePairs(FakeTokenizer):
-    """Encodes pairs: a separator between both texts, and the type 1 for the second."""
+    """Fake tokenizer for pairs: a separator between the texts, and the type 1 for the second."""
 
     def encode_batch(self, texts):
         self.pairs = texts
@@ -327,7 +327,7 @@ class FakePairs(FakeTokenizer):
 
 
 class FakeCrossEncoder(FakeSession):
-    """Gives as log-odds how many letters of the second text are an ``x``, in one column or in two."""
+    """Fake model: the log-odds are the number of ``x`` in the second text, in one column or two."""
 
     columns = 1
 
@@ -347,8 +347,8 @@ def cross_encoder(files, monkeypatch):
 
 
 @pytest.mark.parametrize(("columns", "expected"), [(1, [1, 3, 0]), (2, [2, 6, 0])])
-def test_an_onnx_cross_encoder_reads_pairs(cross_encoder, monkeypatch, columns, expected):
-    """It gives one figure for a pair, or one for "no" and one for "yes", whose difference counts."""
+def test_onnx_cross_encoder_scores_pairs(cross_encoder, monkeypatch, columns, expected):
+    """It returns one value per pair, or one for "no" and one for "yes", whose difference counts."""
     monkeypatch.setattr(FakeCrossEncoder, "columns", columns)
     reranker = OnnxReranker(**cross_encoder, max_tokens=64)
 
@@ -360,8 +360,8 @@ def test_an_onnx_cross_encoder_reads_pairs(cross_encoder, monkeypatch, columns, 
     assert isinstance(reranker, Reranker)
 
 
-async def test_a_session_reranks_with_an_onnx_cross_encoder(cross_encoder):
-    """It is given by its path, and its figure stands in `parts`."""
+async def test_session_reranks_with_onnx_cross_encoder(cross_encoder):
+    """It is configured by its path, and its score is in `parts`."""
     reranker = OnnxReranker(**cross_encoder, name="mine", batch_size=2)
     async with Session.open(embedder=HashEmbedder(dimensions=64), reranker=reranker) as session:
         for text in ("the door", "a xxx of doors", "an x"):
@@ -371,16 +371,16 @@ async def test_a_session_reranks_with_an_onnx_cross_encoder(cross_encoder):
     assert [3, 1, 0] == [hit.parts["reranker"] for hit in hits]
 
 
-def test_an_onnx_model_that_is_no_cross_encoder_is_told_of(files, monkeypatch):
-    """A sentence model gives a vector for each token."""
+def test_onnx_model_that_is_no_cross_encoder_is_rejected(files, monkeypatch):
+    """A sentence model returns a vector per token."""
     monkeypatch.setattr(sys.modules["tokenizers"], "Tokenizer", FakePairs)
     with pytest.raises(RerankingFailed, match=r"model gave an array of shape \(2, 4, 2\) for 2 texts") as caught:
         OnnxReranker(**files).rerank("q", ["ab", "c"])
     assert "OnnxEmbedder" in caught.value.hint
 
 
-async def test_an_onnx_reranker_that_cannot_work_says_so_at_the_first_search(files, monkeypatch):
-    """The file or the package is named, and no search goes on as if nothing were."""
+async def test_onnx_reranker_error_is_raised_at_first_search(files, monkeypatch):
+    """The error names the file or the package, and the search fails instead of ignoring it."""
     files["model"].unlink()
     async with Session.open(embedder=HashEmbedder(dimensions=64), reranker=OnnxReranker(**files)) as session:
         await session.memories.save_insight("the door")
@@ -395,8 +395,8 @@ async def test_an_onnx_reranker_that_cannot_work_says_so_at_the_first_search(fil
             OnnxReranker(**files, **wrong)
 
 
-def test_a_real_onnx_cross_encoder_reads_pairs(tmp_path):
-    """A model of three operators and a tokenizer of words, made here, through the real packages."""
+def test_real_onnx_cross_encoder_scores_pairs(tmp_path):
+    """A generated model with three operators and a word tokenizer, run by the real packages."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     tokenizers = pytest.importorskip("tokenizers")
@@ -408,7 +408,7 @@ def test_a_real_onnx_cross_encoder_reads_pairs(tmp_path):
         single="$A", pair="$A [SEP] $B:1", special_tokens=[("[SEP]", 1)]
     )
     words.save(str(tmp_path / "tokenizer.json"))
-    # Sums the numbers of the second text's words: `key` has the highest.
+    # Sums the token ids of the second text: `key` has the highest.
     make, integers = onnx.helper, onnx.TensorProto.INT64
     nodes = [
         make.make_node("Mul", ["input_ids", "token_type_ids"], ["second"]),
@@ -425,12 +425,12 @@ def test_a_real_onnx_cross_encoder_reads_pairs(tmp_path):
     reranker = OnnxReranker(model=tmp_path / "model.onnx", tokenizer=tmp_path / "tokenizer.json", max_tokens=8)
 
     assert [2, 3, 0] == reranker.rerank("key key", ["door", "door key", ""]).tolist()
-    # Together they have eight tokens at the most: the longer one is cut, here before its key.
+    # A pair has at most eight tokens: the longer text is truncated, here before its key.
     assert [2] == reranker.rerank("door", ["door " * 20 + "key"]).tolist()
 
 
-def test_padding_does_not_count_in_the_mean():
-    """Only real tokens are pooled; the first token is another way, and a pooled model is taken as it is."""
+def test_onnx_mean_pooling_ignores_padding():
+    """Only real tokens are averaged. First-token pooling and already pooled models are supported, too."""
     hidden = np.array([[[3.0, 0.0], [0.0, 4.0], [9.0, 9.0]]])
     mask = np.array([[1, 1, 0]])
 

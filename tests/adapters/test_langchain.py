@@ -1,4 +1,4 @@
-"""A session's tools in LangChain: an agent's loop of langchain_core alone, driven by a scripted chat model."""
+"""A session's tools in LangChain: an agent loop on langchain_core only, with a scripted chat model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Story = Generator[tuple[str, Any] | str, ModelRequest, None]
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
-    """Nothing here may talk to anybody, telemetry included."""
+    """Disable all network access, including telemetry."""
 
     def refuse(_socket: socket.socket, address: object) -> None:
         raise AssertionError(f"connects to {address}")
@@ -40,7 +40,7 @@ def no_network(monkeypatch):
 
 
 async def turn(session: Session, model: BaseChatModel, messages: list[BaseMessage], said: str) -> str:
-    """Run an agent's loop for what the user says, with the tools for it, until the agent answers."""
+    """Run an agent loop for a user message, with the tools selected for it, until the agent answers."""
     messages.append(HumanMessage(said))
     tools = {tool.name: tool for tool in langchain.tools(session, message=messages)}
     bound = model.bind_tools(list(tools.values()))
@@ -60,8 +60,8 @@ def called(name: str, **arguments: Any) -> dict[str, Any]:
     return {"type": "tool_call", "id": "call_1", "name": name, "args": arguments}
 
 
-async def test_wrong_call_is_an_error_message_that_says_what_to_change():
-    """The model corrects a call by what the error message tells it."""
+async def test_langchain_wrong_call_returns_explanation():
+    """The error message tells the model what to change."""
 
     def story() -> Story:
         yield call("save__decision", topic="auth", decision="Use JWT")
@@ -87,8 +87,8 @@ async def test_wrong_call_is_an_error_message_that_says_what_to_change():
 
 
 @pytest.mark.parametrize("said", ["continue from yesterday", "어제 하던 작업 이어서 하자"])
-async def test_list_narrows_with_the_message(said):
-    """What the user says chooses the tools; without a message there are all."""
+async def test_langchain_tools_are_selected_by_message(said):
+    """The user's message selects the tools; without a message there are all."""
     async with Session.open(embedder=HashEmbedder()) as session:
         everything = [tool.name for tool in langchain.tools(session)]
         resuming = [tool.name for tool in langchain.tools(session, message=said)]
@@ -100,8 +100,8 @@ async def test_list_narrows_with_the_message(said):
     assert resuming == messages
 
 
-async def test_schemas_reach_the_model():
-    """LangChain's own converter gives the provider each tool's schema, and a name and a description that it takes."""
+async def test_langchain_schemas_reach_the_model():
+    """LangChain's own converter produces the tools' schemas, and valid names and descriptions."""
     async with Session.open(embedder=HashEmbedder()) as session:
         found = by_name(session)
         names = session.wire_names.by_tool
@@ -116,8 +116,8 @@ async def test_schemas_reach_the_model():
             assert tool.input_schema.get("required", []) == converted["parameters"].get("required", [])
 
 
-async def test_arguments_keep_their_names():
-    """LangChain's own parameters (config, run_manager, self and the like) are ordinary names for a model."""
+async def test_langchain_arguments_keep_their_names():
+    """Names of LangChain's own parameters (config, run_manager, self and the like) are valid argument names."""
 
     async def deploy(config: dict[str, str], callbacks: str, run_manager: str) -> str:
         return f"{config['region']} {callbacks} {run_manager}"
@@ -134,8 +134,8 @@ async def test_arguments_keep_their_names():
     assert "self" in wrong.content
 
 
-async def test_host_tool_gets_the_runnable_config():
-    """A tool of the host's own that takes ctx gets LangChain's config, and no model can set it."""
+async def test_langchain_host_tool_receives_runnable_config():
+    """The parameter ctx receives LangChain's config, and the model cannot set it."""
 
     async def whoami(ctx: RunnableConfig) -> str:
         return ctx["configurable"]["user"]
@@ -151,8 +151,8 @@ async def test_host_tool_gets_the_runnable_config():
     assert "error" == forged.status
 
 
-async def test_host_tool_that_raises_is_an_error_message(caplog):
-    """What a host's own tool raises reaches the model as an error, and the log its kind and place."""
+async def test_langchain_host_tool_error_is_returned_as_error_message(caplog):
+    """The model gets the error, the log its type and location."""
 
     async def broken() -> str:
         raise RuntimeError("the cable is cut")
@@ -166,15 +166,15 @@ async def test_host_tool_that_raises_is_an_error_message(caplog):
     assert "RuntimeError" in caplog.text
 
 
-async def test_sync_call_says_to_await():
-    """A tool called without await names what to call in its place."""
+async def test_langchain_sync_call_raises_with_async_alternative():
+    """A sync call of an async tool raises an error that names the async method."""
     async with Session.open(embedder=HashEmbedder()) as session:
         with pytest.raises(NotImplementedError, match=r"save__decision is async.*ainvoke"):
             by_name(session)["save__decision"].invoke(called("save__decision", topic="t"))
 
 
-async def test_closed_session_is_the_hosts_matter():
-    """A tool of a closed session raises: about that a model can do nothing."""
+async def test_langchain_tool_raises_when_session_is_closed():
+    """It is a bug of the host, so it is not reported to the model."""
     async with Session.open(embedder=HashEmbedder()) as session:
         tool = by_name(session)["list_refs"]
 
@@ -190,8 +190,8 @@ ANYTHING = st.recursive(
 
 
 @given(data=st.data())
-async def test_every_tool_takes_anything_without_raising(data):
-    """Whatever a model sends, the answer is a message, an error or not, and the session stays usable."""
+async def test_langchain_tools_accept_any_input_without_raising(data):
+    """For any input the answer is a message, an error or not, and the session stays usable."""
     async with Session.open(embedder=HashEmbedder()) as session:
         tool = data.draw(st.sampled_from(langchain.tools(session)), label="tool")
         names = st.sampled_from([*tool.args, "config", "self", "ctx", "type"]) | st.text(max_size=8)
@@ -203,8 +203,8 @@ async def test_every_tool_takes_anything_without_raising(data):
         assert 0 <= await session.memories.count() <= 1
 
 
-def test_missing_framework_names_the_extra(monkeypatch):
-    """Without LangChain the import says what to install."""
+def test_langchain_missing_framework_names_the_extra(monkeypatch):
+    """Without LangChain the import error says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "langchain_core"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "mama_structs.adapters.langchain.toolkit")
@@ -213,8 +213,8 @@ def test_missing_framework_names_the_extra(monkeypatch):
         importlib.import_module("mama_structs.adapters.langchain.toolkit")
 
 
-def test_a_graph_runs_without_an_event_loop():
-    """With a session of `mama_structs.sync` an agent is invoked, not awaited, and its tools run in its threads."""
+def test_langchain_graph_runs_without_event_loop():
+    """With a session of `mama_structs.sync` an agent is invoked synchronously, and tools run in its threads."""
     agents = pytest.importorskip("langchain.agents")
 
     def story() -> Story:

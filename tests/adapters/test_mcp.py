@@ -30,7 +30,7 @@ HIDDEN_WHEN_RESUMING = {"save__insight", "search__by_topic", "search__by_context
 }
 ERAS = ("legacy", "2026-07-28")
 
-# What each tool takes, by its name on the wire; the tools of v1.0 and the host's own are tested elsewhere.
+# Arguments of each tool, by wire name. The tools of v1.0 and of the host are tested elsewhere.
 ARGUMENTS = {
     "save__decision": {"topic": "auth", "decision": "Use JWT", "reasoning": "no state on the server"},
     "save__checkpoint": {"summary": "half of the login is done", "open_files": ["login.py"], "next_steps": ["test it"]},
@@ -54,7 +54,7 @@ ARGUMENTS = {
 
 
 class Listener:
-    """A client that hears of changes and asks for the list again; from 2026-07-28 on it subscribes to them."""
+    """A client that receives change notifications and lists the tools again; since 2026-07-28 it subscribes to them."""
 
     def __init__(self, own, era):
         self.tools = None
@@ -80,7 +80,7 @@ class Listener:
 
     async def _take(self, message):
         if self._era == "legacy" and isinstance(message, ToolListChangedNotification):
-            # Asking within the handler would keep the client from hearing the answer.
+            # A request within the handler would block the client from receiving the answer.
             self._tasks.add(asyncio.create_task(self._changed()))
 
     async def _hear(self, changes):
@@ -92,7 +92,7 @@ class Listener:
         self.heard.put_nowait(None)
 
     async def say(self, message):
-        """Let the server know what the user wrote, beside a call."""
+        """Send the user's message to the server, outside of a call."""
         await self.client.call_tool("list_refs", {}, meta={MESSAGE_KEY: message})
 
     async def told(self):
@@ -110,7 +110,7 @@ def said(result):
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
-    """Let a notice be taken in time on any machine."""
+    """Increase the notification timeout for slow machines."""
     monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", 60)
 
 
@@ -129,7 +129,7 @@ def era(request):
 
 @pytest.fixture
 async def narrowing(session, era, tmp_path):
-    """A session whose clients' lists are narrowed: for who has subscribed, and before 2026-07-28 if that is forced."""
+    """A session with narrowed lists: for subscribers, and before 2026-07-28 if forced."""
     if era != "legacy":
         yield session
         return
@@ -143,7 +143,7 @@ async def narrowing(session, era, tmp_path):
 # The list
 
 
-async def test_every_tool_is_listed_under_its_wire_name(session, era):
+async def test_list_contains_every_tool_with_wire_name(session, era):
     """A client sees all tools with schema, title and hints."""
     async with Client(server(session), mode=era) as client:
         listed = (await client.list_tools()).tools
@@ -152,10 +152,10 @@ async def test_every_tool_is_listed_under_its_wire_name(session, era):
     assert set(ARGUMENTS) == {tool.name for tool in listed}
     for one in listed:
         tool = tools[one.name.replace("__", "/")]
-        # What the tools for refs say of marks is no use to a client; see test_turns.py.
+        # The server omits ref markup from the descriptions of the ref tools; see test_turns.py.
         if not one.name.endswith(("_ref", "_refs")):
             assert tool.title == one.title
-            # What the description says of other tools it says in their names on the wire.
+            # Descriptions refer to other tools by wire name.
             assert tool.description.split(".")[0] == one.description.split(".")[0].replace("__", "/")
         assert not set(tools) & set(re.findall(r"\w+/\w+", one.description))
         assert json.loads(json.dumps(tool.input_schema)) == one.input_schema
@@ -165,8 +165,8 @@ async def test_every_tool_is_listed_under_its_wire_name(session, era):
         assert tool.annotations.open_world == given.open_world_hint
 
 
-async def test_the_list_has_one_page(session, era):
-    """A cursor that the server never gave is refused as the protocol says."""
+async def test_list_has_one_page(session, era):
+    """An unknown cursor is rejected as the protocol requires."""
     async with Client(server(session), mode=era) as client:
         with pytest.raises(MCPError, match="one page"):
             await client.session.list_tools(params=PaginatedRequestParams(cursor="2"))
@@ -175,8 +175,8 @@ async def test_the_list_has_one_page(session, era):
 # Calls
 
 
-async def test_every_tool_can_be_called(session, era):
-    """Each tool answers good arguments with a result that is no error."""
+async def test_call_of_every_tool_succeeds(session, era):
+    """Each tool answers valid arguments without an error."""
     async with Client(server(session), mode=era) as client:
         first = await client.call_tool("save__decision", ARGUMENTS["save__decision"])
         saved = json.loads(said(first))["id"]
@@ -187,8 +187,8 @@ async def test_every_tool_can_be_called(session, era):
     assert "shield first" in said(results["get_ref"])
 
 
-async def test_every_tool_of_a_node_can_be_called(era):
-    """The tools that ask a Structs node are there, too, and their failures are results."""
+async def test_call_of_every_node_tool_returns_result(era):
+    """The tools that query a Structs node are listed, and their failures are results."""
     async with (
         FakeNode.world(seed=1, players=12) as node,
         Session.open(structs=node.url) as session,
@@ -207,8 +207,8 @@ async def test_every_tool_of_a_node_can_be_called(era):
     assert results["structs_query_planet"].is_error
 
 
-async def test_what_is_wrong_with_a_call_is_a_result_that_says_so(session, era):
-    """A model reads its mistake; the protocol does not fail, and nothing is stored."""
+async def test_call_with_wrong_arguments_returns_explanation(session, era):
+    """The error is a tool result, not a protocol error, and nothing is stored."""
     right = {"topic": "auth", "decision": "d", "reasoning": "r"}
     wrong = [
         ("save__decison", {}, "save__decision"),
@@ -229,8 +229,8 @@ async def test_what_is_wrong_with_a_call_is_a_result_that_says_so(session, era):
     assert [] == await session.memories.recent()
 
 
-async def test_what_models_get_a_little_wrong_is_put_right(session, era):
-    """Numbers as text, one text for a list, null for what is left out: the SDK lets them through to us."""
+async def test_call_repairs_nearly_correct_arguments(session, era):
+    """Numbers as text, one text for a list, null for an omitted argument: the SDK passes them through."""
     decision = {**ARGUMENTS["save__decision"], "confidence": "0.9", "evidence": None, "links": None, "supersedes": None}
     checkpoint = {"summary": "half of it is done", "open_files": "login.py", "next_steps": None}
     async with Client(server(session), mode=era) as client:
@@ -249,8 +249,8 @@ async def test_what_models_get_a_little_wrong_is_put_right(session, era):
     assert [kept.id] == [one["id"] for one in json.loads(said(results[2]))["found"]]
 
 
-async def test_a_tool_of_the_host_that_raises_is_an_error_result(era):
-    """Whatever a host's tool raises, the server goes on."""
+async def test_call_of_failing_host_tool_returns_error_result(era):
+    """The server continues after any exception of a host's tool."""
 
     async def broken() -> str:
         raise ZeroDivisionError("by nothing")
@@ -266,8 +266,8 @@ async def test_a_tool_of_the_host_that_raises_is_an_error_result(era):
     assert not after.is_error
 
 
-async def test_a_cancelled_call_leaves_the_others_alone(session, era):
-    """A client that gives up on a call stops that call, and nothing else."""
+async def test_cancelled_call_does_not_affect_other_calls(session, era):
+    """A client that cancels a call stops only that call."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def slow() -> str:
@@ -292,8 +292,8 @@ async def test_a_cancelled_call_leaves_the_others_alone(session, era):
     assert json.loads(said(beside))["id"] in said(after)
 
 
-async def test_why_we_left_jwt_can_be_answered_over_mcp(session, era):
-    """An agent saves, marks, supersedes, and finds the reason of the failure."""
+async def test_mcp_agent_finds_reason_of_failed_decision(session, era):
+    """An agent saves, creates refs, supersedes, and finds the reason of the failure."""
     async with Client(server(session), mode=era) as client:
         first = json.loads(said(await client.call_tool("save__decision", ARGUMENTS["save__decision"])))["id"]
         outcome = await client.call_tool("evolve__outcome", {**ARGUMENTS["evolve__outcome"], "decision_id": first})
@@ -311,8 +311,8 @@ async def test_why_we_left_jwt_can_be_answered_over_mcp(session, era):
 # Exposure
 
 
-async def test_a_client_that_has_subscribed_sees_the_list_change(narrowing, era):
-    """After a message the list narrows, and widens with the next one."""
+async def test_subscribed_client_sees_list_change(narrowing, era):
+    """A message narrows the list, and the next one widens it."""
     async with Listener(server(narrowing), era) as listener:
         assert set(ARGUMENTS) == listener.tools
 
@@ -327,8 +327,8 @@ async def test_a_client_that_has_subscribed_sees_the_list_change(narrowing, era)
         assert set(ARGUMENTS) == listener.tools
 
 
-async def test_a_hidden_tool_still_works(narrowing, era):
-    """What a client does not see is not refused: hiding is advice."""
+async def test_call_of_hidden_tool_works(narrowing, era):
+    """Hidden tools are not disabled."""
     async with Listener(server(narrowing), era) as listener:
         await listener.say(RESUMING)
         await listener.told()
@@ -338,8 +338,8 @@ async def test_a_hidden_tool_still_works(narrowing, era):
     assert not result.is_error
 
 
-async def test_a_client_without_a_subscription_keeps_the_full_list(session, era):
-    """Who has subscribed to nothing is taken for nobody that follows, however soon it asks."""
+async def test_client_without_subscription_keeps_full_list(session, era):
+    """A client that has not subscribed gets the full list, however soon it asks."""
     async with Client(server(session), mode=era) as client:
         await names_of(client)
         await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
@@ -350,8 +350,8 @@ async def test_a_client_without_a_subscription_keeps_the_full_list(session, era)
         }
 
 
-async def test_clients_are_kept_apart(narrowing, era):
-    """The message of one user narrows nobody else's list."""
+async def test_clients_have_separate_lists(narrowing, era):
+    """The message of one user does not narrow the list of another."""
     own = server(narrowing)
     async with Listener(own, era) as one, Listener(own, era) as other:
         await one.say(RESUMING)
@@ -363,8 +363,8 @@ async def test_clients_are_kept_apart(narrowing, era):
         assert other.heard.empty()
 
 
-async def test_a_host_that_embeds_the_server_tells_it_the_message(narrowing, era):
-    """Observing a message reaches every client that is connected."""
+async def test_server_observe_reaches_all_connected_clients(narrowing, era):
+    """A message that the host observes applies to every connected client."""
     own = server(narrowing)
     async with Listener(own, era) as one, Listener(own, era) as other:
         own.observe(RESUMING)
@@ -373,8 +373,8 @@ async def test_a_host_that_embeds_the_server_tells_it_the_message(narrowing, era
     assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == one.tools == other.tools
 
 
-async def test_what_the_session_exposes_is_what_followers_see(narrowing, era):
-    """A host that chooses tools for its own agent changes the lists of the clients, too, and so does a new tool."""
+async def test_session_exposure_changes_client_lists(narrowing, era):
+    """A host's tool selection for its own agent, or a new tool, changes the lists of the clients."""
 
     async def host_tool() -> str:
         return "new"
@@ -390,8 +390,8 @@ async def test_what_the_session_exposes_is_what_followers_see(narrowing, era):
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING | {"host_tool"} == listener.tools
 
 
-async def test_the_message_of_the_host_replaces_those_of_clients(narrowing, era):
-    """Whichever message came last counts."""
+async def test_server_observe_replaces_messages_of_clients(narrowing, era):
+    """The last message counts."""
     own = server(narrowing)
     async with Listener(own, era) as listener:
         await listener.say(RESUMING)
@@ -402,8 +402,8 @@ async def test_the_message_of_the_host_replaces_those_of_clients(narrowing, era)
         assert set(ARGUMENTS) == listener.tools
 
 
-async def test_a_message_before_the_first_list_hides_nothing_from_who_cannot_hear(session, era):
-    """A list is whole for as long as nothing says that its client hears of a longer one."""
+async def test_message_before_first_list_hides_nothing_without_subscription(session, era):
+    """A list stays complete until its client can be notified of changes."""
     own = server(session)
     async with Client(own, mode=era) as client:
         own.observe(RESUMING)
@@ -411,8 +411,8 @@ async def test_a_message_before_the_first_list_hides_nothing_from_who_cannot_hea
         assert set(ARGUMENTS) == await names_of(client)
 
 
-async def test_the_list_is_whole_again_when_the_subscription_ends(session):
-    """A list is narrowed while its client has an open subscription, and the next one says that it may ask again."""
+async def test_list_is_complete_again_after_subscription_ends(session):
+    """A list is narrowed while its client subscribes, and the next subscription notifies it again."""
     async with Client(server(session), mode="2026-07-28") as client:
         async with client.listen(tools_list_changed=True):
             await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
@@ -429,8 +429,8 @@ async def test_the_list_is_whole_again_when_the_subscription_ends(session):
     assert set(ARGUMENTS) == after
 
 
-async def test_a_message_can_be_a_request_of_its_own(narrowing, era):
-    """A host with nothing to call says what the user wrote all the same."""
+async def test_message_can_be_sent_as_separate_request(narrowing, era):
+    """A host without a call can send the user's message."""
     async with Listener(server(narrowing), era) as listener:
         request = Request[MessageParams, str](method=MESSAGE_METHOD, params=MessageParams(message=RESUMING))
         await listener.client.session.send_request(request, Result)
@@ -439,8 +439,8 @@ async def test_a_message_can_be_a_request_of_its_own(narrowing, era):
     assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == listener.tools
 
 
-async def test_a_message_that_is_no_text_changes_nothing(session, era):
-    """What stands under the key is a client's: whatever it is, the call goes on."""
+async def test_message_that_is_not_text_is_ignored(session, era):
+    """A client may send any value under the key: the call continues."""
     async with Client(server(session), mode=era) as client:
         for message in (7, None, "", ["continue"], {"text": RESUMING}):
             result = await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: message})
@@ -449,8 +449,8 @@ async def test_a_message_that_is_no_text_changes_nothing(session, era):
             assert set(ARGUMENTS) == await names_of(client)
 
 
-async def test_force_static_never_narrows_and_never_tells(era):
-    """With force_static a message changes nothing for anybody."""
+async def test_force_static_never_narrows_or_notifies(era):
+    """With force_static a message has no effect."""
     settings = Settings(tools=ToolSettings(dynamic="force_static"))
     async with Session.open(files=".", settings=settings) as session, Listener(server(session), era) as listener:
         await listener.say(RESUMING)
@@ -460,8 +460,8 @@ async def test_force_static_never_narrows_and_never_tells(era):
         assert set(ARGUMENTS) == await names_of(listener.client)
 
 
-async def test_force_dynamic_narrows_for_everybody(era):
-    """With force_dynamic a client sees what fits the message, whether or not it has subscribed."""
+async def test_force_dynamic_narrows_for_all_clients(era):
+    """With force_dynamic the list fits the message, with or without a subscription."""
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
     async with Session.open(files=".", settings=settings) as session, Client(server(session), mode=era) as client:
         await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
@@ -473,7 +473,7 @@ async def test_force_dynamic_narrows_for_everybody(era):
 
 
 class Deaf:
-    """A connection that takes no notification."""
+    """A connection that does not accept notifications."""
 
     def __init__(self, error=None):
         self._error = error
@@ -485,8 +485,8 @@ class Deaf:
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
-async def test_a_client_that_takes_no_notice_has_the_full_list_again(caplog, error, monkeypatch):
-    """A notification that is not taken within 500 ms, or fails, ends there, until one is taken again."""
+async def test_client_that_cannot_be_notified_gets_full_list(caplog, error, monkeypatch):
+    """A notification that fails or times out after 500 ms is dropped. The list is complete until one is accepted."""
     monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", LIMIT)
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
     async with Session.open(settings=settings) as session:
@@ -514,7 +514,7 @@ async def test_a_client_that_takes_no_notice_has_the_full_list_again(caplog, err
 
 
 class Hearing:
-    """A connection that counts the notices."""
+    """A connection that counts notifications."""
 
     def __init__(self):
         self.told = 0
@@ -524,13 +524,13 @@ class Hearing:
 
 
 async def settled():
-    """Let the tasks that tell run to their end; nothing in them takes time."""
+    """Wait for the notification tasks; they complete without delay."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def test_a_client_is_told_once_of_each_change(session):
-    """However often a client calls without asking for the list, it hears once that it has changed."""
+async def test_client_is_notified_once_per_change(session):
+    """A client that calls repeatedly without listing the tools is notified once of a change."""
 
     async def host_tool() -> str:
         return "new"
@@ -547,8 +547,8 @@ async def test_a_client_is_told_once_of_each_change(session):
     assert session.tools.names == client.listed()
 
 
-async def test_clients_over_http_are_bounded_and_those_that_listen_stay(session, monkeypatch):
-    """A thousand are remembered; who has an open stream is known for as long as that is open."""
+async def test_http_clients_are_bounded_and_subscribed_ones_retained(session, monkeypatch):
+    """A thousand clients are remembered; a client with an open stream is retained."""
     clients = server(session)._clients
     listening = clients._known(("handle", "listening"))
     listening.streams = 1
@@ -560,8 +560,8 @@ async def test_clients_over_http_are_bounded_and_those_that_listen_stay(session,
     assert clients._known(("session", "0")) is not None
 
 
-async def test_servers_leave_nothing_behind_at_their_session(narrowing, era):
-    """A session outlives its servers: only those that serve hear of its changes, again after a pause, too."""
+async def test_server_unsubscribes_from_session_when_it_ends(narrowing, era):
+    """A session outlives its servers: only active servers receive its changes, also after a restart."""
     before = len(narrowing.exposed._subscribers)
     servers = [server(narrowing) for _ in range(50)]
     own = servers[0]
@@ -581,8 +581,8 @@ async def test_servers_leave_nothing_behind_at_their_session(narrowing, era):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_the_tools_of_v1_work_without_being_listed(session, era):
-    """A prompt of v1.0 finds its tools; who was listed no schema gets no structure, and the text says it all."""
+async def test_tools_of_v1_work_without_being_listed(session, era):
+    """A prompt of v1.0 finds its tools. An unlisted tool returns text without a structure."""
     async with Client(server(session), mode=era) as client:
         listed = await names_of(client)
         saved = await client.call_tool("save_decision", ARGUMENTS["save__decision"])
@@ -597,8 +597,8 @@ async def test_the_tools_of_v1_work_without_being_listed(session, era):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_the_tools_of_v1_are_listed_when_asked_for(era):
-    """They are hidden unless they are switched on, and work then."""
+async def test_tools_of_v1_are_listed_when_enabled(era):
+    """They are hidden by default, and work when enabled."""
     settings = Settings(tools=ToolSettings(deprecated=True))
     async with Session.open(settings=settings) as session, Client(server(session), mode=era) as client:
         listed = await names_of(client)
@@ -608,8 +608,8 @@ async def test_the_tools_of_v1_are_listed_when_asked_for(era):
     assert not result.is_error
 
 
-async def test_each_decision_is_logged_without_the_message(narrowing, era, caplog):
-    """The log says who is shown how many tools and why, and nothing that anybody wrote."""
+async def test_list_decisions_are_logged_without_message(narrowing, era, caplog):
+    """The log contains the number of listed tools and the reason, but no user text."""
     with caplog.at_level(logging.INFO, logger="mama_structs"):
         async with Listener(server(narrowing), era) as listener:
             await listener.say(RESUMING)
@@ -622,17 +622,17 @@ async def test_each_decision_is_logged_without_the_message(narrowing, era, caplo
     assert not any(RESUMING in line for line in own)
 
 
-# At the door
+# Arguments and installation
 
 
-def test_what_is_no_session_is_refused():
-    """The mistake is named at once."""
+def test_server_rejects_value_that_is_no_session():
+    """The error is raised immediately."""
     with pytest.raises(InvalidArgument, match="session must be a Session"):
         server("agent.mama")
 
 
-def test_a_missing_sdk_is_named_with_what_installs_it(monkeypatch):
-    """Without the SDK the import says what to do."""
+def test_mcp_missing_sdk_names_the_extra(monkeypatch):
+    """Without the SDK the import error says what to install."""
     for name in [name for name in sys.modules if name.startswith("mama_structs.adapters.mcp")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp_types", None)

@@ -1,4 +1,4 @@
-"""A session's tools over MCP's streamable HTTP, on loopback: many clients, and who is kept out."""
+"""A session's tools over MCP's streamable HTTP on loopback: several clients and access control."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ INITIALIZED = "notifications/initialized"
 
 @contextlib.asynccontextmanager
 async def served(own, **options):
-    """Serve on loopback for the length of a block, and give the URL."""
+    """Serve on loopback during a block, and yield the URL."""
     told = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_http(own, port=0, started=told.set_result, **options))
     await asyncio.wait({told, serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -71,7 +71,7 @@ async def served(own, **options):
 
 
 async def post(url, era, *, headers=(), body=None):
-    """Ask as a client would, with some headers of one's own, and return status, headers and text."""
+    """Send a client request with custom headers, and return status, headers and text."""
     question, more = RAW[era]
     own = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **more, **dict(headers)}
     data = json.dumps(question) if body is None else body
@@ -80,7 +80,7 @@ async def post(url, era, *, headers=(), body=None):
 
 
 async def say_until(heard, client):
-    """Repeat a message: a client opens its stream some time after the handshake, and hears nothing before."""
+    """Send a message repeatedly: a client opens its stream after the handshake and misses earlier ones."""
     async with asyncio.timeout(60):
         while not heard.is_set():
             await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
@@ -94,7 +94,7 @@ async def names_of(client):
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
-    """Let a notice be taken in time on any machine."""
+    """Increase the notification timeout for slow machines."""
     monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", 60)
 
 
@@ -119,8 +119,8 @@ def era(request):
 # Clients
 
 
-async def test_twenty_clients_at_once_lose_nothing(tmp_path):
-    """Clients of both eras save at the same time, and every memory is there afterwards, also after a restart."""
+async def test_http_concurrent_clients_lose_no_saves(tmp_path):
+    """Twenty clients of both protocol eras save concurrently. Every memory is stored, also after a restart."""
 
     async def agent(url, number):
         async with Client(url, mode=ERAS[number % 2]) as client:
@@ -147,7 +147,7 @@ async def test_twenty_clients_at_once_lose_nothing(tmp_path):
         assert f"d{number}.1" in found
 
 
-async def test_a_client_of_before_2026_sees_the_list_change_where_that_is_forced(forced):
+async def test_http_legacy_client_sees_list_change_when_forced(forced):
     """The notification reaches the stream of the client's session, and its next list is shorter."""
     heard = asyncio.Event()
 
@@ -164,8 +164,8 @@ async def test_a_client_of_before_2026_sees_the_list_change_where_that_is_forced
     assert {"save__decision", "load__checkpoint", "list_refs"} <= narrowed
 
 
-async def test_a_client_that_says_who_it_is_sees_the_list_change(session):
-    """Without sessions (2026-07-28) the client is known by the extension that it declares, and others are not meant."""
+async def test_http_identified_client_sees_list_change(session):
+    """Without sessions (2026-07-28) the client is identified by its extension setting. Others are not affected."""
     follower = advertise(EXTENSION, {"client": "agent-1"})
     other = advertise(EXTENSION, {"client": "agent-2"})
     async with (
@@ -185,8 +185,8 @@ async def test_a_client_that_says_who_it_is_sees_the_list_change(session):
     assert (full, full) == others
 
 
-async def test_nobody_in_particular_keeps_the_full_list(session):
-    """A client of 2026-07-28 that does not say who it is cannot be told from others: it sees everything."""
+async def test_http_anonymous_client_keeps_full_list(session):
+    """An anonymous client of 2026-07-28 cannot be distinguished from others, so it sees everything."""
     async with served(session) as url, Client(url, mode="2026-07-28") as client:
         full = await names_of(client)
         async with client.listen(tools_list_changed=True):
@@ -195,8 +195,8 @@ async def test_nobody_in_particular_keeps_the_full_list(session):
             assert full == await names_of(client)
 
 
-async def test_more_sessions_than_are_remembered_come_and_go(forced, monkeypatch):
-    """However many sessions there are, each is served, as many as the bound are remembered, and who leaves is not."""
+async def test_http_sessions_above_limit_are_served(forced, monkeypatch):
+    """Each session is served, the limit is respected, and ended sessions are removed."""
     monkeypatch.setattr("mama_structs.adapters.mcp.clients.MAX_CLIENTS", 3)
     own = server(forced)
     async with served(own) as url:
@@ -208,7 +208,7 @@ async def test_more_sessions_than_are_remembered_come_and_go(forced, monkeypatch
             last = await names_of(clients[-1])
             forgotten = await names_of(clients[0])
         for _ in range(6_000):
-            # The connection of the lifespan is there as long as the server.
+            # The connection of the lifespan exists as long as the server.
             if 1 == (after := len(list(own._clients))):
                 break
             await asyncio.sleep(0.01)
@@ -217,8 +217,8 @@ async def test_more_sessions_than_are_remembered_come_and_go(forced, monkeypatch
     assert (4, 1) == (during, after)
 
 
-async def test_no_more_streams_than_the_bound_are_open(session, monkeypatch):
-    """One client too many is refused its stream, and all else works."""
+async def test_http_streams_are_limited(session, monkeypatch):
+    """A stream above the limit is rejected, and other requests work."""
     monkeypatch.setattr("mama_structs.adapters.mcp.clients.MAX_CLIENTS", 1)
     async with (
         served(server(session)) as url,
@@ -232,8 +232,8 @@ async def test_no_more_streams_than_the_bound_are_open(session, monkeypatch):
         assert len(session.tools) == len(await names_of(other))
 
 
-async def test_a_client_from_before_a_restart_is_told_to_ask(session):
-    """A server that knows nothing of a handle (2026-07-28) cannot know its list: the first stream says to ask."""
+async def test_http_client_from_before_restart_is_notified(session):
+    """The server does not know the list of an unknown handle (2026-07-28), so the first stream notifies it."""
     myself = advertise(EXTENSION, {"client": "agent-1"})
     async with served(server(session)) as url, Client(url, mode="2026-07-28", extensions=[myself]) as client:
         async with client.listen(tools_list_changed=True) as changes:
@@ -242,8 +242,8 @@ async def test_a_client_from_before_a_restart_is_told_to_ask(session):
         assert len(session.tools) == len(await names_of(client))
 
 
-async def test_null_stands_for_no_arguments(session, era):
-    """What clients in other languages send for a call without arguments is a call."""
+async def test_http_call_accepts_null_arguments(session, era):
+    """Clients in some languages send null for a call without arguments."""
     for arguments in ({"arguments": None}, {}, {"arguments": {"limit": "2", "since": None}}):
         call = {**LIST, "method": "tools/call", "params": {**LIST["params"], "name": "search__recent", **arguments}}
         async with served(session) as url:
@@ -261,8 +261,8 @@ async def test_null_stands_for_no_arguments(session, era):
         assert '"isError":false' in text
 
 
-async def test_a_stop_ends_the_streams_and_lets_calls_end(session):
-    """Clients that only listen do not hold up the end; a call that has begun is answered."""
+async def test_http_stop_ends_streams_and_completes_calls(session):
+    """Subscribed clients do not block the shutdown; a running call is answered."""
     begun = asyncio.Event()
 
     async def slow() -> str:
@@ -286,8 +286,8 @@ async def test_a_stop_ends_the_streams_and_lets_calls_end(session):
     assert [] == rest
 
 
-async def test_clients_that_only_listen_do_not_hold_up_the_end(forced, caplog):
-    """The streams of both eras end at once and in order; nothing is cut off."""
+async def test_http_stop_does_not_wait_for_subscribed_clients(forced, caplog):
+    """The streams of both protocol eras are ended immediately and regularly."""
     heard = asyncio.Event()
 
     async def take(message):
@@ -306,8 +306,8 @@ async def test_clients_that_only_listen_do_not_hold_up_the_end(forced, caplog):
     assert [] == [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")]
 
 
-async def test_a_connection_stays_open_for_longer_than_clients_keep_theirs(session, era, monkeypatch):
-    """A request that comes after a pause is answered: the server does not close what a client is just using."""
+async def test_http_connection_outlives_client_keep_alive(session, era, monkeypatch):
+    """A request after a pause is answered: the server does not close a connection before clients do."""
     question, more = RAW[era]
     headers = {"Accept": "application/json, text/event-stream", **more}
     limits = httpx2.Limits(keepalive_expiry=None)
@@ -315,7 +315,7 @@ async def test_a_connection_stays_open_for_longer_than_clients_keep_theirs(sessi
     ports = []
     async with served(session) as url, httpx2.AsyncClient(limits=limits) as client:
         for pause in (0, 100):
-            # All timers of the pause come to their end at once.
+            # Make all keep-alive timers expire.
             monkeypatch.setattr(loop, "time", lambda pause=pause: now() + pause)
             await asyncio.sleep(0.01)
             answer = await client.post(url, json=question, headers=headers)
@@ -325,11 +325,11 @@ async def test_a_connection_stays_open_for_longer_than_clients_keep_theirs(sessi
     assert ports[0] == ports[1]
 
 
-# Who is kept out
+# Access control
 
 
-async def test_pages_of_the_web_are_kept_out(session, era):
-    """Another Host or Origin than the server's own is refused, as is what a form can send without asking."""
+async def test_http_rejects_foreign_host_and_origin(session, era):
+    """A foreign Host or Origin is rejected, as is a form submission, which browsers send without a preflight."""
     expected = [
         ({}, 200),
         ({"Host": "localhost:{port}"}, 200),
@@ -357,8 +357,8 @@ async def test_pages_of_the_web_are_kept_out(session, era):
     assert expected == told
 
 
-async def test_sessions_are_kept_from_pages_of_the_web(session):
-    """Who has the id of a session can neither listen to it nor end it from another Host."""
+async def test_http_rejects_session_access_from_foreign_host(session):
+    """With the id of a session, another Host can neither listen to it nor end it."""
     async with served(session) as url:
         _, headers, _ = await post(url, "legacy")
         own = {"Mcp-Session-Id": headers["Mcp-Session-Id"], "Accept": "text/event-stream"}
@@ -374,8 +374,8 @@ async def test_sessions_are_kept_from_pages_of_the_web(session):
     assert (421, 421, 200) == (listening, ending, ended)
 
 
-async def test_further_names_are_let_in_when_they_are_allowed(session, era):
-    """A host behind a proxy of another name says so."""
+async def test_http_accepts_allowed_hosts(session, era):
+    """A host behind a proxy with another name configures that name."""
     async with served(session, allowed_hosts=["agents.example"]) as url:
         allowed, _, _ = await post(url, era, headers={"Host": "agents.example", "Origin": "https://agents.example"})
         other, _, _ = await post(url, era, headers={"Host": "agent.example"})
@@ -384,8 +384,8 @@ async def test_further_names_are_let_in_when_they_are_allowed(session, era):
     assert 421 == other
 
 
-async def test_a_token_is_checked_where_there_is_one(session, era, caplog):
-    """Without the token, or with another one, nothing is answered but how to send one."""
+async def test_http_checks_token(session, era, caplog):
+    """Without the correct token the only answer says how to send one."""
     async with served(session, token=TOKEN) as url:
         answers = [
             await post(url, era, headers=headers)
@@ -407,8 +407,8 @@ async def test_a_token_is_checked_where_there_is_one(session, era, caplog):
     assert not any(TOKEN in text for _, _, text in answers)
 
 
-async def test_the_official_client_sends_a_token(session, era):
-    """A client is given the token as a header of its HTTP client."""
+async def test_http_official_client_sends_token(session, era):
+    """The token is a header of the client's HTTP client."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (
         served(session, token=TOKEN) as url,
@@ -420,8 +420,8 @@ async def test_the_official_client_sends_a_token(session, era):
     assert len(session.tools) == len(listed)
 
 
-async def test_a_body_that_is_too_long_is_refused(session, era):
-    """The server reads no more than it was told, whether or not the length is announced."""
+async def test_http_rejects_long_body(session, era):
+    """The server reads no more than the limit, with or without a Content-Length."""
 
     async def pieces():
         for _ in range(100):
@@ -436,7 +436,7 @@ async def test_a_body_that_is_too_long_is_refused(session, era):
 
 
 async def raw_answer(url, *pieces, ends=True):
-    """Send bytes on a connection of its own, and return the status and all that comes back until it is closed."""
+    """Send bytes on a separate connection, and return the status and all received data until it is closed."""
     address = urlsplit(url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     for piece in pieces:
@@ -462,7 +462,7 @@ def head(url, *headers, length):
 
 
 async def test_http_rejects_headers_that_are_too_long(session):
-    """Headers above the limit are answered with 431, whether they come at once or never end."""
+    """Headers above the limit are answered with 431, whether they are complete or endless."""
     async with served(session) as url:
         whole = head(url, *(f"X-{number}: {'a' * 100}" for number in range(400)), length=0)
         at_once, _ = await raw_answer(url, whole)
@@ -473,7 +473,7 @@ async def test_http_rejects_headers_that_are_too_long(session):
 
 
 async def test_http_ends_slow_requests(session, monkeypatch):
-    """A client that does not finish headers or body in time is answered with 408, one that sends nothing is closed."""
+    """A client with slow headers or a slow body is answered with 408. A client that sends nothing is disconnected."""
     monkeypatch.setattr(http_limits, "HEADER_SECONDS", 0.2)
     monkeypatch.setattr(http_limits, "BODY_SECONDS", 0.2)
     async with served(session) as url:
@@ -505,7 +505,7 @@ async def test_http_ends_connection_when_body_goes_on_after_answer(session, monk
             except TimeoutError:
                 continue
             except OSError:
-                # The server resets a connection when it closes it with unread bytes.
+                # The server resets a connection that it closes with unread bytes.
                 is_closed = True
         writer.close()
 
@@ -514,7 +514,7 @@ async def test_http_ends_connection_when_body_goes_on_after_answer(session, monk
 
 
 async def test_http_answers_next_request_when_body_ends_after_answer(session, monkeypatch):
-    """The time for the rest of one body does not end the next request on the connection."""
+    """The time limit for the rest of one body does not affect the next request on the connection."""
     monkeypatch.setattr(http_limits, "REST_SECONDS", 0.3)
     async with served(session, token=TOKEN) as url:
         address = urlsplit(url)
@@ -532,7 +532,7 @@ async def test_http_answers_next_request_when_body_ends_after_answer(session, mo
 
 
 async def test_http_answers_request_after_time_for_headers(session, monkeypatch):
-    """The limit is for headers alone: a call that runs longer is answered, and a connection can be used again."""
+    """The limit applies to headers only: a longer call is answered, and a connection can be reused."""
     monkeypatch.setattr(http_limits, "HEADER_SECONDS", 0.05)
 
     async def wait() -> str:
@@ -563,7 +563,7 @@ async def test_http_answers_request_after_time_for_headers(session, monkeypatch)
     ],
 )
 async def test_http_rejects_body_as_over_stdio(session, era, body, found, code):
-    """A body with no single meaning is answered with 400, the code and the id."""
+    """An invalid body is answered with 400, the code and the id."""
     async with served(session) as url:
         status, _, text = await post(url, era, body=body)
 
@@ -572,7 +572,7 @@ async def test_http_rejects_body_as_over_stdio(session, era, body, found, code):
 
 
 async def test_http_repairs_body_as_over_stdio(session, era):
-    """A lone surrogate escape and a byte order mark do not cost a request its answer."""
+    """A lone surrogate escape or a byte order mark does not make a request fail."""
     question, _ = RAW[era]
     body = b"\xef\xbb\xbf" + json.dumps({**question, "cut": "\ud83d"}).encode()
     async with served(session) as url:
@@ -581,8 +581,8 @@ async def test_http_repairs_body_as_over_stdio(session, era):
     assert 200 == status
 
 
-async def test_what_is_no_request_is_refused_and_the_server_goes_on(session, era):
-    """Nonsense is answered with a client's error."""
+async def test_http_rejects_invalid_requests_and_continues(session, era):
+    """Invalid requests are answered with a 4xx status."""
     bodies = [b"", b"{", b"[]", b"null", b'{"jsonrpc": "2.0"}', b"\xff\xfe", b"[" * 3000]
     async with served(session) as url:
         told = {body: (await post(url, era, body=body))[0] for body in bodies}
@@ -592,18 +592,18 @@ async def test_what_is_no_request_is_refused_and_the_server_goes_on(session, era
     assert 200 == after
 
 
-# At the door
+# Arguments
 
 
-async def test_without_a_token_only_loopback_is_served(session):
-    """An address that others can reach needs a token; nothing is listened on."""
+async def test_http_requires_token_for_non_loopback_address(session):
+    """Without a token the server does not listen on an address that others can reach."""
     for host in ("0.0.0.0", "::", "0", ""):
         with pytest.raises(InvalidArgument, match=r"token|host"):
             await serve_http(session, host=host, port=0)
 
 
-async def test_with_a_token_any_address_is_served(session, era):
-    """With a token the server listens where it is told, and still looks at the Host."""
+async def test_http_serves_any_address_with_token(session, era):
+    """With a token the server listens on any address, and still checks the Host."""
     authorized = {"Authorization": f"Bearer {TOKEN}"}
     async with served(session, host="0.0.0.0", token=TOKEN) as url:
         port = url.rpartition(":")[2].partition("/")[0]
@@ -616,7 +616,7 @@ async def test_with_a_token_any_address_is_served(session, era):
     assert (200, 200, 401, 421) == (by_name, right, missing, evil)
 
 
-async def test_a_taken_address_is_named(session):
+async def test_http_error_names_address_in_use(session):
     """Two servers cannot share a port."""
     async with served(session) as url:
         port = int(url.rpartition(":")[2].partition("/")[0])
@@ -624,8 +624,8 @@ async def test_a_taken_address_is_named(session):
             await serve_http(session, port=port)
 
 
-async def test_bad_arguments_are_named(session):
-    """Each argument is checked before anything is listened on, and no message repeats a token."""
+async def test_http_rejects_invalid_arguments(session):
+    """Arguments are validated before listening, and no error contains a token."""
     for options in (
         {"port": -1},
         {"port": 65_536},
@@ -652,16 +652,16 @@ async def test_bad_arguments_are_named(session):
 
 
 @given(sent=st.text(max_size=50))
-async def test_only_the_token_itself_is_taken(sent):
-    """No other text is taken for the token, whatever is in it."""
+async def test_token_is_compared_exactly(sent):
+    """No other text is accepted as the token."""
     told = await BearerToken(check_token(TOKEN)).verify_token(sent)
 
     assert (sent == TOKEN) == (told is not None)
 
 
 @given(host=st.sampled_from(["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"]), port=st.integers(1, 65_535))
-async def test_loopback_is_seen_by_its_address(host, port):
-    """What counts is the address that a name stands for."""
+async def test_loopback_is_detected_by_resolved_address(host, port):
+    """The address to which a name resolves counts."""
     address = await ListenAddress.of(host, port)
 
     assert address.is_loopback
@@ -669,6 +669,6 @@ async def test_loopback_is_seen_by_its_address(host, port):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "192.0.2.1", "fe80::1"])
-async def test_other_addresses_are_no_loopback(host):
-    """Whatever others may reach needs a token."""
+async def test_other_addresses_are_not_loopback(host):
+    """An address that others can reach needs a token."""
     assert not (await ListenAddress.of(host, 1)).is_loopback

@@ -1,4 +1,4 @@
-"""``mama-structs serve-mcp`` as hosts run it: a process of its own, over stdio and over HTTP."""
+"""``mama-structs serve-mcp`` as a separate process, over stdio and over HTTP."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def said(result):
 
 
 async def made(store):
-    """Make a store whose embedder takes no time to load; a process that opens it takes the same."""
+    """Create a store whose embedder loads fast, also in other processes."""
     async with Session.open(store, embedder=HashEmbedder()) as session:
         await session.memories.save_insight("made for a test")
     return store
@@ -52,7 +52,7 @@ async def names_of(client):
 
 @contextlib.asynccontextmanager
 async def running(*arguments, **options):
-    """Start the command, and kill what is left of it at the end of the block."""
+    """Start the command, and kill it at the end of the block if it still runs."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *COMMAND, *map(str, arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=ENVIRONMENT | options
@@ -65,8 +65,8 @@ async def running(*arguments, **options):
         await process.communicate()
 
 
-async def test_an_agent_over_stdio_lists_calls_and_comes_back(tmp_path):
-    """The story of an agent: every tool is called, the list follows, and the next process remembers."""
+async def test_stdio_agent_lists_calls_and_resumes(tmp_path):
+    """Every tool is called, the list changes, and the next process remembers."""
     store = await made(tmp_path / "agent.mama")
     async with Client(stdio(store), mode="auto") as client:
         listed = {tool.name: tool for tool in (await client.list_tools(cache_mode="bypass")).tools}
@@ -82,7 +82,7 @@ async def test_an_agent_over_stdio_lists_calls_and_comes_back(tmp_path):
             await client.call_tool("load__context", {"id": first}),
             await client.call_tool("search__by_topic", {"topic": "auth"}),
         ]
-        # Whatever it is given, a tool answers, and the protocol does not fail.
+        # A tool answers any arguments without a protocol error.
         for name, tool in listed.items():
             for given in ({}, {"nonsense": 1}, dict.fromkeys(tool.input_schema.get("properties", {}), "x")):
                 result = await client.call_tool(name, given)
@@ -115,8 +115,8 @@ async def test_an_agent_over_stdio_lists_calls_and_comes_back(tmp_path):
     assert set(listed) == full == after
 
 
-async def test_nothing_but_the_protocol_is_on_stdout_and_a_signal_ends_it(tmp_path):
-    """Every line is a message, also after nonsense; SIGTERM ends a server whose client stays, with all data whole."""
+async def test_stdio_stdout_has_only_protocol_messages_until_signal(tmp_path):
+    """Every line is a message, also after invalid input. SIGTERM ends the server and all data is complete."""
     store = tmp_path / "agent.mama"
     async with running(await made(store), "--verbose") as process:
 
@@ -148,8 +148,8 @@ async def test_nothing_but_the_protocol_is_on_stdout_and_a_signal_ends_it(tmp_pa
     assert b"rrrr" not in log
 
 
-async def test_an_http_server_is_stopped_while_clients_save(tmp_path):
-    """SIGTERM in the middle of saves: what was acknowledged is there, the store is whole, the token is nowhere."""
+async def test_http_server_is_stopped_during_saves(tmp_path):
+    """After SIGTERM the acknowledged saves are stored, the store is undamaged, and the token appears nowhere."""
     store, secret = await made(tmp_path / "agent.mama"), tmp_path / "token"
     secret.write_text(f"{TOKEN}\n")
     secret.chmod(0o120)
@@ -191,7 +191,7 @@ async def test_an_http_server_is_stopped_while_clients_save(tmp_path):
 
 
 async def test_serve_mcp_answers_all_requests_of_a_pipe(tmp_path):
-    """``printf ... | mama-structs serve-mcp`` answers every request, also those that cannot be parsed, and ends with 0."""
+    """``printf ... | mama-structs serve-mcp`` answers every request, also invalid ones, and exits with 0."""
     store = await made(tmp_path / "agent.mama")
     client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
     save = {"name": "save__insight", "arguments": {"content": "saved at the end of a pipe"}}
@@ -217,7 +217,7 @@ async def test_serve_mcp_answers_all_requests_of_a_pipe(tmp_path):
     assert "saved at the end of a pipe" in json.dumps(answers["last"])
 
 
-# At the door, in this process
+# Arguments, in this process
 
 
 def run(*arguments):
@@ -239,8 +239,8 @@ def run(*arguments):
         ["--allow-host", "agents.example"],
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(tmp_path, capsys, options):
-    """The command says what it takes, and makes nothing."""
+def test_serve_mcp_rejects_invalid_arguments(tmp_path, capsys, options):
+    """The command prints its usage and creates nothing."""
     with pytest.raises(SystemExit) as ended:
         run(tmp_path / "agent.mama", *options)
 
@@ -250,8 +250,8 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path, capsys, options):
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0"])
-def test_an_address_that_others_reach_needs_a_token(tmp_path, monkeypatch, address):
-    """Without a token the server does not start, and makes nothing."""
+def test_serve_mcp_requires_token_for_non_loopback_address(tmp_path, monkeypatch, address):
+    """Without a token the server does not start and creates nothing."""
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
     with pytest.raises(InvalidArgument, match="token"):
@@ -259,8 +259,8 @@ def test_an_address_that_others_reach_needs_a_token(tmp_path, monkeypatch, addre
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_token_that_is_none_is_refused(tmp_path, monkeypatch):
-    """A missing or empty file, or a token too short, is named; the token is not repeated."""
+def test_serve_mcp_rejects_invalid_token_file(tmp_path, monkeypatch):
+    """A missing or empty file, or a short token, is reported without the token."""
     empty = tmp_path / "empty"
     empty.write_text("\n")
     monkeypatch.setenv(TOKEN_VARIABLE, "2short")
@@ -275,8 +275,8 @@ def test_a_token_that_is_none_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("empty", ["", "  \n"])
-def test_a_variable_that_was_not_filled_in_is_refused(tmp_path, monkeypatch, empty):
-    """A secret that failed to expand must not open the server; without the variable loopback needs no token."""
+def test_serve_mcp_rejects_empty_token_variable(tmp_path, monkeypatch, empty):
+    """An empty secret must not disable authentication. Without the variable, loopback needs no token."""
     monkeypatch.setenv(TOKEN_VARIABLE, empty)
 
     with pytest.raises(InvalidArgument, match=f"{TOKEN_VARIABLE} is set and empty: unset it, or give a token"):
@@ -288,8 +288,8 @@ def test_a_variable_that_was_not_filled_in_is_refused(tmp_path, monkeypatch, emp
     assert token_of(None, os.environ) is None
 
 
-def test_help_names_what_a_host_needs():
-    """The command is there, and its help says how a token is given."""
+def test_serve_mcp_help_explains_token():
+    """The command exists, and its help says how to configure a token."""
     told = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=ENVIRONMENT, check=True).stdout
 
     assert TOKEN_VARIABLE in told

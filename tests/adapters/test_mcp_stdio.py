@@ -1,4 +1,4 @@
-"""The standard streams of an MCP server, with pipes in their place."""
+"""The stdio transport of the MCP server, with pipes instead of stdin and stdout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line(number, method, **params):
 
 @contextlib.contextmanager
 def pipes(monkeypatch):
-    """Put pipes in the place of stdin and stdout; give the ends of a client."""
+    """Replace stdin and stdout by pipes, and yield the client's ends."""
     to_read, to_write = os.pipe(), os.pipe()
     with (
         os.fdopen(to_read[0]) as stdin,
@@ -47,8 +47,8 @@ def pipes(monkeypatch):
         monkeypatch.undo()
 
 
-async def test_messages_come_in_pieces_and_together(monkeypatch):
-    """Where a message is cut in two, and where two come at once, both are answered; the end of stdin ends it."""
+async def test_stdio_reads_split_and_joined_messages(monkeypatch):
+    """Messages are answered if one is split in two reads or two come in one read. The end of stdin ends the server."""
     async with Session.open() as session:
         with pipes(monkeypatch) as (ours, theirs):
             serving = asyncio.create_task(serve_stdio(session))
@@ -64,8 +64,8 @@ async def test_messages_come_in_pieces_and_together(monkeypatch):
     assert "mama-structs" == answers[0]["result"]["serverInfo"]["name"]
 
 
-async def test_serving_can_be_cancelled_while_the_client_says_nothing(monkeypatch):
-    """A host that stops the server does not have to wait for the next line."""
+async def test_stdio_can_be_cancelled_while_waiting_for_input(monkeypatch):
+    """A host that stops the server need not wait for the next line."""
     async with Session.open() as session:
         with pipes(monkeypatch) as (ours, theirs):
             serving = asyncio.create_task(serve_stdio(session))
@@ -73,15 +73,15 @@ async def test_serving_can_be_cancelled_while_the_client_says_nothing(monkeypatc
             await asyncio.to_thread(theirs.readline)
             serving.cancel()
             await asyncio.wait({serving}, timeout=60)
-            # For the thread that still waits.
+            # Wakes the reader thread.
             ours.close()
 
         assert serving.cancelled()
         assert session.is_open
 
 
-async def test_a_client_that_is_gone_ends_the_server_quietly(monkeypatch):
-    """Where nobody reads the answers any more, serving ends without an error."""
+async def test_stdio_ends_without_error_when_client_disconnects(monkeypatch):
+    """If nothing reads the answers any more, serving ends without an error."""
     async with Session.open() as session:
         with pipes(monkeypatch) as (ours, theirs):
             theirs.close()
@@ -89,13 +89,13 @@ async def test_a_client_that_is_gone_ends_the_server_quietly(monkeypatch):
             ours.write(line(1, "initialize", **ABOUT))
             await asyncio.wait_for(serving, 60)
             ours.close()
-            # What the SDK could not write is still in its buffer.
+            # The SDK's unwritten answer is still in the buffer.
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.close()
 
 
-async def test_a_process_without_stdin_is_told_so(monkeypatch):
-    """Where stdin was closed, or belongs to a notebook, there is nothing to serve over."""
+async def test_stdio_raises_without_stdin(monkeypatch):
+    """If stdin is closed, or belongs to a notebook, serving is impossible."""
     monkeypatch.setattr(sys, "stdin", None)
     async with Session.open() as session:
         with pytest.raises(MamaStructsError, match="no stdin"):
@@ -103,14 +103,14 @@ async def test_a_process_without_stdin_is_told_so(monkeypatch):
 
 
 def lines_in(chunks, **options):
-    """Split a stream that comes in these chunks; None stands for a pause that is too long."""
+    """Return the lines of a stream of chunks; None is a read timeout."""
     coming = iter([*chunks, b""])
     return [*split_lines(lambda _seconds: next(coming), **options)]
 
 
 @given(chunks=st.lists(st.binary(min_size=1, max_size=8).map(lambda part: part.replace(b"a", b"\n")), max_size=200))
 def test_split_lines_does_not_depend_on_chunks(chunks):
-    """However the bytes are cut, the lines are the same, and the last one needs no newline."""
+    """Any chunks give the same lines, and the last line needs no newline."""
     whole = b"".join(chunks).split(b"\n")
 
     assert (whole if whole[-1] else whole[:-1]) == lines_in(chunks)
@@ -123,7 +123,7 @@ def test_split_lines_does_not_depend_on_chunks(chunks):
     id_comes_last=st.booleans(),
 )
 def test_split_lines_rejects_long_line_with_its_id(before, filler, size, id_comes_last):
-    """A line above the limit becomes a rejection with its id, wherever the id stands, and the next line is read."""
+    """A line above the limit becomes a rejection with its id at any position, and the next line is read."""
     members = {"params": {"id": 8, "a": [{"id": "b"}, filler * 9 + "x" * 100]}}
     message = {**members, "id": 7} if id_comes_last else {"id": 7, **members}
     short = [part.replace(b"\n", b"") for part in before]
@@ -137,7 +137,7 @@ def test_split_lines_rejects_long_line_with_its_id(before, filler, size, id_come
 
 
 def test_split_lines_holds_no_more_than_limit():
-    """Of an endless line no more than the limit and one chunk is in memory."""
+    """Memory for an endless line is limited to the limit plus one chunk."""
     chunk = b"x" * 10_000
     coming = iter([chunk] * 2_000)
     tracemalloc.start()
@@ -149,8 +149,8 @@ def test_split_lines_holds_no_more_than_limit():
     assert peak < 1_000_000
 
 
-def test_split_lines_takes_line_that_is_not_continued():
-    """A line without a newline is taken after a pause, and the rest of it is skipped; blank pauses change nothing."""
+def test_split_lines_yields_line_after_timeout():
+    """An unfinished line is yielded after a timeout, and its rest is skipped. Other timeouts have no effect."""
     waits = []
 
     def read(seconds):
@@ -164,7 +164,7 @@ def test_split_lines_takes_line_that_is_not_continued():
 
 
 def test_split_lines_ends_when_stdin_fails():
-    """A client that vanishes ends the lines."""
+    """A read error ends the lines."""
 
     def vanish(_seconds):
         raise ConnectionResetError
@@ -176,7 +176,7 @@ def test_split_lines_ends_when_stdin_fails():
 
 
 class Sent:
-    """The end of a connection at which messages to the client come out."""
+    """The stream that receives the messages to the client."""
 
     def __init__(self):
         self.messages = []
@@ -190,13 +190,13 @@ class Sent:
 
 
 class Client:
-    """A client in the same process: a list of lines in, the answers out."""
+    """An in-process client: sends a list of lines and returns the answers."""
 
     def __init__(self, session):
         self.session = session
 
     async def answers(self, *lines, version="2025-11-25"):
-        """Return the answers to lines that follow the handshake, in order; stdin ends behind them."""
+        """Return the answers to lines after the handshake, in order. stdin ends after them."""
         hello = line(0, "initialize", **{**ABOUT, "protocolVersion": version})
         chunks = iter([hello, b"\n".join(lines), b""])
         sent = Sent()
@@ -257,14 +257,14 @@ DEEP = b'{"jsonrpc":"2.0","method":"ping","params":{"a":%b},"id":"deep"}' % (b"[
     ],
 )
 async def test_stdio_answers_line_with_id_and_code(client, raw, found, code):
-    """A line is answered once, under its id if that can be read, and the connection goes on."""
+    """A line is answered once, with its id if that is readable, and the connection continues."""
     answers = await client.answers(raw, json.dumps(ping("next")).encode())
 
     assert [(found, code), ("next", None)] == [(one["id"], code_of(one)) for one in answers]
 
 
 async def test_stdio_repairs_lone_surrogate_and_keeps_other_escapes(client):
-    """A cut emoji becomes U+FFFD; a pair, and a backslash before a u, stay what they are."""
+    """A truncated emoji becomes U+FFFD. Surrogate pairs and an escaped backslash before a u are unchanged."""
     text = rb"cut \ud83d, whole \ud83d\ude00, path C:\\ud83d"
     raw = (
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"save__insight","arguments":{"content":"%b"}}}'
@@ -279,7 +279,7 @@ async def test_stdio_repairs_lone_surrogate_and_keeps_other_escapes(client):
 
 @pytest.mark.parametrize("raw", [b"", b" \r", b'{"jsonrpc":"2.0","method":"notifications/x"}'])
 async def test_stdio_does_not_answer_blank_lines_and_notifications(client, raw):
-    """Nothing that asks for no answer gets one."""
+    """Lines that need no answer get none."""
     assert [] == await client.answers(raw)
 
 
@@ -287,7 +287,7 @@ async def test_stdio_does_not_answer_blank_lines_and_notifications(client, raw):
     "raw", [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":1,"error":5}', b'{"id":1,"result":7}']
 )
 async def test_stdio_does_not_answer_responses(client, raw):
-    """A client would take an answer to its response for one to its own request of the same id."""
+    """A client could confuse such an answer with that to its own request of the same id."""
     assert [] == await client.answers(raw)
 
 
@@ -295,7 +295,7 @@ BATCH = [ping(1), ping(2.5), {"jsonrpc": "2.0", "method": "notifications/x"}, pi
 
 
 async def test_stdio_answers_batch_with_array_when_version_has_batches(client):
-    """Protocol version 2025-03-26 has batches: one array holds an answer for each member that needs one."""
+    """Protocol version 2025-03-26 has batches: one array contains an answer for each member that needs one."""
     (answers,) = await client.answers(json.dumps(BATCH).encode(), version="2025-03-26")
 
     found = [(1, None), (2.5, -32600), ("b", None), (None, -32600)]
@@ -313,7 +313,7 @@ async def test_stdio_rejects_initialize_in_batch(client):
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "2025-11-25"])
 async def test_stdio_rejects_each_request_of_batch_when_version_has_none(client, version):
-    """Other versions have no batches: nothing runs, and each request that waits is answered."""
+    """Other versions have no batches: nothing runs, and each request is rejected."""
     call = ping("save", method="tools/call", params={"name": "save__insight", "arguments": {"content": "x"}})
 
     answers = await client.answers(json.dumps([ping(1), call]).encode(), b"[7]", version=version)
@@ -323,7 +323,7 @@ async def test_stdio_rejects_each_request_of_batch_when_version_has_none(client,
 
 
 async def test_stdio_answers_duplicate_id_after_running_request(client):
-    """While a request runs, another of its id does not run, and is answered behind it."""
+    """A second request with the id of a running one does not run, and is answered after it."""
     calls = []
 
     async def slow() -> str:
@@ -364,7 +364,7 @@ async def test_stdio_completes_accepted_requests_at_end_of_input(client):
 
 
 async def test_stdio_ends_when_only_cancelled_requests_are_open(client):
-    """A request that the client cancelled is not answered and does not keep the server from ending."""
+    """A cancelled request is not answered and does not block the shutdown."""
     reached = asyncio.Event()
 
     async def forever() -> str:
@@ -383,7 +383,7 @@ async def test_stdio_ends_when_only_cancelled_requests_are_open(client):
 
 
 async def test_stdio_answers_result_that_has_no_json_form():
-    """A result that cannot be serialized costs its own answer only, which says that the request was processed."""
+    """A result that cannot be serialized affects only its own answer, which says that the request was processed."""
     sent = Sent()
     connection = StdioConnection(sent)
 
@@ -395,7 +395,7 @@ async def test_stdio_answers_result_that_has_no_json_form():
 
 
 def test_byte_budget_blocks_until_bytes_are_given_back():
-    """A thread that takes more than is left waits, so that unanswered requests have a limit."""
+    """A thread that takes more than the remaining bytes blocks, so that pending requests are bounded."""
     budget, order = ByteBudget(10), []
 
     def take():
@@ -413,7 +413,7 @@ def test_byte_budget_blocks_until_bytes_are_given_back():
 
 
 def requests_of(draw_id):
-    """Generate request objects whose id comes from *draw_id*, with their members in any order."""
+    """Generate request objects with an id from *draw_id* and members in any order."""
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
     )
@@ -448,7 +448,7 @@ MUTATIONS = {
     "trailing": lambda raw, _place: raw + b"}",
     "nothing": lambda raw, _place: b" ",
 }
-# What changes a random place: the id may be lost, and is null then.
+# Random damage: the id may become unreadable and is null then.
 DAMAGE = {
     "cut": lambda raw, place: raw[: place % len(raw)],
     "flip": lambda raw, place: raw[: place % len(raw)] + b"\xfe" + raw[place % len(raw) + 1 :],
@@ -463,7 +463,7 @@ DAMAGE = {
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_stdio_answers_each_mutated_request_line_once(client, found, data):
-    """Whatever happens to request lines, each gets one answer, under its id or with the id null."""
+    """Each damaged request line gets one answer, with its id or with the id null."""
     lines, certain, uncertain = [], [], []
     for one in found:
         raw = json.dumps(data.draw(requests_of(st.just(one)))).encode()
@@ -488,8 +488,8 @@ def parsed(*arguments):
     return parse(["serve-mcp", "agent.mama", *arguments])
 
 
-def test_options_stand_above_the_environment(monkeypatch):
-    """What the command is told replaces what the variables say, and the rest of them counts."""
+def test_serve_mcp_options_override_environment(monkeypatch):
+    """Options override the environment variables; the other variables still apply."""
     monkeypatch.setenv("MAMA_STRUCTS_TOOLS_DYNAMIC", "force_dynamic")
     monkeypatch.setenv("MAMA_STRUCTS_REFERENCES_CACHE_TTL", "7")
 
@@ -499,8 +499,8 @@ def test_options_stand_above_the_environment(monkeypatch):
     assert 7 == settings.references.cache_ttl
 
 
-def test_whoever_starts_the_server_says_what_it_reads():
-    """Namespaces are granted on the command line, one by one, and none without it."""
+def test_serve_mcp_reads_only_granted_namespaces():
+    """Namespaces are granted on the command line, one by one, by default none."""
     assert ["team:core", "b"] == parsed("--reads", "team:core", "--reads", "b").reads
     assert [] == parsed().reads
 
@@ -509,13 +509,13 @@ def test_whoever_starts_the_server_says_what_it_reads():
     ("given", "address"),
     [("8317", ("127.0.0.1", 8317)), ("[::1]:0", ("::1", 0)), ("agents.example:80", ("agents.example", 80))],
 )
-def test_an_address_is_a_port_or_a_host_and_a_port(given, address):
-    """The host can be left out, and is this machine alone then."""
+def test_address_is_port_or_host_and_port(given, address):
+    """Without a host it is the loopback address."""
     assert address == parsed("--http", given).http
 
 
-def test_a_missing_sdk_is_an_error_of_the_command(monkeypatch):
-    """The command says what to install."""
+def test_serve_mcp_missing_sdk_error_says_what_to_install(monkeypatch):
+    """The command's error names the extra."""
     for name in [name for name in sys.modules if name.startswith("mama_structs.adapters.mcp")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(adapters, "mcp")
@@ -526,7 +526,7 @@ def test_a_missing_sdk_is_an_error_of_the_command(monkeypatch):
 
 
 def test_reader_thread_ends_silently_when_loop_is_closed():
-    """The end of stdin may come after the loop is closed: nothing is raised in the thread."""
+    """The thread does not raise if stdin ends after the loop is closed."""
     reading, ended = threading.Event(), threading.Event()
 
     def read(_seconds):

@@ -1,4 +1,4 @@
-"""What tools promise over MCP, held against what they answer; the official client refuses what breaks the promise."""
+"""Structured results over MCP match the announced output schemas. The official client checks them, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = "a line of text\n" * 2_000
 
 
 class Typed(TypedDict):
-    """Fields that must be there."""
+    """Required fields."""
 
     text: str
     rows: list[dict[str, int]]
@@ -29,14 +29,14 @@ class Typed(TypedDict):
 
 @attrs.frozen
 class Plain:
-    """Fields with a type."""
+    """Typed fields."""
 
     text: str
     rows: list[int]
 
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True):
-    """Fields, and no others."""
+    """Fields, and no additional ones."""
 
     text: Annotated[str, msgspec.Meta(min_length=1_000)]
     rows: Annotated[list[int], msgspec.Meta(min_length=1_000)]
@@ -44,14 +44,14 @@ class Struct(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Inner(pydantic.BaseModel, extra="forbid"):
-    """Fields within another one's."""
+    """Nested fields."""
 
     names: dict[str, str] = pydantic.Field(min_length=2)
     text: str = pydantic.Field(min_length=20_000)
 
 
 class Closed(pydantic.BaseModel, extra="forbid"):
-    """Fields, and no others."""
+    """Fields, and no additional ones."""
 
     inner: Inner
     rows: list[Inner] = pydantic.Field(min_length=1)
@@ -59,7 +59,7 @@ class Closed(pydantic.BaseModel, extra="forbid"):
 
 
 class Tree(pydantic.BaseModel, extra="forbid"):
-    """What contains itself."""
+    """A recursive structure."""
 
     name: str
     children: list[Tree]
@@ -67,7 +67,7 @@ class Tree(pydantic.BaseModel, extra="forbid"):
 
 INNER = Inner(names={f"name {n}": "x" * 100 for n in range(300)}, text=LONG)
 ROWS = list(range(5_000))
-# What a tool gives, by its annotation.
+# Results by return annotation.
 GIVEN = {
     "texts": (dict[str, str], {f"key {n}": "text " * 50 for n in range(500)}),
     "numbers": (dict[str, int], {f"key {n}": n for n in range(5_000)}),
@@ -94,7 +94,7 @@ def host_tool(name, kind, value):
 
 
 async def told(session, calls):
-    """Return the results of calls by an official client, which checks them; ours is checked here once more."""
+    """Return the results of calls by an official client, which validates them; validate them again here."""
     results = {}
     async with Client(server(session)) as client:
         schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
@@ -109,8 +109,8 @@ async def told(session, calls):
 
 
 @pytest.mark.parametrize("limit", [1_000, 8_000])
-async def test_long_results_of_every_annotation_are_what_was_announced(limit):
-    """Mappings, typed ones, and models that allow no other field, shortened to a tenth and to next to nothing."""
+async def test_mcp_truncated_results_match_output_schema_for_every_annotation(limit):
+    """Mappings, typed mappings, and models without additional fields, truncated to a tenth and to almost nothing."""
     async with Session.open(settings=Settings(answers=AnswerSettings(max_chars=limit))) as session:
         for name, (kind, value) in GIVEN.items():
             session.tools.add(host_tool(name, kind, value))
@@ -123,8 +123,8 @@ async def test_long_results_of_every_annotation_are_what_was_announced(limit):
             assert "fd" in (structure.get("shortened_") or structure["shortened"])[""]
 
 
-async def test_every_ready_made_tool_answers_what_was_announced():
-    """Twenty tools on a world of 120 players: plain, with references, and with those two levels deep."""
+async def test_mcp_node_tool_results_match_output_schema():
+    """Twenty tools on a world of 120 players: plain, with references, and with references of depth two."""
     modes = ({}, {"include_references": True}, {"include_references": True, "reference_depth": 2})
     calls = {}
     async with FakeNode.world(seed=1, players=120) as node, Session.open(structs=node.url) as session:
@@ -144,8 +144,8 @@ async def test_every_ready_made_tool_answers_what_was_announced():
 
 
 @pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
-async def test_every_tool_of_memories_and_refs_answers_what_was_announced():
-    """Ten tools of today, seven of v1.0 and those of refs, on memories with texts of a megabyte."""
+async def test_mcp_memory_and_ref_tool_results_match_output_schema():
+    """Ten current tools, seven of v1.0 and the ref tools, on memories with texts of a megabyte."""
     text = "the shield comes first because raids doubled " * 2_000
     async with Session.open(settings=Settings(tools=ToolSettings(deprecated=True))) as session:
         session.refs.add(LONG)
@@ -185,8 +185,8 @@ async def test_every_tool_of_memories_and_refs_answers_what_was_announced():
     assert {name for name in calls if "__" in name} <= {name for name, schema in schemas.items() if schema}
 
 
-async def test_a_note_on_a_call_stands_in_the_structure_and_in_its_text():
-    """What a model is told beside a result is part of the one value that both are."""
+async def test_mcp_diagnostics_are_in_structure_and_text():
+    """Diagnostics are part of the value in both forms."""
     async with Session.open() as session:
         session.refs.put("plan", "shield first")
 
@@ -200,8 +200,8 @@ async def test_a_note_on_a_call_stands_in_the_structure_and_in_its_text():
 
 
 @pytest.mark.parametrize("value", [{"key": 5}, None, ["text"], "text", {"key": 1, "text": LONG}])
-async def test_a_result_that_its_annotation_does_not_allow_can_be_read(value, caplog):
-    """Clients refuse it as a whole: so the model gets it beside the word that the work is done, and the host a log."""
+async def test_mcp_result_that_violates_annotation_is_readable(value, caplog):
+    """Clients would reject it, so it is sent as an error that says that the tool has run, and a warning is logged."""
     async with Session.open() as session:
         session.tools.add(host_tool("lie", dict[str, str], value))
         results, _ = await told(session, {"lie": ("lie", {})})
@@ -212,8 +212,8 @@ async def test_a_result_that_its_annotation_does_not_allow_can_be_read(value, ca
     assert "lie gave what its return type does not allow" in caplog.text
 
 
-async def test_a_schema_that_cannot_be_widened_is_not_announced():
-    """A host's own schema that a shortened result could break in ways nobody can tell."""
+async def test_mcp_schema_that_cannot_be_widened_is_not_announced():
+    """A truncated result could violate a host's own schema in unpredictable ways."""
     own = {"type": "object", "allOf": [{"required": ["text"]}]}
     async with Session.open() as session:
         session.tools.add(attrs.evolve(session.tools["list_refs"], name="own", output_schema=own))

@@ -1,4 +1,4 @@
-"""Images and audio that tools give: as each provider understands them, never as text, and not in the budget."""
+"""Images and audio in tool results: native content for each provider, not text, and outside the budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMAGE = {"type": "image", "data": DATA, "mimeType": "image/png"}
 AUDIO = {"type": "audio", "data": SOUND, "mimeType": "audio/wav"}
 CAPTION = {"type": "text", "text": "The map"}
 MIXED = [CAPTION, IMAGE, {"type": "text", "text": "and the horn"}, AUDIO]
-# What a model does to see it.
+# The model calls it to see the image.
 SHOWING = (ModelTurn(calls=[("show", {})]), "ok")
 
 
@@ -43,7 +43,7 @@ def giving(session: Session, result: Any) -> None:
     session.tools.add(show)
 
 
-# Which blocks are images and audio
+# Detection of image and audio blocks
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def giving(session: Session, result: Any) -> None:
     ],
     ids=["mcp", "mcp-dumped", "anthropic", "chat", "chat-text", "responses", "agents", "langchain", "old", "pydantic"],
 )
-def test_an_image_in_any_form_is_known(block):
-    """MCP, providers and frameworks write the same image in their own ways."""
+def test_image_is_detected_in_any_form(block):
+    """MCP, providers and frameworks have different formats for the same image."""
     assert Media("image", "image/png", data=DATA) == media_in(block)
     assert PNG == media_in(block).content
 
@@ -77,7 +77,7 @@ def test_an_image_in_any_form_is_known(block):
         {"kind": "binary", "data": SOUND, "media_type": "audio/wav"},
     ],
 )
-def test_audio_in_any_form_is_known(block):
+def test_audio_is_detected_in_any_form(block):
     """As for images."""
     assert Media("audio", "audio/wav", data=SOUND) == media_in(block)
 
@@ -89,8 +89,8 @@ def test_audio_in_any_form_is_known(block):
         {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
     ],
 )
-def test_an_image_elsewhere_keeps_its_address(block):
-    """What a provider would fetch itself is passed on as an address."""
+def test_image_url_is_preserved(block):
+    """An image that the provider fetches itself is passed as a URL."""
     assert Media("image", url="https://example.org/a.png") == media_in(block)
 
 
@@ -109,19 +109,19 @@ def test_an_image_elsewhere_keeps_its_address(block):
         "image",
     ],
 )
-def test_a_record_is_no_image(data):
-    """Data that has a type and an address, as lists of pictures do, stays data."""
+def test_record_with_type_and_url_is_no_image(data):
+    """Data with a type and a URL, as in lists of pictures, stays data."""
     assert media_in(data) is None
 
 
 @given(block=st.recursive(st.none() | st.text(max_size=5), lambda i: st.lists(i) | st.dictionaries(st.sampled_from(["type", "kind", "data", "source", "image_url", "url", "image", "mimeType"]), i)))  # fmt: skip
-def test_no_data_is_too_odd(block):
-    """Whatever a tool gives is looked at without an error."""
+def test_media_detection_never_raises(block):
+    """Any tool result is inspected without an error."""
     assert media_in(block) is None or isinstance(media_in(block), Media)
 
 
-def test_what_is_no_base64_has_no_content():
-    """A claim that does not hold is no error."""
+def test_invalid_base64_has_no_content():
+    """An invalid value is not an error."""
     assert Media("image", "image/png", data="?").content is None
 
 
@@ -135,22 +135,22 @@ def test_what_is_no_base64_has_no_content():
         ([1, PNG], [1, IMAGE]),
     ],
 )
-def test_bytes_that_are_an_image_are_a_block(result, expected):
-    """Bytes are known by how they begin, alone and among texts."""
+def test_image_bytes_become_a_block(result, expected):
+    """Bytes are detected by their signature, alone and among texts."""
     assert expected == with_blocks(result)
 
 
 @pytest.mark.parametrize("result", [b"", b"text", "text", None, {"a": PNG}, [b"text"], ["a"], []])
-def test_other_results_are_left_alone(result):
-    """What is no image stays what it is."""
+def test_other_results_are_unchanged(result):
+    """Values that are not images are unchanged."""
     assert result is with_blocks(result)
 
 
-# As each provider understands them
+# In the format of each provider
 
 
 async def test_openai_responses_show_images(session):
-    """Images are input_image parts of the output; audio, which it does not take, is named."""
+    """Images are input_image parts of the output. Audio is not supported and is named."""
     giving(session, MIXED)
     (output,) = await openai.handle(session, [function_call()], finish_reason="completed")
 
@@ -167,8 +167,8 @@ async def test_openai_responses_show_images(session):
     assert (WAV, "audio/wav") == (session.refs.get("fd:1").data, session.refs.get("fd:1").mime_type)
 
 
-async def test_chat_completions_name_what_they_do_not_take(session):
-    """Results of tools are texts there."""
+async def test_chat_completions_name_unsupported_media(session):
+    """Tool results are text there."""
     giving(session, MIXED)
     call = {"type": "function", "id": "c", "function": {"name": "show", "arguments": "{}"}}
     (output,) = await openai.handle(session, [call], finish_reason="tool_calls")
@@ -180,7 +180,7 @@ async def test_chat_completions_name_what_they_do_not_take(session):
 
 
 async def test_anthropic_shows_images(session):
-    """Images are image blocks of the result; audio, which it does not take, is named."""
+    """Images are image blocks of the result. Audio is not supported and is named."""
     giving(session, MIXED)
     (result,) = (
         await anthropic.handle(
@@ -194,7 +194,7 @@ async def test_anthropic_shows_images(session):
 
 
 async def test_langchain_shows_images(session):
-    """Images are blocks as LangChain itself writes them, which its models translate; audio is named."""
+    """Images are LangChain's own blocks, which its models translate. Audio is named."""
     giving(session, MIXED)
     adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     tool = next(tool for tool in adapter.tools(session) if tool.name == "show")
@@ -207,7 +207,7 @@ async def test_langchain_shows_images(session):
 
 
 async def test_pydantic_ai_shows_images_and_audio(session):
-    """A model of Pydantic AI gets its own binary contents."""
+    """A model of Pydantic AI gets the framework's binary contents."""
     giving(session, MIXED)
     pydantic_ai = importlib.import_module("pydantic_ai")
     messages = importlib.import_module("pydantic_ai.messages")
@@ -224,8 +224,8 @@ async def test_pydantic_ai_shows_images_and_audio(session):
     ]
 
 
-async def test_the_agents_sdk_shows_images(session):
-    """Images are the SDK's image outputs; audio, which it does not take, is named."""
+async def test_agents_sdk_shows_images(session):
+    """Images are the SDK's image outputs. Audio is not supported and is named."""
     giving(session, MIXED)
     agents = importlib.import_module("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
@@ -257,12 +257,12 @@ def function_call() -> dict[str, Any]:
     return {"type": "function_call", "call_id": "c", "name": "show", "arguments": "{}"}
 
 
-# In what a tool answers
+# In the answer of a tool
 
 
 @pytest.mark.parametrize("result", [IMAGE, [IMAGE], PNG, ["The map", PNG], MIXED, [CAPTION, IMAGE]])
-async def test_an_image_comes_whole_whatever_its_size(session, result):
-    """Images and audio do not count in the budget, and nothing of them is text."""
+async def test_image_is_complete_regardless_of_size(session, result):
+    """Images and audio do not count in the budget and are not converted to text."""
     giving(session, result)
     answered = await answer(session, "show", {})
 
@@ -275,8 +275,8 @@ async def test_an_image_comes_whole_whatever_its_size(session, result):
     ("result", "mime_type"),
     [(b"%PDF-1.7\xff", "application/pdf"), (bytes(range(256)), "application/octet-stream")],
 )
-async def test_other_bytes_are_kept_with_their_type(session, result, mime_type):
-    """What no provider shows is kept as it came, and named."""
+async def test_other_bytes_are_stored_with_their_type(session, result, mime_type):
+    """Content that no provider shows is stored unchanged and named."""
     giving(session, result)
     (output,) = await openai.handle(session, [function_call()], finish_reason="completed")
 
@@ -298,8 +298,8 @@ async def test_other_bytes_are_kept_with_their_type(session, result, mime_type):
     ],
     ids=["broken", "svg"],
 )
-async def test_an_image_for_which_a_request_would_be_refused_is_named(session, block, told):
-    """One of them, and a provider answers none of the conversation any more."""
+async def test_unsupported_image_is_replaced_by_description(session, block, told):
+    """Providers reject every request of a conversation that contains one."""
     giving(session, [CAPTION, block])
     (one,) = await openai.handle(
         session, [{"type": "function_call", "call_id": "c", "name": "show"}], finish_reason="completed"
@@ -312,8 +312,8 @@ async def test_an_image_for_which_a_request_would_be_refused_is_named(session, b
     assert result["content"][0]["content"][1]["text"].startswith(told)
 
 
-async def test_a_type_that_many_write_wrongly_is_put_right(session):
-    """Providers take image/jpeg, and tools often say image/jpg."""
+async def test_common_wrong_mime_type_is_corrected(session):
+    """Providers accept image/jpeg, and tools often return image/jpg."""
     giving(session, [{**IMAGE, "mimeType": "image/jpg"}])
     (one,) = await openai.handle(
         session, [{"type": "function_call", "call_id": "c", "name": "show"}], finish_reason="completed"
@@ -322,8 +322,8 @@ async def test_a_type_that_many_write_wrongly_is_put_right(session):
     assert one["output"][0]["image_url"].startswith("data:image/jpeg;base64,")
 
 
-async def test_without_descriptors_nothing_is_kept_for_a_tool_that_is_not_there():
-    """What cannot be shown is named only: no tool could read it."""
+async def test_media_is_not_stored_without_descriptors():
+    """Unsupported content is only named, because no tool could read it."""
     off = Settings(descriptors=DescriptorSettings(enabled=False))
     async with Session.open(embedder=HashEmbedder(), settings=off) as session:
         giving(session, [CAPTION, AUDIO])
@@ -335,8 +335,8 @@ async def test_without_descriptors_nothing_is_kept_for_a_tool_that_is_not_there(
         assert 0 == len(session.refs)
 
 
-async def test_an_image_without_room_is_named(session, monkeypatch):
-    """A tool's work is never lost for our sake."""
+async def test_media_is_named_when_quota_is_exceeded(session, monkeypatch):
+    """The tool's answer does not fail because of the quota."""
     giving(session, MIXED)
 
     def refuse(*_arguments, **_keywords):
@@ -348,8 +348,8 @@ async def test_an_image_without_room_is_named(session, monkeypatch):
     assert output["output"][3]["text"].endswith("cannot be shown here]")
 
 
-async def test_a_long_text_beside_an_image_is_shortened(session):
-    """What counts is the text."""
+async def test_long_text_next_to_image_is_truncated(session):
+    """Only the text counts in the budget."""
     giving(session, [{"type": "text", "text": "shields first\n" * 5_000}, IMAGE])
     answered = await answer(session, "show", {})
 
@@ -358,8 +358,8 @@ async def test_a_long_text_beside_an_image_is_shortened(session):
     assert "fd:1" in answered.text
 
 
-async def test_an_image_of_a_framework_is_known(session):
-    """Tools may give the objects of the frameworks that they were written for."""
+async def test_framework_image_object_is_detected(session):
+    """Tools may return the objects of their frameworks."""
     contents = [
         importlib.import_module("mcp_types").ImageContent(data=DATA, mime_type="image/png"),
         importlib.import_module("pydantic_ai").BinaryContent(PNG, media_type="image/png"),
@@ -376,8 +376,8 @@ async def test_an_image_of_a_framework_is_known(session):
     assert [[PNG]] * 3 == [[part.content for part in one.parts] for one in answers]
 
 
-async def test_notes_stand_behind_an_image(session):
-    """A note on a mark is a text of its own."""
+async def test_diagnostics_follow_image_as_text(session):
+    """Diagnostics are a separate text part."""
     giving(session, [IMAGE])
     await session.observe('<ref id="my map">x')
     answered = await Turns(session).answer("show", {})

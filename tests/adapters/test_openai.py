@@ -33,7 +33,7 @@ SHOUT_IN_CHAT = {"id": "call_1", "type": "function", "function": {"name": "shout
 SAID = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": []}
 
 
-# Answers that are nearly right.
+# Nearly valid answers.
 anything = st.recursive(
     st.none()
     | st.booleans()
@@ -58,7 +58,7 @@ json_texts = st.recursive(
 ).map(json.dumps)
 
 
-# Items that no adapter knows: other types, no type, and values that are no objects.
+# Items unknown to the adapter: other types, no type, and values that are not objects.
 unknown_items = (
     st.none()
     | st.integers()
@@ -80,7 +80,7 @@ unknown_items = (
 
 
 def mixed_with_unknown(items):
-    """Return a strategy for lists with unknown items inserted at any place."""
+    """Return a strategy for lists with unknown items inserted anywhere."""
     gaps = st.lists(st.lists(unknown_items, max_size=2), min_size=len(items) + 1, max_size=len(items) + 1)
     return gaps.map(
         lambda gaps: [*gaps[0], *(one for item, gap in zip(items, gaps[1:], strict=True) for one in (item, *gap))]
@@ -91,7 +91,7 @@ UNFINISHED_STATUSES = ["failed", "in_progress", "cancelled", "queued", "incomple
 
 
 def chat_chunks():
-    """Return the chunks of a completion with one call, whose arguments come in parts that can be repaired."""
+    """Return the chunks of a completion with one call, whose argument chunks can be repaired to valid JSON."""
     function = {"name": "shout", "arguments": '{"text": "Ada went'}
     deltas = [
         {"role": "assistant", "tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]},
@@ -107,7 +107,7 @@ def chat_chunks():
     ]
 
 
-# Opening a session takes longer than a call, and nothing that these calls do is kept.
+# Opening a session takes longer than a call, and these calls store nothing.
 one_session = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -165,7 +165,7 @@ USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked
 
 
 def filled(request: ModelRequest, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Write a call as a model does that is held to the strict schema: null for what it leaves out."""
+    """Return a call in the strict form: null for omitted arguments."""
     tools = {one.get("function", one)["name"]: one.get("function", one) for one in request.sent["tools"]}
     assert tools[name]["strict"] is True
     return name, {**dict.fromkeys(tools[name]["parameters"]["properties"]), **arguments}
@@ -204,8 +204,8 @@ async def create_completion(client, conversation, tools):
 
 
 @pytest.mark.parametrize(("api", "create"), [("responses", create_response), ("chat", create_completion)])
-async def test_an_agent_remembers_why_it_left_jwt(api, create):
-    """The real client talks to a scripted model, and the reason of the failure comes out of memory."""
+async def test_openai_agent_finds_reason_of_failed_decision(api, create):
+    """The real client with a scripted model: the reason of the failure is found in memory."""
     model = ScriptedModel(save, "Noted.", leave, "Replaced.", look, explain)
     async with Session.open() as session, model.openai() as client:
         conversation: list[Any] = []
@@ -226,8 +226,8 @@ async def test_an_agent_remembers_why_it_left_jwt(api, create):
 
 
 class TestTools:
-    async def test_they_have_the_shape_of_each_api(self, session):
-        """The Responses API is flat, and Chat Completions has the function inside."""
+    async def test_tools_have_shape_of_each_api(self, session):
+        """The Responses API is flat; Chat Completions nests the function."""
         flat = adapter.tools(session)
         nested = adapter.tools(session, api="chat")
 
@@ -237,8 +237,8 @@ class TestTools:
         ] == nested
         assert len(session.tools) == len(flat)
 
-    async def test_they_are_strict_where_they_can_be(self, session):
-        """What takes anything is sent as it is, and says that it is not strict."""
+    async def test_tools_are_strict_when_possible(self, session):
+        """A free-form tool is sent in its plain form, and is marked as not strict."""
         strict = {one["name"]: one["strict"] for one in adapter.tools(session)}
 
         assert ["keep"] == [name for name, is_strict in strict.items() if not is_strict]
@@ -247,22 +247,22 @@ class TestTools:
             one["name"] for one in adapter.tools(session, strict=["save/decision"]) if one["strict"]
         ]
 
-    async def test_what_is_not_strict_may_leave_out_what_is_optional(self, session):
-        """It has the tool's own schema."""
+    async def test_tools_without_strict_may_omit_optional_arguments(self, session):
+        """They have the tool's own schema."""
         shout = next(one for one in adapter.tools(session, strict=False) if one["name"] == "shout")
 
         assert session.tools["shout"].input_schema == shout["parameters"]
         assert ["text"] == shout["parameters"]["required"]
 
-    async def test_a_message_chooses(self, session):
-        """What `tools_for` offers for a message is what is sent, under the same names."""
+    async def test_tools_are_selected_by_message(self, session):
+        """They are the tools of `tools_for`, under the same names."""
         message = "What did we decide about logins?"
         names = [tool.name.replace("/", "__") for tool in session.tools_for(message)]
 
         assert names == [one["name"] for one in adapter.tools(session, message=message)]
 
-    async def test_the_choice_follows_a_message_and_the_list_does_not(self, session):
-        """For a message that asks for some tools the choice is restricted to them, in either API's form."""
+    async def test_tool_choice_follows_message_while_list_stays(self, session):
+        """For a message that needs some tools, the choice is restricted to them in the form of each API."""
         listed = adapter.tools(session)
         choice, chat = (
             adapter.tool_choice(session, "continue from yesterday", api=api) for api in ("responses", "chat")
@@ -277,8 +277,8 @@ class TestTools:
         TypeAdapter(openai.types.responses.ToolChoiceAllowedParam).validate_python(choice)
         TypeAdapter(openai.types.chat.ChatCompletionAllowedToolChoiceParam).validate_python(chat)
 
-    async def test_some_can_be_left_out_until_the_model_searches_for_them(self, session):
-        """They are sent all the same, with the search that finds them, where the API has one."""
+    async def test_tools_defer_adds_search_tool(self, session):
+        """Deferred tools are sent with a search tool, if the API has one."""
         sent = adapter.tools(session, defer=["shout", "evolve/outcome"])
         deferred = {one["name"] for one in sent if one.get("defer_loading")}
 
@@ -293,8 +293,8 @@ class TestTools:
         with pytest.raises(UnknownTool, match="shoot"):
             adapter.tools(session, defer=["shoot"])
 
-    async def test_wrong_options_are_refused(self, session):
-        """The error names what there is."""
+    async def test_tools_rejects_wrong_options(self, session):
+        """The error lists the valid names."""
         with pytest.raises(InvalidArgument, match="'responses' or 'chat'"):
             adapter.tool_choice(session, "Hello", api="completions")
         with pytest.raises(InvalidArgument, match="'responses' or 'chat'"):
@@ -327,8 +327,8 @@ class TestHandle:
             ),
         ],
     )
-    async def test_an_answer_of_responses_may_come_in_any_form(self, session, answered):
-        """Objects, dicts, and parts of them give the same."""
+    async def test_handle_accepts_response_in_any_form(self, session, answered):
+        """Objects, dicts, and parts of them give the same result."""
         outputs = await adapter.handle(session, answered)
 
         assert [{"type": "function_call_output", "call_id": "call_1", "output": "A"}] == outputs
@@ -342,11 +342,11 @@ class TestHandle:
             as_object(completion({"tool_calls": [SHOUT_IN_CHAT]})).choices[0].message.tool_calls,
             {"role": "assistant", "tool_calls": [SHOUT_IN_CHAT]},
             [SHOUT_IN_CHAT],
-            # As compatible servers write it.
+            # In the form of compatible servers.
             [{key: value for key, value in SHOUT_IN_CHAT.items() if key != "type"}],
         ],
     )
-    async def test_an_answer_of_chat_completions_may_come_in_any_form(self, session, answered):
+    async def test_handle_accepts_completion_in_any_form(self, session, answered):
         """As for the Responses API."""
         outputs = await adapter.handle(session, answered, finish_reason="tool_calls")
 
@@ -366,7 +366,7 @@ class TestHandle:
             {"choices": []},
         ],
     )
-    async def test_where_nothing_was_called_there_is_nothing_to_append(self, session, answered):
+    async def test_handle_returns_nothing_when_nothing_was_called(self, session, answered):
         """The turn is over."""
         assert [] == await adapter.handle(session, answered)
 
@@ -382,13 +382,13 @@ class TestHandle:
         ],
     )
     async def test_handle_raises_before_calls_run_when_value_is_no_answer(self, session, answered):
-        """A value that is no model's answer is a bug of the host."""
+        """A value that is not a model's answer is a bug of the host."""
         with pytest.raises(InvalidArgument):
             await adapter.handle(session, answered)
         assert [] == session.heard
 
-    async def test_calls_run_in_order_and_keep_their_ids(self, session):
-        """Tools write: what the model asked for first comes first."""
+    async def test_handle_runs_calls_in_order_with_their_ids(self, session):
+        """Calls may write, so their order matters."""
         calls = [
             {**SHOUT, "call_id": f"c{number}", "arguments": json.dumps({"text": str(number)})} for number in range(5)
         ]
@@ -397,8 +397,8 @@ class TestHandle:
         assert ["0", "1", "2", "3", "4"] == session.heard == [one["output"] for one in outputs]
         assert ["c0", "c1", "c2", "c3", "c4"] == [one["call_id"] for one in outputs]
 
-    async def test_a_call_that_fails_is_answered_and_the_others_run(self, session):
-        """Each id has an answer, as the API demands; the errors say what to change."""
+    async def test_handle_answers_failed_call_and_runs_others(self, session):
+        """Each id has an answer, as the API requires; errors say what to change."""
         outputs = await adapter.handle(
             session,
             [
@@ -434,8 +434,8 @@ class TestHandle:
             assert "cut off" in told["message"]
             assert "call_2" == (outputs[1].get("call_id") or outputs[1].get("tool_call_id"))
 
-    async def test_an_item_that_says_itself_that_it_is_incomplete_does_not_run(self, session):
-        """Whoever passes items alone is as safe."""
+    async def test_handle_does_not_run_item_with_incomplete_status(self, session):
+        """The status of the item counts if only the items are passed."""
         outputs = await adapter.handle(session, [{**SHOUT, "status": "incomplete"}, {**SHOUT, "status": "completed"}])
 
         assert ["a"] == session.heard
@@ -443,10 +443,10 @@ class TestHandle:
 
     @pytest.mark.parametrize("status", UNFINISHED_STATUSES)
     async def test_handle_does_not_run_last_call_when_response_is_not_completed(self, session, status):
-        """The last call is cut off with every status but "completed", also if a text follows it."""
+        """The last call is cut off for every status but "completed", even if a text follows it."""
         for last in ({**SHOUT, "call_id": "call_2", "status": None}, {**SHOUT, "call_id": "call_2"}):
             if status is None and last["status"] is not None:
-                # The item says itself that it is complete.
+                # The item itself has the status "completed".
                 continue
             session.heard.clear()
             outputs = await adapter.handle(session, response(SHOUT, last, SAID, status=status))
@@ -456,7 +456,7 @@ class TestHandle:
 
     @pytest.mark.parametrize("reason", [None, "length", "content_filter", "made_up_later"])
     async def test_handle_does_not_run_last_call_when_completion_is_not_finished(self, session, reason):
-        """The last call is cut off with every finish reason that does not mean finished, and without one."""
+        """The last call is cut off for every finish reason that does not mean finished, and for none."""
         calls = [SHOUT_IN_CHAT, {**SHOUT_IN_CHAT, "id": "call_2"}]
         for answered in (completion({"tool_calls": calls}, reason), calls, {"role": "assistant", "tool_calls": calls}):
             session.heard.clear()
@@ -467,7 +467,7 @@ class TestHandle:
 
     @pytest.mark.parametrize(("chunks", "heard"), [(1, []), (2, []), (3, ["Ada went home"])])
     async def test_handle_runs_call_of_chat_stream_only_when_stream_finished(self, session, chunks, heard):
-        """The SDK's snapshot of a stream that broke off has part of the arguments and no finish reason."""
+        """The SDK's snapshot of an interrupted stream has incomplete arguments and no finish reason."""
         state = ChatCompletionStreamState()
         for chunk in chat_chunks()[:chunks]:
             state.handle_chunk(chunk)
@@ -478,13 +478,13 @@ class TestHandle:
 
     @pytest.mark.parametrize("reason", sorted(adapter.FINISHED_CHATS))
     async def test_handle_runs_all_calls_when_completion_is_finished(self, session, reason):
-        """All calls run with each finish reason that means finished."""
+        """All calls run for each finish reason that means finished."""
         outputs = await adapter.handle(session, completion({"tool_calls": [SHOUT_IN_CHAT]}, reason))
 
         assert ["A"] == [one["content"] for one in outputs]
 
-    def test_finish_reasons_are_those_of_the_sdk(self):
-        """Each value of the SDK's enums is known to mean finished or not."""
+    def test_finish_reasons_match_the_sdk(self):
+        """Each value of the SDK's enums is classified as finished or not."""
         chat = typing.get_args(openai.types.chat.chat_completion.Choice.model_fields["finish_reason"].annotation)
         statuses = typing.get_args(openai.types.responses.ResponseStatus)
 
@@ -493,7 +493,7 @@ class TestHandle:
 
     @pytest.mark.parametrize("call_id", ["", None])
     async def test_handle_runs_call_without_id(self, session, caplog, call_id):
-        """Some compatible servers send no ids: the call runs, its result has the id "", and the log says so."""
+        """Some compatible servers send no ids: the call runs, its result has the id "", and a warning is logged."""
         outputs = await adapter.handle(session, response({**SHOUT, "call_id": call_id}))
         messages = await adapter.handle(
             session, completion({"tool_calls": [{**SHOUT_IN_CHAT, "id": call_id}]}, "tool_calls")
@@ -504,7 +504,7 @@ class TestHandle:
         assert 2 == caplog.text.count("has no id")
 
     async def test_handle_answers_call_without_name(self, session):
-        """A call that names no tool is answered with an error, and the others run."""
+        """A call without a tool name is answered with an error, and the others run."""
         nameless = [{**SHOUT, "name": None}, {**SHOUT, "call_id": "call_2"}]
         outputs = await adapter.handle(session, response(*nameless))
 
@@ -524,7 +524,7 @@ class TestHandle:
         ],
     )
     async def test_handle_runs_calls_and_reports_item_when_item_cannot_be_read(self, session, caplog, item):
-        """The calls run, refs of the other items are stored, and log and model learn of the item."""
+        """The calls run, refs of the other items are stored, and the item is logged and reported to the model."""
         said = {**SAID, "content": [{"type": "output_text", "text": '<ref id="plan">shield</ref>', "annotations": []}]}
         for answered in (response(said, item, SHOUT), [said, item, SHOUT]):
             session.heard.clear()
@@ -541,7 +541,7 @@ class TestHandle:
 
     @pytest.mark.parametrize("item", [None, 5, {"id": "x"}, {"name": "shout"}])
     async def test_handle_runs_calls_in_chat_and_reports_item_when_item_cannot_be_read(self, session, item):
-        """An entry of a message's tool calls that is no call does not stop the others."""
+        """An invalid entry in a message's tool calls does not affect the others."""
         (message,) = await adapter.handle(session, completion({"tool_calls": [item, SHOUT_IN_CHAT]}))
 
         assert ["a"] == session.heard
@@ -555,7 +555,7 @@ class TestHandle:
     @one_session
     @given(data=st.data())
     async def test_unknown_items_never_change_which_calls_run(self, session, data):
-        """Inserting items of unknown forms anywhere leaves the ids of the calls, and whether each runs, as they were."""
+        """Unknown items anywhere change neither the ids of the calls nor whether each runs."""
         count = data.draw(st.integers(0, 3))
         is_whole = data.draw(st.booleans())
         calls = [
@@ -594,8 +594,8 @@ class TestHandle:
             max_size=3,
         )
     )
-    async def test_every_call_has_an_answer_whatever_the_model_sends(self, session, calls):
-        """No name and no arguments break the loop, and the ids stay with their calls."""
+    async def test_handle_answers_every_call_with_any_input(self, session, calls):
+        """No name and no arguments raise, and answers keep the ids of the calls."""
         in_responses = [
             {**SHOUT, "call_id": f"c{number}", "name": name, "arguments": arguments}
             for number, (name, arguments) in enumerate(calls)
@@ -614,27 +614,27 @@ class TestHandle:
 
     @one_session
     @given(answered=anything)
-    async def test_what_is_passed_is_handled_or_refused(self, session, answered):
-        """There is no other error than ours."""
+    async def test_handle_accepts_or_rejects_any_value(self, session, answered):
+        """Only errors of this package are raised."""
         with contextlib.suppress(InvalidArgument):
             assert isinstance(await adapter.handle(session, answered), list)
 
-    async def test_only_the_first_choice_counts(self, session):
+    async def test_handle_uses_first_choice_only(self, session):
         """As in `Session.observe`."""
         answered = completion({"tool_calls": [SHOUT_IN_CHAT]})
         answered["choices"] *= 2
 
         assert 1 == len(await adapter.handle(session, answered))
 
-    async def test_what_others_run_is_left_to_them(self, session):
-        """Custom tools are none of a session's."""
+    async def test_handle_ignores_custom_tools(self, session):
+        """The host runs its custom tools itself."""
         custom = {"type": "custom_tool_call", "id": "x", "call_id": "x", "name": "shell", "input": "ls"}
         in_chat = {"id": "x", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
 
         assert 1 == len(await adapter.handle(session, response(custom, SHOUT)))
         assert 1 == len(await adapter.handle(session, completion({"tool_calls": [in_chat, SHOUT_IN_CHAT]})))
 
-    async def test_the_host_gives_what_no_model_sees(self, session):
+    async def test_handle_passes_host_values_to_tools(self, session):
         """A tool's ``ctx`` comes from the caller, and is in no schema."""
 
         async def whoami(ctx: dict[str, str]) -> str:
@@ -649,8 +649,8 @@ class TestHandle:
         assert ["Ada"] == [one["output"] for one in outputs]
         assert "ctx" not in json.dumps(adapter.tools(session)[-1])
 
-    async def test_a_cancelled_handle_is_cancelled(self, session):
-        """The call under way ends, and those behind it do not begin."""
+    async def test_handle_cancellation_stops_calls(self, session):
+        """The running call is cancelled, and later calls do not start."""
         began = asyncio.Event()
 
         async def wait() -> None:
@@ -669,16 +669,16 @@ class TestHandle:
             await running
         assert [] == session.heard
 
-    async def test_a_closed_session_raises(self, session):
-        """No model could do anything about it."""
+    async def test_handle_raises_when_session_is_closed(self, session):
+        """It is a bug of the host, so it is not reported to the model."""
         await session.close()
 
         with pytest.raises(SessionClosed):
             await adapter.handle(session, [SHOUT])
 
 
-def test_neither_adapter_loads_an_sdk():
-    """Dicts come out, and objects are read by their shape: the SDK is the host's."""
+def test_provider_adapters_do_not_import_sdks():
+    """They return dicts and read objects by attribute, so only the host needs the SDK."""
     program = (
         "import sys, mama_structs.adapters.openai, mama_structs.adapters.anthropic.messages;"
         "print([name for name in ('openai', 'anthropic', 'pydantic', 'httpx', 'httpx2') if name in sys.modules])"

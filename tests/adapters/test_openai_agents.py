@@ -31,7 +31,7 @@ QUIET = RunConfig(tracing_disabled=True)
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
-    """Nothing here may talk to anybody, telemetry included."""
+    """Disable all network access, including telemetry."""
 
     def refuse(_socket: socket.socket, address: object) -> None:
         raise AssertionError(f"connects to {address}")
@@ -50,8 +50,8 @@ async def run(tools: list[FunctionTool], story: Story, said: Any = "hello", **op
     return await Runner.run(agent, said, **({"run_config": QUIET, "max_turns": 50} | options))
 
 
-async def test_wrong_call_is_an_output_that_says_what_to_change(session):
-    """The model corrects a call by what its output says: a missing argument, an unknown id, arguments cut short."""
+async def test_agents_sdk_wrong_call_returns_explanation(session):
+    """Cases: a missing argument, an unknown id, truncated arguments."""
 
     def story() -> Story:
         missing = yield call("save__decision", topic="auth", decision="Use JWT")
@@ -73,8 +73,8 @@ async def test_wrong_call_is_an_output_that_says_what_to_change(session):
 
 
 @pytest.mark.parametrize("dynamic", ["auto", "force_dynamic"])
-async def test_a_run_is_offered_all_tools(dynamic):
-    """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
+async def test_agents_sdk_run_is_offered_all_tools(dynamic):
+    """The tools of a run are not narrowed by the first message: every tool can be called."""
 
     def story() -> Story:
         saved = yield call("save__insight", content="it was not hidden", category=None, tags=[], source=None, links=[])
@@ -90,8 +90,8 @@ async def test_a_run_is_offered_all_tools(dynamic):
         assert [set(map(wire_name, session.tools))] * 2 == [set(one.tools) for one in model.requests]
 
 
-async def test_definitions_are_strict(session):
-    """Names keep to every provider's rule; schemas are valid, and pass the SDK's own strict form without a change."""
+async def test_agents_sdk_definitions_are_strict(session):
+    """Names follow the rules of all providers. The SDK's own strict conversion does not change the schemas."""
     for tool in openai_agents.tools(session):
         schema = tool.params_json_schema
         jsonschema.Draft202012Validator.check_schema(schema)
@@ -102,8 +102,8 @@ async def test_definitions_are_strict(session):
         assert list(schema["properties"]) == schema["required"]
 
 
-async def test_free_form_tool_is_sent_as_it_is(session):
-    """A host's tool that takes any keys has no strict schema; and a host may want none at all."""
+async def test_agents_sdk_free_form_tool_is_not_strict(session):
+    """A tool that accepts any keys has no strict schema. Strict schemas can be disabled."""
 
     async def tag(labels: dict[str, str], *, force: bool = False) -> str:
         return f"{sorted(labels)} {force}"
@@ -123,8 +123,8 @@ async def test_free_form_tool_is_sent_as_it_is(session):
     assert not any(tool.strict_json_schema for tool in loose)
 
 
-async def test_host_tool_gets_the_tool_context(session):
-    """A tool of the host's own that takes tool_context gets the SDK's, and no model can set it."""
+async def test_agents_sdk_host_tool_receives_tool_context(session):
+    """The parameter tool_context receives the SDK's context, and the model cannot set it."""
 
     async def whoami(tool_context: RunContextWrapper[str]) -> str:
         assert isinstance(tool_context, ToolContext)
@@ -141,8 +141,8 @@ async def test_host_tool_gets_the_tool_context(session):
     assert "True ada whoami" == result.final_output
 
 
-async def test_host_tool_that_raises_is_an_output(session, caplog):
-    """What a host's own tool raises reaches the model, and its kind and place the log; the run goes on."""
+async def test_agents_sdk_host_tool_error_is_returned_as_output(session, caplog):
+    """The model gets the error, the log its type and location, and the run continues."""
 
     async def broken() -> str:
         raise RuntimeError("the cable is cut")
@@ -157,8 +157,8 @@ async def test_host_tool_that_raises_is_an_output(session, caplog):
     assert "RuntimeError" in caplog.text
 
 
-async def test_streamed_run_is_the_same(session):
-    """A streamed run calls the tools and comes to the same answer."""
+async def test_agents_sdk_streamed_run_gives_same_answer(session):
+    """A streamed run calls the tools and returns the same answer."""
 
     def story() -> Story:
         yield (yield call("list_refs", category=None)).results[-1]
@@ -171,8 +171,8 @@ async def test_streamed_run_is_the_same(session):
     assert "run_item_stream_event" in kinds
 
 
-async def test_closed_session_is_the_hosts_matter():
-    """A run on a closed session raises: about that a model can do nothing."""
+async def test_agents_sdk_run_raises_when_session_is_closed():
+    """It is a bug of the host, so it is not reported to the model."""
     async with Session.open(embedder=HashEmbedder()) as session:
         tools = openai_agents.tools(session)
 
@@ -188,8 +188,8 @@ ANYTHING = st.recursive(
 
 
 @given(data=st.data())
-async def test_every_tool_takes_anything_without_ending_the_run(data):
-    """Whatever a model sends, JSON or not, the run comes to its answer, and the session stays usable."""
+async def test_agents_sdk_tools_accept_any_input_without_ending_run(data):
+    """For any input, JSON or not, the run ends with an answer, and the session stays usable."""
     async with Session.open(embedder=HashEmbedder()) as session:
         tools = openai_agents.tools(session)
         tool = data.draw(st.sampled_from(tools), label="tool")
@@ -207,8 +207,8 @@ async def test_every_tool_takes_anything_without_ending_the_run(data):
         assert 0 <= await session.memories.count() <= 1
 
 
-def test_missing_framework_names_the_extra(monkeypatch):
-    """Without the SDK the import says what to install."""
+def test_agents_sdk_missing_framework_names_the_extra(monkeypatch):
+    """Without the SDK the import error says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "agents"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "mama_structs.adapters.openai_agents.toolkit")

@@ -31,7 +31,7 @@ Story = Generator[tuple[str, Any] | str, ModelRequest, None]
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
-    """Nothing here may talk to anybody, telemetry included."""
+    """Disable all network access, including telemetry."""
 
     def refuse(_socket: socket.socket, address: object) -> None:
         raise AssertionError(f"connects to {address}")
@@ -58,8 +58,8 @@ def returns(result: Any) -> list[ToolReturnPart]:
     return [part for message in result.all_messages() for part in message.parts if isinstance(part, ToolReturnPart)]
 
 
-async def test_model_corrects_wrong_arguments(session):
-    """A wrong call comes back to be tried again, and says what to change; an unknown id names the nearest."""
+async def test_pydantic_ai_model_corrects_wrong_arguments(session):
+    """A wrong call is retried with an explanation; an unknown id gets a suggestion."""
 
     def story() -> Story:
         missing = yield call("save__decision", topic="auth", decision="Use JWT")
@@ -80,8 +80,8 @@ async def test_model_corrects_wrong_arguments(session):
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-async def test_wrong_calls_never_end_the_run(session, retries):
-    """After the tries that a tool has, wrong arguments are a failed call: the run goes on to an answer."""
+async def test_pydantic_ai_wrong_calls_never_end_the_run(session, retries):
+    """After the retry limit, wrong arguments are a failed call, and the run continues to an answer."""
 
     def story() -> Story:
         for _ in range(5):
@@ -94,8 +94,8 @@ async def test_wrong_calls_never_end_the_run(session, retries):
     assert ["retried"] * retries + ["failed"] * (5 - retries) == [part.outcome for part in returns(result)]
 
 
-async def test_toolset_has_its_own_number_of_tries(session):
-    """The number given with the toolset goes before the agent's."""
+async def test_pydantic_ai_toolset_retries_override_agent(session):
+    """The limit of the toolset takes precedence over the agent's."""
 
     def story() -> Story:
         for _ in range(3):
@@ -110,8 +110,8 @@ async def test_toolset_has_its_own_number_of_tries(session):
 
 
 @pytest.mark.parametrize("dynamic", ["auto", "force_dynamic"])
-async def test_a_run_is_offered_all_tools(dynamic):
-    """What is built for a whole run hides nothing, whatever its user said first: every tool can be called."""
+async def test_pydantic_ai_run_is_offered_all_tools(dynamic):
+    """The tools of a run are not narrowed by the first message: every tool can be called."""
 
     def story() -> Story:
         done = yield call("save__insight", content="it was not hidden")
@@ -128,8 +128,8 @@ async def test_a_run_is_offered_all_tools(dynamic):
         assert [set(map(wire_name, session.tools))] * 4 == [set(request.tools) for request in model.requests]
 
 
-async def test_the_choice_is_restricted_where_that_is_forced():
-    """The choice follows what the user says, with the host's other tools in it and never against its own settings."""
+async def test_pydantic_ai_tool_choice_is_restricted_when_forced():
+    """The choice follows the user's message, includes the host's tools and respects the host's settings."""
     model = ScriptedModel(*["Hello"] * 4)
 
     def weather() -> str:
@@ -156,7 +156,7 @@ async def test_the_choice_is_restricted_where_that_is_forced():
     assert unforced is None
 
 
-async def test_tool_added_during_a_run_is_offered_at_the_next_request(session):
+async def test_pydantic_ai_tool_added_during_run_is_offered_at_next_request(session):
     """A host's tool that is added between two requests reaches the model with the second."""
 
     async def deploy() -> str:
@@ -176,8 +176,8 @@ async def test_tool_added_during_a_run_is_offered_at_the_next_request(session):
     assert [False, False, True, True] == ["deploy" in request.tools for request in model.requests]
 
 
-async def test_definitions_are_valid(session):
-    """Names keep to every provider's rule, schemas are valid and the tool's own, and hosts see how tools behave."""
+async def test_pydantic_ai_definitions_are_valid(session):
+    """Names follow the rules of all providers, schemas are the tools' own, and annotations are in the metadata."""
     model = TestModel(call_tools=[])
     await Agent(model, toolsets=[pydantic_ai.toolset(session)]).run("hello")
     definitions = model.last_model_request_parameters.function_tools
@@ -194,16 +194,16 @@ async def test_definitions_are_valid(session):
         assert tool.annotations.read_only is one.metadata["read_only"]
 
 
-async def test_pydantic_ais_own_test_model_calls_every_tool(session):
-    """The framework's test model, which makes arguments up from the schemas, calls every tool and comes to an end."""
+async def test_pydantic_ai_test_model_calls_every_tool(session):
+    """The framework's test model generates arguments from the schemas, calls every tool and finishes."""
     result = await Agent(TestModel(), toolsets=[pydantic_ai.toolset(session)]).run("hello")
 
     assert {wire for wire, _ in answers.offered(session)} == {part.tool_name for part in returns(result)}
     assert await session.memories.count() > 0
 
 
-async def test_host_tool_gets_the_run_context(session):
-    """A tool of the host's own that takes run_context gets Pydantic AI's, and no model can set it."""
+async def test_pydantic_ai_host_tool_receives_run_context(session):
+    """The parameter run_context receives Pydantic AI's context, and the model cannot set it."""
 
     async def whoami(run_context: RunContext[str]) -> str:
         return run_context.deps
@@ -220,8 +220,8 @@ async def test_host_tool_gets_the_run_context(session):
     assert "ada" == result.output
 
 
-async def test_result_that_is_no_unicode_reaches_the_model(session):
-    """Half a surrogate pair in a tool's result is replaced, where Pydantic AI would fail to write it as JSON."""
+async def test_pydantic_ai_lone_surrogate_in_result_is_replaced(session):
+    """Otherwise Pydantic AI could not serialize the result as JSON."""
 
     async def halved() -> dict[str, str]:
         return {"text": "a\ud800"}
@@ -237,8 +237,8 @@ async def test_result_that_is_no_unicode_reaches_the_model(session):
     assert b"a?" in result.all_messages_json()
 
 
-async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
-    """What a host's own tool raises is not tried again: the model is told, and the log has its kind and place."""
+async def test_pydantic_ai_host_tool_error_is_failed_call(session, caplog):
+    """It is not retried: the model gets the error, the log its type and location."""
 
     async def broken() -> str:
         raise RuntimeError("the cable is cut")
@@ -256,8 +256,8 @@ async def test_host_tool_that_raises_is_a_failed_call(session, caplog):
 
 
 @pytest.mark.parametrize("change", [lambda toolset: toolset.prefixed("mama"), lambda toolset: toolset.filtered(reads)])
-async def test_toolset_can_be_wrapped(session, change: Callable[..., Any]):
-    """Pydantic AI's wrappers work: names get a prefix, and tools are filtered by how they behave."""
+async def test_pydantic_ai_toolset_can_be_wrapped(session, change: Callable[..., Any]):
+    """Pydantic AI's wrappers work: names get a prefix, and tools are filtered by their annotations."""
 
     def calls_the_list(request: ModelRequest) -> tuple[str, Any]:
         return call(next(name for name in request.tools if name.endswith("list_refs")))
@@ -272,8 +272,8 @@ def reads(_ctx: RunContext[Any], definition: Any) -> bool:
     return definition.metadata["read_only"]
 
 
-async def test_closed_session_is_the_hosts_matter():
-    """A run on a closed session raises: about that a model can do nothing."""
+async def test_pydantic_ai_run_raises_when_session_is_closed():
+    """It is a bug of the host, so it is not reported to the model."""
     async with Session.open(embedder=HashEmbedder()) as session:
         one = Agent(TestModel(), toolsets=[pydantic_ai.toolset(session)])
 
@@ -289,8 +289,8 @@ ANYTHING = st.recursive(
 
 
 @given(data=st.data())
-async def test_every_tool_takes_anything_without_ending_the_run(data):
-    """Whatever a model sends, the run comes to its answer, and the session stays usable."""
+async def test_pydantic_ai_tools_accept_any_input_without_ending_run(data):
+    """For any input the run ends with an answer, and the session stays usable."""
     async with Session.open(embedder=HashEmbedder()) as session:
         tool = session.tools[data.draw(st.sampled_from(session.tools.names), label="tool")]
         names = st.sampled_from([*tool.input_schema["properties"], "ctx", "self", "name"]) | st.text(max_size=8)
@@ -308,8 +308,8 @@ async def test_every_tool_takes_anything_without_ending_the_run(data):
         assert 0 <= await session.memories.count() <= len(arguments)
 
 
-def test_missing_framework_names_the_extra(monkeypatch):
-    """Without Pydantic AI the import says what to install."""
+def test_pydantic_ai_missing_framework_names_the_extra(monkeypatch):
+    """Without Pydantic AI the import error says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "pydantic_ai"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "mama_structs.adapters.pydantic_ai")

@@ -1,4 +1,4 @@
-"""How a model is asked whether it wants references: in each framework, through an adapter and from the bare function."""
+"""The reference parameters of tools in each framework, through an adapter and from the bare function."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def found_enum(schema):
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-async def test_three_parameters_arrive_described_bounded_and_typed(adapter):
-    """Through every adapter, held strictly or not."""
+async def test_reference_parameters_are_described_bounded_and_typed(adapter):
+    """Every adapter passes them to the model, strict or not."""
     async with FakeNode.world(seed=1, players=12) as node, Session.open(structs=node.url) as session:
         schemas = await ADAPTERS[adapter](session)
 
@@ -95,8 +95,8 @@ async def test_three_parameters_arrive_described_bounded_and_typed(adapter):
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-async def test_none_arrives_where_the_feature_is_off(adapter):
-    """A model is not offered what does nothing."""
+async def test_reference_parameters_are_absent_when_feature_is_off(adapter):
+    """A model is not offered parameters without effect."""
     settings = Settings(references=ReferenceSettings(enabled=False))
     async with FakeNode.world(seed=1, players=12) as node, Session.open(structs=node.url, settings=settings) as session:
         schemas = await ADAPTERS[adapter](session)
@@ -135,13 +135,13 @@ async def bare_agents():
 
 
 @pytest.mark.parametrize("read", [bare_pydantic_ai, bare_langchain, bare_agents, bare_mcp])
-async def test_who_reads_the_bare_function_gets_the_same(read):
-    """A framework that makes a tool of the decorated function itself finds everything in its signature."""
+async def test_reference_parameters_are_in_signature_of_decorated_function(read):
+    """A framework that creates a tool from the decorated function finds them in its signature."""
     check_described((await read())["properties"], TYPES)
 
 
-async def test_what_is_not_shown_is_taken_over_mcp_too():
-    """A client that knows of the limits may say them."""
+async def test_mcp_accepts_hidden_reference_parameters():
+    """A client that knows the limits may pass them."""
     arguments = {"player_id": "1-1", "include_references": True, "max_references": 0}
     async with (
         FakeNode.world(seed=1, players=12) as node,

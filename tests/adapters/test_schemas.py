@@ -70,7 +70,7 @@ trees = st.recursive(
     max_leaves=3,
 )
 
-# What a parameter may be: its type, and values that it takes.
+# Parameter types, each with valid values.
 SCALARS = [
     (str, words),
     (int, small),
@@ -108,7 +108,7 @@ kinds = st.sampled_from(SCALARS).flatmap(
 
 
 def tool_of(parameters: dict[str, tuple[Any, bool]]) -> Tool:
-    """Return a tool with these parameters: of each the type, and whether it has a default."""
+    """Return a tool with the given parameter types, with or without defaults."""
 
     async def run(**given: Any) -> None:
         """Run."""
@@ -128,13 +128,13 @@ def tool_of(parameters: dict[str, tuple[Any, bool]]) -> Tool:
 
 
 def strict_of(kind: Any, *, optional: bool = False, **more: Any) -> dict[str, Any] | None:
-    """Return the strict schema of a tool's only parameter, None where the tool has none."""
+    """Return the strict schema of a tool's only parameter, or None if the tool has none."""
     schema = strict_schema(tool_of({"it": (kind, optional)}).input_schema, **more)
     return schema and schema["properties"]["it"]
 
 
 def check_strict(schema: dict[str, Any]) -> None:
-    """Hold a schema against JSON Schema, the rules of strict schemas, and the SDKs that know them."""
+    """Validate a schema against JSON Schema, the rules of strict schemas, and the SDKs that support them."""
     agents = pytest.importorskip("agents.strict_schema")
     openai = pytest.importorskip("openai.lib._pydantic")
     Draft202012Validator.check_schema(schema)
@@ -153,7 +153,7 @@ def check_strict(schema: dict[str, Any]) -> None:
 
 
 def check_anthropic(schema: dict[str, Any]) -> None:
-    """Hold a schema against what Anthropic's SDK makes of it, which drops the types beside enums."""
+    """Compare a schema with the output of Anthropic's SDK, which drops the types next to enums."""
     anthropic = pytest.importorskip("anthropic")
     if not hasattr(anthropic, "transform_schema"):
         pytest.skip("this release of the SDK knows no strict schemas")
@@ -180,7 +180,7 @@ class TestToolsOfASession:
             yield opened
 
     async def test_every_schema_is_valid(self, session):
-        """What is sent is JSON Schema 2020-12, strict or not, and of arrays it says what they hold."""
+        """Plain and strict schemas are JSON Schema 2020-12, and every array has items."""
         assert 35 < len(session.tools)
         for tool in session.tools.values():
             Draft202012Validator.check_schema(tool.input_schema)
@@ -189,8 +189,8 @@ class TestToolsOfASession:
 
             assert all("items" in node for node in subschemas(plain) if node.get("type") == "array")
 
-    async def test_every_tool_of_our_own_has_a_strict_form(self, session):
-        """Only a host's tool that takes anything, and the one of v1.0 that takes any object, are sent without."""
+    async def test_every_package_tool_has_strict_form(self, session):
+        """Exceptions: a host's tool that accepts anything, and the tool of v1.0 that accepts any object."""
         strict = {name: strict_schema(tool.input_schema) for name, tool in session.tools.items()}
         for schema in strict.values():
             if schema is not None:
@@ -198,14 +198,14 @@ class TestToolsOfASession:
 
         assert {"echo_any", "save_decision"} == {name for name, schema in strict.items() if schema is None}
 
-    async def test_anthropics_sdk_takes_the_strict_form_as_it_is(self, session):
-        """What may be left out stays optional there, since it counts unions."""
+    async def test_strict_schema_is_unchanged_by_anthropic_sdk(self, session):
+        """Optional arguments stay optional for Anthropic, because it limits unions."""
         for tool in session.tools.values():
             schema = strict_schema(tool.input_schema, nullable=False)
             if schema is not None:
                 check_anthropic(schema)
 
-    async def test_what_the_schemas_were_made_from_is_unchanged(self, session):
+    async def test_strict_schema_does_not_modify_source(self, session):
         """A tool's schema is shared by all adapters."""
         before = {name: copy.deepcopy(tool.input_schema) for name, tool in session.tools.items()}
         for tool in session.tools.values():
@@ -217,8 +217,8 @@ class TestToolsOfASession:
 
         assert before == {name: tool.input_schema for name, tool in session.tools.items()}
 
-    async def test_nulls_for_what_is_optional_are_accepted(self, session):
-        """A model that is held to the strict schema says null where it would leave an argument out."""
+    async def test_null_for_optional_argument_is_accepted(self, session):
+        """With the strict schema a model sends null instead of omitting an argument."""
         for name, required in {
             "save/decision": {"topic": "auth", "decision": "Use JWT", "reasoning": "stateless"},
             "save/checkpoint": {"summary": "half done"},
@@ -235,8 +235,8 @@ class TestToolsOfASession:
             await session.call(name, arguments)
         assert 3 == await session.memories.count()
 
-    async def test_nulls_within_a_link_are_accepted(self, session):
-        """So are those further in."""
+    async def test_null_within_nested_object_is_accepted(self, session):
+        """Null also means omitted for nested arguments."""
         schema = strict_schema(session.tools["save/insight"].input_schema)
         first = await session.call("save/insight", {"content": "caches leak"})
         link = {"id": first["id"], "relationship": None}
@@ -253,8 +253,8 @@ class TestToolsOfHosts:
     @given(
         parameters=st.dictionaries(st.sampled_from("abc"), st.tuples(kinds, st.booleans()), max_size=3), data=st.data()
     )
-    def test_what_the_strict_schema_allows_the_tool_accepts(self, parameters, data):
-        """Any types together make a schema that the SDKs take, and its nulls stand for what is left out."""
+    def test_tool_accepts_values_of_strict_schema(self, parameters, data):
+        """Any combination of types gives a schema that the SDKs accept, and null means omitted."""
         tool = tool_of({name: (kind, optional) for name, ((kind, _), optional) in parameters.items()})
         schema = strict_schema(tool.input_schema)
         check_strict(schema)
@@ -267,8 +267,8 @@ class TestToolsOfHosts:
         assert parameters.keys() >= tool.signature.check(arguments, tool="tool").keys()
 
     @given(parameters=st.dictionaries(st.sampled_from("abc"), st.tuples(kinds, st.booleans()), max_size=3))
-    def test_anthropics_strict_form_is_taken_as_it_is(self, parameters):
-        """Its SDK finds nothing to change in it."""
+    def test_strict_schema_for_anthropic_is_unchanged_by_its_sdk(self, parameters):
+        """The SDK's own conversion changes nothing."""
         tool = tool_of({name: (kind, optional) for name, ((kind, _), optional) in parameters.items()})
         schema = strict_schema(tool.input_schema, nullable=False)
 
@@ -277,8 +277,8 @@ class TestToolsOfHosts:
 
     @pytest.mark.parametrize("kind", FREE, ids=str)
     @pytest.mark.parametrize("wrap", [lambda kind: kind, lambda kind: list[kind], lambda kind: kind | None])
-    def test_what_is_free_has_no_strict_form(self, kind, wrap):
-        """Such a tool is sent as it is, rather than with less than it takes."""
+    def test_strict_schema_is_none_for_free_form_type(self, kind, wrap):
+        """Such a tool is sent in its plain form instead of accepting less."""
         if kind is Any and wrap(int) == (int | None):
             kind = object
         tool = tool_of({"it": (wrap(kind), False)})
@@ -286,16 +286,16 @@ class TestToolsOfHosts:
         assert strict_schema(tool.input_schema) is None
         Draft202012Validator.check_schema(plain_schema(tool.input_schema))
 
-    def test_a_tool_that_takes_other_arguments_too_has_no_strict_form(self):
-        """``**others`` is free by its nature."""
+    def test_strict_schema_is_none_for_additional_arguments(self):
+        """``**others`` accepts any names."""
 
         async def run(text: str, **others: int) -> None:
             """Run."""
 
         assert strict_schema(Tool.from_function(run).input_schema) is None
 
-    def test_a_tool_without_arguments_has_one(self):
-        """It takes the empty object only."""
+    def test_strict_schema_of_tool_without_arguments_is_empty_object(self):
+        """It accepts the empty object only."""
         empty = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 
         assert empty == strict_schema(tool_of({}).input_schema)
@@ -319,14 +319,14 @@ class TestWords:
             (bytes, "in base64"),
         ],
     )
-    def test_what_strict_schemas_cannot_demand_is_said(self, kind, words):
-        """The model reads the bound, and the tool checks it."""
+    def test_strict_schema_describes_unsupported_constraints(self, kind, words):
+        """The description states the limit, and the tool validates it."""
         told = strict_of(kind)
 
         assert words == told.get("description", "")
 
-    def test_the_default_is_said(self):
-        """A default that is nothing is said to be none."""
+    def test_strict_schema_describes_default(self):
+        """An empty default is omitted from the description."""
 
         async def run(
             mode: Annotated[Literal["b", "a"], msgspec.Meta(description="How")] = "a",
@@ -345,8 +345,8 @@ class TestWords:
             "other": "default: 3",
         } == {name: one["description"] for name, one in properties.items()}
 
-    def test_optional_is_nullable_once(self):
-        """What may be left out is nullable in the strict form, whether its type takes null or not."""
+    def test_strict_schema_adds_null_to_optional_type_once(self):
+        """An optional argument is nullable in the strict form, even if its type already accepts null."""
         nulls = {"anyOf": [{"type": "string"}, {"type": "null"}]}
 
         assert {"description": "or null", **nulls} == strict_of(str | None, optional=True)
@@ -354,8 +354,8 @@ class TestWords:
         assert nulls == strict_of(str | None)
         assert {"type": "string"} == strict_of(str) == strict_of(str, optional=True, nullable=False)
 
-    def test_an_enum_of_several_types_is_one_for_each(self):
-        """OpenAI wants a type beside each enum."""
+    def test_strict_schema_splits_enum_by_type(self):
+        """OpenAI requires a type next to each enum."""
         assert {"anyOf": [{"type": "integer", "enum": [1]}, {"type": "string", "enum": ["a"]}]} == strict_of(
             Literal["a", 1]
         )
@@ -363,8 +363,8 @@ class TestWords:
 
 
 class TestReferences:
-    def test_a_recursive_type_keeps_its_definition(self):
-        """Nothing stands beside a reference, and unused definitions go."""
+    def test_strict_schema_keeps_definition_of_recursive_type(self):
+        """References have no sibling keywords, and unused definitions are removed."""
         schema = strict_schema(tool_of({"tree": (Tree, False)}).input_schema)
         check_strict(schema)
 
@@ -372,8 +372,8 @@ class TestReferences:
         assert is_recursive(schema)
         assert not is_recursive(strict_schema(tool_of({"step": (Step, False)}).input_schema))
 
-    def test_a_description_beside_a_reference_is_kept(self):
-        """It moves to where it is allowed."""
+    def test_strict_schema_moves_description_of_reference(self):
+        """It moves to a place where it is allowed."""
         schema = {
             "type": "object",
             "properties": {"tree": {"$ref": "#/$defs/T", "description": "The tree"}},
@@ -387,8 +387,8 @@ class TestReferences:
         assert ["T"] == list(strict["$defs"])
 
     @pytest.mark.parametrize("reference", ["#", "#/properties/a", "#/$defs/Missing", "other.json", 3])
-    def test_a_reference_elsewhere_has_no_strict_form(self, reference):
-        """Only definitions of the schema's own are followed."""
+    def test_strict_schema_is_none_for_external_reference(self, reference):
+        """Only the schema's own definitions are resolved."""
         assert strict_schema({"type": "object", "properties": {"a": {"$ref": reference}}}) is None
 
 
@@ -404,24 +404,24 @@ class TestLimits:
     def choosing(values: list[str]) -> dict[str, Any]:
         return {"type": "object", "properties": {"a": {"enum": values}}}
 
-    def test_ten_objects_within_one_another_are_the_most(self):
+    def test_strict_schema_allows_ten_nested_objects(self):
         """OpenAI refuses the eleventh."""
         assert strict_schema(self.nested(10)) is not None
         assert strict_schema(self.nested(11)) is None
         assert strict_schema(self.nested(5000)) is None
 
-    def test_enums_have_a_thousand_values_at_most(self):
-        """As have all enums of a schema together."""
+    def test_strict_schema_limits_enum_values(self):
+        """All enums of a schema together have at most a thousand values."""
         assert strict_schema(self.choosing([f"{number}" for number in range(1000)])) is not None
         assert strict_schema(self.choosing([f"{number}" for number in range(1001)])) is None
 
-    def test_a_large_enum_has_short_values(self):
-        """More than 250 values have 15,000 characters together at most."""
+    def test_strict_schema_limits_characters_of_large_enum(self):
+        """An enum of more than 250 values has at most 15,000 characters."""
         assert strict_schema(self.choosing([f"{number:060}" for number in range(250)])) is not None
         assert strict_schema(self.choosing([f"{number:060}" for number in range(251)])) is None
 
-    def test_names_are_not_too_long_together(self):
-        """120,000 characters of names are the most."""
+    def test_strict_schema_limits_characters_of_names(self):
+        """All names together have at most 120,000 characters."""
         most = {"type": "object", "properties": {f"{number:012}": {"type": "string"} for number in range(5000)}}
         longer = {"type": "object", "properties": {f"{number:030}": {"type": "string"} for number in range(5000)}}
         more = {"type": "object", "properties": {f"{number}": {"type": "string"} for number in range(5001)}}
@@ -452,14 +452,14 @@ class TestLimits:
         {"type": "object", "properties": {"a": {"$id": "x", "type": "string"}}},
     ],
 )
-def test_what_it_does_not_know_has_no_strict_form(schema):
-    """A schema that a host wrote is sent as it is rather than with another meaning."""
+def test_strict_schema_is_none_for_unknown_keyword(schema):
+    """A host's schema is sent in its plain form instead of changing its meaning."""
     assert strict_schema(schema) is None
     assert schema == plain_schema(schema)
 
 
-def test_an_array_without_items_gets_some():
-    """OpenAI refuses a request with an array of which nothing is said."""
+def test_plain_schema_adds_items_to_array():
+    """OpenAI rejects a request with an array without items."""
     schema = {
         "type": "object",
         "properties": {
@@ -477,8 +477,8 @@ def test_an_array_without_items_gets_some():
     assert {"type": "array"} == schema["properties"]["a"]
 
 
-def test_constants_and_one_of_are_said_in_other_words():
-    """A const is an enum of one, and oneOf is anyOf."""
+def test_strict_schema_rewrites_const_and_one_of():
+    """A const becomes an enum of one value, and oneOf becomes anyOf."""
     schema = {
         "type": "object",
         "properties": {"a": {"const": "x"}, "b": {"oneOf": [{"type": "integer"}, {"enum": ["n", None]}]}},

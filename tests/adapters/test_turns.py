@@ -1,4 +1,4 @@
-"""One turn of a model in every framework: what it marks is used by its own calls, which run in their order."""
+"""One model turn in every framework: refs are usable by calls of the same message, which run in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Run = Callable[[Session, list[ModelTurn]], Awaitable[list[str]]]
 
 
 def playing(drive: Drive) -> Run:
-    """Return a function that says a script in one turn of a host, and gives what the tools answered."""
+    """Return a function that runs a script as one turn in a host and returns the tool answers."""
 
     async def run(session: Session, script: list[ModelTurn]) -> list[str]:
         return (await drive(session, ScriptedModel(*script), "go")).outputs
@@ -56,8 +56,8 @@ async def measure(text: str) -> dict[str, int]:
 
 
 @EVERYWHERE
-async def test_a_ref_is_used_by_a_call_of_the_same_message(session, run: Run):
-    """What a model marks is there for the calls that stand behind it, and no host observes anything."""
+async def test_turn_ref_can_be_read_by_call_of_same_message(session, run: Run):
+    """Refs are stored before the calls that follow them, without a call of `observe` by the host."""
     (answered,) = await run(session, [ModelTurn(MARKED, (call("get_ref", ref_id="aim"),)), ModelTurn("Done.")])
 
     assert CODE in answered
@@ -65,8 +65,8 @@ async def test_a_ref_is_used_by_a_call_of_the_same_message(session, run: Run):
 
 
 @EVERYWHERE
-async def test_a_ref_is_passed_by_its_handle_to_a_call_of_the_same_message(session, run: Run):
-    """Also under strict schemas, which want a text: the tool gets what the handle stands for."""
+async def test_turn_ref_handle_is_substituted_in_call_of_same_message(session, run: Run):
+    """A strict schema makes the argument text: the model passes a handle, and the tool receives the body."""
     session.tools.add(measure)
     (answered,) = await run(session, [ModelTurn(MARKED, (call("measure", text="ref:aim"),)), ModelTurn("Done.")])
 
@@ -75,8 +75,8 @@ async def test_a_ref_is_passed_by_its_handle_to_a_call_of_the_same_message(sessi
 
 
 @EVERYWHERE
-async def test_a_text_that_is_put_is_read_by_the_next_call(session, run: Run):
-    """Put and read in one message act in this order."""
+async def test_turn_put_ref_is_readable_by_next_call(session, run: Run):
+    """put_ref and a read in one message run in order."""
     calls = (call("put_ref", ref_id="aim", text=CODE), call("get_ref", ref_id="aim"))
     _, answered = await run(session, [ModelTurn("", calls), ModelTurn("Done.")])
 
@@ -84,8 +84,8 @@ async def test_a_text_that_is_put_is_read_by_the_next_call(session, run: Run):
 
 
 @EVERYWHERE
-async def test_an_answer_without_calls_is_stored(session, run: Run):
-    """Also what a model marks in its last words is there for the next turn."""
+async def test_turn_without_calls_stores_refs(session, run: Run):
+    """Refs of the model's final answer are available in the next turn."""
     await run(session, [ModelTurn(MARKED)])
 
     assert CODE == session.refs.get("aim").body.text
@@ -93,8 +93,8 @@ async def test_an_answer_without_calls_is_stored(session, run: Run):
 
 
 @EVERYWHERE
-async def test_a_message_with_several_calls_makes_one_version(session, run: Run):
-    """Whether a framework shows a message once or with each call, what it marks is stored once."""
+async def test_turn_with_several_calls_creates_one_version(session, run: Run):
+    """A ref is stored once, even if the framework passes the message once per call."""
     calls = (call("list_refs", category=None), call("get_ref", ref_id="aim"), call("get_ref", ref_id="aim@2"))
     *_, answered = await run(session, [ModelTurn(MARKED, calls), ModelTurn("Done.")])
 
@@ -106,8 +106,8 @@ async def test_a_message_with_several_calls_makes_one_version(session, run: Run)
 @pytest.mark.parametrize(
     ("marked", "words"), [(MALFORMED, "'my aim' is no id"), (IN_FENCE, "in code"), ('<ref id="aim">x', "not closed")]
 )
-async def test_a_malformed_mark_is_explained_once(session, run: Run, marked, words):
-    """The next answer of a tool says what was wrong with a mark, and the one after it says nothing of it."""
+async def test_turn_reports_malformed_markup_once(session, run: Run, marked, words):
+    """The next tool answer contains the diagnostic, and the one after it does not."""
     session.tools.add(measure)
     first, second, third = await run(
         session,
@@ -126,8 +126,8 @@ async def test_a_malformed_mark_is_explained_once(session, run: Run, marked, wor
 
 
 @EVERYWHERE
-async def test_a_call_for_what_was_marked_in_a_fence_says_so(session, run: Run):
-    """The model that looks for its mark in the same turn is told why there is none."""
+async def test_turn_reports_markup_in_code_fence_to_failing_call(session, run: Run):
+    """A call that refers to markup in a code fence gets an explanation."""
     (answered,) = await run(session, [ModelTurn(IN_FENCE, (call("get_ref", ref_id="aim"),)), ModelTurn("Done.")])
 
     assert "there is no ref:aim" in answered
@@ -135,8 +135,8 @@ async def test_a_call_for_what_was_marked_in_a_fence_says_so(session, run: Run):
 
 
 @EVERYWHERE
-async def test_a_malformed_mark_of_an_answer_is_explained_in_the_next_turn(session, run: Run):
-    """What stood in an answer without calls is explained by the first tool of the next."""
+async def test_turn_reports_markup_of_final_answer_in_next_turn(session, run: Run):
+    """A diagnostic of an answer without calls is reported by the first tool of the next turn."""
     await run(session, [ModelTurn(MALFORMED)])
 
     (answered,) = await run(session, [ModelTurn("Again.", (call("list_refs", category=None),)), ModelTurn("Done.")])
@@ -145,8 +145,8 @@ async def test_a_malformed_mark_of_an_answer_is_explained_in_the_next_turn(sessi
 
 
 @EVERYWHERE
-async def test_calls_of_one_message_run_in_their_order(session, run: Run):
-    """A call that reads behind one that writes finds what was written, however long the writing takes."""
+async def test_turn_runs_calls_of_one_message_in_order(session, run: Run):
+    """A read after a write returns the written data, even if the write is slow."""
     notes = []
 
     async def write(note: str) -> str:
@@ -170,16 +170,16 @@ async def test_calls_of_one_message_run_in_their_order(session, run: Run):
 
 
 @EVERYWHERE
-async def test_a_memory_is_found_by_a_search_of_the_same_message(session, run: Run):
-    """A model that saves and searches at once finds what it saved."""
+async def test_turn_search_finds_memory_saved_in_same_message(session, run: Run):
+    """A save and a search in one message run in order."""
     save = call("save__decision", topic="auth", decision="Use JWT", reasoning="No state")
     _, found = await run(session, [ModelTurn("", (save, call("search__by_topic", topic="auth"))), ModelTurn("Done.")])
 
     assert "Use JWT" in found
 
 
-async def test_a_message_that_the_host_observes_too_undoes_nothing(session):
-    """What was stored of a message is not stored again when its host observes it, before the adapter or after it."""
+async def test_observe_of_handled_message_has_no_effect(session):
+    """The host may observe the same message before or after the adapter: it is stored once."""
     message = {"role": "assistant", "content": [{"type": "text", "text": MARKED}]}
     before = await session.observe(message)
     await anthropic.handle(session, message)
@@ -190,8 +190,8 @@ async def test_a_message_that_the_host_observes_too_undoes_nothing(session):
     assert "a later one" == session.refs.get("aim").text
 
 
-async def test_a_message_that_has_grown_is_observed_again(session):
-    """The same object with more text is another message."""
+async def test_observe_of_extended_message_stores_new_text(session):
+    """The same object with more text counts as another message."""
     message = {"role": "assistant", "content": "I begin. "}
     await session.observe(message)
     message["content"] += MARKED
@@ -199,8 +199,8 @@ async def test_a_message_that_has_grown_is_observed_again(session):
     assert 1 == len((await session.observe(message)).refs)
 
 
-async def test_notes_on_a_stream_are_told_too(session):
-    """What a streamed answer marked wrongly is explained, and once although its whole message is handled as well."""
+async def test_stream_diagnostics_are_reported_once(session):
+    """They are reported once although the complete message is handled, too."""
     stream = session.stream()
     stream.feed(MALFORMED)
     await stream.close()
@@ -212,8 +212,8 @@ async def test_notes_on_a_stream_are_told_too(session):
     assert 1 == told["content"].count("'my aim' is no id")
 
 
-async def test_notes_on_a_message_are_not_told_again_when_its_stream_ends(session):
-    """A framework's hook hears the message first, and the host closes its stream after the calls."""
+async def test_stream_end_does_not_repeat_reported_diagnostics(session):
+    """The framework's hook observes the message first, and the host closes its stream after the calls."""
     stream = session.stream()
     stream.feed(MALFORMED)
     await session.observe({"role": "assistant", "content": MALFORMED})
@@ -224,14 +224,14 @@ async def test_notes_on_a_message_are_not_told_again_when_its_stream_ends(sessio
     assert "'my aim' is no id" not in (await answer(session, "list_refs", {})).text
 
 
-# Runs that stream, and toolsets that are wrapped
+# Streamed runs, and wrapped toolsets
 
 
 @pytest.mark.parametrize(
     "wrap", [lambda one: one, lambda one: one.prefixed("m"), lambda one: one.filtered(lambda *_: True)]
 )
-async def test_a_streamed_run_of_pydantic_ai_is_stored(session, wrap):
-    """Also where the answer is streamed, and where the toolset stands in a wrapper."""
+async def test_pydantic_ai_streamed_run_stores_refs(session, wrap):
+    """Refs are stored if the answer is streamed, and if the toolset is wrapped."""
     pydantic_ai = importlib.import_module("pydantic_ai")
     function = importlib.import_module("pydantic_ai.models.function")
     adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
@@ -247,8 +247,8 @@ async def test_a_streamed_run_of_pydantic_ai_is_stored(session, wrap):
     assert CODE == session.refs.get("aim").body.text
 
 
-async def test_an_earlier_run_in_the_history_is_not_stored_again(session):
-    """What a history holds is not said again, though a part of it was replaced since."""
+async def test_pydantic_ai_history_of_earlier_run_is_not_stored_again(session):
+    """Messages in the history are not stored again, even if one of their refs was replaced since."""
     pydantic_ai = importlib.import_module("pydantic_ai")
     function = importlib.import_module("pydantic_ai.models.function")
     adapter = importlib.import_module("mama_structs.adapters.pydantic_ai")
@@ -270,8 +270,8 @@ async def test_an_earlier_run_in_the_history_is_not_stored_again(session):
     assert 0 == len(session.refs)
 
 
-async def test_a_streamed_run_of_the_agents_sdk_is_stored(session):
-    """The hooks are asked there, too."""
+async def test_agents_sdk_streamed_run_stores_refs(session):
+    """The hooks also run for streams."""
     agents = importlib.import_module("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     model = ScriptedModel(ModelTurn(MARKED, [call("get_ref", ref_id="aim")]), "Done.").openai_agents()
@@ -289,8 +289,8 @@ async def test_a_streamed_run_of_the_agents_sdk_is_stored(session):
     assert ("ref:aim@1",) == session.refs.versions("aim")
 
 
-async def test_hooks_of_a_host_go_beside(session):
-    """A host's own hooks derive from those of the session."""
+async def test_agents_sdk_host_hooks_can_derive_from_session_hooks(session):
+    """Hooks of a subclass run in addition to those of the session."""
     agents = importlib.import_module("agents")
     adapter = importlib.import_module("mama_structs.adapters.openai_agents.toolkit")
     seen = []
@@ -306,8 +306,8 @@ async def test_hooks_of_a_host_go_beside(session):
     assert [1] == seen
 
 
-async def test_a_structured_answer_of_langchain_is_stored(session):
-    """Where an agent answers by a tool of its own, the model's message is not the last one."""
+async def test_langchain_structured_answer_stores_refs(session):
+    """With a structured answer the model's message is not the last one."""
     agents = pytest.importorskip("langchain.agents", reason="create_agent is not in langchain_core")
     structured = importlib.import_module("langchain.agents.structured_output")
     messages = importlib.import_module("langchain_core.messages")
@@ -325,8 +325,8 @@ async def test_a_structured_answer_of_langchain_is_stored(session):
     assert CODE == session.refs.get("aim").body.text
 
 
-async def test_an_agent_of_langchain_alone_has_no_middleware(session, monkeypatch):
-    """Where `create_agent` is not installed the error says what to install."""
+async def test_langchain_middleware_raises_without_langchain_package(session, monkeypatch):
+    """The error says what to install for `create_agent`."""
     adapter = importlib.import_module("mama_structs.adapters.langchain.toolkit")
     monkeypatch.setitem(sys.modules, "langchain.agents.middleware", None)
 
@@ -334,7 +334,7 @@ async def test_an_agent_of_langchain_alone_has_no_middleware(session, monkeypatc
         adapter.middleware(session)
 
 
-# Notes in answers of every kind
+# Diagnostics in answers of every type
 
 
 async def noted(session: Session, result: Any) -> Any:
@@ -360,8 +360,8 @@ async def noted(session: Session, result: Any) -> Any:
         (7, 7),
     ],
 )
-async def test_json_with_notes_stays_json(session, result, expected):
-    """An answer keeps its kind; where notes have no place they wait for the next answer."""
+async def test_answer_json_with_diagnostics_stays_json(session, result, expected):
+    """An answer keeps its JSON type. If diagnostics do not fit in, they wait for the next answer."""
     text = re.sub(r"'my aim'[^\"]*", "NOTE", await noted(session, result))
     waits = "NOTE" not in text
 
@@ -373,8 +373,8 @@ async def test_json_with_notes_stays_json(session, result, expected):
     "result",
     ['{"id": 1, "id": 1E400, "x": 1.10, "t": "\\ud800\\u00e9"}\n', '[{"x": 1.10, "t": "\\ud800"}]', "{ }", " [\n]"],
 )
-async def test_notes_leave_the_words_of_a_text_alone(session, result):
-    """Nothing of a text that is JSON is written anew: numbers, escapes and repeated keys stay what they were."""
+async def test_answer_diagnostics_preserve_json_text(session, result):
+    """The text is not serialized again: numbers, escapes and repeated keys are preserved."""
     text = await noted(session, result)
 
     assert text.startswith(result.rstrip()[:-1].rstrip())
@@ -383,8 +383,8 @@ async def test_notes_leave_the_words_of_a_text_alone(session, result):
     assert json.loads(text)
 
 
-async def test_a_long_answer_leaves_room_for_notes(session):
-    """The next answer tells them, however much a tool has to say, and is within the budget."""
+async def test_answer_reserves_room_for_diagnostics_when_result_is_long(session):
+    """The next answer contains them and is within the budget, even if the result is large."""
     text = await noted(session, {"rows": [{"number": n} for n in range(5_000)]})
 
     assert len(text) <= 8_000
@@ -392,16 +392,16 @@ async def test_a_long_answer_leaves_room_for_notes(session):
     assert 5_000 == json.loads(text)["shortened"]["/rows"]["of"]
 
 
-async def test_notes_stand_behind_a_text(session):
-    """A text is as it was, with an element behind it."""
+async def test_answer_appends_diagnostics_to_text(session):
+    """The text is unchanged, with an element after it."""
     text = await noted(session, "done {")
 
     assert text.startswith("done {\n<ref_notes>\n'my aim' is no id")
     assert text.endswith("\n</ref_notes>")
 
 
-async def test_an_error_tells_the_notes_as_well(session):
-    """A call that fails because of a mark is the place where a model looks."""
+async def test_answer_error_contains_diagnostics(session):
+    """A call that fails because of malformed markup reports the diagnostic."""
     await session.observe(MALFORMED)
 
     answered = await answer(session, "search_by_topics", {})
@@ -411,8 +411,8 @@ async def test_an_error_tells_the_notes_as_well(session):
     assert {"error"} == set(answered.data)
 
 
-async def test_many_notes_are_a_few_and_a_number(session):
-    """However much a model marked wrongly, it is told little of it, and all is told then."""
+async def test_answer_limits_number_of_diagnostics(session):
+    """Many diagnostics are reported as a few and a count, and all are then considered reported."""
     await session.observe("".join(f'<ref id="my id {n}">x' for n in range(50)))
 
     notes = json.loads((await answer(session, "nothing", {})).text)["ref_notes"]
@@ -422,8 +422,8 @@ async def test_many_notes_are_a_few_and_a_number(session):
     assert "ref_notes" not in (await answer(session, "nothing", {})).text
 
 
-async def test_notes_that_nobody_tells_are_bounded(session):
-    """A host that runs no tools keeps the newest notes only."""
+async def test_unreported_diagnostics_are_bounded(session):
+    """A host that runs no tools retains the newest diagnostics only."""
     for n in range(300):
         await session.observe(f'<ref id="my id {n}">x')
 
@@ -433,7 +433,7 @@ async def test_notes_that_nobody_tells_are_bounded(session):
     assert "'my id 200'" in notes[0]
 
 
-# The order of calls that a framework starts at once
+# Order of calls that a framework starts concurrently
 
 
 async def tools_that_log(session: Session, log: list[str]) -> None:
@@ -457,8 +457,8 @@ async def tools_that_log(session: Session, log: list[str]) -> None:
     session.tools.add(read, annotations=ToolAnnotations(read_only=True))
 
 
-async def test_calls_that_only_read_run_side_by_side(session):
-    """Readers wait for the writers before them, and for each other not at all."""
+async def test_scheduler_runs_read_only_calls_concurrently(session):
+    """Readers wait for earlier writers, but not for each other."""
     log: list[str] = []
     await tools_that_log(session, log)
     turns = Turns(session)
@@ -469,8 +469,8 @@ async def test_calls_that_only_read_run_side_by_side(session):
 
 
 @given(calls=st.lists(st.tuples(st.sampled_from(["read", "write"]), st.integers(0, 4), st.booleans()), max_size=8))
-def test_writers_run_alone_and_in_order_whatever_is_cancelled(calls):
-    """At no time does a writer run beside anything, and each call sees all that was written by those before it."""
+def test_scheduler_runs_writers_alone_and_in_order_when_calls_are_cancelled(calls):
+    """No call runs concurrently with a writer, and each call sees all earlier writes."""
     asyncio.run(in_order(calls))
 
 
@@ -523,13 +523,13 @@ async def in_order(calls: list[tuple[str, int, bool]]) -> None:
     assert [] == order._calls
 
 
-async def test_a_cancelled_call_leaves_its_place(session):
-    """Neither a waiting call that is cancelled nor a running one holds up those behind it."""
+async def test_scheduler_releases_cancelled_call(session):
+    """A cancelled call, waiting or running, does not block later calls."""
     log: list[str] = []
     await tools_that_log(session, log)
     turns = Turns(session)
     calls = [asyncio.create_task(turns.answer("write", {"n": n})) for n in range(4)]
-    while "+w0" not in log:  # noqa: ASYNC110 - counted in turns of the loop
+    while "+w0" not in log:  # counted in event loop iterations  # noqa: ASYNC110 - counted in event loop iterations
         await asyncio.sleep(0)
     calls[0].cancel()
     calls[2].cancel()
@@ -540,8 +540,8 @@ async def test_a_cancelled_call_leaves_its_place(session):
     assert [True, False, True, False] == [isinstance(one, asyncio.CancelledError) for one in done]
 
 
-async def test_an_agent_inside_a_tool_does_not_wait_for_it(session):
-    """A tool whose agent calls tools of the same session comes to its end."""
+async def test_scheduler_does_not_deadlock_when_tool_runs_agent(session):
+    """A tool whose agent calls tools of the same session completes."""
     turns = Turns(session)
 
     async def delegate() -> str:
@@ -556,8 +556,8 @@ async def test_an_agent_inside_a_tool_does_not_wait_for_it(session):
     assert "ref_list" in answered.text
 
 
-async def test_over_mcp_nothing_is_said_of_marks(tmp_path):
-    """The server sees no answer of a model, so its tools and instructions speak of put_ref alone."""
+async def test_mcp_texts_mention_put_ref_instead_of_markup(tmp_path):
+    """The server does not see the model's answers, so refs are created with put_ref only."""
     mcp = importlib.import_module("mama_structs.adapters.mcp")
     client_class = importlib.import_module("mcp.client").Client
     async with (
@@ -574,8 +574,8 @@ async def test_over_mcp_nothing_is_said_of_marks(tmp_path):
     assert "put_ref" in tools["list_refs"].description
 
 
-async def test_a_ref_of_a_client_is_read_and_passed_on_over_mcp(session):
-    """What put_ref stored, calls of the same message read, edit and pass to other tools."""
+async def test_mcp_ref_can_be_read_edited_and_passed_in_same_message(session):
+    """Calls of the same message can read, edit and pass the ref that put_ref created."""
     session.tools.add(measure)
     mcp = importlib.import_module("mama_structs.adapters.mcp")
     client_class = importlib.import_module("mcp.client").Client
@@ -593,16 +593,16 @@ async def test_a_ref_of_a_client_is_read_and_passed_on_over_mcp(session):
     assert [len(CODE), len(CODE) + 1] == [json.loads(results[n].content[0].text)["characters"] for n in (2, 4)]
 
 
-async def test_a_server_without_descriptors_or_memories_says_nothing_of_them():
-    """Clients are told of what there is."""
+async def test_mcp_instructions_omit_missing_features():
+    """A server without descriptors or memories does not mention them."""
     mcp = importlib.import_module("mama_structs.adapters.mcp")
     off = Settings(tools=ToolSettings(memory=False), descriptors=DescriptorSettings(enabled=False))
     async with Session.open(embedder=HashEmbedder(), settings=off) as session:
         assert mcp.server(session).instructions is None
 
 
-async def test_calls_of_one_mcp_client_run_in_their_order(session):
-    """A client that sends all calls of a message at once finds with the second what the first saved."""
+async def test_mcp_calls_of_one_client_run_in_order(session):
+    """The second of two concurrent calls sees the memory that the first one saved."""
     mcp = importlib.import_module("mama_structs.adapters.mcp")
     client_class = importlib.import_module("mcp.client").Client
     decision = {"topic": "auth", "decision": "Use JWT", "reasoning": "No state"}
@@ -614,8 +614,8 @@ async def test_calls_of_one_mcp_client_run_in_their_order(session):
     assert "Use JWT" in found.content[0].text
 
 
-async def test_a_tool_that_takes_its_time_holds_no_client_up(session):
-    """Over MCP a tool that reaches beyond the session waits for what was saved before, and nobody waits for it."""
+async def test_mcp_slow_open_world_tool_does_not_block_other_calls(session):
+    """It waits for earlier saves, but no call waits for it."""
     mcp = importlib.import_module("mama_structs.adapters.mcp")
     client_class = importlib.import_module("mcp.client").Client
     told = asyncio.Event()

@@ -17,12 +17,12 @@ RULES = {
     "mcp": re.compile(r"[A-Za-z0-9_.-]{1,128}"),
     "gemini": re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}"),
 }
-# The prefix of a host that knows several servers, and the strictest rule for the whole.
+# The prefix of a host with several servers, and the strictest rule for the complete name.
 PREFIXED = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
 
 parts = st.text("abzAZ019_-", min_size=1, max_size=34)
 tool_names = st.one_of(parts, st.tuples(parts, parts).map("/".join)).filter(lambda name: len(name) <= 64)
-# Few letters, so that names clash once they are on the wire.
+# A small alphabet, so that wire names collide.
 clashing = st.lists(st.sampled_from(["a/b", "a__b", "a-b", "a_b", "a__b_2", "a__b_3", "a/b_2", "a_b_2", "-", "_", "0"]))
 long_names = st.integers(30, 60).flatmap(
     lambda size: st.sampled_from(["x" * size, "x" * size + "/y", "x-" * (size // 2)])
@@ -35,8 +35,8 @@ name_lists = st.one_of(st.lists(tool_names, max_size=12), clashing, st.lists(lon
 @given(name_lists)
 @example(["save/decision", "save__decision", "save-_decision"])
 @example(["x" * 64, "x" * 40, "x" * 63 + "/"])
-def test_every_name_on_the_wire_obeys_every_providers_rule(names):
-    """Whatever tools are called, all providers take the names, with room for a host's prefix."""
+def test_every_wire_name_follows_rules_of_all_providers(names):
+    """All providers accept the names of any tools, including a host's prefix."""
     wired = WireNames.of(names)
 
     assert set(names) == set(wired.by_tool)
@@ -47,8 +47,8 @@ def test_every_name_on_the_wire_obeys_every_providers_rule(names):
 
 
 @given(name_lists)
-def test_names_are_mapped_both_ways_without_a_clash(names):
-    """Each tool has one name on the wire, and each name on the wire is one tool's."""
+def test_wire_names_are_unique_in_both_directions(names):
+    """Each tool has one wire name, and each wire name belongs to one tool."""
     wired = WireNames.of(names)
 
     assert names == [wired.tool(wired.by_tool[name]) for name in names]
@@ -56,53 +56,53 @@ def test_names_are_mapped_both_ways_without_a_clash(names):
 
 
 @given(name_lists, st.integers(0, 12))
-def test_tools_that_are_added_later_change_no_name(names, number):
-    """A conversation goes on with the names that the model has seen."""
+def test_added_tools_do_not_change_wire_names(names, number):
+    """A conversation continues with the names that the model has seen."""
     earlier, later = WireNames.of(names[:number]), WireNames.of(names)
 
     assert dict(earlier.by_tool) == {name: later.by_tool[name] for name in names[:number]}
 
 
 @given(st.text(max_size=80))
-def test_any_text_becomes_a_name(text):
-    """Not even what no tool could be called breaks a rule."""
+def test_wire_name_is_valid_for_any_text(text):
+    """Even texts that are not valid tool names become valid wire names."""
     wire = wire_name(text)
 
     assert len(wire) <= MAX_WIRE_NAME
     assert all(rule.fullmatch(wire) for rule in RULES.values())
 
 
-def test_the_names_read_well():
-    """A slash becomes two underscores, and what every provider takes stays as it is."""
+def test_wire_name_replaces_slash_by_two_underscores():
+    """Other characters are unchanged if every provider accepts them."""
     assert "save__decision" == wire_name("save/decision")
     assert "structs_query_player" == wire_name("structs_query_player")
     assert "tool_2fast" == wire_name("2fast")
 
 
-def test_names_that_are_cut_stay_apart():
-    """Two long names with one beginning are two names."""
+def test_truncated_wire_names_are_distinct():
+    """Two long names with the same prefix have different wire names."""
     names = [f"{'very_long_name_of_a_tool_' * 2}{end}" for end in ("one", "two")]
 
     assert 2 == len({wire_name(name) for name in names})
 
 
-def test_the_tools_own_name_is_understood():
-    """A model that has read save/decision in an answer may call it so."""
+def test_tool_lookup_accepts_own_name():
+    """A model that has read save/decision in an answer may use that name."""
     wired = WireNames.of(["save/decision", "load/context"])
 
     assert "save/decision" == wired.tool("save/decision") == wired.tool("save__decision")
 
 
-def test_the_name_on_the_wire_goes_before_another_tools_own_name():
-    """What a model was offered is what it means."""
+def test_tool_lookup_prefers_wire_name_to_own_name():
+    """A name that was offered to the model takes precedence."""
     wired = WireNames.of(["a/b", "a__b"])
 
     assert "a/b" == wired.tool("a__b")
     assert "a__b" == wired.tool("a__b_2")
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_ones():
-    """The hint has names as the model knows them."""
+def test_unknown_wire_name_is_rejected_with_suggestions():
+    """The hint contains wire names."""
     wired = WireNames.of(["save/decision", "load/context"])
 
     with pytest.raises(UnknownTool) as misspelt:
@@ -117,8 +117,8 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones():
     assert "there are: none" == none.value.hint
 
 
-async def test_a_hidden_tool_has_a_name_and_clashes_with_none():
-    """What is offered for a message has the same names as when everything is offered."""
+async def test_hidden_tool_has_unique_wire_name():
+    """Wire names do not depend on which tools a message exposes."""
     async with Session.open() as session:
 
         async def decide() -> None:
@@ -135,8 +135,8 @@ async def test_a_hidden_tool_has_a_name_and_clashes_with_none():
         assert everything.items() <= session.wire_names.by_tool.items()
 
 
-def test_hidden_tools_have_names_of_which_no_hint_tells():
-    """They take no name from a tool that is shown, and whoever knows them can call them."""
+def test_hidden_tools_are_callable_but_not_suggested():
+    """They take no name from a visible tool, and can be called by a client that knows their name."""
     wired = WireNames.of(["save/decision", "save-decision"], hidden=["save_decision"])
 
     assert "save-decision" == wired.tool("save_decision")

@@ -40,7 +40,7 @@ def running(*arguments):
 
 
 def error_of(capsys):
-    """Return what stands on stderr, which must be one line, beside an empty stdout."""
+    """Return the text on stderr, which must be one line, with an empty stdout."""
     captured = capsys.readouterr()
     assert "" == captured.out
     assert 1 == captured.err.count("\n")
@@ -51,7 +51,7 @@ def error_of(capsys):
 # The command
 
 
-def test_module_and_command_are_the_same():
+def test_module_runs_the_command():
     """``python -m mama_structs`` is the command."""
     done = run("--version")
 
@@ -69,7 +69,7 @@ def test_module_exits_with_the_code_of_main(monkeypatch, capsys):
     assert "base_url must begin with http:// or https://" in error_of(capsys)
 
 
-def test_nothing_heavy_loads_before_it_is_needed():
+def test_command_imports_are_lazy():
     """The command itself loads neither aiohttp nor attrs."""
     code = "import sys, mama_structs.cli.main; print({'aiohttp', 'attrs', 'cattrs', 'numpy'} & set(sys.modules))"
 
@@ -93,8 +93,8 @@ def test_nothing_heavy_loads_before_it_is_needed():
         (["fake-node", "--port", "70000"], "--port: must be a whole number from 0 to 65535, got '70000'"),
     ],
 )
-def test_wrong_usage(arguments, said, capsys):
-    """A wrong command line says what is wrong, beside the usage, and exits with 2."""
+def test_wrong_usage_exits_with_2(arguments, said, capsys):
+    """A wrong command line prints the error and the usage, and exits with 2."""
     with pytest.raises(SystemExit) as exited:
         main(arguments)
 
@@ -104,11 +104,11 @@ def test_wrong_usage(arguments, said, capsys):
     assert captured.err.startswith("usage: mama-structs")
 
 
-# What goes wrong
+# Errors
 
 
-def test_no_node_there(unused_port, capsys):
-    """A node that is not reached is one line, with what to check."""
+def test_demo_unreachable_node_is_one_line(unused_port, capsys):
+    """The error is one line that says what to check."""
     assert 1 == main(["demo", "--base-url", f"http://127.0.0.1:{unused_port}"])
     assert (
         "mama-structs: no Structs node answers at --base-url (is it running? A local one is at http://localhost:1317)\n"
@@ -117,27 +117,27 @@ def test_no_node_there(unused_port, capsys):
 
 
 @pytest.mark.parametrize("url", ["nowhere", "ftp://localhost", "http://me:secret@localhost", "http://", ""])
-def test_no_url(url, capsys):
-    """What is no URL is refused before anything is asked, and a password in it is not repeated."""
+def test_demo_invalid_url_is_rejected(url, capsys):
+    """An invalid URL is rejected before any request, and a password in it is masked."""
     assert 1 == main(["demo", "--base-url", url])
     assert "base_url must" in (said := error_of(capsys))
     assert "secret" not in said
 
 
-def test_no_such_player(capsys):
-    """A player that the chain does not have is named."""
+def test_demo_error_names_unknown_player(capsys):
+    """The error names a player that the chain does not have."""
     assert 1 == main(["demo", "--latency", "0", "--player", "1-999"])
     assert "mama-structs: no entity has the id 1-999\n" == error_of(capsys)
 
 
-def test_a_player_without_guild(capsys):
-    """A player that the scenario cannot be about is refused with the reason."""
+def test_demo_player_without_guild_is_rejected(capsys):
+    """The error says why the player is unsuitable for the demo."""
     assert 1 == main(["demo", "--latency", "0", "--player", "1-12"])
     assert "player 1-12 has no guild (leave --player out" in error_of(capsys)
 
 
-def test_a_player_beyond_the_first_pages(monkeypatch, capsys):
-    """A player that the demo does not come to is refused, and the message says how far it looked."""
+def test_demo_player_beyond_page_limit_is_rejected(monkeypatch, capsys):
+    """The error says how many players were searched."""
     monkeypatch.setattr(scenario, "MOST_PAGES", 2)
 
     assert 1 == main(["demo", "--latency", "0", "--players", "60", "--player", "1-7"])
@@ -152,16 +152,16 @@ def test_a_player_beyond_the_first_pages(monkeypatch, capsys):
         (Fault.error(status=500, code=13, message="\x1b[2Jgone\nfor good"), "\\x1b[2Jgone\\nfor good"),
     ],
 )
-def test_something_else_answers(mama_structs_node, fault, said, capsys):
-    """Whatever answers instead of a node is one line, in which no character moves the cursor."""
+def test_demo_error_escapes_control_characters(mama_structs_node, fault, said, capsys):
+    """An answer that is not from a node is one line without control characters."""
     mama_structs_node.faults.add(fault)
 
     assert 1 == main(["demo", "--base-url", mama_structs_node.url])
     assert said in error_of(capsys)
 
 
-def test_ctrl_c(monkeypatch, capsys):
-    """Ctrl-C ends the demo as a shell expects, and in silence."""
+def test_ctrl_c_exits_with_130(monkeypatch, capsys):
+    """Ctrl-C ends the demo with the exit code that shells expect, without output."""
 
     async def interrupted(**_):
         raise KeyboardInterrupt
@@ -172,8 +172,8 @@ def test_ctrl_c(monkeypatch, capsys):
     assert ("", "") == capsys.readouterr()
 
 
-def test_ctrl_c_while_the_node_answers(mama_structs_node):
-    """Ctrl-C in the middle of a query leaves no traceback."""
+def test_ctrl_c_during_query_prints_no_traceback(mama_structs_node):
+    """Ctrl-C during a query prints no traceback."""
     mama_structs_node.faults.add(Fault.hung())
     with running("demo", "--base-url", mama_structs_node.url) as process:
         while not mama_structs_node.in_flight:
@@ -185,8 +185,8 @@ def test_ctrl_c_while_the_node_answers(mama_structs_node):
     assert 130 == process.returncode
 
 
-def test_nobody_reads():
-    """A pipe whose reader went away ends the demo quietly."""
+def test_closed_pipe_ends_command_quietly():
+    """A pipe whose reader exited ends the demo without an error text."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
@@ -205,7 +205,7 @@ def test_nobody_reads():
     "arguments", [("demo", "--latency", "0"), ("demo", "--latency", "0", "--json"), ("fake-node", "--port", "0")]
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk(arguments, unbuffered):
+def test_full_disk_exits_with_1(arguments, unbuffered):
     """Output that cannot be written is one line on stderr and exit code 1."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -224,8 +224,8 @@ def test_a_full_disk(arguments, unbuffered):
     )
 
 
-def test_help_is_grouped_and_every_command_is_in_it_once(capsys):
-    """Each command stands under what it is for, with one line, and examples follow."""
+def test_help_lists_every_command_once_by_group(capsys):
+    """Each command is in the group of its purpose, with one line, and examples follow."""
     with pytest.raises(SystemExit):
         table.parse(["--help"])
     groups = dict(part.split(":\n", 1) for part in capsys.readouterr().out.split("\n\n") if ":\n" in part)
@@ -240,7 +240,7 @@ def test_help_is_grouped_and_every_command_is_in_it_once(capsys):
 
 @pytest.mark.parametrize("room", [40, 80])
 def test_help_fits_the_terminal(capsys, monkeypatch, room):
-    """Lines of the overview end where the terminal does, as those of options do."""
+    """Lines of the overview wrap at the terminal's width, as those of options do."""
     monkeypatch.setenv("COLUMNS", str(room))
     with pytest.raises(SystemExit):
         table.parse(["--help"])
@@ -250,8 +250,8 @@ def test_help_fits_the_terminal(capsys, monkeypatch, room):
 
 
 @pytest.mark.parametrize("path", table._COMMANDS)
-def test_every_command_has_an_example_that_can_be_typed(path, capsys):
-    """The example at the end of a command's help is a command line that it takes."""
+def test_examples_in_help_are_valid_command_lines(path, capsys):
+    """The example at the end of a command's help can be parsed."""
     with pytest.raises(SystemExit):
         table.parse([*path.split(), "--help"])
     example = " ".join(capsys.readouterr().out.partition("Example: mama-structs ")[2].split())
@@ -262,8 +262,8 @@ def test_every_command_has_an_example_that_can_be_typed(path, capsys):
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("demo", "--help")])
-def test_help_onto_a_full_disk(arguments):
-    """Neither help nor version end in a traceback, wherever they go."""
+def test_help_on_full_disk_prints_no_traceback(arguments):
+    """Neither help nor version print a traceback, on stdout and stderr."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, check=False
@@ -275,10 +275,10 @@ def test_help_onto_a_full_disk(arguments):
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", ">/dev/full 2>/dev/full"])
-def test_without_stdout_or_stderr(closed):
-    """Where stdout or stderr were closed before the start, the command works in silence."""
+def test_command_works_without_stdout_or_stderr(closed):
+    """If stdout or stderr was closed before the start, the command runs without output."""
     command = f"'{sys.executable}' -m mama_structs demo --json --latency 0 {closed}"
-    # Where nothing is written at once, the interpreter writes at its end what is left, as it does by itself.
+    # Buffered output is flushed at the interpreter's exit.
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600, check=False, env=usual)
 
@@ -288,8 +288,8 @@ def test_without_stdout_or_stderr(closed):
 
 
 @pytest.mark.parametrize("name", ["argparse", "importlib.metadata", "asyncio", "aiohttp", "mama_structs.cli.demo"])
-def test_ctrl_c_during_imports(name):
-    """Ctrl-C while the command still loads ends it quietly."""
+def test_ctrl_c_during_imports_prints_no_traceback(name):
+    """Ctrl-C while the command is loading ends it without output."""
     code = (
         "import os, signal, sys\n"
         "from mama_structs.cli.main import main\n"
@@ -306,8 +306,8 @@ def test_ctrl_c_during_imports(name):
 
 
 @pytest.mark.mama_structs_node(seed=1, players=12)
-def test_a_terminal_without_unicode(mama_structs_node):
-    """What the terminal's encoding lacks is escaped."""
+def test_output_is_escaped_when_terminal_lacks_unicode(mama_structs_node):
+    """Characters outside the terminal's encoding are escaped."""
     mama_structs_node.data.get("player", "1-11")["name"] = "星"
     arguments = ("demo", "--base-url", mama_structs_node.url, "--player", "1-11")
 
@@ -321,8 +321,8 @@ def test_a_terminal_without_unicode(mama_structs_node):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_node_serves_until_it_is_stopped(number):
-    """The first line is the URL, known at once; a signal ends it cleanly."""
+def test_fake_node_serves_until_signal(number):
+    """The first line is the URL, printed immediately; a signal ends it cleanly."""
     with running("fake-node", "--port", "0", "--players", "12", "--seed", "5") as process:
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(f"{url}/structs/player/1-11", timeout=600) as answer:
@@ -336,7 +336,7 @@ def test_the_node_serves_until_it_is_stopped(number):
     assert (0, "") == (process.returncode, errors)
 
 
-def test_the_node_is_made_as_asked(monkeypatch, capsys):
+def test_fake_node_uses_command_line_options(monkeypatch, capsys):
     """Seed, size, latency, host and port are those of the command line."""
     opened = []
     start = FakeNode.start
@@ -359,8 +359,8 @@ def test_the_node_is_made_as_asked(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("http://localhost:")
 
 
-def test_a_port_in_use(capsys):
-    """A port that somebody else has is said, with a way out."""
+def test_fake_node_port_in_use_is_reported(capsys):
+    """The error names the port and suggests a free one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 

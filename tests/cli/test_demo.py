@@ -27,13 +27,13 @@ def story():
 
 
 def moved(story):
-    """The story of a chain whose fleet left between the runs."""
+    """The demo result for a chain whose fleet left between the runs."""
     facts = story.one.without.facts | {"fleet": {"id": "9-11", "status": "away", "place": ""}}
     return attrs.evolve(story, one=attrs.evolve(story.one, without=attrs.evolve(story.one.without, facts=facts)))
 
 
-def test_several_calls_become_one(capsys):
-    """The figures say what the agent is spared, as one JSON object: first of one player, then of a list."""
+def test_demo_json_shows_saved_calls(capsys):
+    """The output is one JSON object with the costs for one player and for a list."""
     code = main(["demo", "--json", *SMALL])
     figures = json.loads(capsys.readouterr().out)
 
@@ -48,8 +48,8 @@ def test_several_calls_become_one(capsys):
         assert run["chars"] // 4 == run["tokens"] > 0
 
 
-async def test_the_demo_has_the_default_settings(mama_structs_node):
-    """What it counts is what a model reads: no answer is longer than the budget, and none is counted as it was."""
+async def test_demo_uses_default_settings(mama_structs_node):
+    """Each answer is within the budget, so the counts are those of a real model."""
     story = await play(base_url=mama_structs_node.url)
     calls = [call for run in story.runs.values() for call in run.calls]
 
@@ -57,27 +57,27 @@ async def test_the_demo_has_the_default_settings(mama_structs_node):
     assert all(call.chars == len(json_text(call.answer)) for call in calls)
 
 
-def test_upstream_queries_are_bounded(story):
-    """Without references a call is a query; with them nothing is asked twice, and the node has no more to answer."""
+def test_demo_upstream_queries_are_bounded(story):
+    """Without references a call is a query; with them each entity is queried once."""
     for question in (story.one, story.page):
         assert len(question.without.calls) == question.without.upstream_queries == len(question.without.asked)
         assert question.without.upstream_queries == question.with_references.upstream_queries
         assert len(set(question.with_references.asked)) == question.with_references.upstream_queries
 
 
-def test_the_repeat_costs_the_node_no_reference(story):
-    """While answers are kept, the page alone is asked for again, where it is over a second old."""
+def test_demo_repeat_uses_cached_references(story):
+    """With a warm cache at most the page itself is queried again, if it is more than a second old."""
     assert 1 >= story.repeat.upstream_queries == len(story.repeat.asked)
     assert story.page.with_references.upstream_queries == story.repeat.from_cache + story.repeat.upstream_queries
 
 
-def test_runs_do_not_help_each_other(story):
-    """Each way begins with an empty cache."""
+def test_demo_runs_do_not_share_a_cache(story):
+    """Each run starts with an empty cache."""
     assert {0} == {run.from_cache for run in story.runs.values() if run is not story.repeat}
 
 
-def test_the_facts_are_those_of_the_world(story):
-    """What both ways find out is what the world holds."""
+def test_demo_facts_match_the_world(story):
+    """Both variants find the data of the generated world."""
     world = World.generate(seed=1, players=12)
     player = world.get("player", "1-11")
 
@@ -109,8 +109,8 @@ def test_the_facts_are_those_of_the_world(story):
     } == story.page.with_references.facts
 
 
-async def test_rows_that_do_not_fit_are_read_from_their_handle(mama_structs_node):
-    """With names so long that the list is shortened, the agent reads on, and finds out the same."""
+async def test_demo_reads_truncated_rows_by_handle(mama_structs_node):
+    """With long names the list is truncated. The agent reads the rest and finds the same facts."""
     for row in mama_structs_node.data.rows("player"):
         mama_structs_node.data.get("player", row["id"])["name"] = "n" * 900
     story = await play(base_url=mama_structs_node.url)
@@ -120,14 +120,14 @@ async def test_rows_that_do_not_fit_are_read_from_their_handle(mama_structs_node
 
 
 @pytest.mark.parametrize("options", [["--seed", "3"], ["--players", "40"], ["--seed", "7", "--players", "13"]])
-def test_every_world_has_the_scenario(options, capsys):
-    """Another seed or size changes names and numbers, not the result."""
+def test_demo_works_with_any_world(options, capsys):
+    """Another seed or size changes names and numbers only."""
     assert 0 == main(["demo", "--json", *SMALL, *options])
     assert json.loads(capsys.readouterr().out)["same_facts"] is True
 
 
-def test_people_see_memory_then_references_then_the_price(capsys):
-    """The text shows what a model is told of a failed decision, an answer with its references, and what they cost."""
+def test_demo_text_shows_memory_references_and_costs(capsys):
+    """The text has the recalled failed decision, an answer with references, and the costs."""
     code = main(["demo", *SMALL])
     text = " ".join(capsys.readouterr().out.split())
 
@@ -153,19 +153,19 @@ def test_people_see_memory_then_references_then_the_price(capsys):
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
-def test_the_demo_fits_the_terminal(story, width):
-    """Lines end between words where the terminal does; what is wider is one word, such as a call with an id."""
+def test_demo_text_fits_the_terminal(story, width):
+    """Lines wrap between words at the terminal's width; only long words, such as a call with an id, are wider."""
     days = asyncio.run(two_days())
     told, whole = tell(days, story, width=width), tell(days, story, width=10_000)
 
     assert [] == [line for line in told.splitlines() if len(line) > width and " " in line.strip()]
-    # Nothing is lost; what is too narrow for the table has its rows as lines.
+    # No text is lost: on a narrow terminal the rows of the table become lines.
     marks = str.maketrans("", "", "=-(),:")
     assert sorted(told.translate(marks).split()) == sorted(whole.translate(marks).split()) or width < TABLE
     assert all(f"{run.chars:,}" in told for run in story.runs.values())
 
 
-def test_the_page_about_the_demo_shows_what_it_prints(story):
+def test_demo_page_shows_actual_output(story):
     """Compare all but ids, days, times and cache hits of the repeated call, which differ between runs."""
     page = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "demo_page.py"))
     printed = tell(asyncio.run(two_days()), story, width=page["WIDTH"])
@@ -178,8 +178,8 @@ def test_the_page_about_the_demo_shows_what_it_prints(story):
     assert lasting(printed) == lasting(page["shown"]()), "run scripts/demo_page.py"
 
 
-def test_a_difference_is_said(story):
-    """Where the runs found different facts, both are shown."""
+def test_demo_shows_both_results_when_they_differ(story):
+    """If the runs found different facts, both are in the text."""
     text = tell(NO_DAYS, moved(story))
 
     assert "NOT find out the same" in text
@@ -187,8 +187,8 @@ def test_a_difference_is_said(story):
     assert "status onStation" in text
 
 
-def test_a_difference_is_an_error(story, monkeypatch, capsys):
-    """The figures are printed all the same, and the exit code tells."""
+def test_demo_exits_with_1_when_results_differ(story, monkeypatch, capsys):
+    """The costs are printed, too."""
 
     async def different(**_):
         return moved(story)
@@ -203,8 +203,8 @@ def test_a_difference_is_an_error(story, monkeypatch, capsys):
     assert captured.err.startswith("mama-structs: the runs found different facts (")
 
 
-def test_the_price_is_said_either_way(story):
-    """What references add to the answer, and what they spare, where they spare anything."""
+def test_demo_describes_cost_and_savings(story):
+    """The text has the additional characters of references and, if there are any, the savings."""
     one = story.one.with_references
     text = " ".join(tell(NO_DAYS, story).split())
 
@@ -213,12 +213,12 @@ def test_the_price_is_said_either_way(story):
     assert f"it saves 16 calls and {story.page.without.chars - story.page.with_references.chars:,} char" in text
 
 
-# A real node, whose counters nobody can see
+# A real node, whose counters are not accessible
 
 
 @pytest.mark.mama_structs_node(seed=1, players=12)
-def test_a_node_of_ones_own(mama_structs_node, capsys):
-    """With --base-url the first player with guild, planet and fleet is the one in question."""
+def test_demo_chooses_first_suitable_player_of_real_node(mama_structs_node, capsys):
+    """With --base-url the first player with guild, planet and fleet is used."""
     chosen = next(
         row["id"]
         for row in mama_structs_node.data.rows("player")
@@ -234,8 +234,8 @@ def test_a_node_of_ones_own(mama_structs_node, capsys):
 
 
 @pytest.mark.mama_structs_node(seed=1, players=12)
-def test_a_player_of_ones_choice(mama_structs_node, capsys):
-    """With --player there is no choosing: the player is queried, and looked for on the pages of the list."""
+def test_demo_uses_player_option(mama_structs_node, capsys):
+    """With --player the player is queried, and its page of the list is searched."""
     code = main(["demo", "--base-url", mama_structs_node.url, "--player", "1-11", "--json"])
     figures = json.loads(capsys.readouterr().out)
 
@@ -245,8 +245,8 @@ def test_a_player_of_ones_choice(mama_structs_node, capsys):
     assert sum(asked) + 2 == len(mama_structs_node.requests)
 
 
-async def test_a_player_on_another_page():
-    """The demo reads the page of the list that the player in question is on."""
+async def test_demo_reads_page_of_player():
+    """The list question uses the page with the demo's player."""
     story = await play(players=60, player_id="1-7", latency=0)
     calls = [run.calls[0] for run in (story.page.without, story.page.with_references)]
 
@@ -255,15 +255,15 @@ async def test_a_player_on_another_page():
     assert story.same_facts
 
 
-def test_the_bundled_player_is_found_in_a_large_world(capsys):
-    """Player 1-11 is the one in question also where more than a page of players comes before it."""
+def test_demo_finds_bundled_player_in_large_world(capsys):
+    """Player 1-11 is found even if more than a page of players precedes it."""
     assert 0 == main(["demo", "--json", *SMALL, "--players", "300"])
     assert json.loads(capsys.readouterr().out)["same_facts"] is True
 
 
 @pytest.mark.mama_structs_node(seed=1, players=60)
-def test_a_fitting_player_is_looked_for_on_every_page(mama_structs_node, capsys):
-    """Where nobody on the first page has guild, planet and fleet, the pages behind it are read."""
+def test_demo_searches_all_pages_for_suitable_player(mama_structs_node, capsys):
+    """If no player on the first page has guild, planet and fleet, later pages are read."""
     players = mama_structs_node.data.ids("player")
     for player_id in players[:20]:
         mama_structs_node.data.get("player", player_id)["guildId"] = ""
@@ -277,15 +277,15 @@ def test_a_fitting_player_is_looked_for_on_every_page(mama_structs_node, capsys)
     assert f"Who is player {chosen}," in capsys.readouterr().out
 
 
-def test_the_slowest_node_that_is_allowed_is_fast_enough(capsys):
-    """At the highest latency that the command line takes, every reference comes in time."""
+def test_demo_maximum_latency_is_within_deadline(capsys):
+    """At the maximum --latency every reference arrives in time."""
     assert 0 == main(["demo", "--json", "--latency", "400", "--players", "40"])
     assert json.loads(capsys.readouterr().out)["same_facts"] is True
 
 
 @pytest.mark.mama_structs_node(seed=1, players=12)
-def test_names_of_a_chain_do_not_reach_the_terminal_raw(mama_structs_node, capsys):
-    """Control characters in names are shown as escapes."""
+def test_demo_escapes_control_characters_in_names(mama_structs_node, capsys):
+    """Control characters in names are escaped."""
     mama_structs_node.data.get("player", "1-11")["name"] = "\x1b[31mred\nline\x9b"
 
     code = main(["demo", "--base-url", mama_structs_node.url, "--player", "1-11"])
@@ -297,14 +297,14 @@ def test_names_of_a_chain_do_not_reach_the_terminal_raw(mama_structs_node, capsy
 
 
 @pytest.mark.mama_structs_node(entities={"1-1": {"id": "1-1", "guildId": "", "planetId": "", "fleetId": "9-1"}})
-def test_a_node_without_a_fitting_player(mama_structs_node, capsys):
-    """Where nobody has a guild, a planet and a fleet, there is no scenario."""
+def test_demo_without_suitable_player_fails(mama_structs_node, capsys):
+    """Without a player with guild, planet and fleet the demo ends with an error."""
     assert 1 == main(["demo", "--base-url", mama_structs_node.url])
     assert "none of the first 1 players has a guild, a planet and a fleet" in capsys.readouterr().err
 
 
-async def test_a_failed_reference_is_no_fact(mama_structs_node):
-    """A reference that could not be resolved ends the demo with what happened."""
+async def test_demo_fails_when_reference_failed(mama_structs_node):
+    """The error has the reason of an unresolved reference."""
     mama_structs_node.faults.add(Fault.error(status=500, code=13, message="boom"), on="/structs/fleet/9-11")
 
     async with Session.open(structs=mama_structs_node.url) as session:
@@ -312,8 +312,8 @@ async def test_a_failed_reference_is_no_fact(mama_structs_node):
             await at_once(DemoRun(session), "1-11")
 
 
-async def test_the_node_counts_too(mama_structs_node):
-    """A session that miscounts its queries is found out."""
+async def test_demo_checks_query_count_with_node(mama_structs_node):
+    """A session that miscounts its queries is detected."""
 
     class Miscounting:
         requests = ()
@@ -326,14 +326,14 @@ async def test_the_node_counts_too(mama_structs_node):
 # Text
 
 
-def test_numbers_of_a_table_stand_right():
-    """The first column is words, the others are numbers."""
+def test_demo_table_aligns_numbers_right():
+    """The first column is text, the others are numbers."""
     assert "run  calls\n---  -----\na        1\nbc      10" == aligned(("run", "calls"), [("a", "1"), ("bc", "10")])
     assert "a    b   n\n---  -  --\nbcd  e  10" == aligned(("a", "b", "n"), [("bcd", "e", "10")], words=2)
 
 
-def test_what_is_left_out_leaves_dots():
-    """Every part and every reference has a line, and every field that is not shown leaves dots."""
+def test_demo_abbreviated_answer_has_ellipses():
+    """Every part and every reference has a line, and omitted fields are replaced by dots."""
     answer = {"Player": {"id": "1-1", "pfp": "x"}, "references": {"0-1": {"reference_type": "guild", "id": "0-1"}}}
 
     assert (

@@ -1,4 +1,4 @@
-"""``mama-structs hook``: what coding agents are told, and that nothing of it can stop them."""
+"""``mama-structs hook``: its answers to coding agents, and that no error reaches them."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ async def store(tmp_path):
 
 @pytest.fixture
 async def helper(store):
-    """A helper that is asked in this process."""
+    """A helper in this process."""
     own = HookHelper(str(store))
     yield own
     await own.close()
@@ -50,7 +50,7 @@ async def asked(helper, **event):
 
 
 async def sent(request):
-    """Return what the helper of the working directory answers."""
+    """Return the answer of the helper of the working directory."""
     reader, writer = await asyncio.open_unix_connection(client.SOCKET)
     writer.write(request)
     writer.write_eof()
@@ -60,7 +60,7 @@ async def sent(request):
 
 
 async def served(helper, listening, *requests):
-    """Have a helper serve until it has answered some requests, and return its answers."""
+    """Run a helper until it has answered some requests, and return its answers."""
     serving = asyncio.create_task(helper.serve(listening))
     answers = [await sent(request) for request in requests]
     await sent(f"\0{QUIT}\0".encode())
@@ -89,8 +89,8 @@ async def served(helper, listening, *requests):
         ({}, None, ""),
     ],
 )
-def test_events_of_the_common_agents_are_understood(event, kind, message):
-    """Each agent's names for the three events and for the user's words are known; other events are none of ours."""
+def test_events_of_common_agents_are_classified(event, kind, message):
+    """Each agent's names for the three events and for the user's message are known; other events are ignored."""
     name = event.get("hook_event_name") or event.get("agent_action_name") or event.get("event") or ""
 
     assert message == text_in(event)
@@ -111,17 +111,17 @@ def test_events_of_the_common_agents_are_understood(event, kind, message):
         ("before_compaction", "compact", {"additional_context": "text"}),
     ],
 )
-def test_an_answer_has_the_form_that_its_agent_reads(name, kind, answer):
-    """Who names events in capitals reads ``hookSpecificOutput``, and nothing before a compaction."""
+def test_answer_has_format_of_the_agent(name, kind, answer):
+    """Agents with capitalized event names read ``hookSpecificOutput``, and nothing before a compaction."""
     assert answer == formed(name, kind, "text")
     assert {} == formed(name, kind, "")
 
 
-# What is told
+# Recalled text
 
 
-async def test_a_prompt_is_answered_by_words_and_later_by_meaning(helper):
-    """Nothing is embedded before the embedder is loaded, and the same is found; what says nothing is empty."""
+async def test_prompt_is_answered_by_words_until_embedder_is_loaded(helper):
+    """The same memory is found before and after loading, and an irrelevant message gets an empty answer."""
     cold = await asked(helper, session_id="1", hook_event_name="UserPromptSubmit", prompt=QUESTION)
     (session,) = helper._sessions.values()
     calls = session.memories._shared.embedding.stats.calls
@@ -134,8 +134,8 @@ async def test_a_prompt_is_answered_by_words_and_later_by_meaning(helper):
     assert {} == await asked(helper, session_id="1", hook_event_name="UserPromptSubmit", prompt="what is for lunch?")
 
 
-async def test_a_fact_is_told_once_until_the_context_is_lost(helper):
-    """A conversation is told again what it was told before where its context was compacted or cleared."""
+async def test_fact_is_recalled_once_until_context_is_lost(helper):
+    """After a compaction or clear, the facts are recalled again."""
     prompt = {"session_id": "1", "hook_event_name": "UserPromptSubmit", "prompt": QUESTION}
 
     assert {} != await asked(helper, **prompt)
@@ -145,8 +145,8 @@ async def test_a_fact_is_told_once_until_the_context_is_lost(helper):
     assert {} != await asked(helper, **prompt)
 
 
-async def test_a_session_begins_with_the_last_checkpoint(helper):
-    """At its start an agent is told where the work stood, and again after a compaction."""
+async def test_session_start_recalls_last_checkpoint(helper):
+    """It is recalled again after a compaction."""
     begun = {"session_id": "1", "hook_event_name": "SessionStart"}
 
     for source in ("startup", "compact"):
@@ -155,16 +155,16 @@ async def test_a_session_begins_with_the_last_checkpoint(helper):
     assert {} == await asked(helper, **begun, source="resume")
 
 
-async def test_nothing_is_searched_for_where_nobody_said_anything(helper, monkeypatch):
-    """At the start of a session there is no message: what is told is where the work stood, warm or not."""
+async def test_session_start_does_not_search(helper, monkeypatch):
+    """A session start has no message: only the state of the work is recalled, before and after loading."""
     monkeypatch.setattr(MemoryStore, "search", None)
     for helper._is_warm in (False, True):
         began = {"session_id": str(helper._is_warm), "hook_event_name": "SessionStart"}
         assert "alerts are not" in str(await asked(helper, **began))
 
 
-async def test_what_nobody_waited_for_was_not_told(helper, store, monkeypatch):
-    """An answer whose hook is gone counts as never given: the next prompt of its conversation gets it."""
+async def test_undelivered_answer_is_recalled_again(helper, store, monkeypatch):
+    """If the hook gave up, the next prompt of its conversation gets the facts."""
     monkeypatch.chdir(store)
     request = f"default\0{2_000}\0{json.dumps({'session_id': '1', 'prompt': QUESTION})}".encode()
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as gone:
@@ -178,8 +178,8 @@ async def test_what_nobody_waited_for_was_not_told(helper, store, monkeypatch):
     assert RETRIES in answers[0]
 
 
-async def test_no_answer_is_collected_while_it_waits(helper, store, monkeypatch):
-    """What answers a request is held until it has answered, though its connection waits for nothing more."""
+async def test_request_task_is_not_garbage_collected(helper, store, monkeypatch):
+    """A task is referenced until it has answered, even if nothing else references it."""
     monkeypatch.chdir(store)
     waiting = []
     asked = asyncio.Event()
@@ -202,8 +202,8 @@ async def test_no_answer_is_collected_while_it_waits(helper, store, monkeypatch)
         assert ["{}\n"] == await serving
 
 
-async def test_an_error_is_a_line_for_people(helper, store, monkeypatch):
-    """What goes wrong in the helper stands behind the empty answer, without what could be somebody's text."""
+async def test_error_is_a_separate_line(helper, store, monkeypatch):
+    """An error in the helper follows the empty answer, without user data."""
     monkeypatch.chdir(store)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(client.SOCKET)
@@ -214,7 +214,7 @@ async def test_an_error_is_a_line_for_people(helper, store, monkeypatch):
 
 
 async def test_helper_rejects_request_that_is_too_long(helper, store, monkeypatch):
-    """A request above the limit is not held in memory, and the helper serves the next one."""
+    """A request above the limit is not buffered, and the helper serves the next one."""
     monkeypatch.chdir(store)
     monkeypatch.setattr(hook_messages, "MAX_REQUEST_BYTES", 1_000)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -227,7 +227,7 @@ async def test_helper_rejects_request_that_is_too_long(helper, store, monkeypatc
 
 
 async def test_helper_rejects_request_that_is_not_finished(helper, store, monkeypatch):
-    """A client that keeps its connection open is answered after a while and holds nothing."""
+    """A client that keeps its connection open gets an error after the timeout and does not block others."""
     monkeypatch.chdir(store)
     monkeypatch.setattr(hook_messages, "REQUEST_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -244,8 +244,8 @@ async def test_helper_rejects_request_that_is_not_finished(helper, store, monkey
     assert b"{}\nthe request was not complete after 0.05 seconds\n" == slow
 
 
-async def test_send_answer_gives_up_when_nobody_reads(monkeypatch):
-    """A client that reads nothing does not hold the helper."""
+async def test_send_answer_times_out_when_client_does_not_read(monkeypatch):
+    """A client that does not read does not block the helper."""
     monkeypatch.setattr(hook_messages, "REQUEST_SECONDS", 0.05)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -254,8 +254,8 @@ async def test_send_answer_gives_up_when_nobody_reads(monkeypatch):
         assert not await hook_messages.send_answer(writer, b"x" * 10**7)
 
 
-async def test_a_helper_of_another_version_makes_room(helper, store, monkeypatch):
-    """A helper whose code was replaced on disk answers once more, and ends, so that the next hook starts the new one."""
+async def test_helper_exits_after_upgrade(helper, store, monkeypatch):
+    """A helper whose code was replaced answers once more and exits, so that the next hook starts the new one."""
     monkeypatch.chdir(store)
     versions = iter([1, 2])
     monkeypatch.setattr(hook_helper, "_version", lambda: next(versions))
@@ -270,16 +270,16 @@ async def test_a_helper_of_another_version_makes_room(helper, store, monkeypatch
     assert not (store / client.SOCKET).exists()
 
 
-async def test_conversations_are_bounded(helper):
-    """A helper keeps few conversations open, and closes the one that asked longest ago."""
+async def test_open_conversations_are_bounded(helper):
+    """A helper closes the least recently used conversation."""
     for number in range(12):
         await asked(helper, session_id=str(number), prompt=QUESTION)
 
     assert [str(number) for number in range(4, 12)] == [name for _, name in helper._sessions]
 
 
-async def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path):
-    """Where the embedder is not at hand, words are all there is, and no error."""
+async def test_helper_searches_by_words_without_embedder(tmp_path):
+    """A missing embedder is not an error."""
     foreign = as_embedder(lambda texts: [[1.0, 0.0]] * len(texts), name="mine", dimensions=2)
     async with Session.open(tmp_path / "a.mama", embedder=foreign) as session:
         for text in (RETRIES, "shield first, raids doubled", "alerts come later"):
@@ -296,8 +296,8 @@ async def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path):
 # The command
 
 
-def test_the_command_imports_next_to_nothing(tmp_path):
-    """Beside the interpreter's own it loads five small modules, and none that takes long."""
+def test_hook_command_imports_few_modules(tmp_path):
+    """In addition to the interpreter's own modules it loads five small ones."""
     code = (
         "import sys\n"
         "before = set(sys.modules)\n"
@@ -329,8 +329,8 @@ def test_the_command_imports_next_to_nothing(tmp_path):
         (["{empty}", "--seconds", "soon"], "{}", "could not convert"),
     ],
 )
-def test_whatever_is_wrong_the_agent_goes_on(arguments, event, said, tmp_path):
-    """A wrong command line or a store that is not there is an empty answer, exit code 0 and a line on stderr."""
+def test_hook_error_is_an_empty_answer(arguments, event, said, tmp_path):
+    """A wrong command line or a missing store gives an empty answer, exit code 0 and a line on stderr."""
     (tmp_path / "empty").mkdir()
     given = [one.format(nothing=tmp_path / "nothing", empty=tmp_path / "empty") for one in arguments]
     done = subprocess.run([*COMMAND, *given], capture_output=True, text=True, input=event, check=False)
@@ -342,8 +342,8 @@ def test_whatever_is_wrong_the_agent_goes_on(arguments, event, said, tmp_path):
     assert [] == list((tmp_path / "empty").iterdir())
 
 
-def test_a_helper_that_hangs_is_not_waited_for(store, monkeypatch, capfdbinary):
-    """Where the helper takes a request and never answers, the time that was given is the longest wait."""
+def test_hook_times_out_when_helper_hangs(store, monkeypatch, capfdbinary):
+    """If the helper does not answer, the hook ends after its time limit."""
     read, write = os.pipe()
     os.write(write, b"{}")
     os.close(write)
@@ -358,16 +358,16 @@ def test_a_helper_that_hangs_is_not_waited_for(store, monkeypatch, capfdbinary):
     assert b"{}\n" == capfdbinary.readouterr().out
 
 
-def test_a_helper_that_cannot_start_is_not_waited_for(store, monkeypatch):
-    """Where the helper ends at once with an error there is nothing to wait for, however much time there is."""
+def test_hook_fails_fast_when_helper_cannot_start(store, monkeypatch):
+    """If the helper exits with an error, the hook does not wait for its time limit."""
     monkeypatch.chdir(store)
     monkeypatch.setattr(client, "_HELPER", "raise SystemExit(1)")
     with pytest.raises(OSError, match="the helper cannot start"):
         client.ask(b"", time.monotonic() + 600)
 
 
-def test_ctrl_c_is_an_empty_answer(monkeypatch, capfdbinary):
-    """Whoever interrupts an agent sees no traceback of its hook."""
+def test_hook_ctrl_c_is_an_empty_answer(monkeypatch, capfdbinary):
+    """An interrupted hook prints no traceback."""
 
     def interrupted(_until):
         raise KeyboardInterrupt
@@ -378,8 +378,8 @@ def test_ctrl_c_is_an_empty_answer(monkeypatch, capfdbinary):
     assert (b"{}\n", b"mama-structs hook: KeyboardInterrupt\n") == capfdbinary.readouterr()
 
 
-def test_an_event_that_never_ends_is_not_waited_for(store):
-    """An agent that leaves stdin open gets its answer in the time that was given."""
+def test_hook_times_out_when_stdin_stays_open(store):
+    """An agent that leaves stdin open gets its answer within the time limit."""
     with subprocess.Popen(
         [*COMMAND, str(store), "--seconds", "0.05"],
         stdin=subprocess.PIPE,
@@ -392,8 +392,8 @@ def test_an_event_that_never_ends_is_not_waited_for(store):
 
 
 @pytest.mark.parametrize("event", ["", "[1]", "no JSON", '{"prompt": 7}', '{"prompt": "\\ud800"}', "\0\0\0"])
-async def test_nonsense_is_answered_with_nothing(store, event, monkeypatch):
-    """Whatever the event is, the helper answers, and the next event finds it at work."""
+async def test_hook_answers_any_input(store, event, monkeypatch):
+    """For any event the helper answers, and it continues to serve."""
     own = HookHelper(str(store))
     monkeypatch.chdir(store)
     texts = (event, json.dumps({"prompt": QUESTION}))
@@ -406,8 +406,8 @@ async def test_nonsense_is_answered_with_nothing(store, event, monkeypatch):
     assert RETRIES in json.loads(answers[1])["additional_context"]
 
 
-def test_a_helper_stays_and_serves_the_next_hooks(store, monkeypatch):
-    """The first hook starts the helper, which has the socket to its user alone, and the next ones find it."""
+def test_helper_serves_later_hooks(store, monkeypatch):
+    """The first hook starts the helper, whose socket only its user may use, and later hooks reuse it."""
     event = json.dumps({"session_id": "1", "hook_event_name": "UserPromptSubmit", "prompt": QUESTION})
     answers = [
         subprocess.run([*COMMAND, str(store), "--seconds=600"], capture_output=True, text=True, input=event, check=True)

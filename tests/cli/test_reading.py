@@ -1,4 +1,4 @@
-"""The commands for people who want to know what is remembered, and the page for a browser."""
+"""The commands for reading and deleting memories, and the HTML page."""
 
 import asyncio
 import io
@@ -28,7 +28,7 @@ HOSTILE = (
 
 @pytest.fixture
 def store(tmp_path):
-    """A directory with a decision that was replaced, a context, and a checkpoint."""
+    """A directory with a superseded decision, a context, and a checkpoint."""
 
     async def fill():
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
@@ -42,7 +42,7 @@ def store(tmp_path):
 
 
 def said(capsys, *command, error=""):
-    """Run a command that works, and return what it printed."""
+    """Run a command that succeeds, and return its output."""
     code = main([str(part) for part in command])
     captured = capsys.readouterr()
 
@@ -54,8 +54,8 @@ def told(capsys, *command):
     return json.loads(said(capsys, *command, "--json"))
 
 
-def test_list_has_a_line_for_each_memory(store, capsys):
-    """The newest is first, ids are whole, and what a terminal would obey is escaped."""
+def test_list_prints_a_line_per_memory(store, capsys):
+    """The newest memory is first, ids are complete, and control characters are escaped."""
     lines = said(capsys, "list", store).splitlines()
 
     assert 4 == len(lines)
@@ -68,8 +68,8 @@ def test_list_has_a_line_for_each_memory(store, capsys):
     assert "nothing found\n" == said(capsys, "list", store, "--type", "insight")
 
 
-def test_show_has_the_whole_of_one(store, capsys):
-    """A memory's text, reasons, versions, evidence and links stand under each other."""
+def test_show_prints_complete_memory(store, capsys):
+    """It prints the text, reasoning, versions, evidence and links."""
     (old,) = [one for one in told(capsys, "list", store, "--topic", "defence") if one["content"] == "ore first"]
     text = said(capsys, "show", store, old["id"])
 
@@ -82,8 +82,8 @@ def test_show_has_the_whole_of_one(store, capsys):
     )
 
 
-def test_what_is_not_there_is_one_line(store, capsys):
-    """An unknown id ends with 1 and one line on stderr, and so does a path that is no store, which is not made."""
+def test_unknown_id_or_store_exits_with_1(store, capsys):
+    """The error is one line on stderr, and a missing store is not created."""
     assert 1 == main(["show", str(store), "nothing"])
     assert "mama-structs: there is no memory with the id 'nothing'\n" == capsys.readouterr().err
     assert 1 == main(["search", str(store.parent / "b.mama"), "shield"])
@@ -91,8 +91,8 @@ def test_what_is_not_there_is_one_line(store, capsys):
     assert not (store.parent / "b.mama").exists()
 
 
-def test_search_and_recall_answer_as_the_methods_do(store, capsys):
-    """A search shows relevance first, and marks what was superseded; recall prints what a model would read."""
+def test_search_and_recall_print_results_of_methods(store, capsys):
+    """A search prints the relevance first, and marks superseded decisions; recall prints the text for a model."""
     lines = said(capsys, "search", store, "ore or shield first?", "--topic", "defence").splitlines()
     hits = told(capsys, "search", store, "ore or shield first?", "--topic", "defence")
 
@@ -104,8 +104,8 @@ def test_search_and_recall_answer_as_the_methods_do(store, capsys):
     assert {"text", "hits", "checkpoint", "conflicts"} == set(told(capsys, "recall", store, "zebras"))
 
 
-def test_what_is_long_is_cut_by_the_columns_that_it_takes(tmp_path, capsys):
-    """Korean letters take two columns each, and the id behind them begins where that of a short line does."""
+def test_list_truncates_by_terminal_columns(tmp_path, capsys):
+    """Korean letters take two columns, and the ids are aligned."""
 
     async def fill():
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
@@ -122,8 +122,8 @@ def test_what_is_long_is_cut_by_the_columns_that_it_takes(tmp_path, capsys):
 
 @pytest.mark.parametrize("room", [30, 40, 80, 200])
 @pytest.mark.parametrize("command", [["list"], ["search", "shield"]], ids=lambda command: command[0])
-def test_a_narrow_terminal_has_a_block_for_each_memory(tmp_path, capsys, monkeypatch, command, room):
-    """No line but an id's is wider than the terminal, ids are whole; a pipe gets the lines that programs read."""
+def test_list_prints_blocks_on_narrow_terminal(tmp_path, capsys, monkeypatch, command, room):
+    """Only lines with an id exceed the terminal's width. A pipe gets the unwrapped table for programs."""
 
     async def fill():
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
@@ -147,8 +147,8 @@ def columns_of(line):
     return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in line)
 
 
-def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path, capsys):
-    """Where the embedder is not at hand, the words find it, and stderr says so."""
+def test_search_falls_back_to_words_without_embedder(tmp_path, capsys):
+    """If the embedder is missing, the search uses words, and stderr says so."""
 
     async def fill():
         foreign = as_embedder(lambda texts: [[1.0, 0.0]] * len(texts), name="mine", dimensions=2)
@@ -166,7 +166,7 @@ def test_a_store_of_a_foreign_embedder_is_searched_by_words(tmp_path, capsys):
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: its elements, and the text of its scripts."""
+    """Parses a page like a browser: its elements, and the text of its scripts."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -212,8 +212,8 @@ def page_of(capsys, store, *options):
     return target.read_text(encoding="utf-8")
 
 
-def test_a_page_holds_the_memories_and_their_chain(store, capsys, monkeypatch):
-    """The page is one file with every memory and the links between them, but those that only say when."""
+def test_view_page_contains_memories_and_links(store, capsys, monkeypatch):
+    """The page is one file with every memory and the links between them, except temporal ones."""
     monkeypatch.chdir(store.parent)
     assert "4 of 4 memories are in a.mama.html\n" == said(capsys, "view", store)
     page = Page((store.parent / "a.mama.html").read_text(encoding="utf-8"))
@@ -226,8 +226,8 @@ def test_a_page_holds_the_memories_and_their_chain(store, capsys, monkeypatch):
     assert "temporal" not in {kind for *_, kind, _ in page.shown["links"]}
 
 
-def test_hostile_texts_cannot_run(tmp_path, capsys):
-    """Whatever memories say, the page has the same elements and policy, asks no network, and shows the text and what hides in it."""
+def test_view_page_does_not_run_hostile_texts(tmp_path, capsys):
+    """Texts change neither the page's elements nor its policy, and their invisible characters are shown."""
     plain = page_of(capsys, fill_with(tmp_path / "plain.mama", ["shield first"]))
     hostile = page_of(capsys, fill_with(tmp_path / "hostile.mama", HOSTILE))
     page = Page(hostile)
@@ -244,8 +244,8 @@ def test_hostile_texts_cannot_run(tmp_path, capsys):
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|eval\(|fetch\(|import\(|\.write\(", page.scripts[1])
 
 
-def test_a_page_of_many_memories_is_bounded(tmp_path, capsys):
-    """Long texts are cut and say how long they are, and so many memories are shown as were asked for."""
+def test_view_page_size_is_bounded(tmp_path, capsys):
+    """Long texts are truncated with their length, and --limit bounds the number of memories."""
     store = fill_with(tmp_path / "a.mama", [f"{number} {'x' * 5_000}" for number in range(30)])
     page = Page(page_of(capsys, store, "--limit", "20"))
 
@@ -258,7 +258,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser is installed")
-def test_a_browser_shows_the_page(tmp_path, capsys):
+def test_view_page_works_in_browser(tmp_path, capsys):
     """A real browser lists the memories under the page's own policy, and runs nothing of their texts."""
     target = tmp_path / "page.html"
     page_of(capsys, fill_with(tmp_path / "a.mama", HOSTILE))
@@ -272,7 +272,7 @@ def test_a_browser_shows_the_page(tmp_path, capsys):
 
 
 NODE = shutil.which("node")
-# As much of a document as the page uses; whatever would take a text for HTML is not there.
+# The part of the DOM that the page uses. It has no function that parses text as HTML.
 DOCUMENT = """
 const texts = [];
 class Element {
@@ -297,8 +297,8 @@ known.data = new Element("data"); known.data.text = DATA;
 
 
 @pytest.mark.skipif(NODE is None, reason="no node is installed")
-def test_the_page_searches_and_shows_chains_and_graph(tmp_path, capsys):
-    """The page's script lists at most 200 of 302, finds by words, and shows timeline and graph of bounded size."""
+def test_view_page_script_searches_and_draws(tmp_path, capsys):
+    """The script lists at most 200 of 302 memories, searches by words, and shows timeline and graph of bounded size."""
 
     async def fill():
         async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
@@ -329,8 +329,8 @@ def test_the_page_searches_and_shows_chains_and_graph(tmp_path, capsys):
 # Forgetting
 
 
-def test_forgetting_asks_first(store, capsys, monkeypatch):
-    """Without a yes nothing is forgotten; a dry run only counts; afterwards the receipt says what went, and no text."""
+def test_forget_asks_for_confirmation(store, capsys, monkeypatch):
+    """Without a yes nothing is deleted; a dry run only counts; the report has counts and no text."""
     (old, *_) = [
         one["id"] for one in told(capsys, "list", store, "--topic", "defence") if one["content"] == "ore first"
     ]
@@ -351,8 +351,8 @@ def test_forgetting_asks_first(store, capsys, monkeypatch):
     assert not any(b"ships cost ore" in file.read_bytes() for file in store.rglob("*") if file.is_file())
 
 
-def test_forgetting_by_what_memories_are_about(store, capsys):
-    """Filters must all hold, a day is taken as UTC, and without any filter it is an error."""
+def test_forget_applies_all_filters(store, capsys):
+    """All filters must match, a date is in UTC, and a call without filters is an error."""
     assert {} == told(capsys, "forget", store, "--about", "colour", "--before", "2020-01-01", "--yes")["memories"]
     assert {"context": 1} == told(capsys, "forget", store, "--about", "colour", "--yes")["memories"]
     assert 1 == main(["forget", str(store), "--yes"])

@@ -1,4 +1,4 @@
-"""What tests of several hosts share."""
+"""Fixtures for the tests of several hosts."""
 
 import socket
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def no_network(monkeypatch):
-    """Nothing here may talk to anybody, telemetry included, but for a database of the tests."""
+    """Disable network access, including telemetry, except for a database of the tests."""
     connect = socket.socket.connect
 
     def refuse(of: socket.socket, address: object) -> None:

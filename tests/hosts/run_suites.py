@@ -1,13 +1,13 @@
 """
-Runs what the frameworks themselves demand of whoever takes a place in them: their conformance suites, unchanged.
+Runs the conformance suites of the frameworks, unchanged, on our adapters.
 
-``tests/hosts/suites/*.toml`` declare the suites; one without a command is a host that has none. Each host has an environment of its own in ``.nox/hosts``, with its
-pinned version. A suite comes from a package that is installed, from a source distribution, or from a checkout below
-``MAMA_STRUCTS_HOST_TESTS``; without that it is reported as not run. Beside a host's suites run our own tests of its
-adapter, and the blocks of its page.
+``tests/hosts/suites/*.toml`` declare the suites; a file without a command is a host without a suite. Each host has its
+own environment in ``.nox/hosts``, with its pinned version. A suite comes from an installed package, from a source
+distribution, or from a checkout below ``MAMA_STRUCTS_HOST_TESTS``; without that it is reported as not run. In addition
+to a host's suites, our own tests of its adapter and the code blocks of its page are run.
 
-``--write`` writes what came of it to docs/hosts.json and the table into docs/hosts.md; ``--table`` only writes the table
-again; ``--newest`` takes the newest release of each host, says what changed, and never fails.
+``--write`` writes the results to docs/hosts.json and the table to docs/hosts.md; ``--table`` only writes the table
+again; ``--newest`` uses the newest release of each host, reports changes, and never fails.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ GIVEN: Final = "MAMA_STRUCTS_HOST_TESTS"
 _BEGIN: Final = "<!-- the table: python tests/hosts/run_suites.py --table -->"
 _END: Final = "<!-- end of the table -->"
 _TOOLS: Final = ("pytest>=8", "pytest-cov>=6", "pytest-asyncio>=0.24", "hypothesis>=6.100", "jsonschema>=4.21")
-# Per cent of an adapter's branches that our own tests reach, without its suites.
+# Minimum branch coverage (per cent) of an adapter by our own tests, without its suites.
 _COVERED: Final = 90
-# A suite that hangs ends.
+# Timeout of a suite.
 _SECONDS: Final = 1800
 
 
 @attrs.frozen(kw_only=True)
 class Suite:
-    """A suite of a host, as its file declares it."""
+    """A suite of a host, from its declaration file."""
 
     name: str
     host: str
@@ -64,7 +64,7 @@ class Suite:
 
     @classmethod
     def read(cls, file: Path) -> Suite:
-        """Return what a file declares."""
+        """Return the declaration of a file."""
         said = tomllib.loads(file.read_text(encoding="utf-8"))
         several = {name: tuple(said.get(name, ())) for name in ("requirements", "extras", "command", "versions")}
         known = {"host", "suite", "from", "excused", "tests", "pages", "covers", *several}
@@ -85,7 +85,7 @@ class Suite:
 
 @attrs.define(kw_only=True)
 class Outcome:
-    """What came of a suite; *why* says why it was not run."""
+    """The result of a suite; *why* is the reason if it was not run."""
 
     passed: int = 0
     failed: list[str] = attrs.field(factory=list)
@@ -95,13 +95,13 @@ class Outcome:
 
 
 def is_of(test: str, named: str) -> bool:
-    """Tell whether a test (``file.py::class::name[case]``) is the one that a declaration names, or a case of it."""
+    """Return True if a declared name matches a test (``file.py::class::name[case]``) or a case of it."""
     bare = test.partition("[")[0]
     return named in (test, bare) or bare.endswith((f"::{named}", f"/{named}")) or test.endswith(f"::{named}")
 
 
 def outcome_of(cases: Iterable[tuple[str, str]], excused: Mapping[str, str]) -> Outcome:
-    """Return what tests, each ``passed``, ``failed`` or skipped for a reason, come to, but for those that are excused."""
+    """Return the counts of passed, failed and skipped tests, without the excused ones."""
     found = Outcome()
     for test, state in cases:
         named = next((one for one in excused if is_of(test, one)), None)
@@ -117,7 +117,7 @@ def outcome_of(cases: Iterable[tuple[str, str]], excused: Mapping[str, str]) -> 
 
 
 def cases_in(report: Path) -> Iterator[tuple[str, str]]:
-    """Give the tests in a report of pytest (``--junitxml``)."""
+    """Yield the tests of a pytest report (``--junitxml``)."""
     for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}"
         children = {child.tag: child for child in case}
@@ -130,7 +130,7 @@ def cases_in(report: Path) -> Iterator[tuple[str, str]]:
 
 
 def unpinned(requirement: str) -> str:
-    """Return a requirement without its pin."""
+    """Return a requirement without its version pin."""
     return requirement.partition("==")[0]
 
 
@@ -145,7 +145,7 @@ class Environment:
             venv.create(self.place, with_pip=True, symlinks=True)
         asked = dict.fromkeys(one for suite in suites for one in suite.requirements)
         extras = dict.fromkeys(one for suite in suites for one in suite.extras)
-        # What runs the pages also knows how to start a server.
+        # The code that runs the pages also starts a database server.
         own = f"{ROOT}[{','.join(('postgres', 'testing', *extras))}]"
         wanted = [own, *_TOOLS, *(map(unpinned, asked) if newest else asked)]
         upgrade = ["--upgrade", "--upgrade-strategy", "eager"] if newest else []
@@ -153,7 +153,7 @@ class Environment:
         self.run("-m", "pip", "install", "-q", "--no-compile", *upgrade, *wanted)
 
     def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run its Python, and raise if that fails."""
+        """Run its Python, and raise if it fails."""
         return subprocess.run([str(self.python), *arguments], check=True, text=True, cwd=ROOT, **options)
 
     def versions(self, names: Iterable[str]) -> dict[str, str]:
@@ -162,7 +162,7 @@ class Environment:
         return dict(json.loads(self.run("-c", code, *names, stdout=subprocess.PIPE).stdout))
 
     def suite_of(self, source: str) -> Path | None:
-        """Return the folder in which a suite lies, None where it is in what is installed; a missing one raises."""
+        """Return the directory of a suite, or None if it is in the installed package; raise if it is missing."""
         kind, _, rest = source.partition(":")
         if kind == "installed":
             return None
@@ -185,7 +185,7 @@ class Environment:
         return top
 
     def outcome(self, suite: Suite) -> Outcome:
-        """Run a suite, and return what came of it."""
+        """Run a suite and return its result."""
         try:
             place = self.suite_of(suite.source)
         except LookupError as error:
@@ -213,7 +213,7 @@ class Environment:
         return found
 
     def _said(self, printed: str, suite: Suite) -> Outcome:
-        """Return what a runner that is not pytest said in its last line."""
+        """Return the result in the last line of a runner that is not pytest."""
         print(printed)
         try:
             said = json.loads(printed.strip().splitlines()[-1])
@@ -225,7 +225,7 @@ class Environment:
         return found
 
     def own_tests(self, suites: Sequence[Suite]) -> bool:
-        """Run our own tests of the host's adapters and the blocks of its pages; True where all passed."""
+        """Run our own tests of the host's adapters and the code blocks of its pages; return True if all passed."""
         files = [f"tests/hosts/{one}" for suite in suites for one in suite.tests]
         pages = [one for suite in suites for one in suite.pages]
         covered = [f"--cov=mama_structs.adapters.{one}" for suite in suites for one in suite.covers]
@@ -239,7 +239,7 @@ class Environment:
 
 
 def table(figures: Mapping[str, Any]) -> list[str]:
-    """Return the table of what came of all suites, and below it what was excused and why."""
+    """Return the table of all results, followed by the excused tests with reasons."""
     lines = ["| host | suite | versions | passed | excused |", "| --- | --- | --- | --- | --- |"]
     reasons: list[str] = []
     for one in figures["suites"]:
@@ -259,7 +259,7 @@ def table(figures: Mapping[str, Any]) -> list[str]:
 
 
 def write_table() -> None:
-    """Write the table from the figures into the page."""
+    """Update the table on the page."""
     text = PAGE.read_text(encoding="utf-8")
     head, found, rest = text.partition(_BEGIN)
     _, ended, tail = rest.partition(_END)
@@ -270,14 +270,14 @@ def write_table() -> None:
 
 
 def merged(known: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return what came of all suites: of those that were run now, and of the others what is written down."""
+    """Return the results of this run, and for other suites the recorded ones."""
     new = {(one["host"], one["suite"]) for one in found}
     kept = [one for one in known if (one["host"], one["suite"]) not in new]
     return sorted([*kept, *found], key=lambda one: (one["host"].lower(), one["suite"]))
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Give a line for each suite of which something else came than is written down."""
+    """Yield a line for each suite whose result differs from the recorded one."""
     known = {(one["host"], one["suite"]): one for one in before["suites"]}
     for one in now["suites"]:
         old = known.get((one["host"], one["suite"]), {})
@@ -294,7 +294,7 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run what was asked for, and return 1 where something failed that is not excused."""
+    """Run the requested suites, and return 1 if a test failed that is not excused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("hosts", nargs="*", help="names of hosts, or of suites' files; all by default")
     for flag in ("--write", "--table", "--newest"):

@@ -1,4 +1,4 @@
-"""Microsoft's Agent Framework with a session's memory: agents driven by a client that says what a script has it say."""
+"""Microsoft's Agent Framework with a session's memory: agents driven by a scripted client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mama_structs.errors import InvalidArgument, SessionClosed
 agent_framework = pytest.importorskip("agent_framework")
 adapter = pytest.importorskip("mama_structs.adapters.agent_framework.providers")
 
-from agent_framework import (  # noqa: E402 - where it is installed
+from agent_framework import (  # noqa: E402 - after the check that it is installed
     Agent,
     BaseChatClient,
     ChatMiddlewareLayer,
@@ -33,7 +33,7 @@ Step = str | list[tuple[str, dict[str, Any]]] | Callable[[list[Message]], Any]
 
 
 class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    """A client whose model says a text, marks it, or calls tools, step by step."""
+    """A scripted client whose model returns text, refs or calls, step by step."""
 
     def __init__(self, *script: Step) -> None:
         super().__init__()
@@ -68,14 +68,14 @@ class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClien
 
 
 def results(messages: list[Message]) -> list[Any]:
-    """Return what the tools of a run have answered so far."""
+    """Return the answers of a run's tools so far."""
     return [
         json.loads(content.result) for one in messages for content in one.contents if content.type == "function_result"
     ]
 
 
 def shown(messages: list[Message]) -> list[str]:
-    """Return who speaks in a request, with what was recalled by its first word."""
+    """Return the roles of a request's messages; recalled text is represented by its first word."""
     return ["recalled" if one.text.startswith("<recalled>") else one.role for one in messages]
 
 
@@ -89,8 +89,8 @@ SAVE = ("save__decision", {"topic": "auth", "decision": "Use JWT for logins", "r
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_an_agent_decides_another_is_told(session, stream):
-    """A model saves a decision by a tool; a run on another thread is told of it before its user's message."""
+async def test_decision_of_one_agent_is_recalled_by_another(session, stream):
+    """A model saves a decision by a tool. A run on another thread gets it before its user's message."""
     client = ScriptedClient([SAVE], "Noted.", "By JWT.")
     provider = adapter.SessionContextProvider(session)
 
@@ -109,8 +109,8 @@ async def test_what_an_agent_decides_another_is_told(session, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_mark_can_be_used_by_the_calls_of_the_same_answer(session, stream):
-    """What the model marks is stored before its calls run, in a stream, too."""
+async def test_ref_can_be_used_by_calls_of_same_answer(session, stream):
+    """Refs are stored before the calls run, also for streams."""
     client = ScriptedClient(
         ['My plan: <ref id="plan">shields first</ref>', ("get_ref", {"ref_id": "plan"})],
         lambda messages: next(
@@ -124,8 +124,8 @@ async def test_a_mark_can_be_used_by_the_calls_of_the_same_answer(session, strea
     assert "shields first" in response.messages[-1].text
 
 
-async def test_a_wrong_call_is_an_answer_that_says_what_to_change(session):
-    """The run goes on, and the model reads which argument is wrong: the framework would hide what a tool raises."""
+async def test_wrong_call_returns_explanation(session):
+    """The run continues, and the model reads which argument is wrong. The framework would hide an exception."""
     client = ScriptedClient(
         [("evolve__outcome", {"decision_id": "decision_x", "outcome": "SUCCESS"})],
         lambda messages: results(messages)[-1]["error"]["type"],
@@ -135,8 +135,8 @@ async def test_a_wrong_call_is_an_answer_that_says_what_to_change(session):
     assert "not_found" == (await agent.run("It worked!")).text
 
 
-async def test_a_hosts_own_tool_gets_the_call_of_the_framework(session):
-    """A parameter `ctx` gets the framework's invocation context, and no model sees it."""
+async def test_host_tool_receives_invocation_context(session):
+    """The parameter `ctx` receives the framework's invocation context, and no model sees it."""
 
     async def open_ticket(title: str, ctx: Any) -> str:
         """Open a ticket."""
@@ -151,8 +151,8 @@ async def test_a_hosts_own_tool_gets_the_call_of_the_framework(session):
     assert ["title"] == [*tool.parameters()["properties"]]
 
 
-async def test_an_image_of_a_tool_stays_one(session):
-    """The framework gets it as content of its own, beside the text; what is not readable is said to be so."""
+async def test_image_of_tool_is_native_content(session):
+    """The framework gets it as separate content next to the text. An unreadable image is named."""
     png = "iVBORw0KGgo="
 
     async def look() -> list[dict[str, str]]:
@@ -169,8 +169,8 @@ async def test_an_image_of_a_tool_stays_one(session):
     assert f"data:image/png;base64,{png}" == seen.items[1].uri
 
 
-async def test_without_tools_it_only_recalls(session):
-    """A host that offers tools of its own leaves the session's out."""
+async def test_provider_without_tools_only_recalls(session):
+    """A host can disable the session's tools."""
     await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
     client = ScriptedClient("By JWT.")
     await Agent(client, context_providers=[adapter.SessionContextProvider(session, tools=False)]).run(
@@ -181,8 +181,8 @@ async def test_without_tools_it_only_recalls(session):
     assert ["recalled", "user"] == shown(client.requests[0])
 
 
-async def test_each_run_is_told_what_matters_now_where_no_history_keeps_it(session):
-    """What was recalled is in no history by default, so it is told again; one that keeps it is not told twice."""
+async def test_fact_is_recalled_per_run_without_history(session):
+    """By default no history stores recalled text, so it is recalled again; with such a history it is not."""
     await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
     seen = []
     for keeps in (False, True):
@@ -197,8 +197,8 @@ async def test_each_run_is_told_what_matters_now_where_no_history_keeps_it(sessi
     assert [["user", "assistant", "recalled", "user"], ["recalled", "user", "assistant", "user"]] == seen
 
 
-async def test_the_session_learns_from_a_run(session):
-    """The host's model is asked what to learn from what was said, and the answer becomes a memory."""
+async def test_session_extracts_memories_from_run(session):
+    """The host's model is asked for facts in the messages, and its answer becomes a memory."""
     asked = []
 
     async def extract(prompt: str, schema: Any) -> Any:
@@ -217,8 +217,8 @@ async def test_the_session_learns_from_a_run(session):
     assert "I will remember that heron is staging." in asked[0]
 
 
-async def test_a_host_model_that_fails_costs_no_answer(session, caplog):
-    """The run's answer is there; what was not learnt is in the log, by the kind of the error alone."""
+async def test_failing_extraction_does_not_fail_run(session, caplog):
+    """The run's answer is returned. The log has only the type of the error."""
 
     def extract(prompt: str, schema: Any) -> Any:
         raise RuntimeError(f"no credit left for {prompt}")
@@ -233,16 +233,16 @@ async def test_a_host_model_that_fails_costs_no_answer(session, caplog):
     assert "heron" not in caplog.text
 
 
-async def test_a_closed_session_ends_the_run(session):
-    """A host finds out that it closed the session its agent works with."""
+async def test_run_raises_when_session_is_closed(session):
+    """It is a bug of the host."""
     await session.close()
 
     with pytest.raises(SessionClosed):
         await Agent(ScriptedClient("Hello."), context_providers=[adapter.SessionContextProvider(session)]).run("Hi")
 
 
-async def test_a_conversation_goes_on_after_a_restart(tmp_path):
-    """Another process is given the whole conversation, calls of tools and their results included."""
+async def test_conversation_continues_after_restart(tmp_path):
+    """Another process gets the whole conversation, including calls and their results."""
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
         client = ScriptedClient([SAVE], "Noted.")
         providers = [adapter.SessionHistoryProvider(session), adapter.SessionContextProvider(session)]
@@ -273,8 +273,8 @@ MESSAGES = st.builds(
 
 @settings(max_examples=20)
 @given(runs=st.lists(st.lists(MESSAGES, max_size=4), max_size=4), replays=st.booleans())
-async def test_a_conversation_comes_back_as_it_was(runs, replays):
-    """Messages come back in order and whole, whether a host sends a run's alone or the whole conversation anew."""
+async def test_history_returns_saved_messages(runs, replays):
+    """Messages are returned in order and completely, if a host sends only new messages or all of them."""
     async with Session.open(embedder=HashEmbedder()) as session:
         history = adapter.SessionHistoryProvider(session)
         said: list[Message] = []
@@ -287,8 +287,8 @@ async def test_a_conversation_comes_back_as_it_was(runs, replays):
         assert [] == await history.get_messages("ben")
 
 
-async def test_a_user_may_say_the_same_twice(session):
-    """A message of a user without an id is kept each time; with an id it is one that is known."""
+async def test_history_stores_repeated_user_message_without_id(session):
+    """A repeated message without an id is stored again; with a known id it is not."""
     history = adapter.SessionHistoryProvider(session)
     for _ in range(2):
         await history.save_messages("ada", [Message("user", ["yes"])])
@@ -299,8 +299,8 @@ async def test_a_user_may_say_the_same_twice(session):
     assert ["yes"] == [one.text for one in await history.get_messages("ben")]
 
 
-async def test_a_user_may_get_the_same_answer_twice(session):
-    """A run that says what the one before it said, by a client that gives its messages no ids, is kept as well."""
+async def test_history_stores_repeated_answer_without_id(session):
+    """A run that repeats the previous one without message ids is stored, too."""
     history = adapter.SessionHistoryProvider(session)
     agent = Agent(client=ScriptedClient("done", "done"), context_providers=[history])
     thread = agent.create_session()
@@ -310,8 +310,8 @@ async def test_a_user_may_get_the_same_answer_twice(session):
     assert ["next", "done"] * 2 == [one.text for one in await history.get_messages(thread.session_id)]
 
 
-async def test_two_histories_of_an_agent_do_not_mix(session):
-    """One that keeps everything for an audit adds nothing to the one that the model reads."""
+async def test_histories_of_one_agent_are_separate(session):
+    """An audit history adds nothing to the history that the model reads."""
     history = adapter.SessionHistoryProvider(session)
     audit = adapter.SessionHistoryProvider(session, source_id="audit", load_messages=False)
     client = ScriptedClient("one", "two")
@@ -325,8 +325,8 @@ async def test_two_histories_of_an_agent_do_not_mix(session):
         assert ["a", "one", "b", "two"] == [one.text for one in await kept.get_messages("ada")]
 
 
-async def test_a_conversation_without_ids_may_be_sent_anew(session):
-    """It is known by what stands behind it, be it what was said before."""
+async def test_history_detects_resent_conversation_without_ids(session):
+    """It is detected by the message after it, even if that repeats an earlier one."""
     history = adapter.SessionHistoryProvider(session)
     said = [Message("user", ["next"]), Message("assistant", ["done"])]
     for count in (1, 2, 3):
@@ -335,8 +335,8 @@ async def test_a_conversation_without_ids_may_be_sent_anew(session):
     assert ["next", "done"] * 3 == [one.text for one in await history.get_messages("ada")]
 
 
-async def test_excluded_messages_are_passed_over_where_that_is_asked_for(session):
-    """What a compaction marked stays in the store, and is given to no run."""
+async def test_history_skips_excluded_messages_when_configured(session):
+    """Messages that a compaction excluded stay in the store, but are not returned."""
     kept = [Message("user", ["a"], additional_properties={"_excluded": True}), Message("user", ["b"])]
     await adapter.SessionHistoryProvider(session).save_messages(None, kept)
 
@@ -346,8 +346,8 @@ async def test_excluded_messages_are_passed_over_where_that_is_asked_for(session
     assert ["a", "b"] == [one.text for one in await adapter.SessionHistoryProvider(session).get_messages(None)]
 
 
-async def test_what_is_no_json_is_refused_whole(session):
-    """A run with a message that cannot be kept keeps none of its messages, and says so."""
+async def test_history_save_is_atomic_when_message_is_no_json(session):
+    """If one message of a run cannot be stored, none is, and an error is raised."""
     history = adapter.SessionHistoryProvider(session)
 
     with pytest.raises(InvalidArgument):

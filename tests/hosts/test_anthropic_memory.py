@@ -34,7 +34,7 @@ def command(name: str, path: str = NOTES, **arguments: Any) -> dict[str, Any]:
 
 
 async def answer(tool: Any, call: dict[str, Any]) -> str:
-    """Return what the model is told, be it an error."""
+    """Return the answer or error text for the model."""
     try:
         told: str = await tool.call(call)
     except tools.ToolError as error:
@@ -71,13 +71,13 @@ COMMANDS = st.one_of(
 
 
 def without_sizes(said: str) -> list[str]:
-    """Return a listing without what directories take on a disk, and without the empty names in its paths."""
+    """Return a listing without directory sizes on disk, and without empty path components."""
     lines = said.replace("//", "/").splitlines()
     return [line.partition("\t")[2] if line.endswith("/") else line for line in lines]
 
 
 def forget_empty_folders(root: Path) -> None:
-    """Delete folders without files: a record store has none."""
+    """Delete empty folders, which a record store does not have."""
     for path in sorted(root.rglob("*"), reverse=True):
         if path.is_dir() and not [*path.iterdir()]:
             path.rmdir()
@@ -85,13 +85,13 @@ def forget_empty_folders(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def shared():
-    """Give one session to all examples: each has labels of its own."""
+    """One session for all examples; each has its own labels."""
     with sync.Session.open(embedder=HashEmbedder()) as session:
         yield session
 
 
 def outcome(tool: Any, call: dict[str, Any]) -> str | None:
-    """Return what the model is told, be it an error; None where the disk refuses in words of its own."""
+    """Return the answer or error text for the model, or None for an error of the operating system."""
     try:
         told: str = tool.call(call)
     except tools.ToolError as error:
@@ -102,8 +102,8 @@ def outcome(tool: Any, call: dict[str, Any]) -> str | None:
 
 
 @given(calls=st.lists(COMMANDS, max_size=12))
-def test_it_answers_as_the_sdks_own_tool_does(shared, calls):
-    """Whatever a model calls in whatever order, answers, errors and files are those of the tool for a folder."""
+def test_memory_tool_matches_tool_of_the_sdk(shared, calls):
+    """For any calls in any order, answers, errors and files equal those of the SDK's tool on a folder."""
     user = str(uuid.uuid4())
     ours = anthropic_memory.memory_tool(shared, labels=(user,))
     with tempfile.TemporaryDirectory() as folder:
@@ -126,8 +126,8 @@ def test_it_answers_as_the_sdks_own_tool_does(shared, calls):
         assert files == {"/".join((*one.labels[2:], one.key)): one.value for one in shared.records.list((user,))}
 
 
-async def test_an_edit_makes_a_version_with_its_history(session):
-    """What a file said before each edit, insertion and renaming can be read, newest first; it is the model's."""
+async def test_edit_creates_version_with_history(session):
+    """The text before each edit, insertion and renaming is in the history, newest first, with the origin model."""
     tool = anthropic_memory.memory_tool(session)
     await tool.call(command("create", file_text="Ada likes coffee"))
     await tool.call(command("str_replace", old_str="coffee", new_str="tea"))
@@ -142,8 +142,8 @@ async def test_an_edit_makes_a_version_with_its_history(session):
     assert {"model"} == {one.origin for one in versions}
 
 
-async def test_a_deleted_file_leaves_no_version(session):
-    """Deleting a directory deletes what its files said before, too: one of the same name begins anew."""
+async def test_deleted_file_has_no_versions(session):
+    """Deleting a directory deletes the history of its files: a new file with the same name starts again."""
     tool = anthropic_memory.memory_tool(session)
     await tool.call(command("create", "/memories/ada/notes.txt", file_text="Ada likes coffee"))
     await tool.call(command("str_replace", "/memories/ada/notes.txt", old_str="coffee", new_str="tea"))
@@ -153,8 +153,8 @@ async def test_a_deleted_file_leaves_no_version(session):
     assert ["Ada is here"] == [one.value for one in await session.records.history((*LABELS, "ada"), "notes.txt")]
 
 
-async def test_edits_at_the_same_time_lose_nothing(session):
-    """Each of several agents' edits of one file is made on what the others wrote."""
+async def test_concurrent_edits_are_all_applied(session):
+    """Each of several agents' edits of one file is applied to the result of the others."""
     tool = anthropic_memory.memory_tool(session)
     await tool.call(command("create", file_text="first\n"))
     told = await asyncio.gather(
@@ -168,8 +168,8 @@ async def test_edits_at_the_same_time_lose_nothing(session):
     )
 
 
-async def test_what_is_always_changed_meanwhile_is_said_to_be(session, monkeypatch):
-    """An edit that others forestall time and again is refused in words that say what to do, and overwrites nothing."""
+async def test_edit_with_repeated_conflicts_raises(session, monkeypatch):
+    """After several conflicts the error says what to do, and nothing is overwritten."""
     tool = anthropic_memory.memory_tool(session)
     await tool.call(command("create", file_text="0"))
     write = type(session.records).put
@@ -185,8 +185,8 @@ async def test_what_is_always_changed_meanwhile_is_said_to_be(session, monkeypat
     assert "1" == (await session.records.get(LABELS, "notes.txt")).value
 
 
-async def test_a_file_that_is_deleted_while_it_is_renamed_is_said_to_be_missing(session, monkeypatch):
-    """The model is told of no success where nothing was moved."""
+async def test_rename_of_concurrently_deleted_file_reports_missing_file(session, monkeypatch):
+    """The model does not get a success message if nothing was moved."""
     tool, move = anthropic_memory.memory_tool(session), session.records.move
     await answer(tool, command("create", file_text="a"))
 
@@ -200,8 +200,8 @@ async def test_a_file_that_is_deleted_while_it_is_renamed_is_said_to_be_missing(
     assert f"error: The path {NOTES} does not exist. Please provide a valid path." == told
 
 
-async def test_a_file_is_found_as_memories_are(session):
-    """What Claude writes into a file is recalled for its user's message, and no more once it was deleted."""
+async def test_file_text_is_recalled(session):
+    """The contents of Claude's files are recalled for its user's message until the file is deleted."""
     tool = anthropic_memory.memory_tool(session)
     await tool.call(command("create", file_text="The staging database is called heron"))
     found = (await session.recall("What is the staging database called?")).text
@@ -212,8 +212,8 @@ async def test_a_file_is_found_as_memories_are(session):
     assert "heron" not in gone
 
 
-async def test_labels_keep_users_apart(session):
-    """Each user's files are under labels of their own: neither sees, lists or clears those of the other."""
+async def test_labels_isolate_users(session):
+    """Each user's files have their own labels: users cannot see, list or clear the files of others."""
     ada, ben = (anthropic_memory.memory_tool(session, labels=("anthropic", name)) for name in ("ada", "ben"))
     everybody = anthropic_memory.memory_tool(session)
     await ada.call(command("create", file_text="Ada's"))
@@ -243,8 +243,8 @@ async def test_labels_keep_users_apart(session):
         ),
     ],
 )
-async def test_a_wrong_call_says_what_to_change(session, call, told):
-    """An argument that is missing or of another type is an error for the model, and so is a path that cannot be."""
+async def test_wrong_call_returns_explanation(session, call, told):
+    """A missing argument, one of another type, or an invalid path is an error for the model."""
     tool = anthropic_memory.memory_tool(session)
     await tool.call(command("create", file_text="x"))
     await tool.call(command("create", "/memories/dir/a", file_text="x"))
@@ -253,16 +253,16 @@ async def test_a_wrong_call_says_what_to_change(session, call, told):
 
 
 @pytest.mark.parametrize("path", ["/memories/" + "x" * 1_100, "/memories/\ud800"])
-async def test_a_path_that_no_store_takes_is_an_error_for_the_model(session, path):
-    """A path that is too long, or no text, ends no run: the model is told the rule."""
+async def test_unsupported_path_is_an_error_for_the_model(session, path):
+    """A path that is too long, or not text, does not end the run: the model gets the rule."""
     told = await answer(anthropic_memory.memory_tool(session), command("create", path, file_text="x"))
 
     assert told.startswith("error: ")
     assert [] == await session.records.list(LABELS)
 
 
-async def test_of_many_places_not_all_are_named(session):
-    """A text that stands in very many lines costs no prompt of a thousand numbers: the model is told there are more."""
+async def test_error_lists_limited_number_of_lines(session):
+    """For text with many occurrences the error lists some of the lines and says that there are more."""
     tool = anthropic_memory.memory_tool(session)
     await tool.call(command("create", file_text="x\n" * 5_000))
     told = await answer(tool, command("str_replace", old_str="x", new_str="y"))
@@ -271,8 +271,8 @@ async def test_of_many_places_not_all_are_named(session):
     assert "99, 100 and more. Please" in told
 
 
-async def test_a_closed_session_is_no_error_of_the_model(session):
-    """A host whose session is closed gets its error, and the model no words that it could do nothing about."""
+async def test_call_on_closed_session_raises_to_the_host(session):
+    """It is a bug of the host, so it is not reported to the model."""
     tool = anthropic_memory.memory_tool(session)
     await session.close()
 
@@ -280,21 +280,21 @@ async def test_a_closed_session_is_no_error_of_the_model(session):
         await tool.call(command("view", "/memories"))
 
 
-async def test_labels_of_one_user_are_no_folder_of_another_one(session):
-    """Below the default labels a user called memories would be the folder memories of everybody."""
+async def test_labels_must_not_contain_memories(session):
+    """Otherwise the files of a user named memories would be a folder in the tree of the default labels."""
     with pytest.raises(InvalidArgument, match="must not have 'memories'"):
         anthropic_memory.memory_tool(session, labels=("anthropic", "memories"))
 
 
 @pytest.mark.parametrize("labels", ["memories", ()])
-async def test_labels_are_checked_at_the_door(session, labels):
-    """A text in place of labels would put each letter on a level of its own."""
+async def test_labels_must_be_a_sequence(session, labels):
+    """A text would be split into letters."""
     with pytest.raises(InvalidArgument, match="labels must be"):
         anthropic_memory.memory_tool(session, labels=labels)
 
 
-def test_it_serves_a_client_without_await(tmp_path):
-    """A session without an event loop gives the tool for the client without ``await``, on the same files."""
+def test_memory_tool_works_with_sync_client(tmp_path):
+    """A sync session returns the tool for the sync client, on the same files."""
     with sync.Session.open(tmp_path, embedder=HashEmbedder()) as session:
         tool = anthropic_memory.memory_tool(session, cache_control={"type": "ephemeral"})
         told = [
@@ -321,8 +321,8 @@ def test_it_serves_a_client_without_await(tmp_path):
         assert {"type": "ephemeral"} == tool.to_dict()["cache_control"]
 
 
-async def test_a_run_of_the_sdk_keeps_what_the_model_writes(tmp_path):
-    """The SDK's own loop runs the model's calls; another process's session has the file, and errors reach the model."""
+async def test_sdk_run_stores_files_of_the_model(tmp_path):
+    """The SDK's own loop runs the calls. Another process's session has the file, and errors reach the model."""
     anthropic, httpx2 = pytest.importorskip("anthropic"), pytest.importorskip("httpx2")
     script = [
         command("view", "/memories"),

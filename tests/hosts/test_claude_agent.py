@@ -49,8 +49,8 @@ def entry(**fields: Any) -> dict[str, Any]:
     return {"type": "user", **fields}
 
 
-async def test_all_contracts_of_the_sdk_hold(tmp_path):
-    """What the SDK demands of a store holds, each contract on a namespace of its own."""
+async def test_store_passes_all_contracts_of_the_sdk(tmp_path):
+    """Each of the SDK's store contracts runs on its own namespace."""
     opened = []
 
     async def fresh() -> Any:
@@ -75,8 +75,8 @@ def as_entries(batch: list[tuple[Any, int]]) -> list[dict[str, Any]]:
 
 @settings(max_examples=25)
 @given(batches=BATCHES)
-async def test_each_entry_is_kept_once_in_the_order_of_its_first_append(batches):
-    """However entries are split into appends, and whoever appends them, an id counts once, and no other is lost."""
+async def test_append_stores_each_entry_once_in_order(batches):
+    """For any split into appends by any process, an id is stored once, and no other entry is lost."""
     expected: list[dict[str, Any]] = []
     ids = set()
     for one in (one for batch in batches for one in as_entries(batch)):
@@ -98,8 +98,8 @@ async def test_each_entry_is_kept_once_in_the_order_of_its_first_append(batches)
     assert (expected or None) == loaded
 
 
-async def test_appends_at_once_lose_nothing_and_keep_each_batch_in_order(tmp_path):
-    """Two processes' worth of stores append to one transcript at once; every batch stands whole and in its order."""
+async def test_concurrent_appends_keep_all_entries_and_batch_order(tmp_path):
+    """Stores of two processes append to one transcript concurrently; every batch is complete and in order."""
     async with (
         Session.open(tmp_path, conversation="one", embedder=HashEmbedder()) as first,
         Session.open(tmp_path, conversation="two", embedder=HashEmbedder()) as second,
@@ -122,8 +122,8 @@ JSON = st.recursive(
 
 @settings(max_examples=25)
 @given(values=st.lists(JSON | st.sampled_from(["\ud83d", "\0", "\r\n", 2**70]), min_size=1, max_size=5))
-async def test_entries_come_back_as_they_were(values):
-    """Whatever JSON an entry holds comes back equal, half of a surrogate pair and NUL included."""
+async def test_load_returns_entries_unchanged(values):
+    """Any JSON is returned unchanged, including lone surrogates and NULs."""
     async with Session.open(embedder=HashEmbedder()) as session:
         store = claude_agent.session_store(session)
         entries = [entry(message=value) for value in values]
@@ -134,8 +134,8 @@ async def test_entries_come_back_as_they_were(values):
 
 @settings(max_examples=25)
 @given(titles=st.lists(st.text(max_size=8), min_size=1, max_size=6), cut=st.integers(0, 6))
-async def test_summary_does_not_depend_on_how_entries_are_split(titles, cut):
-    """What the SDK notes of a session is the same for one append and for two, and the same as its own store's."""
+async def test_summary_is_independent_of_append_batches(titles, cut):
+    """The SDK's summary is the same for one append and for two, and the same as that of its own store."""
     entries = [entry(customTitle=title, message={"content": f"say {title}"}) for title in titles]
     reference = InMemorySessionStore()
     await reference.append(KEY, entries)
@@ -152,8 +152,8 @@ async def test_summary_does_not_depend_on_how_entries_are_split(titles, cut):
     assert listed["mtime"] == summary["mtime"]
 
 
-async def test_transcripts_are_no_memories(session):
-    """What is said in a transcript is found by no search and recalled nowhere."""
+async def test_transcripts_are_not_searchable(session):
+    """Neither search nor recall finds the text of a transcript."""
     await claude_agent.session_store(session).append(KEY, [entry(message={"content": REDIS})])
 
     assert 0 == await session.memories.count()
@@ -161,8 +161,8 @@ async def test_transcripts_are_no_memories(session):
     assert not await session.recall(REDIS)
 
 
-async def test_transcripts_outlive_the_process(tmp_path):
-    """A session that is opened again has the transcripts of the one before, subagents' included."""
+async def test_transcripts_are_durable(tmp_path):
+    """A reopened session has the earlier transcripts, including those of subagents."""
     sub = {**KEY, "subpath": "subagents/agent-1"}
     async with Session.open(tmp_path, embedder=HashEmbedder()) as before:
         store = claude_agent.session_store(before)
@@ -177,8 +177,8 @@ async def test_transcripts_outlive_the_process(tmp_path):
     assert [entry(uuid="a", n=1)] == subagent
 
 
-async def test_a_deleted_session_begins_anew(session):
-    """After a deletion the ids and the summary of the former transcript count no more."""
+async def test_deleted_session_starts_again(session):
+    """Ids and summary of a deleted transcript have no effect on a new one."""
     store = claude_agent.session_store(session)
     await store.append(KEY, [entry(uuid="a", customTitle="old")])
     await store.delete(KEY)
@@ -188,7 +188,7 @@ async def test_a_deleted_session_begins_anew(session):
     assert "custom_title" not in (await store.list_session_summaries(KEY["project_key"]))[0]["data"]
 
 
-async def test_the_sdk_lists_reads_and_deletes_sessions(session):
+async def test_sdk_functions_list_read_and_delete_sessions(session):
     """The SDK's own functions work on the store."""
     store = claude_agent.session_store(session)
     said = entry(
@@ -212,19 +212,19 @@ async def test_the_sdk_lists_reads_and_deletes_sessions(session):
     assert [] == await session.records.list(("claude-agent",))
 
 
-async def test_a_key_that_is_none_is_refused(session):
-    """A transcript without a name is refused before anything is written."""
+async def test_invalid_key_is_rejected(session):
+    """A transcript without a name is rejected before anything is written."""
     with pytest.raises(InvalidArgument):
         await claude_agent.session_store(session).append({**KEY, "subpath": ""}, [entry()])
 
     assert [] == await session.records.list(("claude-agent",))
 
 
-# A command line that plays Claude Code
+# A scripted command line that replaces Claude Code
 
 
 class ScriptedCommandLine(Transport):
-    """Speaks the control protocol: submits the prompt to the hooks, answers, mirrors the transcript, and stops."""
+    """Implements the control protocol: submits the prompt to the hooks, answers, mirrors the transcript, and stops."""
 
     def __init__(self, projects: str, *answers: str) -> None:
         self._projects = projects
@@ -237,7 +237,7 @@ class ScriptedCommandLine(Transport):
         self.answered: list[dict[str, Any]] = []
 
     async def connect(self) -> None:
-        """Nothing has to be started."""
+        """Do nothing: no process is started."""
 
     async def write(self, data: str) -> None:
         for line in data.splitlines():
@@ -306,7 +306,7 @@ class ScriptedCommandLine(Transport):
         return True
 
     async def end_input(self) -> None:
-        """The script ends by itself."""
+        """Do nothing: the script ends on its own."""
 
 
 async def run(options: ClaudeAgentOptions, line: ScriptedCommandLine, prompt: str) -> list[Any]:
@@ -321,8 +321,8 @@ def options(session, tmp_path, monkeypatch):
     )
 
 
-async def test_an_agent_is_told_what_is_remembered_and_its_marks_are_kept(session, options, tmp_path):
-    """In one run of the SDK the prompt is answered with what is remembered, and the answer's refs are stored."""
+async def test_hooks_recall_memories_and_store_refs(session, options, tmp_path):
+    """In one run of the SDK the hook returns recalled text for the prompt, and the answer's refs are stored."""
     await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
     line = ScriptedCommandLine(f"{tmp_path}/claude/projects", 'In <ref id="place">Redis</ref>.')
     await run(options, line, "Where do we keep login sessions?")
@@ -334,8 +334,8 @@ async def test_an_agent_is_told_what_is_remembered_and_its_marks_are_kept(sessio
     assert ["user", "assistant"] == [one["type"] for one in await options.session_store.load(KEY)]
 
 
-async def test_a_fact_is_told_once_and_again_after_a_compaction(session, options, tmp_path):
-    """The second prompt is told nothing new; what a compaction took away is told again."""
+async def test_hooks_recall_fact_once_and_again_after_compaction(session, options, tmp_path):
+    """The second prompt gets no repeated facts; after a compaction they are recalled again."""
     await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
     projects, asked = f"{tmp_path}/claude/projects", "Where do we keep login sessions?"
     told = []
@@ -355,8 +355,8 @@ async def test_a_fact_is_told_once_and_again_after_a_compaction(session, options
     assert 1 == len(line.told)
 
 
-async def test_another_session_of_claude_is_told_what_the_first_one_was(session, options):
-    """Two queries with the same options are two conversations; in each a fact is told once."""
+async def test_hooks_recall_fact_in_each_claude_session(session, options):
+    """Two queries with the same options are two conversations; a fact is recalled once in each."""
     await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
     [prompted] = options.hooks["UserPromptSubmit"][0].hooks
     asked = {"hook_event_name": "UserPromptSubmit", "prompt": "Where do we keep login sessions?"}
@@ -365,16 +365,16 @@ async def test_another_session_of_claude_is_told_what_the_first_one_was(session,
     assert [True, False, True, False] == [bool(one) for one in told]
 
 
-async def test_where_nothing_is_remembered_nothing_is_said(session, options, tmp_path):
-    """Hooks without anything to say answer with nothing, which lets Claude go on."""
+async def test_hooks_return_nothing_when_nothing_is_recalled(session, options, tmp_path):
+    """An empty answer lets Claude continue."""
     line = ScriptedCommandLine(f"{tmp_path}/claude/projects", "Hello.")
     await run(options, line, "Hello?")
 
     assert [{}, {}] == line.answered
 
 
-async def test_a_store_that_fails_does_not_stop_a_turn(session, options, tmp_path, monkeypatch):
-    """A recall that fails leaves the prompt as it is, and the log says so."""
+async def test_failing_recall_does_not_stop_turn(session, options, tmp_path, monkeypatch):
+    """The prompt is unchanged, and the error is logged."""
 
     async def fails(*_arguments: Any, **_options: Any) -> None:
         raise InvalidArgument("no")
@@ -387,13 +387,13 @@ async def test_a_store_that_fails_does_not_stop_a_turn(session, options, tmp_pat
     assert "success" == messages[-1].subtype
 
 
-async def test_the_sessions_tools_are_served_by_the_sdk(session):
-    """The MCP adapter's server is one that the SDK takes as its own, and its tools are there."""
+async def test_sdk_serves_tools_of_the_session(session):
+    """The SDK accepts the MCP adapter's server as its own, with all tools."""
     assert isinstance(mcp.server(session), Server)
 
 
-def test_missing_extra_is_named(monkeypatch):
-    """Without the SDK the adapter says what to install."""
+def test_import_error_names_missing_extra(monkeypatch):
+    """Without the SDK the import error says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "claude_agent_sdk"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "mama_structs.adapters.claude_agent")
@@ -402,6 +402,6 @@ def test_missing_extra_is_named(monkeypatch):
         importlib.import_module("mama_structs.adapters.claude_agent")
 
 
-def test_the_adapter_loads_no_other_framework():
-    """Who imports it loads the SDK and what that needs, and nothing of the other frameworks."""
+def test_adapter_loads_no_other_framework():
+    """Importing it loads the SDK and its dependencies, but no other framework."""
     assert {"claude_agent_sdk"} == frameworks_loaded_by("claude_agent") - {"mcp"}

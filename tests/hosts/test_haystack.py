@@ -1,4 +1,4 @@
-"""Haystack on a session: its document store in pipelines, and long results of an agent's tools under handles."""
+"""Haystack on a session: its document store in pipelines, and long tool results of an agent under handles."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ DOCUMENTS = st.builds(
 
 
 @given(documents=st.lists(DOCUMENTS, max_size=5, unique_by=lambda one: one.id))
-def test_any_documents_come_back_as_they_were_written(documents):
-    """Text, bytes, metadata and embeddings of any documents come back exactly, in the order of writing."""
+def test_documents_are_returned_unchanged_in_order(documents):
+    """Text, bytes, metadata and embeddings of any documents are returned exactly, in the order of writing."""
     with sync.Session.open(embedder=HashEmbedder()) as session:
         store = HaystackDocumentStore(session)
         store.write_documents(documents[:2])
@@ -115,8 +115,8 @@ def what_comes(call: Any) -> Any:
 
 
 @given(metas=st.lists(METAS, max_size=5), filters=FILTERS | st.just({}) | st.just({"field": "meta.x"}))
-def test_any_filters_choose_what_haystacks_own_store_chooses(metas, filters):
-    """Any filters give the documents, or the error, that Haystack's store in memory gives."""
+def test_filters_match_haystack_in_memory_store(metas, filters):
+    """Any filters return the same documents, or raise the same error, as Haystack's in-memory store."""
     documents = [Document(content=str(number), meta=meta) for number, meta in enumerate(metas)]
     theirs = InMemoryDocumentStore(shared=False)
     theirs.write_documents(documents)
@@ -129,8 +129,8 @@ def test_any_filters_choose_what_haystacks_own_store_chooses(metas, filters):
         )
 
 
-def test_refused_write_writes_nothing(store):
-    """By FAIL one id that is there keeps all others out, too, and so does one that comes twice."""
+def test_write_with_duplicate_id_writes_nothing(store):
+    """With FAIL an existing or repeated id makes the whole write fail."""
     store.write_documents(TEXTS[:1])
 
     with pytest.raises(DuplicateDocumentError):
@@ -140,8 +140,8 @@ def test_refused_write_writes_nothing(store):
     assert TEXTS[:1] == store.filter_documents()
 
 
-def test_skipping_and_overwriting_count_what_they_write(store):
-    """SKIP writes what is new, OVERWRITE all; of an id that comes twice the first or the last one stays."""
+def test_write_returns_number_of_written_documents(store):
+    """SKIP writes new documents, OVERWRITE all; of a repeated id the first or the last one is stored."""
     old, new = Document(id="1", content="old"), Document(id="1", content="new")
 
     assert 1 == store.write_documents([old, new], DuplicatePolicy.SKIP)
@@ -154,8 +154,8 @@ def test_skipping_and_overwriting_count_what_they_write(store):
 @pytest.mark.parametrize(
     "meta", [{"a": object()}, {"a": float("nan")}, {1: "a"}], ids=["an object", "no number", "a number"]
 )
-def test_metadata_that_are_no_json_are_refused(store, meta):
-    """What a record could not hold is an error, and nothing is written."""
+def test_metadata_that_is_no_json_is_rejected(store, meta):
+    """An error is raised, and nothing is written."""
     with pytest.raises(InvalidArgument):
         store.write_documents([TEXTS[0], Document(content="x", meta=meta)])
 
@@ -165,16 +165,16 @@ def test_metadata_that_are_no_json_are_refused(store, meta):
 @pytest.mark.parametrize(
     "embedding", [[1.0, float("nan")], [[1.0], [2.0]], ["x"], [10**400]], ids=["nan", "deep", "text", "too large"]
 )
-def test_embeddings_that_nothing_can_be_compared_with_are_refused(store, embedding):
-    """An embedding is a list of finite numbers, and nothing is written where one is not."""
+def test_invalid_embeddings_are_rejected(store, embedding):
+    """An embedding must be a list of finite numbers; otherwise nothing is written."""
     with pytest.raises(InvalidArgument, match="finite"):
         store.write_documents([TEXTS[0], Document(content="x", embedding=embedding)])
 
     assert 0 == store.count_documents()
 
 
-def test_collections_do_not_see_each_other(session, store):
-    """Two collections of one session hold, find and delete their own documents."""
+def test_collections_are_isolated(session, store):
+    """Two collections of one session store, find and delete their own documents."""
     other = HaystackDocumentStore(session, collection="other")
     store.write_documents(TEXTS[:1])
     other.write_documents(TEXTS)
@@ -184,8 +184,8 @@ def test_collections_do_not_see_each_other(session, store):
     assert [] == other.retrieve("raid")
 
 
-def test_documents_are_found_by_meaning_and_filters(store):
-    """A question finds the document that answers it, the best first; filters narrow what is looked at."""
+def test_retrieve_finds_by_meaning_and_filters(store):
+    """The most relevant document comes first; filters restrict the search."""
     store.write_documents(TEXTS)
     best = store.retrieve("when do the keys rotate?")
     others = store.retrieve(
@@ -198,8 +198,8 @@ def test_documents_are_found_by_meaning_and_filters(store):
     assert others[0].meta["year"] != 2025
 
 
-def test_document_longer_than_a_memory_is_kept_whole(tmp_path):
-    """What a document says is searched as far as a memory's text may go, and given back to its end."""
+def test_long_document_is_returned_completely(tmp_path):
+    """Search indexes the text up to the limit of a memory, but the whole text is returned."""
     settings = Settings(memory=MemorySettings(max_content=100))
     long = Document(content="The keys of the vault rotate in May. " * 20)
     with sync.Session.open(tmp_path / "store", embedder=HashEmbedder(), settings=settings) as session:
@@ -210,8 +210,8 @@ def test_document_longer_than_a_memory_is_kept_whole(tmp_path):
         assert [] == store.retrieve("keys rotate", top_k=0)
 
 
-def test_everybody_finds_what_documents_say(session, store):
-    """The session's own search finds documents, and what was deleted no more."""
+def test_session_search_finds_documents(session, store):
+    """The session's own search finds documents until they are deleted."""
     store.write_documents(TEXTS)
     hits = session.memories.search("keys rotate", limit=1)
     store.delete_documents([TEXTS[1].id, "unknown"])
@@ -228,8 +228,8 @@ VECTORS = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3)
     query=VECTORS,
     similarity=st.sampled_from(["cosine", "dot_product"]),
 )
-def test_documents_own_embeddings_are_compared_as_haystack_compares_them(vectors, query, similarity):
-    """What Haystack's embedders gave is compared exactly as by Haystack's store in memory."""
+def test_embedding_retrieval_matches_haystack_in_memory_store(vectors, query, similarity):
+    """Embeddings from Haystack are compared exactly like in Haystack's in-memory store."""
     documents = [Document(content=str(number), embedding=vector) for number, vector in enumerate(vectors)]
     theirs = InMemoryDocumentStore(shared=False, embedding_similarity_function=similarity)
     theirs.write_documents(documents)
@@ -240,8 +240,8 @@ def test_documents_own_embeddings_are_compared_as_haystack_compares_them(vectors
         assert theirs.embedding_retrieval(query, top_k=3) == ours.embedding_retrieval(query, top_k=3)
 
 
-def test_change_by_filter_keeps_what_another_one_writes_meanwhile(tmp_path):
-    """Two sessions that change metadata at once lose none of it."""
+def test_update_by_filter_keeps_concurrent_changes(tmp_path):
+    """Two sessions that change metadata concurrently lose no change."""
     with (
         sync.Session.open(tmp_path / "store", embedder=HashEmbedder()) as one,
         sync.Session.open(tmp_path / "store", embedder=HashEmbedder()) as other,
@@ -266,7 +266,7 @@ def test_change_by_filter_keeps_what_another_one_writes_meanwhile(tmp_path):
 
 @component
 class Reader:
-    """Answers with the prompt that it is given, as a scripted model."""
+    """Scripted model that returns its prompt."""
 
     @component.output_types(replies=list[str])
     def run(self, prompt: str) -> dict[str, list[str]]:
@@ -286,8 +286,8 @@ def asking(store: HaystackDocumentStore) -> Pipeline:
     return pipeline
 
 
-def test_pipeline_answers_from_what_an_earlier_process_wrote(tmp_path):
-    """A pipeline finds the documents of a store that was closed and opened again."""
+def test_pipeline_finds_documents_of_earlier_process(tmp_path):
+    """A pipeline finds the documents of a reopened store."""
     place, question = str(tmp_path / "store"), "When do the keys rotate?"
     writing = HaystackDocumentStore(place)
     writing.write_documents(TEXTS)
@@ -299,8 +299,8 @@ def test_pipeline_answers_from_what_an_earlier_process_wrote(tmp_path):
     assert [f"{question} {TEXTS[1].content}"] == answer["reader"]["replies"]
 
 
-def test_pipeline_is_written_to_a_file_and_read_again(session, store):
-    """What a pipeline's file says of a retriever and its store opens the same documents."""
+def test_pipeline_can_be_serialized_and_loaded(session, store):
+    """A loaded retriever and its store open the same documents."""
     store.write_documents(TEXTS)
     retriever = HaystackRetriever(
         store,
@@ -310,7 +310,7 @@ def test_pipeline_is_written_to_a_file_and_read_again(session, store):
     )
     pipeline = Pipeline()
     pipeline.add_component("retriever", retriever)
-    # Haystack makes objects of no module that the reader does not name.
+    # Haystack instantiates classes of allowed modules only.
     read = Pipeline.loads(pipeline.dumps(), allowed_modules=["mama_structs.adapters.*"])
     again = read.get_component("retriever")
     found = read.run(
@@ -322,8 +322,8 @@ def test_pipeline_is_written_to_a_file_and_read_again(session, store):
     assert retriever.to_dict() == again.to_dict()
 
 
-async def test_async_pipeline_works_in_the_sessions_own_loop(tmp_path):
-    """With an async session a pipeline is run by ``run_async`` in the same loop; a call that blocks says what to do."""
+async def test_async_pipeline_works_in_loop_of_session(tmp_path):
+    """With an async session a pipeline runs by ``run_async`` in the same loop; a blocking call raises with a hint."""
     async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
         store = HaystackDocumentStore(session)
         await store.write_documents_async(TEXTS)
@@ -338,8 +338,8 @@ async def test_async_pipeline_works_in_the_sessions_own_loop(tmp_path):
             store.count_documents()
 
 
-async def test_store_of_a_place_is_opened_where_a_loop_runs(tmp_path):
-    """A store that was given only a place works in async code, by both forms of its methods."""
+async def test_store_of_location_can_be_opened_in_running_loop(tmp_path):
+    """A store that was created from a location works in async code, with both forms of its methods."""
     store = HaystackDocumentStore(str(tmp_path / "store"))
     await store.write_documents_async(TEXTS)
 
@@ -349,8 +349,8 @@ async def test_store_of_a_place_is_opened_where_a_loop_runs(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [HaystackDocumentStore, HaystackToolResultStore])
-def test_what_a_file_may_not_say_is_refused(kind):
-    """Neither a password nor a session that leaves nothing behind can be written into a file."""
+def test_serialization_rejects_password_and_temporary_session(kind):
+    """Neither can be written into a pipeline file."""
     with pytest.raises(InvalidArgument, match="password") as refused:
         kind("postgresql://ada:geheim@db/agents").to_dict()
     assert "geheim" not in str(refused.value)
@@ -358,8 +358,8 @@ def test_what_a_file_may_not_say_is_refused(kind):
         kind(session).to_dict()
 
 
-def test_place_may_be_a_secret(tmp_path, monkeypatch):
-    """A secret is resolved when the store is first used, and the file names only where it is."""
+def test_location_may_be_a_secret(tmp_path, monkeypatch):
+    """A secret is resolved at the first use, and the file contains only its reference."""
     monkeypatch.setenv("AGENT_STORE", str(tmp_path / "store"))
     store = HaystackDocumentStore(Secret.from_env_var("AGENT_STORE"), namespace="guild")
     store.write_documents(TEXTS)
@@ -372,8 +372,8 @@ def test_place_may_be_a_secret(tmp_path, monkeypatch):
     again.close()
 
 
-def test_documents_are_from_outside_unless_the_host_says_otherwise(session, tmp_path):
-    """Recall marks a document by the origin of its store; new metadata and a pipeline's file keep it."""
+def test_documents_have_configured_origin(session, tmp_path):
+    """Recall marks a document with the origin of its store; updates and serialization preserve it."""
     HaystackDocumentStore(session).write_documents(TEXTS[:1])
     HaystackDocumentStore(session, origin="user").update_by_filter({}, {"year": 2030})
     own = HaystackDocumentStore(str(tmp_path / "own"), origin="user")
@@ -386,19 +386,19 @@ def test_documents_are_from_outside_unless_the_host_says_otherwise(session, tmp_
         HaystackDocumentStore(session, origin="nobody")
 
 
-def test_tool_result_has_the_origin_tool_whatever_its_key(session):
-    """Haystack chooses the key, which is no author."""
+def test_tool_result_has_origin_tool(session):
+    """The key, which Haystack chooses, does not determine the origin."""
     handles = [HaystackToolResultStore(session).write(key=key, content=key) for key in ("host", "search/1.txt")]
 
     assert ["tool", "tool"] == [session.refs.get(one).trust for one in handles]
 
 
-# Results of tools
+# Tool results
 
 
 @component
 class ScriptedGenerator:
-    """Says what its script has it say."""
+    """Scripted model."""
 
     def __init__(self, *script: ChatMessage) -> None:
         self.script = [*script]
@@ -430,13 +430,13 @@ def logging_agent(store: HaystackToolResultStore) -> Agent:
 
 
 def offloaded(result: dict[str, Any]) -> tuple[str, str]:
-    """Return what the model was shown of a tool's result, and where the result is."""
+    """Return the text that the model got for a tool's result, and the result's handle."""
     (message,) = [one for one in result["messages"] if one.tool_call_result]
     return message.tool_call_result.result, message.meta["tool_result_offloaded"][0]
 
 
-def test_agent_keeps_long_results_under_handles(session):
-    """What the model sees in place of a long result names its handle, by which host and model read the whole."""
+def test_agent_offloads_long_results_to_handles(session):
+    """The model gets a handle instead of a long result; host and model can read the whole result by it."""
     store = HaystackToolResultStore(session)
     shown, handle = offloaded(logging_agent(store).run(messages=[ChatMessage.from_user("What happened?")]))
 
@@ -448,8 +448,8 @@ def test_agent_keeps_long_results_under_handles(session):
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["its loop is elsewhere", "its loop is this one"])
-async def test_agent_that_is_awaited_keeps_results_too(tmp_path, is_async):
-    """An agent in an event loop keeps its results in a session of that loop, or of another one."""
+async def test_async_agent_offloads_long_results(tmp_path, is_async):
+    """An agent in an event loop uses a session of that loop, or of another one."""
     async with AsyncExitStack() as entered:
         session: Any = str(tmp_path / "store")
         if is_async:
@@ -462,8 +462,8 @@ async def test_agent_that_is_awaited_keeps_results_too(tmp_path, is_async):
         store.close()
 
 
-def test_each_run_may_have_a_store_of_its_own(session, tmp_path):
-    """A run's own store takes the place of the hook's."""
+def test_run_may_have_its_own_result_store(session, tmp_path):
+    """A run's own store replaces that of the hook."""
     store, own = HaystackToolResultStore(session), HaystackToolResultStore(str(tmp_path / "own"))
     agent = logging_agent(store)
     result = agent.run(messages=[ChatMessage.from_user("?")], hook_context={RESULT_STORE_CONTEXT_KEY: own})
@@ -476,16 +476,16 @@ def test_each_run_may_have_a_store_of_its_own(session, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "plain", "zwei\r\nZeilen\x00", b"", b"plain", b"\x89PNG\r\n\xff"], ids=repr)
-def test_results_come_back_as_they_were_written(session, content):
-    """Text comes back as text and bytes as bytes, whatever they hold."""
+def test_results_are_returned_unchanged(session, content):
+    """Text is returned as text and bytes as bytes."""
     store = HaystackToolResultStore(session)
     handle = store.write(key="1_look_c1.png", content=content)
 
     assert content == store.read(handle)
 
 
-def test_results_outlive_the_process(tmp_path):
-    """The same conversation has its results again, as the pipeline's file names it."""
+def test_results_are_durable(tmp_path):
+    """The same conversation has its results again after loading the pipeline file."""
     store = HaystackToolResultStore(str(tmp_path / "store"), conversation="monday")
     handles = [store.write(key="1_a.txt", content="text"), store.write(key="1_b.png", content=b"\x89PNG\xff")]
     told = store.to_dict()
@@ -496,8 +496,8 @@ def test_results_outlive_the_process(tmp_path):
     again.close()
 
 
-def test_unknown_reference_is_an_error(session):
-    """A reference that is no handle, or none of this conversation, is a typed error."""
+def test_unknown_reference_raises(session):
+    """An invalid handle, or one of another conversation, raises a typed error."""
     store = HaystackToolResultStore(session)
 
     with pytest.raises(HandleNotFound):
@@ -506,8 +506,8 @@ def test_unknown_reference_is_an_error(session):
         store.read("/etc/passwd")
 
 
-def test_images_are_kept_as_bytes(session):
-    """An image that a tool gave is taken out of the conversation, too."""
+def test_images_are_stored_as_bytes(session):
+    """An image in a tool result is offloaded from the conversation, too."""
 
     @tool(outputs_to_string={"raw_result": True})
     def photo() -> list[ImageContent]:
@@ -528,8 +528,8 @@ def test_images_are_kept_as_bytes(session):
 
 
 @pytest.mark.parametrize("module", ["haystack", "haystack_components"])
-def test_missing_framework_is_an_error_that_says_what_to_install(monkeypatch, module):
-    """Without Haystack the import names the extra."""
+def test_missing_framework_error_says_what_to_install(monkeypatch, module):
+    """Without Haystack the import error names the extra."""
     for name in [name for name in sys.modules if name.split(".")[0] == "haystack"]:
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("_haystack", "_haystack_documents", "haystack", "haystack_components"):
@@ -539,6 +539,6 @@ def test_missing_framework_is_an_error_that_says_what_to_install(monkeypatch, mo
         importlib.import_module(f"mama_structs.adapters.{module}")
 
 
-def test_import_pulls_in_no_other_framework():
-    """A host of Haystack loads none of the others."""
+def test_import_loads_no_other_framework():
+    """A host of Haystack imports no other framework."""
     assert {"haystack"} == frameworks_loaded_by("haystack", "haystack_components") - {"openai"}

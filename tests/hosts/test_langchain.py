@@ -47,7 +47,7 @@ async def session(tmp_path):
 
 @pytest.fixture
 async def facts(session):
-    """A vector store of three documents."""
+    """A vector store with three documents."""
     store = SessionVectorStore(session)
     await store.aadd_documents([*FACTS.values()], ids=[*FACTS])
     return store
@@ -81,8 +81,8 @@ STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, prefix=KEYS)
-async def test_it_holds_what_a_dict_holds(session, steps, prefix):
-    """After any sets and deletions the store has the keys and values of a dict that saw the same."""
+async def test_key_value_store_behaves_like_a_dict(session, steps, prefix):
+    """After any sets and deletions it has the keys and values of a dict."""
     store, known = SessionKeyValueStore(session, name=uuid.uuid4().hex), {}
     for step, given_ in steps:
         if step == "set":
@@ -100,8 +100,8 @@ async def test_it_holds_what_a_dict_holds(session, steps, prefix):
     )
 
 
-async def test_keys_are_listed_page_by_page(session, monkeypatch):
-    """All keys come, however many there are, also those that are read while others are deleted."""
+async def test_yield_keys_reads_all_pages(session, monkeypatch):
+    """All keys are yielded, also while other keys are deleted."""
     monkeypatch.setattr("mama_structs.adapters.langchain.stores._PAGE", 3)
     store = SessionKeyValueStore(session)
     await store.amset([(f"{number:02}", number) for number in range(10)])
@@ -114,7 +114,7 @@ async def test_keys_are_listed_page_by_page(session, monkeypatch):
     assert [] == [key async for key in store.ayield_keys()]
 
 
-async def test_stores_of_two_names_do_not_see_each_other(session):
+async def test_key_value_stores_are_isolated_by_name(session):
     """A key of one store is not in another one."""
     one, other = SessionKeyValueStore(session, name="one"), SessionKeyValueStore(session, name="other")
     await one.amset([("key", 1)])
@@ -123,16 +123,16 @@ async def test_stores_of_two_names_do_not_see_each_other(session):
     assert [] == [key async for key in other.ayield_keys()]
 
 
-async def test_what_a_store_keeps_is_no_memory(session):
-    """No search and no recall finds a value of a key-value store."""
+async def test_stored_values_are_not_searchable(session):
+    """Neither search nor recall finds a value of a key-value store."""
     await SessionKeyValueStore(session).amset([("key", "the harbour is closed")])
 
     assert 0 == await session.memories.count()
     assert "" == (await session.recall("is the harbour closed?")).text
 
 
-async def test_a_value_that_is_no_json_is_refused_before_anything_is_stored(session):
-    """The whole call is refused, and its error says nothing of the value."""
+async def test_mset_is_atomic_when_value_is_no_json(session):
+    """The whole call is rejected, and the error does not contain the value."""
     store = SessionKeyValueStore(session)
     with pytest.raises(InvalidArgument) as raised:
         await store.amset([("fine", 1), ("wrong", {"secret": object()})])
@@ -141,8 +141,8 @@ async def test_a_value_that_is_no_json_is_refused_before_anything_is_stored(sess
     assert "secret" not in str(raised.value)
 
 
-def test_it_works_without_an_event_loop(tmp_path):
-    """With a session of `mama_structs.sync` nothing is awaited, and what is stored is there when it is opened again."""
+def test_key_value_store_works_without_event_loop(tmp_path):
+    """With a session of `mama_structs.sync` nothing is awaited, and values are stored durably."""
     with sync.Session.open(tmp_path / "store", embedder=SMALL) as session:
         SessionKeyValueStore(session).mset([("a", b"\x00"), ("b", [1])])
         SessionVectorStore(session).add_texts(["shield first"], ids=["x"])
@@ -155,8 +155,8 @@ def test_it_works_without_an_event_loop(tmp_path):
         assert ["shield first"] == [one.page_content for one in SessionRetriever(session).invoke("shields")]
 
 
-async def test_a_call_that_would_block_its_own_loop_says_to_await(session):
-    """A method that is not awaited in the session's loop raises, and names what to call in its place."""
+async def test_sync_call_in_own_loop_raises_with_async_alternative(session):
+    """A sync method in the session's loop raises, and names the async method."""
     for call in (
         lambda: SessionKeyValueStore(session).mget(["a"]),
         lambda: SessionVectorStore(session).similarity_search("a"),
@@ -164,11 +164,11 @@ async def test_a_call_that_would_block_its_own_loop_says_to_await(session):
     ):
         with pytest.raises(WrongLoop) as raised:
             call()
-        assert "begins with a" in raised.value.hint
+        assert "prefix a" in raised.value.hint
 
 
-async def test_other_threads_and_loops_share_an_async_session(session, facts):
-    """A tool that runs in a thread of its own searches without await, and another event loop by awaiting."""
+async def test_async_session_is_usable_from_other_threads_and_loops(session, facts):
+    """A tool in another thread searches synchronously, and another event loop by awaiting."""
     retriever, asked = SessionRetriever(session, k=1), "login sessions in Redis"
 
     def in_another_loop():
@@ -182,8 +182,8 @@ async def test_other_threads_and_loops_share_an_async_session(session, facts):
 # --- vector store -----------------------------------------------------------------------------------------------------
 
 
-async def test_scores_are_cosines_and_none_leaves_a_document_out(facts):
-    """As many documents come as there are, in the order of the cosines of the embedder's vectors."""
+async def test_scores_are_cosines_and_exclude_no_document(facts):
+    """All documents are returned, ordered by the cosine of the embedder's vectors."""
     found = await facts.asimilarity_search_with_score("where are login sessions kept?", k=10)
     query, *vectors = SMALL.embed(["where are login sessions kept?", *(one.page_content for one in FACTS.values())])
     cosines = {key: float(vector @ query) for key, vector in zip(FACTS, vectors, strict=True)}
@@ -192,8 +192,8 @@ async def test_scores_are_cosines_and_none_leaves_a_document_out(facts):
     assert all(abs(cosines[document.id] - score) < 1e-5 for document, score in found)
 
 
-async def test_relevance_is_from_0_to_1(facts):
-    """Relevance scores are similarities by the embedder's scale, in the same order as scores."""
+async def test_relevance_scores_are_between_0_and_1(facts):
+    """Relevance scores are calibrated similarities, in the same order as scores."""
     asked = "Login sessions are kept in Redis"
     found = await facts.asimilarity_search_with_relevance_scores(asked, k=3, score_threshold=0.0)
     high = await facts.asimilarity_search_with_relevance_scores(asked, k=3, score_threshold=0.9)
@@ -203,8 +203,8 @@ async def test_relevance_is_from_0_to_1(facts):
     assert sorted((score for _, score in found), reverse=True) == [score for _, score in found]
 
 
-async def test_a_vector_finds_what_its_text_does(facts):
-    """Searching by a vector is searching by the text that it is of."""
+async def test_search_by_vector_equals_search_by_text(facts):
+    """Searching by the vector of a text gives the results of searching by the text."""
     vector = [float(one) for one in SMALL.embed(["logins"], kind="query")[0]]
 
     assert await facts.asimilarity_search("logins") == await facts.asimilarity_search_by_vector(vector)
@@ -237,7 +237,7 @@ SIGNS = {
     several=st.lists(WANTED, max_size=3),
 )
 async def test_filters_are_exact(session, metadatas, field, compared, several):
-    """A search with a filter gives all documents that it takes, and no others."""
+    """A search with a filter returns all matching documents, and no others."""
     ids = [str(number) for number in range(len(metadatas))]
     sign, wanted = compared
     store = await SessionVectorStore.afrom_texts(
@@ -259,20 +259,20 @@ async def test_filters_are_exact(session, metadatas, field, compared, several):
 
 
 @pytest.mark.parametrize("wrong", [{"a": {"$regex": "x"}}, {"$or": []}, "year", {"a": {"$in": "text"}}, {1: 2}])
-async def test_a_filter_that_is_not_known_is_refused(facts, wrong):
-    """What a filter cannot do is an error that names it, never a search without the filter."""
+async def test_unknown_filter_is_rejected(facts, wrong):
+    """An unsupported filter is an error that names it, instead of being ignored."""
     with pytest.raises(InvalidArgument):
         await facts.asimilarity_search("logins", filter=wrong)
 
 
-async def test_an_option_that_is_not_known_is_refused(facts):
-    """A misspelt option of a search is an error, and no search without it."""
+async def test_unknown_search_option_is_rejected(facts):
+    """A misspelt option of a search is an error, instead of being ignored."""
     with pytest.raises(TypeError, match="filters"):
         await facts.asimilarity_search("logins", filters={"year": 2024})
 
 
-async def test_deleting_without_ids_empties_the_collection_alone(session, facts):
-    """The documents of other collections, and what is stored otherwise, stay."""
+async def test_delete_without_ids_empties_one_collection(session, facts):
+    """Other collections and other data are not affected."""
     other = await SessionVectorStore.afrom_texts(["a tide"], session=session, collection="other", ids=["1"])
     await SessionKeyValueStore(session).amset([("key", 1)])
     await facts.adelete([])
@@ -284,8 +284,8 @@ async def test_deleting_without_ids_empties_the_collection_alone(session, facts)
     assert [1] == await SessionKeyValueStore(session).amget(["key"])
 
 
-async def test_an_id_that_is_there_twice_is_the_last_one(session):
-    """Of two documents with one id in a call the last one stands, as if they had come one after the other."""
+async def test_last_document_counts_when_id_is_repeated(session):
+    """Of two documents with one id in a call the last one is stored, as with two calls."""
     store = SessionVectorStore(session)
     added = await store.aadd_texts(["first", "second"], ids=["x", "x"])
 
@@ -294,7 +294,7 @@ async def test_an_id_that_is_there_twice_is_the_last_one(session):
 
 
 @pytest.mark.parametrize("wrong", [{"ids": ["a"]}, {"metadatas": [{}]}])
-async def test_numbers_that_do_not_fit_are_refused(session, wrong):
+async def test_wrong_number_of_ids_or_metadata_is_rejected(session, wrong):
     """Fewer ids or metadata than texts are an error, and nothing is added."""
     store = SessionVectorStore(session)
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
@@ -303,8 +303,8 @@ async def test_numbers_that_do_not_fit_are_refused(session, wrong):
     assert [] == await store.asimilarity_search("one")
 
 
-async def test_a_document_without_text_is_kept(session):
-    """It is found by its id, and by no search."""
+async def test_document_without_text_is_found_by_id_only(session):
+    """It is stored, but no search finds it."""
     store = SessionVectorStore(session)
     await store.aadd_documents(
         [Document(page_content=" ", metadata={"page": 1}), Document(page_content="text")], ids=["a", "b"]
@@ -319,8 +319,8 @@ async def test_a_document_without_text_is_kept(session):
     [("one text", None), ([["a", "b"]], None), (["a"], ["x"]), (["a"], [[("k", "v")]])],
     ids=["a text", "a list in it", "metadata that are a text", "metadata that are pairs"],
 )
-async def test_what_is_no_document_is_refused_before_any_search_meets_it(session, texts, metadatas):
-    """A collection that held one would fail at each search."""
+async def test_invalid_document_is_rejected_on_add(session, texts, metadatas):
+    """Otherwise each later search of the collection would fail."""
     store = SessionVectorStore(session)
     with pytest.raises(InvalidArgument):
         await store.aadd_texts(texts, metadatas)
@@ -328,16 +328,16 @@ async def test_what_is_no_document_is_refused_before_any_search_meets_it(session
     assert [] == await store.asimilarity_search("a")
 
 
-async def test_a_text_may_be_without_metadata_among_others_that_have_some(session):
-    """None is as good as nothing."""
+async def test_metadata_may_be_none_for_some_texts(session):
+    """None is equal to empty metadata."""
     store = SessionVectorStore(session)
     await store.aadd_texts(["a", "b"], [None, {"n": 1}], ids=["1", "2"])
 
     assert {"1": {}, "2": {"n": 1}} == {one.id: one.metadata for one in await store.asimilarity_search("a")}
 
 
-async def test_documents_are_found_with_the_memories(session, facts):
-    """The session's own search finds a document beside a decision, and recall tells it, as one from outside."""
+async def test_session_search_and_recall_find_documents(session, facts):
+    """They are found next to a decision, and recall marks them with the origin "outside"."""
     await session.memories.save_decision("auth", "Login sessions are moved to Postgres", "Redis lost them")
     hits = await session.memories.search("where are login sessions kept?", limit=2)
 
@@ -350,8 +350,8 @@ UNIT = st.lists(st.floats(-1, 1), min_size=3, max_size=3).filter(lambda row: sum
 
 
 @given(rows=st.lists(UNIT, min_size=1, max_size=7), query=UNIT, count=st.integers(1, 8), share=st.floats(0, 1))
-def test_marginal_relevance_is_langchains(rows, query, count, share):
-    """What is chosen is worth as much, at each step, as what LangChain's own function chooses."""
+def test_marginal_relevance_matches_langchain(rows, query, count, share):
+    """At each step the chosen document scores as high as the choice of LangChain's own function."""
     utils = pytest.importorskip("langchain_core.vectorstores.utils")
     vectors = np.asarray(rows) / np.linalg.norm(rows, axis=1, keepdims=True)
     question = np.asarray(query) / np.linalg.norm(query)
@@ -368,8 +368,8 @@ def test_marginal_relevance_is_langchains(rows, query, count, share):
         assert chosen[0] == utils.maximal_marginal_relevance(question, [*vectors], lambda_mult=share, k=1)[0]
 
 
-async def test_diverse_results_leave_out_what_says_the_same(session):
-    """Of five equal documents one comes, and then another one."""
+async def test_diverse_results_skip_equal_documents(session):
+    """Of five equal documents one is returned, and then another one."""
     store = await SessionVectorStore.afrom_texts([*["sessions in Redis"] * 5, "the tide is high"], session=session)
     same = await store.asimilarity_search("sessions", k=2)
     diverse = await store.amax_marginal_relevance_search("sessions", k=2, lambda_mult=0.3)
@@ -378,8 +378,8 @@ async def test_diverse_results_leave_out_what_says_the_same(session):
     assert {"sessions in Redis", "the tide is high"} == {one.page_content for one in diverse}
 
 
-async def test_long_documents_have_a_place_among_diverse_results(session):
-    """A text that is embedded in pieces is as near to another one as its pieces are together."""
+async def test_diverse_results_support_long_documents(session):
+    """A text of several chunks is compared by the sum of their vectors."""
     long = " ".join(f"Paragraph {number} tells how login sessions are kept in Redis." for number in range(200))
     store = await SessionVectorStore.afrom_texts([long, long, "the tide is high"], session=session)
     diverse = await store.amax_marginal_relevance_search("login sessions", k=2, lambda_mult=0.3)
@@ -397,8 +397,8 @@ def of_fake(**options):
     return embedder(FAKE, name="fake", dimensions=8, **options)
 
 
-async def test_langchains_embeddings_embed_a_session(tmp_path):
-    """A session that was opened with them takes them in `from_texts`, and gives them back."""
+async def test_langchain_embeddings_can_embed_a_session(tmp_path):
+    """A session that was opened with them accepts them in `from_texts`, and returns them."""
     async with Session.open(tmp_path / "store", embedder=of_fake()) as session:
         store = await SessionVectorStore.afrom_documents([*FACTS.values()], FAKE, session=session)
         first, score = (await store.asimilarity_search_with_score(FACTS["tides"].page_content, k=1))[0]
@@ -409,8 +409,8 @@ async def test_langchains_embeddings_embed_a_session(tmp_path):
         assert score == pytest.approx(1)
 
 
-async def test_other_embeddings_than_the_sessions_are_refused(session):
-    """Vectors are those of the session: others are refused, with a hint, before anything is embedded."""
+async def test_other_embeddings_are_rejected(session):
+    """Vectors are those of the session, so others are rejected with a hint before anything is embedded."""
     with pytest.raises(InvalidArgument) as raised:
         await SessionVectorStore.afrom_texts(["text"], FAKE, session=session)
 
@@ -422,8 +422,8 @@ async def test_other_embeddings_than_the_sessions_are_refused(session):
         embedder(lambda texts: texts, name="wrong", dimensions=8)
 
 
-async def test_embeddings_that_fail_store_nothing(tmp_path, monkeypatch):
-    """What they raise becomes `EmbeddingFailed`, and no document of the call is there."""
+async def test_failing_embeddings_store_nothing(tmp_path, monkeypatch):
+    """Their error becomes `EmbeddingFailed`, and no document of the call is stored."""
 
     async def broken(self, texts):
         raise RuntimeError("the provider is down")
@@ -437,11 +437,11 @@ async def test_embeddings_that_fail_store_nothing(tmp_path, monkeypatch):
         assert [] == await store.aget_by_ids(["x"])
 
 
-# --- what LangChain builds on them ------------------------------------------------------------------------------------
+# --- LangChain features on top ----------------------------------------------------------------------------------------
 
 
-async def test_indexing_adds_what_is_new_and_deletes_what_is_gone(session):
-    """LangChain's indexing API keeps a collection in step with its source."""
+async def test_indexing_adds_new_and_deletes_missing_documents(session):
+    """LangChain's indexing API synchronizes a collection with its source."""
     manager, store = InMemoryRecordManager("facts"), SessionVectorStore(session)
     manager.create_schema()
     pages = [Document(page_content=f"page {number}", metadata={"source": f"{number}.md"}) for number in range(3)]
@@ -456,8 +456,8 @@ async def test_indexing_adds_what_is_new_and_deletes_what_is_gone(session):
     assert {"page 0", "page 1"} == {one.page_content for one in await store.asimilarity_search("page", k=9)}
 
 
-def test_indexing_works_without_an_event_loop(tmp_path):
-    """The same without await, by a session of `mama_structs.sync`."""
+def test_indexing_works_without_event_loop(tmp_path):
+    """The same with a session of `mama_structs.sync`."""
     manager = InMemoryRecordManager("facts")
     manager.create_schema()
     with sync.Session.open(tmp_path / "store", embedder=SMALL) as session:
@@ -469,8 +469,8 @@ def test_indexing_works_without_an_event_loop(tmp_path):
         assert 3 == len(store.similarity_search("login", k=9))
 
 
-async def test_a_retriever_gives_memories_with_what_is_known_of_them(session):
-    """A decision's document has its reasoning in the text, and its id, topic and outcome beside it."""
+async def test_retriever_returns_memories_with_metadata(session):
+    """A decision's document has its reasoning in the text, and its id, topic and outcome as metadata."""
     saved = await session.memories.save_decision("auth", "Use JWT for logins", "There is no state to keep")
     await session.memories.set_outcome(saved.id, "FAILED", reason="Stolen tokens stayed valid")
     (found,) = await SessionRetriever(session, k=1, types=["decision"]).ainvoke("how do logins work?")
@@ -484,8 +484,8 @@ async def test_a_retriever_gives_memories_with_what_is_known_of_them(session):
     json.dumps(found.metadata)
 
 
-async def test_a_retriever_of_a_collection_finds_by_words(session, facts):
-    """Its documents are those that were added, with their relevance; those of others are not among them."""
+async def test_retriever_of_collection_finds_by_words(session, facts):
+    """It returns the added documents with their relevance, and none of other collections."""
     await SessionVectorStore.afrom_texts(["Redis is red"], session=session, collection="other")
     found = await SessionRetriever(session, collection="default", k=1).ainvoke("Redis")
 
@@ -494,22 +494,22 @@ async def test_a_retriever_of_a_collection_finds_by_words(session, facts):
     assert "relevance" in found[0].metadata
 
 
-async def test_what_answers_too_little_is_left_out(session, facts):
-    """With *min_relevance* a question without an answer gets no documents."""
+async def test_retriever_min_relevance_excludes_weak_hits(session, facts):
+    """A question without a relevant document returns nothing."""
     for collection in (None, "default"):
         retriever = SessionRetriever(session, collection=collection, min_relevance=0.9)
         assert [] == await retriever.ainvoke("how tall is the Eiffel tower?")
 
 
 @pytest.mark.parametrize("kind", [SessionKeyValueStore, SessionVectorStore, SessionRetriever])
-def test_what_is_no_session_is_refused_at_once(kind):
-    """The mistake is told where it is made, and not at the first search."""
+def test_constructor_rejects_value_that_is_no_session(kind):
+    """The error is raised by the constructor, not by the first search."""
     with pytest.raises(InvalidArgument, match="session must be"):
         kind("agent.mama")
 
 
-async def test_a_closed_session_is_told(tmp_path):
-    """What is used after its session was closed raises."""
+async def test_call_on_closed_session_raises(tmp_path):
+    """Every call after closing the session raises."""
     async with Session.open(tmp_path / "store", embedder=SMALL) as session:
         store = SessionVectorStore(session)
 
@@ -517,8 +517,8 @@ async def test_a_closed_session_is_told(tmp_path):
         await store.aadd_texts(["text"])
 
 
-async def test_an_agent_recalls_looks_up_and_marks(session, facts):
-    """An agent is told what is remembered, looks into the collection by a tool, and what it marks is stored."""
+async def test_agent_recalls_searches_and_stores_refs(session, facts):
+    """An agent gets recalled text, searches the collection by a tool, and its refs are stored."""
     agents = pytest.importorskip("langchain.agents")
     await session.memories.save_decision("auth", "Login sessions move to Postgres", "Redis lost them twice")
 
@@ -539,8 +539,8 @@ async def test_an_agent_recalls_looks_up_and_marks(session, facts):
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_missing_framework_names_the_extra(monkeypatch, name):
-    """Without LangChain the import says what to install."""
+def test_langchain_missing_framework_names_the_extra(monkeypatch, name):
+    """Without LangChain the import error says what to install."""
     for module in [module for module in sys.modules if module.split(".")[0] == "langchain_core"]:
         monkeypatch.setitem(sys.modules, module, None)
     for module in (*ADAPTERS, "_langchain_documents"):

@@ -1,4 +1,4 @@
-"""LangGraph's store and checkpointer in a session: the rules of its own in-memory ones, and agents that resume."""
+"""LangGraph's store and checkpointer in a session, compared with its in-memory ones, and agents that resume."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ OPS = st.one_of(
 
 @pytest.fixture
 async def session(tmp_path):
-    """A session on an empty directory, or on a server where the run is for one."""
+    """A session on an empty directory, or on a server if the run is configured for one."""
     async with Session.open(tmp_path / "one.mama", embedder=HashEmbedder()) as opened:
         yield opened
 
 
 def told(result: Any) -> Any:
-    """What a result says but for the times, and the order of what has none."""
+    """Return a result without times, and with unordered parts sorted."""
     if isinstance(result, list):
         return sorted((told(one) for one in result), key=repr)
     return (result.namespace, result.key, result.value) if hasattr(result, "key") else result
@@ -88,13 +88,13 @@ def called(thread: str, **more: str) -> dict[str, Any]:
 
 
 @given(batches=st.lists(st.lists(OPS, max_size=6), max_size=6))
-async def test_every_batch_gives_what_the_store_in_memory_gives(batches):
-    """Reads see what was there before the batch, the last put of a key counts, and filters and paths match alike."""
+async def test_batch_matches_in_memory_store(batches):
+    """Reads see the state before the batch, the last put of a key counts, and filters and paths match equally."""
     theirs = InMemoryStore()
     async with Session.open(embedder=HashEmbedder()) as session:
         ours = LangGraphStore(session)
         for ops in batches:
-            # Theirs goes on listing a namespace whose last item was deleted.
+            # Their store still lists a namespace whose last item was deleted.
             listed = [isinstance(op, ListNamespacesOp) for op in ops]
             expected = [told(one) for one in theirs.batch(ops)]
             found = [told(one) for one in await ours.abatch(ops)]
@@ -106,8 +106,8 @@ async def test_every_batch_gives_what_the_store_in_memory_gives(batches):
                 assert not is_list or set(got) <= set(want)
 
 
-async def test_no_namespace_is_listed_whose_items_are_gone(session):
-    """A namespace is there as long as something is in it."""
+async def test_empty_namespace_is_not_listed(session):
+    """A namespace exists as long as it has an item."""
     store = LangGraphStore(session)
     await store.aput(("a", "b"), "k", {"n": 1})
     await store.aput(("a", "c"), "k", {"n": 1})
@@ -131,8 +131,8 @@ async def test_no_namespace_is_listed_whose_items_are_gone(session):
     ],
     ids=str,
 )
-async def test_wrong_operation_is_refused_before_anything_is_written(session, wrong):
-    """What would fail is refused at the door, so that it takes nothing beside it along."""
+async def test_batch_with_invalid_operation_writes_nothing(session, wrong):
+    """Operations are validated first, so that an invalid one does not fail the others halfway."""
     store = LangGraphStore(session)
     with pytest.raises((InvalidArgument, InvalidNamespaceError)):
         await store.abatch([PutOp(("a",), "k", {"n": 1}), wrong])
@@ -140,8 +140,8 @@ async def test_wrong_operation_is_refused_before_anything_is_written(session, wr
     assert [] == await store.asearch(())
 
 
-async def test_what_an_agent_puts_is_recalled_by_everybody(session):
-    """An item is found by the session's own search, in any language, and no more when it is deleted."""
+async def test_session_search_and_recall_find_items(session):
+    """The session's own search finds an item, in any language, until it is deleted."""
     store = LangGraphStore(session, fields=["text"])
     await store.aput(("users", "ada"), "tea", {"text": "Ada drinks green tea, never coffee", "secret": "zebra"})
     await store.aput(("users", "ada"), "말", {"text": "에이다는 녹차를 마신다"})
@@ -159,8 +159,8 @@ async def test_what_an_agent_puts_is_recalled_by_everybody(session):
     assert "Ada drinks green tea, never coffee" not in later
 
 
-async def test_item_lives_as_long_as_it_is_read(session):
-    """Its time begins anew with a read, unless that says otherwise, and what is over is gone without a sweep."""
+async def test_item_expires_unless_it_is_read(session):
+    """By default a read extends the TTL. An expired item disappears without a sweep."""
     clock = [1_800_000_000.0]
     session.memories._shared.clock = lambda: clock[0]
     store = LangGraphStore(session, ttl={"default_ttl": 10})
@@ -185,8 +185,8 @@ async def test_item_lives_as_long_as_it_is_read(session):
     assert [("a",), ("b",)] == await store.alist_namespaces()
 
 
-async def test_score_is_the_cosine_of_the_best_field():
-    """Each indexed field has a vector of its own, and what has none comes last and without a score."""
+async def test_search_score_is_cosine_of_best_field():
+    """Each indexed field has its own vector. Items without one come last, without a score."""
     axes = {"north": [1.0, 0.0], "east": [0.0, 1.0], "north-east": [0.6, 0.8]}
     embedder = as_embedder(lambda texts: [axes.get(text, [0.6, 0.8]) for text in texts], name="axes", dimensions=2)
     async with Session.open(embedder=embedder) as session:
@@ -204,8 +204,8 @@ async def test_score_is_the_cosine_of_the_best_field():
     assert ["half", "other"] == [one.key for one in page]
 
 
-def test_store_works_in_any_thread_without_a_loop(tmp_path):
-    """A session of `mama_structs.sync` serves programs without a loop, and what they saved is there afterwards."""
+def test_store_works_in_any_thread_without_loop(tmp_path):
+    """A session of `mama_structs.sync` serves programs without a loop, and the items are durable."""
     failed: list[BaseException] = []
     with sync.Session.open(tmp_path / "one.mama", embedder=HashEmbedder()) as session:
         store = LangGraphStore(session)
@@ -223,7 +223,7 @@ def test_store_works_in_any_thread_without_a_loop(tmp_path):
             thread.start()
         for thread in threads:
             thread.join()
-        # An event loop that is not the session's may block for it, as it may for LangGraph's own.
+        # A blocking call is allowed in any loop but the session's, as in LangGraph's own store.
         in_a_loop = asyncio.run(_get_beside(store))
 
     assert [] == failed
@@ -236,8 +236,8 @@ async def _get_beside(store: LangGraphStore) -> list[Any]:
     return [store.get(("thread", "0"), "k4").value, (await store.aget(("thread", "1"), "k4")).value]
 
 
-async def test_call_that_would_wait_for_its_own_loop_is_refused():
-    """In the loop of an async session only what is awaited works; another thread may block."""
+async def test_blocking_call_in_own_loop_raises():
+    """In the loop of an async session only awaitable methods work; another thread may block."""
     async with Session.open(embedder=HashEmbedder()) as session:
         store, saver = LangGraphStore(session), LangGraphCheckpointer(session)
         with pytest.raises(asyncio.InvalidStateError, match="blocks"):
@@ -254,8 +254,8 @@ async def test_call_that_would_wait_for_its_own_loop_is_refused():
     assert {"n": 2} == something.value
 
 
-def test_async_session_needs_its_loop():
-    """A store of an async session is made where the session lives, and ends with its loop."""
+def test_async_session_requires_its_loop():
+    """A store of an async session is created in the session's loop, and ends with it."""
 
     async def opened() -> tuple[Session, LangGraphStore]:
         session = await Session.open(embedder=HashEmbedder())
@@ -279,7 +279,7 @@ class Talk(TypedDict, total=False):
 
 
 def graph_of(saver: Any, *, counted: list[str] | None = None) -> Any:
-    """A graph of two steps that asks a person between them."""
+    """A graph of two steps with an interrupt for a person."""
 
     def ask(state: Talk) -> Talk:
         (counted if counted is not None else []).append("ask")
@@ -297,8 +297,8 @@ def graph_of(saver: Any, *, counted: list[str] | None = None) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-async def test_interrupted_graph_goes_on_in_another_process(tmp_path):
-    """What a graph had done by its interrupt is in the directory, and a graph that opens it goes on from there."""
+async def test_interrupted_graph_resumes_in_another_process(tmp_path):
+    """The state at the interrupt is stored, and a graph on the reopened store resumes from it."""
     async with Session.open(tmp_path / "one.mama", embedder=HashEmbedder()) as session:
         asked = await graph_of(LangGraphCheckpointer(session)).ainvoke({"said": ["hello"]}, called("t"))
     async with Session.open(tmp_path / "one.mama", embedder=HashEmbedder()) as session:
@@ -309,8 +309,8 @@ async def test_interrupted_graph_goes_on_in_another_process(tmp_path):
 
 
 @pytest.mark.parametrize("forked", [False, True])
-async def test_history_is_that_of_the_saver_in_memory(session, forked):
-    """States, steps, pending writes and forks are the same as with LangGraph's own saver."""
+async def test_history_matches_in_memory_saver(session, forked):
+    """States, steps, pending writes and forks equal those of LangGraph's own saver."""
     histories = []
     for saver in (InMemorySaver(), LangGraphCheckpointer(session)):
         graph, config = graph_of(saver), called("t")
@@ -332,8 +332,8 @@ async def test_history_is_that_of_the_saver_in_memory(session, forked):
     assert len(histories[1]) >= 4
 
 
-async def test_checkpoints_before_another_are_listed_by_its_id_alone(session):
-    """Replaying a graph inside another one, LangGraph names the checkpoint before which it looks without a thread."""
+async def test_list_before_checkpoint_without_thread(session):
+    """When it replays a nested graph, LangGraph passes the *before* checkpoint without a thread."""
     saver = LangGraphCheckpointer(session)
     for step in range(3):
         await saver.aput(called("t"), {**empty_checkpoint(), "id": f"0{step}"}, {"step": step}, {})
@@ -342,8 +342,8 @@ async def test_checkpoints_before_another_are_listed_by_its_id_alone(session):
     assert ["01"] == [one.checkpoint["id"] for one in before]
 
 
-async def test_what_did_not_change_is_not_written_again(session):
-    """A channel has one record for each of its versions, however many checkpoints name it."""
+async def test_unchanged_channel_is_not_written_again(session):
+    """A channel has one record per version, regardless of the number of checkpoints."""
     saver = LangGraphCheckpointer(session)
     config, versions = called("t"), {"big": "1", "step": "1"}
     for step in range(5):
@@ -360,8 +360,8 @@ async def test_what_did_not_change_is_not_written_again(session):
     assert {"big": "x" * 1000, "step": 4} == latest.checkpoint["channel_values"]
 
 
-async def test_no_search_and_no_recall_sees_a_thread(session):
-    """Conversations are kept beside the memories, not among them."""
+async def test_threads_are_not_searchable(session):
+    """Conversations are stored separately from memories."""
     await graph_of(LangGraphCheckpointer(session)).ainvoke({"said": ["the lighthouse is red"]}, called("t"))
 
     assert 0 == await session.memories.count()
@@ -371,14 +371,14 @@ async def test_no_search_and_no_recall_sees_a_thread(session):
 
 @dataclasses.dataclass
 class Point:
-    """A class of a host's own, in its graph's state."""
+    """A host's own class in its graph's state."""
 
     x: int
 
 
 @pytest.mark.parametrize("allowed", [(), (Point,)])
-async def test_only_allowed_classes_are_made_of_what_is_read(session, allowed, caplog):
-    """A class that the host did not allow comes back as plain data, and the log names it."""
+async def test_only_allowed_classes_are_deserialized(session, allowed, caplog):
+    """Another class of the host is returned as plain data, and the log names it."""
     saver = LangGraphCheckpointer(session, allow=allowed)
     checkpoint = {**empty_checkpoint(), "channel_values": {"at": Point(3)}, "channel_versions": {"at": "1"}}
     await saver.aput(called("t"), checkpoint, {"step": 0}, {"at": "1"})
@@ -388,8 +388,8 @@ async def test_only_allowed_classes_are_made_of_what_is_read(session, allowed, c
 
 
 @pytest.mark.parametrize("kind", ["pickle", "msgpack"])
-async def test_nothing_that_a_record_names_is_run(session, kind, tmp_path):
-    """Who can write to the directory can neither have something unpickled nor a function called."""
+async def test_stored_class_names_are_not_called(session, kind, tmp_path):
+    """An attacker with write access to the directory can cause neither unpickling nor a function call."""
 
     class Planted:
         def __reduce__(self):
@@ -413,8 +413,8 @@ def _like(record: Any, value: Any) -> Any:
     return NewRecord(record.labels, record.key, value)
 
 
-async def test_serializer_that_unpickles_is_refused(session):
-    """A host cannot switch unpickling on, not even below an encryption."""
+async def test_unpickling_serializer_is_rejected(session):
+    """A host cannot enable unpickling, not even below an encrypting serializer."""
 
     class Sealed:
         serde = JsonPlusSerializer(pickle_fallback=True)
@@ -427,15 +427,15 @@ async def test_serializer_that_unpickles_is_refused(session):
         def serde(self):
             return Endless()
 
-    with pytest.raises(InvalidArgument, match="in each other"):
+    with pytest.raises(InvalidArgument, match="nests more than"):
         LangGraphCheckpointer(session, serde=Endless())
     for serde in (JsonPlusSerializer(pickle_fallback=True), Sealed(), Twice()):
         with pytest.raises(InvalidArgument, match="unpickle"):
             LangGraphCheckpointer(session, serde=serde)
 
 
-async def test_thread_is_deleted_copied_and_pruned_as_a_whole(session):
-    """A copy goes on by itself, pruning keeps what the latest checkpoint needs, deleting leaves nothing."""
+async def test_thread_can_be_copied_pruned_and_deleted(session):
+    """A copy is independent, pruning keeps the data of the latest checkpoint, deleting removes everything."""
     saver = LangGraphCheckpointer(session)
     graph = graph_of(saver)
     await graph.ainvoke({"said": ["hello"]}, called("one"))
@@ -453,8 +453,8 @@ async def test_thread_is_deleted_copied_and_pruned_as_a_whole(session):
     assert {"two"} == both
 
 
-async def test_thread_that_is_rebuilt_from_its_past_is_not_pruned(session):
-    """A channel that is made of earlier checkpoints' writes would come back empty in silence."""
+async def test_thread_with_delta_channels_is_not_pruned(session):
+    """A channel that is rebuilt from earlier checkpoints would silently become empty."""
     saver = LangGraphCheckpointer(session)
     for step in range(2):
         metadata = {"step": step, "counters_since_delta_snapshot": {"said": (1, 1)}}
@@ -468,8 +468,8 @@ async def test_thread_that_is_rebuilt_from_its_past_is_not_pruned(session):
 
 
 @pytest.mark.parametrize("config", [{"configurable": {}}, {}])
-async def test_config_without_a_thread_is_refused(session, config):
-    """Nothing is kept under no name."""
+async def test_config_without_thread_is_rejected(session, config):
+    """Nothing is stored without a thread id."""
     with pytest.raises(InvalidArgument, match="thread"):
         await LangGraphCheckpointer(session).aput(config, empty_checkpoint(), {}, {})
 
@@ -477,8 +477,8 @@ async def test_config_without_a_thread_is_refused(session, config):
 # --- agents ---
 
 
-async def test_scripted_agent_remembers_across_threads_and_goes_on_in_its_own(tmp_path):
-    """An agent's tool puts into the store; a later process finds it in another thread, and the first thread goes on."""
+async def test_agent_finds_item_in_other_thread_and_resumes_its_own(tmp_path):
+    """A later process finds an agent's item in another thread, and resumes the first thread."""
     agents = pytest.importorskip("langchain.agents")
 
     @tool
@@ -526,7 +526,7 @@ async def test_scripted_agent_remembers_across_threads_and_goes_on_in_its_own(tm
     assert "Ada is allergic to nuts" in recalled
 
 
-async def test_deepagents_memories_are_items_of_the_store(session):
+async def test_deepagents_files_are_items_of_the_store(session):
     """Files below /memories/ of deepagents are written, read, edited, listed and searched in a session."""
     deepagents = pytest.importorskip("deepagents.backends")
     store = LangGraphStore(session, fields=["content"])
@@ -544,14 +544,14 @@ async def test_deepagents_memories_are_items_of_the_store(session):
 
 
 def test_adapter_imports_no_other_framework():
-    """Each module imports LangGraph and what that needs, nothing of another host."""
+    """Each module imports LangGraph and its dependencies, and no other host."""
     loaded = frameworks_loaded_by("langgraph", "langgraph_checkpoints")
 
     assert {"langgraph"} == loaded - {"langchain_core"}
 
 
-async def test_a_read_gives_no_end_to_what_took_an_items_place(session, monkeypatch):
-    """An item that is put without an end while the one before it is read stays for ever."""
+async def test_read_does_not_extend_ttl_of_replacement(session, monkeypatch):
+    """An item without TTL that replaces one during a read never expires."""
     store, moved = LangGraphStore(session), session.records.expire
     await store.aput(("a",), "k", {"n": 1}, ttl=0.01)
 
@@ -566,8 +566,8 @@ async def test_a_read_gives_no_end_to_what_took_an_items_place(session, monkeypa
 
 
 @pytest.mark.parametrize("value", [{"at": object()}, {"data": b"x"}, {"some": {1}}], ids=["object", "bytes", "set"])
-async def test_what_is_no_json_is_refused_by_our_error(session, value):
-    """Before anything of its batch is written, whether or not it is indexed."""
+async def test_value_that_is_no_json_raises_invalid_argument(session, value):
+    """It is raised before anything of the batch is written, whether the value is indexed or not."""
     store = LangGraphStore(session)
     for index in (None, False):
         with pytest.raises(InvalidArgument, match="JSON"):
@@ -576,14 +576,14 @@ async def test_what_is_no_json_is_refused_by_our_error(session, value):
     assert [] == await store.asearch(("a",))
 
 
-async def test_a_filter_of_no_names_is_refused(session):
-    """As an operator is that nobody knows."""
+async def test_filter_with_non_text_key_is_rejected(session):
+    """An unknown operator is rejected, too."""
     with pytest.raises(InvalidArgument, match="names"):
         await LangGraphStore(session).asearch(("a",), filter={1: 2})
 
 
-async def test_two_that_run_one_task_at_once_keep_what_one_of_them_wrote_first(session):
-    """What a task wrote stays as whoever was first has it, whoever read before that."""
+async def test_concurrent_runs_of_a_task_keep_first_writes(session):
+    """The first stored writes of a task are kept, regardless of earlier reads."""
     saver = LangGraphCheckpointer(session)
     config = await saver.aput({"configurable": {"thread_id": "t"}}, empty_checkpoint(), {}, {})
     await asyncio.gather(*(saver.aput_writes(config, [("a", number)], "task") for number in range(5)))

@@ -1,4 +1,4 @@
-"""An adapter whose framework is not installed says what to install."""
+"""The import error of an adapter without its framework says what to install."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
         ("openai_agents_session", "agents", "openai-agents"),
     ],
 )
-def test_a_missing_framework_names_the_extra(monkeypatch, adapter, framework, extra):
-    """The import of an adapter fails in words that can be pasted into a shell, and leaves nothing half loaded."""
+def test_missing_framework_names_the_extra(monkeypatch, adapter, framework, extra):
+    """The error contains a pip command, and no partially imported module remains."""
     module = f"mama_structs.adapters.{adapter}"
     for name in [framework, *(name for name in sys.modules if name.startswith(f"{framework}."))]:
         monkeypatch.setitem(sys.modules, name, None)

@@ -1,4 +1,4 @@
-"""A conversation of the OpenAI Agents SDK in a session: in order, in several loops and processes, and with recall."""
+"""A conversation of the OpenAI Agents SDK in a session: order, several loops and processes, and recall."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ STEPS = st.one_of(
 
 @pytest.fixture(scope="module")
 def shared():
-    """Give one session to all examples: each has a conversation of its own."""
+    """One session for all examples; each has its own conversation."""
     with sync.Session.open(embedder=HashEmbedder()) as session:
         yield session
 
 
 @given(steps=st.lists(STEPS, max_size=12), limit=st.none() | st.integers(0, 4))
-def test_it_keeps_what_a_list_would(shared, steps, limit):
-    """Whatever is added, read, taken and cleared, a conversation is what a list is, and another one stays empty."""
+def test_conversation_behaves_like_a_list(shared, steps, limit):
+    """After any operations a conversation equals a list, and another conversation stays empty."""
     name = str(uuid.uuid4())
     kept = openai_agents_session.ConversationSession(shared, name, session_settings={"limit": limit})
     other = openai_agents_session.ConversationSession(shared, f"{name}/2")
@@ -79,16 +79,16 @@ def test_it_keeps_what_a_list_would(shared, steps, limit):
     asyncio.run(follow())
 
 
-async def test_it_is_a_session_of_the_sdk(session):
-    """The SDK takes it for one of its own protocol, with settings of its own class."""
+async def test_conversation_implements_session_protocol(session):
+    """The SDK accepts it as its own protocol, with settings of its own class."""
     kept = openai_agents_session.ConversationSession(session, "ada")
 
     assert isinstance(kept, agents.memory.Session)
     assert agents.SessionSettings() == kept.session_settings
 
 
-async def test_items_taken_at_the_same_time_are_taken_once(session):
-    """No two callers get the same item, and what is added meanwhile is not lost."""
+async def test_pop_item_returns_each_item_once_when_concurrent(session):
+    """No two callers get the same item, and concurrently added items are not lost."""
     kept = openai_agents_session.ConversationSession(session, "ada")
     await kept.add_items(said(*range(8)))
     taken = await asyncio.gather(
@@ -99,8 +99,8 @@ async def test_items_taken_at_the_same_time_are_taken_once(session):
     assert Counter([*range(8), "new 0", "new 1", "new 2"]) == Counter(seen)
 
 
-async def test_a_wrong_item_adds_none(session):
-    """An item that is no JSON is refused with all that were given beside it."""
+async def test_add_items_is_atomic_when_item_is_invalid(session):
+    """An item that is not JSON makes all items of the call fail."""
     kept = openai_agents_session.ConversationSession(session, "ada")
 
     with pytest.raises(InvalidArgument):
@@ -109,26 +109,26 @@ async def test_a_wrong_item_adds_none(session):
 
 
 @pytest.mark.parametrize("session_id", ["", None, 7])
-async def test_the_name_is_checked_at_the_door(session, session_id):
-    """A conversation has a name, which is a text."""
+async def test_session_id_must_be_text(session, session_id):
+    """An empty or non-text id is rejected."""
     with pytest.raises(InvalidArgument, match="session_id must be a text"):
         openai_agents_session.ConversationSession(session, session_id)
 
 
-async def test_a_negative_limit_is_refused(session):
-    """A limit below none has no meaning that two stores would share."""
+async def test_negative_limit_is_rejected(session):
+    """Its meaning would differ between stores."""
     with pytest.raises(InvalidArgument, match="limit must be 0 or more, got -1"):
         await openai_agents_session.ConversationSession(session, "ada").get_items(-1)
 
 
-async def test_settings_that_the_sdk_does_not_know_are_refused(session):
-    """A misspelt setting is no setting that is left out in silence."""
+async def test_unknown_settings_are_rejected(session):
+    """A misspelt setting must not be ignored silently."""
     with pytest.raises(TypeError, match="limitt"):
         openai_agents_session.ConversationSession(session, "ada", session_settings={"limitt": 1})
 
 
-async def test_a_closed_session_says_so(session):
-    """A call after the session was closed fails, one that adds nothing, too."""
+async def test_call_on_closed_session_raises(session):
+    """A call that adds nothing raises, too."""
     kept = openai_agents_session.ConversationSession(session, "ada")
     await session.close()
 
@@ -136,8 +136,8 @@ async def test_a_closed_session_says_so(session):
         await kept.add_items([])
 
 
-async def test_a_conversation_is_no_memory(session):
-    """What was said is found by no search or recall, until somebody remembers it."""
+async def test_conversation_is_not_searchable(session):
+    """Neither search nor recall finds its items, unless they are saved as memories."""
     kept = openai_agents_session.ConversationSession(session, "ada")
     await kept.add_items(said("The staging database is called heron"))
 
@@ -145,8 +145,8 @@ async def test_a_conversation_is_no_memory(session):
     assert "" == (await session.recall("What is the staging database called?")).text
 
 
-async def test_a_run_goes_on_with_the_conversation_after_a_restart(tmp_path):
-    """The model is given what was said before, by whichever process."""
+async def test_run_continues_conversation_after_restart(tmp_path):
+    """The model gets the earlier items, regardless of the process."""
     model = ScriptedModel("Noted.")
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
         kept = openai_agents_session.ConversationSession(session, "ada")
@@ -163,7 +163,7 @@ async def test_a_run_goes_on_with_the_conversation_after_a_restart(tmp_path):
     assert ["user", "assistant"] * 2 == [item["role"] for item in items]
 
 
-def test_run_sync_works_in_a_script():
+def test_run_sync_works_with_sync_session():
     """A script without an event loop runs an agent on a session of `mama_structs.sync`."""
     with sync.Session.open(embedder=HashEmbedder()) as session:
         kept = openai_agents_session.ConversationSession(session, "ada")
@@ -180,8 +180,8 @@ def test_run_sync_works_in_a_script():
     assert ["user", "assistant"] == [item["role"] for item in items]
 
 
-async def test_what_is_recalled_stays_in_the_conversation(session):
-    """The model is told what is remembered behind its user's message, once, and finds it in its history later."""
+async def test_recalled_item_stays_in_conversation(session):
+    """The recalled text follows the user's message once, and is part of the history later."""
     await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
     model = ScriptedModel("By JWT.", "As I said.")
     kept = openai_agents_session.ConversationSession(session, "ada")
@@ -197,8 +197,8 @@ async def test_what_is_recalled_stays_in_the_conversation(session):
 
 
 @pytest.mark.parametrize(("name", "limit"), [("ben", None), ("ada", 1)], ids=["another conversation", "a cut one"])
-async def test_what_is_not_in_the_history_is_told_again(session, name, limit):
-    """A run that is given nothing of what was recalled before is told it, whatever the session has told others."""
+async def test_fact_is_recalled_again_when_history_lacks_it(session, name, limit):
+    """A run whose history has no recalled text gets it, regardless of other conversations."""
     await session.memories.save_decision("auth", "Use JWT for logins", reasoning="No state")
     config = agents.RunConfig(**QUIET, session_input_callback=openai_agents_session.recalling(session))
     model = ScriptedModel("By JWT.", "By JWT.")
@@ -210,8 +210,8 @@ async def test_what_is_not_in_the_history_is_told_again(session, name, limit):
     assert [True, True] == ["<recalled>" in str(one.messages[-1]["content"]) for one in model.requests]
 
 
-async def test_nothing_relevant_adds_no_item(session):
-    """Where nothing is remembered the input is what it was."""
+async def test_input_is_unchanged_when_nothing_is_relevant(session):
+    """Without relevant memories the input is unchanged."""
     combine = openai_agents_session.recalling(session)
 
     assert said("a", "b") == await combine(said("a"), said("b"))

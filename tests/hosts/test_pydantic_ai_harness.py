@@ -71,7 +71,7 @@ async def session(tmp_path):
 
 @pytest.fixture
 async def again(session, tmp_path):
-    """A second session on the same directory, as another process would have."""
+    """A second session on the same directory, as in another process."""
     async with Session.open(tmp_path / "agent.mama", conversation="another", embedder=HashEmbedder()) as again:
         yield again
 
@@ -88,8 +88,8 @@ async def search(store: Any, query: str, prefix: str = "", **bounds: int) -> Any
     return await store.search(prefix, query, **asked | bounds)
 
 
-async def test_store_has_all_of_the_hosts_protocols(session):
-    """The host finds by isinstance what a store can do."""
+async def test_memory_store_implements_protocols_of_harness(session):
+    """The harness detects the features of a store by isinstance."""
     store = harness.memory_store(session)
 
     for protocol in (MemoryStore, MetadataMemoryStore, SearchableMemoryStore):
@@ -97,8 +97,8 @@ async def test_store_has_all_of_the_hosts_protocols(session):
     assert isinstance(harness.overflow_store(session), OverflowStore)
 
 
-async def test_of_two_writers_at_once_one_has_a_conflict(session, again):
-    """Two processes that write over the same version: one write stands, and the other one is told."""
+async def test_memory_store_concurrent_write_raises_conflict(session, again):
+    """Of two processes that write over the same version one succeeds, and the other gets a conflict."""
     stores = [harness.memory_store(one) for one in (session, again)]
     created = await stores[0].write("main.md", "first", expected_version=None)
     outcomes = await asyncio.gather(
@@ -109,8 +109,8 @@ async def test_of_two_writers_at_once_one_has_a_conflict(session, again):
     assert [MemoryConflictError] == [type(one) for one in outcomes if isinstance(one, Exception)]
 
 
-async def test_an_operation_done_twice_at_once_is_done_once(session, again):
-    """The same operation by two processes at once: one does it, and both hear the same version."""
+async def test_memory_store_applies_concurrent_operation_once(session, again):
+    """Of two processes with the same operation one applies it, and both get the same version."""
     operation = MemoryOperation(id="run:call", fingerprint="write")
     done = await asyncio.gather(
         *(
@@ -135,8 +135,8 @@ STEPS = st.lists(
 
 @settings(max_examples=30)
 @given(steps=STEPS)
-async def test_files_are_what_was_written_last_and_no_version_comes_twice(steps):
-    """Whatever is written, deleted and written again: reads and lists agree with a dict, and versions are new."""
+async def test_memory_store_behaves_like_a_dict_with_new_versions(steps):
+    """After any writes and deletions, reads and lists equal a dict, and versions are never reused."""
     files: dict[str, tuple[str, str]] = {}
     versions: list[str] = []
     async with Session.open(embedder=HashEmbedder()) as session:
@@ -165,8 +165,8 @@ async def test_files_are_what_was_written_last_and_no_version_comes_twice(steps)
     assert len(versions) == len(set(versions))
 
 
-async def test_what_a_writer_says_about_a_write_goes_with_it(session):
-    """Metadata is that of the last write, and none where that one had none."""
+async def test_memory_store_returns_metadata_of_last_write(session):
+    """Without metadata in the last write there is none."""
     store = harness.memory_store(session)
     first = await store.write_with_metadata("a.md", "one", expected_version=None, metadata={"by": "ada"})
     kept = (await store.read("a.md", max_chars=9)).metadata
@@ -179,8 +179,8 @@ async def test_what_a_writer_says_about_a_write_goes_with_it(session):
 
 
 @pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", "../a", "a/./b", "a b", "ä", "a" * 201, None])
-async def test_a_path_that_is_none_is_refused(session, path):
-    """A path that the host would not take is refused, and nothing is written."""
+async def test_memory_store_rejects_invalid_path(session, path):
+    """A path that the harness would reject is rejected, and nothing is written."""
     with pytest.raises(InvalidArgument):
         await harness.memory_store(session).write(path, "x", expected_version=None)
 
@@ -188,14 +188,14 @@ async def test_a_path_that_is_none_is_refused(session, path):
 
 
 def by_topic(texts: list[str], **_kind: Any) -> Any:
-    """Embed texts by what they are about: vehicles, food, or anything else."""
+    """Embed texts by subject: vehicles, food, or anything else."""
     topics = ({"car", "automobile", "engine"}, {"noodles", "soup"})
     counts = [[float(len(topic & {*re.findall(r"\w+", text.casefold())})) for topic in topics] for text in texts]
     return np.array([[*found, float(not any(found))] for found in counts], np.float32)
 
 
-async def test_search_finds_what_has_a_word_and_what_only_means_it(tmp_path):
-    """A file with the word comes before one that is found by meaning, and what is unrelated is not found."""
+async def test_memory_search_finds_by_words_and_meaning(tmp_path):
+    """A file with the word ranks above a hit by meaning, and unrelated files are not found."""
     embedder = as_embedder(by_topic, name="topics", dimensions=3, calibration=Calibration(midpoint=0.5, slope=10.0))
     async with Session.open(tmp_path, embedder=embedder) as session:
         store = harness.memory_store(session)
@@ -217,8 +217,8 @@ async def test_search_finds_what_has_a_word_and_what_only_means_it(tmp_path):
         {name: st.integers(0, 30) for name in ("limit", "max_files", "max_chars", "max_file_chars")}
     ),
 )
-async def test_search_stays_within_its_bounds(files, query, bounds):
-    """No more matches, files or characters than asked for, each snippet a part of its file, and a cut is told."""
+async def test_memory_search_respects_limits(files, query, bounds):
+    """Matches, files and characters are limited, snippets are parts of their files, and truncation is reported."""
     async with Session.open(embedder=HashEmbedder()) as session:
         store = harness.memory_store(session)
         for path, text in files.items():
@@ -234,8 +234,8 @@ async def test_search_stays_within_its_bounds(files, query, bounds):
         assert found.truncated
 
 
-async def test_what_a_file_says_is_recalled_as_the_models(session):
-    """A session's own recall finds what a file holds, until the file is deleted."""
+async def test_memory_file_is_recalled_with_origin_model(session):
+    """The session's own recall finds the contents of a file until it is deleted."""
     store = harness.memory_store(session)
     written = await store.write("main/MEMORY.md", REDIS, expected_version=None)
     [hit] = await session.memories.search("login sessions")
@@ -247,8 +247,8 @@ async def test_what_a_file_says_is_recalled_as_the_models(session):
     assert [] == await session.memories.search("login sessions")
 
 
-async def test_an_agent_writes_a_memory_that_the_next_one_is_shown(session, again):
-    """What a model saves with the host's tool is injected into the first request of another agent's run."""
+async def test_memory_file_of_one_agent_is_injected_into_next_run(session, again):
+    """A memory that a model saves with the harness's tool is in the first request of another agent's run."""
 
     def saves() -> Any:
         yield "write_memory", {"content": f"- {REDIS}", "file": "MEMORY.md"}
@@ -273,8 +273,8 @@ async def test_an_agent_writes_a_memory_that_the_next_one_is_shown(session, agai
 
 @settings(max_examples=50)
 @given(data=st.binary(max_size=200) | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")))
-async def test_a_result_comes_back_byte_for_byte(data):
-    """Text or not, what was written is read."""
+async def test_overflow_store_returns_bytes_unchanged(data):
+    """Text and binary data are returned as written."""
     async with Session.open(embedder=HashEmbedder()) as session:
         store = harness.overflow_store(session)
 
@@ -282,14 +282,14 @@ async def test_a_result_comes_back_byte_for_byte(data):
 
 
 @pytest.mark.parametrize("handle", ["fd:9", "ref:none", "run/call.0", ""])
-async def test_an_unknown_handle_is_no_file(session, handle):
-    """The host tells the model so, and the run goes on."""
+async def test_overflow_store_unknown_handle_raises_file_not_found(session, handle):
+    """The harness reports it to the model, and the run continues."""
     with pytest.raises(FileNotFoundError):
         await harness.overflow_store(session).read(handle)
 
 
-async def test_a_large_result_is_read_by_the_hosts_tool_and_by_the_sessions(session, tmp_path):
-    """One handle is for both, and is there when the session is opened again."""
+async def test_overflow_store_handle_works_in_both_tools(session, tmp_path):
+    """The tools of the harness and of the session read the same handle, also after reopening the session."""
 
     def rows() -> str:
         """Return many rows."""
@@ -313,8 +313,8 @@ async def test_a_large_result_is_read_by_the_hosts_tool_and_by_the_sessions(sess
     assert rows() == whole.decode()
 
 
-async def test_where_there_is_no_room_the_host_does_something_else(tmp_path):
-    """A full quota is no end of a run: the result is cut, as the host was told for this."""
+async def test_overflow_store_falls_back_when_quota_is_exceeded(tmp_path):
+    """The run continues: the result is truncated, as the harness is configured."""
     small = Settings(descriptors=DescriptorSettings(max_bytes=1_000))
     async with Session.open(tmp_path, embedder=HashEmbedder(), settings=small) as session:
         spill = Band(over=5_000, action=Spill(then=Truncate()))
@@ -351,8 +351,8 @@ HISTORIES = st.lists(
 
 @settings(max_examples=25)
 @given(histories=HISTORIES)
-async def test_a_conversation_is_what_was_saved_last(histories):
-    """However a history grows, shrinks or changes between saves, what is read is the last one."""
+async def test_conversation_store_returns_last_saved_history(histories):
+    """For any changes of a history between saves, the last one is returned."""
     async with Session.open(embedder=HashEmbedder()) as session:
         store = harness.conversation_store(session)
         summary = ConversationSummary(workspace="/a")
@@ -366,8 +366,8 @@ async def test_a_conversation_is_what_was_saved_last(histories):
             assert summary == saved.summary
 
 
-async def test_a_message_that_is_stored_is_not_written_again(session):
-    """A save writes the messages that are new, whatever the length of the rest."""
+async def test_conversation_store_writes_only_new_messages(session):
+    """A save does not write stored messages again."""
     store = harness.conversation_store(session)
     image = ModelRequest(parts=[UserPromptPart([BinaryContent(b"\xff" * 70_000, media_type="image/png")])])
     summary = await store.save(summary=ConversationSummary(workspace="/a"), messages=[image])
@@ -379,8 +379,8 @@ async def test_a_message_that_is_stored_is_not_written_again(session):
     assert "A cat \ud83d" == loaded.messages[1].parts[0].content
 
 
-async def test_of_two_savers_at_once_one_has_a_conflict(session, again):
-    """Two processes that go on from one revision: one history stands, and the other one's save is told."""
+async def test_conversation_store_concurrent_save_raises_conflict(session, again):
+    """Of two processes that continue one revision one succeeds, and the other gets a conflict."""
     stores = [harness.conversation_store(one) for one in (session, again)]
     first = await stores[0].save(summary=ConversationSummary(workspace="/a"), messages=[])
     outcomes = await asyncio.gather(
@@ -393,8 +393,8 @@ async def test_of_two_savers_at_once_one_has_a_conflict(session, again):
     assert str(won) == (await stores[0].get(conversation_id=first.id)).messages[0].parts[0].content
 
 
-async def test_names_and_saves_at_once_lose_neither(session, again):
-    """While one process names a conversation, another one saves it: the name and all tokens are kept."""
+async def test_conversation_store_concurrent_name_and_save_both_succeed(session, again):
+    """If one process names a conversation while another one saves it, the name and all tokens are stored."""
     first, second = (harness.conversation_store(one) for one in (session, again))
     summary = await first.save(summary=ConversationSummary(workspace="/a"), messages=[])
     await asyncio.gather(
@@ -406,8 +406,8 @@ async def test_names_and_saves_at_once_lose_neither(session, again):
     assert (2, 6) == (saved.summary.revision, saved.summary.naming_tokens)
 
 
-async def test_an_archived_conversation_is_listed_apart_until_it_goes_on(session):
-    """Archiving hides a conversation from the list of those that go on, keeps the first time, and a save ends it."""
+async def test_conversation_store_archive_ends_with_next_save(session):
+    """Archived conversations are hidden by default and keep their first archive time; a save unarchives them."""
     store = harness.conversation_store(session)
     one = await store.save(summary=ConversationSummary(workspace="/a"), messages=[])
     archived = await store.set_archived(conversation_id=one.id, archived=True)
@@ -422,8 +422,8 @@ async def test_an_archived_conversation_is_listed_apart_until_it_goes_on(session
         await store.set_archived(conversation_id="none", archived=True)
 
 
-async def test_a_deleted_conversation_leaves_nothing_that_was_said(session):
-    """No message is left, and only its own are gone."""
+async def test_conversation_store_delete_removes_all_messages(session):
+    """No message remains, and other conversations are not affected."""
     store = harness.conversation_store(session)
     gone = await store.save(summary=ConversationSummary(workspace="/a"), messages=[said("secret")])
     kept = await store.save(summary=ConversationSummary(workspace="/a"), messages=[said("public")])
@@ -442,8 +442,8 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=20)
 @given(operations=OPERATIONS)
-async def test_it_does_what_the_hosts_own_store_does(operations):
-    """In any order of saves, names, archivings and deletions both stores answer alike."""
+async def test_conversation_store_matches_reference_store(operations):
+    """In any order of saves, names, archivings and deletions both stores return the same."""
 
     def plain(outcome: Any) -> Any:
         if isinstance(outcome, ConversationSummary):
@@ -480,17 +480,17 @@ async def test_it_does_what_the_hosts_own_store_does(operations):
     assert theirs == ours
 
 
-# What an agent is told
+# Recall
 
 
 def quiet() -> Any:
-    """Play a model that calls nothing."""
+    """Scripted model without calls."""
     while True:
         yield "I do not know."
 
 
-async def test_an_agent_is_told_what_is_remembered_without_any_tool(session):
-    """What is recalled stands behind the user's message, each fact once; the model is offered nothing."""
+async def test_recall_adds_memories_without_tools(session):
+    """Recalled text follows the user's message, each fact once; the model gets no tools."""
     await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
     offered = []
 
@@ -507,8 +507,8 @@ async def test_an_agent_is_told_what_is_remembered_without_any_tool(session):
     assert 1 == sum(REDIS in text for text in texts(second))
 
 
-async def test_what_a_compaction_took_away_is_told_again(session):
-    """A history that was compacted has lost what was recalled: the next message is told it anew, and once."""
+async def test_recall_repeats_facts_after_compaction(session):
+    """A compacted history has lost the recalled text: the next message gets it again, once."""
     await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
     agent = Agent(ScriptedModel(quiet()).pydantic_ai(), capabilities=[harness.recall(session)])
     asked = "Where do we keep login sessions?"
@@ -520,8 +520,8 @@ async def test_what_a_compaction_took_away_is_told_again(session):
     assert [2, 2] == [sum(REDIS in text for text in texts(one)) for one in (second, third)]
 
 
-async def test_another_conversation_is_told_what_the_session_told_before(session):
-    """A run without that history has nothing of what was recalled, and is told it as the first one was."""
+async def test_recall_repeats_facts_in_other_conversation(session):
+    """A run without that history gets the facts as the first one did."""
     await session.memories.save_decision("auth", REDIS, reasoning="they can be revoked")
     agent = Agent(ScriptedModel(quiet()).pydantic_ai(), capabilities=[harness.recall(session)])
     runs = [await agent.run("Where do we keep login sessions?") for _ in range(2)]
@@ -529,8 +529,8 @@ async def test_another_conversation_is_told_what_the_session_told_before(session
     assert [1, 1] == [sum(REDIS in text for text in texts(one)) for one in runs]
 
 
-async def test_what_a_model_marks_is_kept_before_its_calls_run(session):
-    """A ref of an answer is there when a call of the same answer runs."""
+async def test_recall_stores_refs_before_calls_run(session):
+    """A call of the same answer can read the ref."""
     seen = []
 
     async def look() -> str:
@@ -547,8 +547,8 @@ async def test_what_a_model_marks_is_kept_before_its_calls_run(session):
     assert ["shields first"] == seen
 
 
-def test_missing_extra_is_named(monkeypatch):
-    """Without the harness the adapter says what to install."""
+def test_import_error_names_missing_extra(monkeypatch):
+    """Without the harness the import error says what to install."""
     for name in [name for name in sys.modules if name.split(".")[0] == "pydantic_ai_harness"]:
         monkeypatch.setitem(sys.modules, name, None)
     for name in [name for name in sys.modules if name.startswith("mama_structs.adapters.pydantic_ai_harness")]:
@@ -558,6 +558,6 @@ def test_missing_extra_is_named(monkeypatch):
         importlib.import_module("mama_structs.adapters.pydantic_ai_harness")
 
 
-def test_the_adapter_loads_no_other_framework():
-    """Who imports it loads Pydantic AI, and nothing of the other frameworks."""
+def test_adapter_loads_no_other_framework():
+    """Importing it loads Pydantic AI, but no other framework."""
     assert {"pydantic_ai", "pydantic_ai_harness"} == frameworks_loaded_by("pydantic_ai_harness") - {"openai", "mcp"}

@@ -1,4 +1,4 @@
-"""What runs the hosts' suites counts what passed, and excuses nothing that is not named."""
+"""The runner of the host suites counts results, and excuses only declared tests."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_failures_count_unless_a_declaration_names_them(runner, tmp_path):
-    """An excused test that passes is counted as passed; a skipped one is excused with its own reason."""
+def test_failures_count_unless_declared(runner, tmp_path):
+    """An excused test that passes counts as passed; a skipped one is excused with its own reason."""
     (tmp_path / "report.xml").write_text(REPORT)
     excused = {"test_get": "no such thing", "test_put": "does not work"}
     found = runner.outcome_of(runner.cases_in(tmp_path / "report.xml"), excused)
@@ -52,13 +52,13 @@ def test_failures_count_unless_a_declaration_names_them(runner, tmp_path):
         ("test_get", "test_get", True),
     ],
 )
-def test_a_declaration_names_whole_tests(runner, test, named, is_it):
-    """A test's name, with its file or its case where they matter; never a part of a name."""
+def test_declaration_matches_complete_test_names(runner, test, named, is_it):
+    """A name may include its file or case; a part of a name does not match."""
     assert is_it == runner.is_of(test, named)
 
 
-def test_a_suite_that_is_not_at_hand_is_reported_as_not_run(runner):
-    """The table says why, and it is counted neither as passed nor as failed."""
+def test_missing_suite_is_reported_as_not_run(runner):
+    """The table has the reason, and the suite counts neither as passed nor as failed."""
     suites = [
         {"host": "A", "suite": "s", "date": "2026-11-27", "versions": {"a": "1.0"}, "passed": 0, "failed": [], "excused": {}, "why": "no folder"},
         {"host": "B", "suite": "t", "date": "2026-11-28", "versions": {"b": "2"}, "passed": 3, "failed": ["x"], "excused": {"f::g": "r"}, "why": None},
@@ -71,16 +71,16 @@ def test_a_suite_that_is_not_at_hand_is_reported_as_not_run(runner):
     assert "Run on 2026-11-27 to 2026-11-28 with Python 3.11." == lines[-1]
 
 
-def test_suites_that_were_not_run_keep_their_rows(runner):
-    """Who runs one host's suites alone leaves the figures of the others as they are."""
+def test_results_of_other_suites_are_kept(runner):
+    """Running one host's suites does not change the recorded results of others."""
     known = [{"host": "B", "suite": "t", "passed": 1}, {"host": "A", "suite": "s", "passed": 2}]
     found = [{"host": "B", "suite": "t", "passed": 3}]
 
     assert [known[1], found[0]] == runner.merged(known, found)
 
 
-def test_what_changed_names_versions_and_counts(runner):
-    """The newest releases are compared with what is written down."""
+def test_changes_list_versions_and_counts(runner):
+    """Results of the newest releases are compared with the recorded ones."""
     before = {"suites": [{"host": "A", "suite": "s", "versions": {"a": "1.0"}, "passed": 3}]}
     now = {"suites": [{"host": "A", "suite": "s", "versions": {"a": "1.1"}, "passed": 2, "failed": ["test_new"]}]}
 
@@ -88,8 +88,8 @@ def test_what_changed_names_versions_and_counts(runner):
     assert [] == [*runner.changed(before, before)]
 
 
-def test_every_declared_suite_can_be_run(runner):
-    """Each file is read, pins what it needs, and names tests, pages and commands that exist."""
+def test_declared_suites_are_complete(runner):
+    """Each file can be read, pins its requirements, and names existing tests, pages and commands."""
     suites = [runner.Suite.read(file) for file in sorted(runner.SUITES.glob("*.toml"))]
 
     assert suites

@@ -1,4 +1,4 @@
-"""What a conversation of the Agent Framework has already of the messages of a run."""
+"""Detection of messages that a conversation of the Agent Framework already contains."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ try:
     from agent_framework import Message
 except ImportError as _missing:
     raise ImportError(
-        "adapters for the Agent Framework need it: pip install 'mama-structs[agent-framework]'"
+        "the Agent Framework adapters need Microsoft's Agent Framework: pip install 'mama-structs[agent-framework]'"
     ) from _missing
 
 
 def repeated(known: Sequence[Message], messages: Sequence[Message]) -> int:
     """
-    Count the messages at the beginning of a run that end a conversation already: a host may send it anew.
+    Return how many messages at the beginning of a run repeat the end of the conversation.
 
-    Without ids it is known by what somebody adds to it: a user may say the same again, and be answered the same.
+    A host may send known messages again. Messages without ids count as repeated only if they are more than a single
+    user message, and a new message of another role than "assistant" follows. A user may repeat a message and get the
+    same answer, which must be stored.
     """
     before, given = [*map(_identity, known)], [*map(_identity, messages)]
     same = (count for count in range(min(len(before), len(given)), 0, -1) if before[-count:] == given[:count])

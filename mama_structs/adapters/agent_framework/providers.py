@@ -50,26 +50,26 @@ _CONTROL_FLOW: Final = ControlFlow(
 _SOURCE: Final = "mama-structs"
 _HISTORY: Final = "mama-structs-history"
 _LABEL: Final = "agent-framework"
-# As the framework's own history calls what has no name.
+# The framework's own history uses this name for conversations without id.
 _NAMELESS: Final = "default"
 
 
 class SessionContextProvider(ContextProvider):
     """
-    Gives an agent a session's memory, for ``Agent(..., context_providers=[...])``.
+    Adds a session's memory and tools to an agent: ``Agent(..., context_providers=[...])``.
 
-    Before a run it tells the model what the session recalls for the user's message, as a message of its own before it,
-    and offers it the session's tools. What the model marks in an answer is stored before the calls of the same answer
-    run. After the run the session can learn from what was said. What goes wrong with memory ends no run, but for a
-    session that was closed, or belongs to another event loop.
+    Before a run, the memories recalled for the user's message are inserted before it as a separate message, and the
+    session's tools are offered. The refs of an answer are stored before the calls of the same answer run. After the run
+    the session can extract memories from the messages. Memory errors do not end a run, except for a session that was
+    closed, or belongs to another event loop.
 
     Args:
-        session: Whose memories, tools and refs; it must be open while the agent runs, on the event loop that opened it.
-        source_id: The provider's name among those of an agent.
-        max_chars: Characters of what is recalled at the most, 300 or more.
+        session: The session with the memories, tools and refs; it must be open while the agent runs, on the event loop
+            that opened it.
+        source_id: The provider's name, unique within an agent.
+        max_chars: Maximum number of recalled characters, at least 300.
         tools: Whether the model is offered the session's tools.
-        extract: What asks a model for what to learn from a run, as `Session.remember` calls it; None for a session that
-            learns nothing by itself.
+        extract: A function that asks a model which facts to store, as in `Session.remember`; None to extract nothing.
 
     """
 
@@ -91,13 +91,13 @@ class SessionContextProvider(ContextProvider):
     async def before_run(
         self,
         *,
-        agent: SupportsAgentRun,  # noqa: ARG002 - the framework's words, here and below
+        agent: SupportsAgentRun,  # noqa: ARG002 - the framework's signature
         session: AgentSession,  # noqa: ARG002
         context: SessionContext,
         state: dict[str, Any],  # noqa: ARG002
     ) -> None:
-        """Put what is recalled before what the user said, and offer the tools."""
-        # A history that keeps what was recalled has it in this request; else it is told again where it matters.
+        """Insert the recalled text before the user's message, and offer the tools."""
+        # A history that stores recalled text has it in this request. Otherwise facts are recalled again.
         is_kept = any(self._recalled(one) for one in context.get_messages())
         text = await recall_for(
             self._session, _plain(context.input_messages), max_chars=self._max_chars, again=not is_kept
@@ -119,7 +119,7 @@ class SessionContextProvider(ContextProvider):
         context: SessionContext,
         state: dict[str, Any],  # noqa: ARG002
     ) -> None:
-        """Store what the model marked, and learn from what was said."""
+        """Store the refs of the answer, and extract memories from the run's messages."""
         answered = context.response.messages if context.response is not None else []
         await _hear(self._session, answered)
         if self._extract is None:
@@ -128,7 +128,7 @@ class SessionContextProvider(ContextProvider):
             await self._session.remember(_plain([*context.input_messages, *answered]), extract=self._extract)
         except (SessionClosed, WrongLoop):
             raise
-        except Exception as error:  # noqa: BLE001 - a host's model may fail in any way, and the answer is there
+        except Exception as error:  # noqa: BLE001 - a failing extraction must not fail the run
             _log.error("nothing is learnt of a run: %s", raised(error))
 
     def _recalled(self, message: Message) -> bool:
@@ -138,21 +138,21 @@ class SessionContextProvider(ContextProvider):
 
 class SessionHistoryProvider(HistoryProvider):
     """
-    Keeps the messages of conversations, for ``Agent(..., context_providers=[...])``.
+    Stores the messages of conversations, for ``Agent(..., context_providers=[...])``.
 
     Each message is a record under the labels ``("agent-framework", session_id)``, in order, as the framework's own
-    JSON. No search or recall finds them. What of a run is stored, and what it is given, is for the framework's options.
+    JSON. Search and recall do not find them. The framework's options select the messages of a run to store and to load.
 
     Args:
-        session: Where the messages are kept.
-        source_id: The provider's name among those of an agent. One with another name than this has messages of its own,
-            below a label of that name.
-        skip_excluded: Whether messages are passed over that a compaction of the framework marked as excluded.
+        session: The session that stores the messages.
+        source_id: The provider's name, unique within an agent. A provider with a name other than the default stores its
+            own messages, below a label of that name.
+        skip_excluded: Whether to skip messages that a compaction of the framework marked as excluded.
         options: As for `agent_framework.HistoryProvider`: *load_messages*, *store_inputs*, *store_outputs*,
             *store_context_messages*, *store_context_from*.
 
     Raises:
-        InvalidArgument: A message is no JSON, or too large; nothing of its run was stored.
+        InvalidArgument: A message is not JSON, or too large; nothing of its run was stored.
         StoreError: The messages cannot be read or written.
 
     """
@@ -171,7 +171,7 @@ class SessionHistoryProvider(HistoryProvider):
         state: dict[str, Any] | None = None,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> list[Message]:
-        """Return the messages of a conversation in their order."""
+        """Return the messages of a conversation in order."""
         found = await self._kept(session_id)
         return [one for one in found if not (self._skips and one.additional_properties.get("_excluded", False))]
 
@@ -183,7 +183,7 @@ class SessionHistoryProvider(HistoryProvider):
         state: dict[str, Any] | None = None,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> None:
-        """Store the messages of a run, without those at their beginning that are kept already."""
+        """Store the messages of a run, without repeated messages at its beginning."""
         known = await self._kept(session_id, limit=len(messages)) if messages else []
         if new := messages[repeated(known, messages) :]:
             await self._session.records.append(self._labels(session_id), [one.to_dict() for one in new])
@@ -199,7 +199,7 @@ class SessionHistoryProvider(HistoryProvider):
 
 
 class _Hearing(ChatMiddleware):
-    """Stores what the model marks in an answer before the calls of the same answer run."""
+    """Middleware that stores the refs of an answer before the calls of the same answer run."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -223,7 +223,7 @@ async def _hear(session: Session, messages: Sequence[Message]) -> None:
 
 
 def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Return what was said in messages, in a form that a session reads."""
+    """Return the texts of messages as role and content dicts."""
     return [{"role": one.role, "content": one.text} for one in messages if one.text]
 
 
@@ -232,7 +232,7 @@ def _function_tool(turns: Turns, session: Session, wire: str, tool: Tool) -> Fun
         answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, ctx))
         if answered.is_native:
             return answered.data
-        # Return errors: of an exception that a function raises, the framework does not show the text to the model.
+        # Return errors instead of raising: the framework does not show an exception's text to the model.
         return [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
 
     return FunctionTool(name=wire, description=tool.description, func=call, input_model=plain_schema(tool.input_schema))

@@ -51,17 +51,17 @@ def memory_tool(
     """
     Return Anthropic's memory tool, for ``client.beta.messages.tool_runner(tools=[...])``.
 
-    Claude reads and writes text files below ``/memories``. Each is a record of the session, and is found by its text as
-    memories are: ``/memories/people/ada.txt`` is the key ``ada.txt`` under the labels *labels*, ``memories`` and
-    ``people``. An edit makes a version, and `RecordStore.history` has the former ones; a deleted file has none. An edit
-    is never made over what somebody else wrote meanwhile.
-    What goes wrong is a `ToolError`, which tells the model what to change; only a session that was closed, or belongs
-    to another event loop, raises its own error.
+    Claude reads and writes text files below ``/memories``. Each file is a record of the session, and its text can be
+    searched like memories. ``/memories/people/ada.txt`` is the key ``ada.txt`` under the labels *labels*, ``memories``
+    and ``people``. An edit creates a version; `RecordStore.history` returns the former ones. Deleting a file deletes
+    its history. An edit never overwrites a concurrent change.
+    Errors are raised as `ToolError`, which tells the model what to change. Only a closed session, or one of another
+    event loop, raises its own error.
 
     Args:
-        session: Where the files are. One of `mama_structs.sync` is for the client without ``await``.
-        labels: What their labels begin with: give each user of an agent their own, such as ``("anthropic", "ada")``.
-        cache_control: Up to which tool the provider caches the prompt.
+        session: The session that stores the files. Use one of `mama_structs.sync` for the synchronous client.
+        labels: The first labels of the files. Give each user of an agent their own, such as ``("anthropic", "ada")``.
+        cache_control: Marks the tool as the end of the prompt prefix that the provider caches.
 
     Raises:
         InvalidArgument: *labels* is a text, or empty, or one of them is ``memories``.
@@ -70,8 +70,8 @@ def memory_tool(
     if isinstance(labels, str) or not labels:
         raise InvalidArgument("labels must be a tuple of one or more texts", hint=f"such as {(*_LABELS, 'ada')}")
     if _FILES in labels:
-        # Below others without it, it would be a folder of their files.
-        raise InvalidArgument(f"labels must not have {_FILES!r} among them: it follows them")
+        # Otherwise these files would form a folder in the tree of shorter labels.
+        raise InvalidArgument(f"labels must not contain {_FILES!r}: it is appended to them")
     bridge = Bridge(session)
     kind = _MemoryTool if bridge.session is session else _SyncMemoryTool
     tool = kind(cache_control=cache_control)
@@ -80,7 +80,7 @@ def memory_tool(
 
 
 async def _told(answer: Awaitable[str]) -> str:
-    """Return an answer, or raise what went wrong in Anthropic's form."""
+    """Await an answer and convert errors to Anthropic's `ToolError`."""
     try:
         return await answer
     except (SessionClosed, WrongLoop):
@@ -90,7 +90,7 @@ async def _told(answer: Awaitable[str]) -> str:
 
 
 class _MemoryTool(BetaAsyncAbstractMemoryTool):
-    """The tool for a client with ``await``."""
+    """The tool for the asynchronous client."""
 
     bridge: Bridge
     files: MemoryFiles
@@ -121,7 +121,7 @@ class _MemoryTool(BetaAsyncAbstractMemoryTool):
 
 
 class _SyncMemoryTool(BetaAbstractMemoryTool):
-    """The tool for a client without ``await``."""
+    """The tool for the synchronous client."""
 
     bridge: Bridge
     files: MemoryFiles

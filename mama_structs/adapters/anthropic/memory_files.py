@@ -1,4 +1,4 @@
-"""Text files for a model below ``/memories``, each a record of a session, as Anthropic's memory tool has them."""
+"""Files of Anthropic's memory tool (``/memories``), stored as records of a session."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mama_structs.memory.types.record import HostRecord, Place
 from mama_structs.session.session import Session
 
 _ROOT: Final = "/memories"
-# How often an edit is made anew on what others wrote meanwhile.
+# Maximum attempts of an edit with version conflicts.
 _TRIES: Final = 8
 
 
 @attrs.frozen
 class MemoryFiles:
-    """The files of a session below some labels, and what each command of the model does with them."""
+    """The files of a session below some labels, and the commands of the model on them."""
 
-    # A folder is a label, and is there as long as a file is below it.
+    # A folder is a label. It exists as long as it contains a file.
 
     session: Session
     labels: tuple[str, ...]
 
     async def run(self, arguments: Mapping[str, Any]) -> str:
-        """Carry a command out, with the arguments as the model gave them, and return what it is told."""
+        """Run a command with the model's arguments and return the answer for the model."""
         try:
             told: str = await getattr(self, f"_{arguments['command']}")(arguments)
         except InvalidArgument as error:
@@ -99,7 +99,7 @@ class MemoryFiles:
         except VersionConflict as error:
             raise taken from error
         if not moved:
-            # Deleted by somebody else meanwhile.
+            # Deleted concurrently.
             raise _missing(old_path)
         return f"Successfully renamed {old_path} to {new_path}"
 
@@ -113,7 +113,7 @@ class MemoryFiles:
         return await self.session.records.list((*self.labels, *names), limit=limit)
 
     async def _files(self, path: str, names: tuple[str, ...]) -> list[Place]:
-        """Return where a file is, or those of a folder are."""
+        """Return the place of a file, or the places of all files of a folder."""
         if await self._read(names):
             return [self._place(names)]
         found = [(one.labels, one.key) for one in await self._below(names)]
@@ -122,7 +122,7 @@ class MemoryFiles:
         return found
 
     async def _check_folders(self, names: tuple[str, ...]) -> None:
-        """Refuse a file below a file."""
+        """Raise if a parent of the path is a file."""
         folders = [names[:end] for end in range(1, len(names))]
         found = await self.session.records.get_many(map(self._place, folders))
         for folder, record in zip(folders, found, strict=True):
@@ -130,7 +130,7 @@ class MemoryFiles:
                 raise FileError(f"The path {'/'.join((_ROOT, *folder))} is not a directory.")
 
     async def _edit(self, arguments: Mapping[str, Any], change: Callable[[str, str], tuple[str, str]]) -> str:
-        """Change a file: on what others wrote meanwhile, and never over it."""
+        """Edit a file, and retry on concurrent changes instead of overwriting them."""
         path, names = _named(arguments)
         for _ in range(_TRIES):
             record = await self._read(names)
@@ -170,7 +170,7 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _named(arguments: Mapping[str, Any], name: str = "path") -> tuple[str, tuple[str, ...]]:
-    """Return a path as the model wrote it, and the names in it: none for the root."""
+    """Return the path as the model wrote it and its components, () for the root."""
     path = _text(arguments, name)
     if not f"{path}/".startswith(f"{_ROOT}/"):
         raise FileError(f"Path must start with {_ROOT}, got: {path}")
@@ -182,7 +182,7 @@ def _named(arguments: Mapping[str, Any], name: str = "path") -> tuple[str, tuple
 
 def _text_of(record: HostRecord, path: str) -> str:
     if not isinstance(record.value, str):
-        # A host has put something else here.
+        # A host has stored another value under this key.
         raise FileError(f"Unsupported file type for {path}")
     return record.value
 

@@ -1,4 +1,4 @@
-"""What Anthropic's memory tool tells a model of files and folders, word for word: models know it by these words."""
+"""Answers of Anthropic's memory tool, in its exact wording, which models were trained on."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import Final
 _MAX_LINES: Final = 999_999
 _NUMBER: Final = len(str(_MAX_LINES))
 _LEVELS: Final = 2
-# Of a text that stands in many places, so many lines are named.
+# Maximum number of line numbers in an error about repeated text.
 _PLACES: Final = 100
 
 
 class FileError(Exception):
-    """What a model is told in place of an answer. It may quote what the model wrote, as no error of ours does."""
+    """
+    An error whose text is sent to the model.
+
+    Unlike other errors of this package it may quote the model's input.
+    """
 
 
 def content(path: str, text: str, view_range: object) -> str:
-    """Show a file with the numbers of its lines: all of them, or those from one to another (-1 for the last)."""
+    """Format a file with line numbers: all lines, or *view_range* (-1 is the last line)."""
     lines = text.split("\n")
     if len(lines) > _MAX_LINES:
         raise FileError(f"File {path} exceeds maximum line limit of {_MAX_LINES:,} lines.")
@@ -36,7 +40,7 @@ def _numbered(lines: list[str], first: int, last: int) -> str:
 
 
 def replaced(path: str, text: str, *, old: str, new: str) -> tuple[str, str]:
-    """Return the text with the new words in place of the old, and what the model is told."""
+    """Replace a unique text; return the changed text and the answer for the model."""
     not_done = "No replacement was performed"
     if old not in text:
         raise FileError(f"{not_done}, old_str `{old}` did not appear verbatim in {path}.")
@@ -52,14 +56,14 @@ def replaced(path: str, text: str, *, old: str, new: str) -> tuple[str, str]:
 
 
 def _lines_of(old: str, text: str) -> str:
-    """Name the lines where a text begins, one for each place."""
+    """Return the line numbers at which a text occurs."""
     found = islice(re.finditer(f"(?={re.escape(old)})", text), _PLACES + 1)
     lines = [str(text.count("\n", 0, one.start()) + 1) for one in found]
     return ", ".join(lines[:_PLACES]) + (" and more" if len(lines) > _PLACES else "")
 
 
 def inserted(path: str, text: str, *, new: str, at: int) -> tuple[str, str]:
-    """Return the text with new lines behind one of its own, and what the model is told."""
+    """Insert new lines after line *at*; return the changed text and the answer for the model."""
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -71,7 +75,11 @@ def inserted(path: str, text: str, *, new: str, at: int) -> tuple[str, str]:
 
 
 def listing(path: str, files: Mapping[tuple[str, ...], int]) -> str:
-    """Describe a folder by the names in its files' paths and their bytes: two levels, each with what it holds."""
+    """
+    Format a folder, two levels deep, with the total size of each entry.
+
+    *files* maps the path components of each file to its bytes.
+    """
     sizes: dict[tuple[str, ...], int] = {(): 0}
     for names, size in files.items():
         for level in range(len(names) + 1):
@@ -85,7 +93,7 @@ def listing(path: str, files: Mapping[tuple[str, ...], int]) -> str:
 
 
 def _amount(size: int) -> str:
-    """Write bytes as Anthropic's tool does: 512B, 1.5K."""
+    """Format bytes as Anthropic's tool does: 512B, 1.5K."""
     step = min(max(size.bit_length() - 1, 0) // 10, 3)
     amount = size / 1024**step
     return f"{amount:.0f}{'BKMG'[step]}" if amount == int(amount) else f"{amount:.1f}{'BKMG'[step]}"

@@ -1,7 +1,7 @@
 """
-A session's tools for Anthropic's Messages API: what to send, and what to answer.
+Adapter for Anthropic's Messages API: build requests and answer tool calls.
 
-Dicts come out, and SDK objects or dicts go in, so the SDK itself is not imported here; the extra ``anthropic`` has it.
+It returns dicts and accepts SDK objects or dicts, so it does not import the SDK. The extra ``anthropic`` installs it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from mama_structs.tools.tool import Tool
 _MAX_STRICT_TOOLS: Final = 20
 _MAX_OPTIONAL: Final = 24
 _MAX_UNIONS: Final = 16
-# One other name among a tool's arguments, and Anthropic refuses the request with all its tools.
+# Argument names that Anthropic accepts. One other name makes it reject the request.
 _PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-# The stop reasons with which all calls of a message are complete. Not "stop_sequence": the sequence may stand in the
-# arguments of the last call. Not "pause_turn" and "compaction": the model goes on with this message.
+# The stop reasons with which all calls of a message are complete. Not "stop_sequence": the sequence may be part of the
+# arguments of the last call. Not "pause_turn" and "compaction": the model continues this message.
 FINISHED: Final[frozenset[str]] = frozenset({"end_turn", "tool_use"})
-# Anthropic's own tool that searches those whose loading is deferred.
+# Anthropic's own tool for searching deferred tools.
 _SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 _ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
 
@@ -59,17 +59,17 @@ def tools(
     Return a session's tools as the argument ``tools`` of ``client.messages.create``.
 
     Args:
-        session: Whose tools.
-        message: What the user said, by which `Session.tools_for` chooses; None for all tools.
-        strict: Whether the model is held to the schemas: of these tools (``["save/decision"]``), or of all. Anthropic
-            takes some 20 strict tools in a request, with 24 optional arguments: in the tools' order, those that fit.
-        defer: Names of tools that are left out of the prompt until the model searches for them, with a tool of
-            Anthropic's that is added. So a model chooses from fewer tools, and the list and the prompt's cache stay the
-            same.
+        session: The session that has the tools.
+        message: The user's message, from which `Session.tools_for` selects tools; None for all tools.
+        strict: True to enforce the schemas of all tools, or the names of tools with enforced schemas
+            (``["save/decision"]``). Anthropic accepts about 20 strict tools in a request, with 24 optional arguments.
+            In the tools' order, those that fit are strict.
+        defer: Names of tools that are left out of the prompt until the model finds them with Anthropic's search tool,
+            which is added. The model then chooses from fewer tools, while the list and the prompt cache stay the same.
 
     Raises:
-        InvalidArgument: A tool has an argument whose name Anthropic does not take.
-        UnknownTool: *strict* or *defer* names a tool that there is not.
+        InvalidArgument: A tool has an argument whose name Anthropic does not accept.
+        UnknownTool: *strict* or *defer* names an unknown tool.
 
     """
     held = named(session.tools, "strict", which=strict)
@@ -89,7 +89,7 @@ async def handle(
     session: Session, message: object, *, stop_reason: str | None = None, host: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """
-    Run the tool calls of a model's message in order, and return the user's message to append.
+    Run the tool calls of a model's message in order, and return the user message to append.
 
     All results are in one message, as Anthropic requires, in the order of the calls and with their ids. The result of a
     failed call has ``is_error`` and says what to change. Only finished calls run: unless the message ended with
@@ -98,18 +98,18 @@ async def handle(
     be read are skipped, logged and reported to the model. Append the model's message before the result.
 
     Args:
-        session: Whose tools and refs.
+        session: The session that has the tools and stores the refs.
         message: A Message, its content, or a list of ``tool_use`` blocks; objects of the SDK or dicts.
-        stop_reason: The message's, if *message* is its content or a list of blocks, which have none.
+        stop_reason: The stop reason, if *message* is its content or a list of blocks, which have none.
         host: Values for the tools' parameters ``ctx``, ``run_context`` and ``tool_context``, which no model sees.
 
     Returns:
         The message, or None if there are no calls.
 
     Raises:
-        InvalidArgument: *message* is none of these; nothing ran.
+        InvalidArgument: *message* has none of these types; nothing ran.
         SessionClosed: The session is closed.
-        WrongLoop: It belongs to another event loop.
+        WrongLoop: The session belongs to another event loop.
 
     """
     calls = _calls(message, stop_reason)
@@ -122,20 +122,21 @@ async def recalled(
     session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = MAX_CHARS
 ) -> list[Mapping[str, Any]]:
     """
-    Return a conversation with what the session recalls for the user's message at its end, as a block behind its own.
+    Return a conversation with the memories recalled for its last user message appended.
 
-    It is data, quoted so that it gives no orders; the user's own words stay as they are, and so do the list and the
-    message that were passed. Keep what is returned as the conversation: each fact is told once, unless it changed. A
-    conversation whose last message is the model's, or was recalled for already, comes back the same.
+    They are appended as a block of that message, quoted as data so that they cannot act as instructions. The user's
+    text, the passed list and the passed message are not changed. Continue with the returned conversation: each fact is
+    recalled once until it changes. A conversation that ends with a message of the model, or has its recalled block
+    already, is returned unchanged.
 
     Args:
-        session: Whose memories.
+        session: The session with the memories.
         messages: The argument ``messages`` of a request.
-        max_chars: Characters of what is recalled at the most, 300 or more.
+        max_chars: Maximum number of recalled characters, at least 300.
 
     Raises:
         SessionClosed: The session is closed.
-        WrongLoop: It belongs to another event loop.
+        WrongLoop: The session belongs to another event loop.
 
     """
     said = [*messages]
@@ -153,14 +154,14 @@ async def recalled(
 
 @attrs.define
 class _Budget:
-    """What is left of Anthropic's limits for strict tools."""
+    """Remaining capacity within Anthropic's limits for strict tools."""
 
     tools: int = _MAX_STRICT_TOOLS
     optional: int = _MAX_OPTIONAL
     unions: int = _MAX_UNIONS
 
     def taken(self, schema: JSONSchema) -> JSONSchema | None:
-        """Return a schema's strict form and count it; None where it has none, or none that still fits."""
+        """Return the strict form of a schema and deduct it; None if it has none or does not fit."""
         strict = strict_schema(schema, nullable=False)
         if strict is None or is_recursive(strict):
             return None
@@ -172,7 +173,7 @@ class _Budget:
 
 
 def _counts(schema: JSONSchema) -> tuple[int, int]:
-    """Count the optional properties and those of several types, in all objects of a schema."""
+    """Return the number of optional properties and of union-typed properties of a schema."""
     optional = unions = 0
     for node in subschemas(schema):
         properties = node.get("properties", {})
@@ -215,7 +216,7 @@ def _calls(message: object, stop_reason: str | None) -> list[ToolCall]:
     is_message = isinstance(message, list | tuple) or field(message, "role") == "assistant"
     if not is_message or not isinstance(content, list | tuple | str):
         raise InvalidArgument(
-            f"the model's message must be one of Anthropic's, got {type(message).__name__}", hint=_ACCEPTED
+            f"the model's message must be an Anthropic message, got {type(message).__name__}", hint=_ACCEPTED
         )
     blocks: Sequence[object] = [] if isinstance(content, str) else content
     called = [block for block in blocks if field(block, "type") == "tool_use"]

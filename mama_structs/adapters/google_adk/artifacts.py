@@ -26,23 +26,23 @@ except ImportError as _missing:
 
 _USER: Final = "user:"
 _ABOUT: Final = "about"
-_PIECE: Final = 1_000_000  # characters: as JSON of a record's value they stay below its limit
-_REFERENCES: Final = 5  # as many as ADK's own services follow
-# What a rewind of an ADK session saves in place of an artifact that was not there yet.
+_PIECE: Final = 1_000_000  # characters: the JSON of a piece stays below the size limit of a record's value
+_REFERENCES: Final = 5  # maximum length of a reference chain, as in ADK's own services
+# A rewind of an ADK session saves this part for an artifact that did not exist yet.
 _REWOUND: Final = types.Part(inline_data=types.Blob(mime_type="application/octet-stream", data=b""))
 
 
 class AdkArtifactService(BaseArtifactService):
     """
-    Files of an ADK app, each version kept: ``Runner(artifact_service=...)``.
+    Versioned files of an ADK app: ``Runner(artifact_service=...)``.
 
-    An artifact of any size is saved wholly or not at all, under the next version, whatever other processes save.
-    Without a session, or with a name that begins with ``user:``, it is its user's, and is listed with that prefix.
-    Its URI (``artifact://...``) is one that other artifacts may refer to. No search finds artifacts.
-    Every method raises `InputValidationError` where a name breaks ADK's rules or is too long.
+    An artifact of any size is saved atomically under the next version, even if several processes save at the same time.
+    Without a session, or with a name that begins with ``user:``, it belongs to the user, and is listed with that
+    prefix. Other artifacts can refer to it by its URI (``artifact://...``). Search does not find artifacts.
+    Every method raises `InputValidationError` if a name violates ADK's rules or is too long.
 
     Args:
-        session: Where artifacts are kept. An async one may be used in any event loop while its own runs.
+        session: The session that stores the artifacts. An async one may be used in any event loop while its own runs.
 
     """
 
@@ -61,11 +61,13 @@ class AdkArtifactService(BaseArtifactService):
         custom_metadata: dict[str, Any] | None = None,
     ) -> int:
         """
-        Save text, bytes, or a reference to a file or another artifact, and return its version, 0 for the first.
+        Save text, bytes, or a reference to a file or another artifact, and return its version.
+
+        The first version is 0.
 
         Raises:
-            InputValidationError: It is none of these, it refers to an artifact of another user or session, or its
-                metadata are no JSON.
+            InputValidationError: The artifact is none of these, it refers to an artifact of another user or session, or
+                its metadata is not JSON.
 
         """
         place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
@@ -78,12 +80,12 @@ class AdkArtifactService(BaseArtifactService):
     async def load_artifact(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
     ) -> types.Part | None:
-        """Return a version of an artifact, or of the one that it refers to; None where there is none."""
+        """Return a version of an artifact, following references, or None if it does not exist."""
         place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
         return await self._bridge.arun(lambda: self._load(place, version))
 
     async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
-        """Return the names of a session's and its user's artifacts, in order; without a session the user's."""
+        """Return the sorted artifact names of a user and, if passed, of a session."""
         scopes = [_scope(app_name, user_id, owner) for owner in {None, session_id}]
 
         async def names() -> list[str]:
@@ -105,19 +107,19 @@ class AdkArtifactService(BaseArtifactService):
     async def list_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[int]:
-        """Return the versions of an artifact, the first one first."""
+        """Return the version numbers of an artifact, oldest first."""
         return [one.version for one in await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))]
 
     async def list_artifact_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[ArtifactVersion]:
-        """Return what is known of each version of an artifact, the first one first."""
+        """Return the metadata of each version of an artifact, oldest first."""
         return await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))
 
     async def get_artifact_version(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
     ) -> ArtifactVersion | None:
-        """Return what is known of a version of an artifact, the newest where none is named."""
+        """Return the metadata of one version of an artifact, by default the newest."""
         found = await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))
         return next((one for one in reversed(found) if version in (None, one.version)), None)
 
@@ -127,13 +129,13 @@ class AdkArtifactService(BaseArtifactService):
         return [ArtifactVersion.model_validate(one.value["about"]) for one in reversed(found)]
 
     async def _save(self, place: _ArtifactPlace, body: str, mime_type: str | None, metadata: dict[str, Any]) -> int:
-        """Save under the next version; again where another one took it meanwhile."""
+        """Save under the next version, and retry if another process took that version."""
         pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
         while True:
             newest = await self._records.get(place.labels, _ABOUT)
             version = 0 if newest is None else newest.value["about"]["version"] + 1
             about = ArtifactVersion(version=version, canonical_uri=place.uri(version), mime_type=mime_type)
-            # As the caller gave them: pydantic would write a NaN as null.
+            # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
             told = about.model_dump(mode="json") | {"custom_metadata": metadata}
             value = {"filename": place.filename, "pieces": len(pieces), "about": told}
             was = 0 if newest is None else newest.version
@@ -146,7 +148,7 @@ class AdkArtifactService(BaseArtifactService):
             return version
 
     async def _delete(self, place: _ArtifactPlace) -> None:
-        """Delete all versions at once; again where another one came meanwhile."""
+        """Delete all versions in one transaction, and retry if a version was added meanwhile."""
         while versions := await self._records.history(place.labels, _ABOUT):
             pieces = [at for one in versions for at in _pieces(place, one.value)]
             try:
@@ -168,18 +170,18 @@ class AdkArtifactService(BaseArtifactService):
         return None if part == _REWOUND else part
 
     async def _part(self, place: _ArtifactPlace, version: int | None) -> types.Part | None:
-        """Return what a version holds, None where there is none."""
+        """Return the content of a version, or None if it does not exist."""
         versions = await self._records.history(place.labels, _ABOUT)
         value = next((one.value for one in versions if version in (None, one.value["about"]["version"])), None)
         pieces = [] if value is None else await self._records.get_many(_pieces(place, value))
-        # Of one that was deleted meanwhile some are not there.
+        # Pieces are missing if the version was deleted concurrently.
         whole = [one.value for one in pieces if one is not None]
         return types.Part.model_validate_json("".join(whole)) if whole and len(whole) == len(pieces) else None
 
 
 @attrs.frozen
 class _ArtifactPlace:
-    """Whose artifact it is, and its name; *session_id* is the caller's, whom the artifact of a user does not need."""
+    """Owner and name of an artifact. *session_id* is the caller's, even if a user owns it."""
 
     app_name: str
     user_id: str
@@ -188,16 +190,16 @@ class _ArtifactPlace:
 
     @classmethod
     def of(cls, app_name: str, user_id: str, session_id: str | None, filename: str) -> _ArtifactPlace:
-        """Return the place that ADK's arguments name; of several forms of one name it is the same place."""
+        """Return the place for ADK's arguments. All spellings of one name give the same place."""
         name = filename if session_id is not None or filename.startswith(_USER) else f"{_USER}{filename}"
         if name in ("", _USER):
             raise InputValidationError("filename must not be empty.")
-        # As ADK's session services do: " s1" and "s1" are one session.
+        # ADK's session services strip ids, too: " s1" and "s1" are one session.
         return cls(app_name, user_id, None if session_id is None else session_id.strip(), name)
 
     @property
     def owner(self) -> str | None:
-        """The session that it belongs to, None for the user."""
+        """The session that owns the artifact, or None for the user."""
         return None if self.filename.startswith(_USER) else self.session_id
 
     @property
@@ -209,7 +211,7 @@ class _ArtifactPlace:
 
 
 def _scope(app_name: str, user_id: str, session_id: str | None) -> tuple[str, ...]:
-    """Return the labels of a session's artifacts, or of the user's, without the name."""
+    """Return the labels of a session's or user's artifacts, without the artifact name."""
     artifact_util.validate_path_segment(app_name, "app_name")
     artifact_util.validate_path_segment(user_id, "user_id")
     labels = (HOST, "artifacts", app_name, user_id)
@@ -220,13 +222,17 @@ def _scope(app_name: str, user_id: str, session_id: str | None) -> tuple[str, ..
 
 
 def _pieces(place: _ArtifactPlace, value: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
-    """Return where the pieces of a version are."""
+    """Return the places of the pieces of a version."""
     version = value["about"]["version"]
     return [(place.labels, f"{version}.{number}") for number in range(value["pieces"])]
 
 
 def _mime_type(part: types.Part, place: _ArtifactPlace) -> str | None:
-    """Return the type of what an artifact holds, None for a reference to another one; refuse what is none of ADK's."""
+    """
+    Return the MIME type of an artifact, or None for a reference to another artifact.
+
+    Raise for parts that ADK does not support as artifacts.
+    """
     if part.inline_data is not None and part.inline_data.data is not None:
         return part.inline_data.mime_type
     if part.text is not None:
@@ -240,7 +246,7 @@ def _mime_type(part: types.Part, place: _ArtifactPlace) -> str | None:
 
 
 def _target(part: types.Part, place: _ArtifactPlace, *, remaining: int) -> artifact_util.ParsedArtifactUri:
-    """Return which artifact another one refers to; refuse those of other users and sessions."""
+    """Return the artifact that a reference points to; raise if it has another user or session."""
     return artifact_util.resolve_artifact_reference(
         file_uri=(part.file_data and part.file_data.file_uri) or "",
         app_name=place.app_name,

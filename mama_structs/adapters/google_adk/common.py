@@ -1,4 +1,4 @@
-"""What the services of Google ADK share; needs the extra ``google-adk``."""
+"""Helpers shared by the services for Google ADK; needs the extra ``google-adk``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ try:
     from pydantic_core import PydanticSerializationError
 except ImportError as _missing:
     raise ImportError(
-        "adapters for the Agent Development Kit need it: pip install 'mama-structs[google-adk]'"
+        "the Google ADK adapters need the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
 HOST: Final = "google-adk"
 
 
 def digest(name: str) -> str:
-    """Return a short name of one length for any name."""
+    """Return a hash of fixed length that replaces a name of any length."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Say in ADK's error what a record does not take."""
+    """Convert errors about invalid records to ADK's `InputValidationError`."""
     try:
         yield
     except (InvalidArgument, PydanticSerializationError) as error:

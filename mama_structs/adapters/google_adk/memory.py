@@ -30,28 +30,28 @@ except ImportError as _missing:
         "mama_structs.adapters.google_adk.memory needs the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
-# What a search takes; ADK asks with all that a user wrote.
+# Maximum characters of a search query. ADK searches for the whole text of the user's message.
 _LONGEST_QUESTION: Final = 10_000
 _OTHERS: Final = tuple(one for one in MemoryType if one is not MemoryType.RECORD)
 
 
 class AdkMemoryService(BaseMemoryService):
     """
-    What the users of an ADK app said and were told, found by meaning, words and time: ``Runner(memory_service=...)``.
+    Searchable messages of an ADK app's users and agents: ``Runner(memory_service=...)``.
 
-    Each event with text is a record of its user, kept once however often its session is added, and found with the time
-    at which it was said. Reasoning (`Part.thought`) is left out. Other users of an app find nothing of it here. The
-    session's own search and recall, and every other host on the same namespace, do.
+    Search uses meaning, words and time. Each event with text is one record of its user, even if its session is added
+    repeatedly, and keeps the event's time. Reasoning (`Part.thought`) is omitted. Other users of an app cannot find it
+    here. The session's own search and recall, and every other host on the same namespace, can.
 
     Args:
-        session: Where memories are kept. An async one may be used in any event loop while its own runs.
-        limit: Memories that a search gives at the most, 1 or more.
-        min_relevance: With less relevance of the best hit, 0 to 1, a search gives nothing.
-        shared: Whether a search also gives what else the namespace remembers: what its other hosts, tools and people
-            saved, but nothing that this service keeps of other users.
+        session: The session that stores the memories. An async one may be used in any event loop while its own runs.
+        limit: Maximum number of memories that a search returns, at least 1.
+        min_relevance: A search returns nothing if its best hit has a lower relevance, 0 to 1.
+        shared: True to search also the other memories of the namespace: those of its other hosts, tools and people, but
+            nothing that this service stores for other users.
 
     Raises:
-        InvalidArgument: *limit* or *min_relevance* breaks its rule.
+        InvalidArgument: *limit* or *min_relevance* is invalid.
 
     """
 
@@ -70,7 +70,7 @@ class AdkMemoryService(BaseMemoryService):
         self._shared = shared
 
     async def add_session_to_memory(self, session: AdkSession) -> None:
-        """Keep what was said in an ADK session and is not kept yet; what was deleted stays so."""
+        """Store the new messages of an ADK session. Deleted messages are not stored again."""
         await self.add_events_to_memory(
             app_name=session.app_name, user_id=session.user_id, events=session.events, session_id=session.id
         )
@@ -84,7 +84,7 @@ class AdkMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Keep what was said in some events and is not kept yet, all of it or nothing; *custom_metadata* is JSON."""
+        """Store the new messages of some events, all or none; *custom_metadata* must be JSON."""
         entries = [
             (
                 _key(event.id, session_id),
@@ -110,10 +110,10 @@ class AdkMemoryService(BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """
-        Keep memories, all or none; one whose id is kept already takes its place.
+        Store memories, all or none. A memory with an existing id replaces the old one.
 
         Raises:
-            InputValidationError: One has no text, or metadata that are no JSON.
+            InputValidationError: A memory has no text, or its metadata is not JSON.
 
         """
         entries = []
@@ -127,7 +127,7 @@ class AdkMemoryService(BaseMemoryService):
         await self._bridge.arun(lambda: self._add(_memories(app_name, user_id), entries, replace=True))
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """Return what is kept of a user and fits the beginning of a question, the best first."""
+        """Return the memories of a user that match the beginning of a query, best first."""
         if not query.strip():
             return SearchMemoryResponse()
         labels = _memories(app_name, user_id)
@@ -137,13 +137,17 @@ class AdkMemoryService(BaseMemoryService):
         return SearchMemoryResponse(memories=[memory for _, memory in best] if is_answer else [])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Delete a memory; the id of an event is kept, so that adding its session again does not bring it back."""
+        """
+        Delete a memory.
+
+        The id of an event is retained, so that adding its session again does not restore it.
+        """
         if memory_id:
             labels = _memories(app_name, user_id)
             await self._bridge.arun(lambda: self._delete(labels, memory_id))
 
     async def _found(self, labels: tuple[str, ...], query: str) -> list[tuple[float, MemoryEntry]]:
-        """Return what was found, with its relevance."""
+        """Return matching memories with their relevance."""
 
         def is_shared(record: HostRecord) -> bool:
             return record.labels[:2] != labels[:2] or record.labels == labels
@@ -166,10 +170,10 @@ class AdkMemoryService(BaseMemoryService):
     async def _add(
         self, labels: tuple[str, ...], entries: Sequence[tuple[str, MemoryEntry]], *, replace: bool = False
     ) -> None:
-        """Put what is new; done again where another one put or deleted some of it meanwhile."""
+        """Store new entries, and retry if some of them were stored or deleted concurrently."""
         longest = self._bridge.session.settings.memory.max_content
         while True:
-            # Of two entries of one key the last one stays.
+            # The last of several entries with the same key counts.
             wanted = dict(entries)
             known = dict(zip(wanted, await self._records.get_many([(labels, key) for key in wanted]), strict=True))
             with refused():
@@ -177,10 +181,10 @@ class AdkMemoryService(BaseMemoryService):
                     NewRecord(
                         labels,
                         key,
-                        # What callers add is looked at as it is: pydantic would write a NaN as null.
+                        # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
                         entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
                         text=_said(entry.content)[:longest],
-                        origin=self._bridge.session._author_of(  # noqa: SLF001 - for the adapters
+                        origin=self._bridge.session._author_of(  # noqa: SLF001 - internal API for adapters
                             _said(entry.content), "user" if entry.author == "user" else "model"
                         ),
                         created_at=_time(entry.timestamp),
@@ -196,36 +200,36 @@ class AdkMemoryService(BaseMemoryService):
             return
 
     async def _delete(self, labels: tuple[str, ...], memory_id: str) -> None:
-        """Put a mark without text in the place of a memory, in every session that has an event of this id."""
+        """Replace a memory by a tombstone without text, in every session with an event of this id."""
         found = await self._records.list(labels, nested=False, prefix=digest(memory_id))
         await self._records.put_many([NewRecord(labels, one.key, {"deleted": True}) for one in found])
 
 
 def _memories(app_name: str, user_id: str) -> tuple[str, ...]:
-    """Return the labels of what is kept of a user; empty names are the labels of nobody."""
+    """Return the labels of a user's memories; raise for empty names."""
     if not app_name or not user_id:
         raise InputValidationError("app_name and user_id must not be empty.")
     return (HOST, "memory", app_name, user_id)
 
 
 def _key(memory_id: str, session_id: str | None) -> str:
-    """Return the key of an event in its session: what it begins with is the same in all sessions."""
+    """Return the key of an event in its session. Its prefix is the same in all sessions."""
     return digest(memory_id) + digest(session_id or "")
 
 
 def _entry(memory_id: str | None, text: str | None, origin: str, at: datetime) -> MemoryEntry:
-    """Return what somebody else saved."""
+    """Return a memory entry for a memory that was not stored by this service."""
     content = types.Content(role="user", parts=[types.Part(text=text)])
     return MemoryEntry(id=memory_id, content=content, author=origin, timestamp=at.isoformat())
 
 
 def _said(content: types.Content) -> str:
-    """Return what was said aloud in a message."""
+    """Return the text of a message without reasoning."""
     return " ".join(part.text for part in content.parts or () if part.text and not part.thought).strip()
 
 
 def _time(timestamp: str | None) -> datetime | None:
-    """Return the time of a memory, None where it has none, or one in another form than ISO 8601."""
+    """Return a timestamp as a datetime, or None if it is missing or not ISO 8601."""
     try:
         told = datetime.fromisoformat(timestamp or "")
     except ValueError:

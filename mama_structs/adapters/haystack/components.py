@@ -1,4 +1,4 @@
-"""What Haystack's pipelines and agents take beside the document store; needs the extra ``haystack``."""
+"""Retriever and tool result store for Haystack; needs the extra ``haystack``."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ _BYTES: Final = "application/octet-stream"
 @component
 class HaystackRetriever:
     """
-    Finds documents of a `HaystackDocumentStore` by meaning and words; needs no embedder before it.
+    Finds documents of a `HaystackDocumentStore` by meaning and words.
+
+    The session embeds the query, so that no embedder component is needed.
 
     Args:
-        document_store: Where it looks.
+        document_store: The store to search.
         filters: Only documents that match.
-        top_k: How many at the most, 1 or more.
-        filter_policy: Whether the filters of a run replace *filters* or come on top of them.
+        top_k: Maximum number of documents, at least 1.
+        filter_policy: Whether the filters of a run replace *filters* or are combined with them.
 
     Raises:
-        InvalidArgument: *top_k* is no number of 1 or more.
+        InvalidArgument: *top_k* is not an integer of at least 1.
 
     """
 
@@ -54,7 +56,7 @@ class HaystackRetriever:
         self.filter_policy = filter_policy
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a pipeline's file says."""
+        """Return the retriever's serialized form for a pipeline file."""
         return default_to_dict(
             self,
             document_store=self.document_store,
@@ -65,21 +67,21 @@ class HaystackRetriever:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Return the retriever that a pipeline's file describes."""
+        """Return a retriever from its serialized form."""
         told = data["init_parameters"]
         policy = FilterPolicy.from_str(told["filter_policy"])
         return default_from_dict(cls, {**data, "init_parameters": {**told, "filter_policy": policy}})
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, filters: Filters = None, top_k: int | None = None) -> dict[str, list[Document]]:
-        """Return the documents that fit a question, the best first."""
+        """Return the documents that match a query, best first."""
         return {"documents": self.document_store.retrieve(query, **self._within(filters, top_k))}
 
     @component.output_types(documents=list[Document])
     async def run_async(
         self, query: str, filters: Filters = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """Return the documents that fit a question, the best first."""
+        """Return the documents that match a query, best first."""
         return {"documents": await self.document_store.retrieve_async(query, **self._within(filters, top_k))}
 
     def _within(self, filters: Filters, top_k: int | None) -> dict[str, Any]:
@@ -89,17 +91,18 @@ class HaystackRetriever:
 
 class HaystackToolResultStore(Connected, ToolResultStore):
     """
-    Keeps long results of tools under handles such as ``fd:1``, for Haystack's `ToolResultOffloadHook`.
+    Stores long tool results under handles such as ``fd:1``.
 
-    A result is on disk when `write` returns, text and bytes alike, and the session's own tools (``read_fd``,
-    ``search_fd``) read it page by page.
+    Pass it to Haystack's `ToolResultOffloadHook`.
+
+    A result, text or bytes, is on disk when `write` returns. The session's own tools (``read_fd``, ``search_fd``) can
+    read it page by page.
 
     Args:
-        session: A session, or the place of one that is opened at the first use and closed by `close`: a directory,
-            a server's URL, or a Secret that holds either.
-        namespace: Of a session that is opened here.
-        conversation: The conversation of a session that is opened here, to come back to its results; None for a fresh
-            one.
+        session: A session, or the location of one that is opened at the first use and closed by `close`: a directory,
+            a server's URL, or a Secret that contains either.
+        namespace: The namespace of a session that is opened here.
+        conversation: The conversation of a session that is opened here, to find its results again; None for a new one.
 
     """
 
@@ -110,15 +113,15 @@ class HaystackToolResultStore(Connected, ToolResultStore):
 
     def write(self, *, key: str, content: str | bytes) -> str:
         """
-        Keep a result and return its handle.
+        Store a result and return its handle.
 
         Args:
-            key: What Haystack calls it; said to the model as the source.
-            content: Text, or the bytes of an image or file, whose type the extension of *key* tells.
+            key: Haystack's name for it, shown to the model as the source.
+            content: Text, or the bytes of an image or file, whose type is guessed from the extension of *key*.
 
         Raises:
-            QuotaExceeded: The conversation has no room.
-            InvalidArgument: The text has surrogates that no file could hold.
+            QuotaExceeded: The conversation's quota is exceeded.
+            InvalidArgument: The text has lone surrogates, which cannot be encoded.
 
         """
         session = self._bridge.session
@@ -135,10 +138,10 @@ class HaystackToolResultStore(Connected, ToolResultStore):
 
     def read(self, reference: str) -> str | bytes:
         """
-        Return the whole result that a handle stands for, as it was written.
+        Return the complete result with a handle, as it was written.
 
         Raises:
-            InvalidHandle: It is no handle.
+            InvalidHandle: *reference* is not a handle.
             HandleNotFound: There is no such result.
 
         """
@@ -150,10 +153,14 @@ class HaystackToolResultStore(Connected, ToolResultStore):
         return self._bridge.run(read)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a pipeline's file says; `InvalidArgument` for a temporary session, or a URL with a password."""
+        """
+        Return the store's serialized form for a pipeline file.
+
+        Raise `InvalidArgument` for a temporary session, or a URL with a password.
+        """
         return default_to_dict(self, **self._place())
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Return the store that a pipeline's file describes."""
+        """Return a store from its serialized form."""
         return default_from_dict(cls, data)

@@ -1,4 +1,8 @@
-"""What a pipeline's file says of a session, and the bridge to it; needs the extra ``haystack``."""
+"""
+Base class of Haystack components: serialization of the session, and its loop bridge.
+
+Needs the extra ``haystack``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ T = TypeVar("T")
 
 
 class Connected:
-    """Something that Haystack writes into a pipeline's file, and what it does in the loop of its session."""
+    """Base of Haystack components: a serializable reference to a session, and its loop bridge."""
 
     def __init__(self, session: Where, *, namespace: str, conversation: str | None = None) -> None:
         self._given = session
@@ -36,12 +40,12 @@ class Connected:
         self._conversation = conversation
         self._guard = threading.Lock()
         self._opened: sync.Session | None = None
-        # An async session is known by the loop that runs here; any other one is opened or asked at its first use.
+        # An async session must be bound here, in its running loop. Others are opened or bound at their first use.
         self._known = Bridge(session) if isinstance(session, Session) else None
 
     @property
     def _bridge(self) -> Bridge:
-        """The bridge to the session, which is opened where only its place was given."""
+        """The bridge to the session, which is opened lazily if only its location was passed."""
         with self._guard:
             if self._known is None:
                 self._known = _beside(self._connect)
@@ -56,30 +60,30 @@ class Connected:
         return Bridge(given)
 
     def close(self) -> None:
-        """Close the session that was opened here, never one that was given; a second call does nothing."""
+        """Close the session if it was opened here. A passed session stays open. Idempotent."""
         with self._guard:
             if self._opened is not None:
                 _beside(self._opened.close)
                 self._opened = self._known = None
 
     def _place(self) -> dict[str, Any]:
-        """Return what a pipeline's file says of the session; it opens the same one again."""
+        """Return the arguments that open the same session again, for a pipeline file."""
         given, namespace = self._given, self._namespace
         if isinstance(given, str) and urlsplit(given).password:
             raise InvalidArgument(
-                "session has a password, which a pipeline's file would show",
+                "session has a password, which a pipeline file would expose",
                 hint="give haystack.utils.Secret.from_env_var(...)",
             )
         if not isinstance(given, str | Secret):
             session = self._bridge.session
             if session.location is None:
-                raise InvalidArgument("a temporary session has no place that a pipeline's file could name")
+                raise InvalidArgument("a temporary session has no location to serialize")
             given, namespace = str(session.location), session.memories.namespace
         told = {"session": given, "namespace": namespace}
         return told if self._conversation is None else {**told, "conversation": self._conversation}
 
 
 def _beside(work: Callable[[], T]) -> T:
-    """Do what blocks in a thread of its own: in this one an event loop may run."""
+    """Run blocking work in another thread, because an event loop may run in this one."""
     with ThreadPoolExecutor(1) as beside:
         return beside.submit(work).result()

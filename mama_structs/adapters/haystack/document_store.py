@@ -21,20 +21,20 @@ except ImportError as _missing:
 
 class HaystackDocumentStore(DocumentRecords):
     """
-    Documents that last, found by meaning and words, by their embeddings and by Haystack's filters.
+    Persistent documents, searchable by meaning, words, embedding and Haystack's filters.
 
     Each document is a record, so the session's own search and recall, and every other host on the same namespace, find
-    what it says. A write is on disk when it returns, all of it or nothing. Documents come in the order of writing.
-    Each method has a twin that is awaited, ``..._async``. Both work in every thread and event loop, but for an async
-    session, in whose own loop only the twins do.
+    its text. A write is durable when it returns, all or nothing. Documents are ordered by the time of writing.
+    Each method has an awaitable twin, ``..._async``. Both work in every thread and event loop, except in the own loop
+    of an async session, where only the twins work.
 
     Args:
-        session: A session, or the place of one that is opened at the first use and closed by `close`: a directory,
-            a server's URL, or a Secret that holds either. It embeds what documents say; what Haystack's embedders give
-            is kept beside it.
-        collection: Documents of other collections are neither seen nor replaced.
-        namespace: Of a session that is opened here.
-        embedding_similarity_function: How `embedding_retrieval` compares.
+        session: A session, or the location of one that is opened at the first use and closed by `close`: a directory,
+            a server's URL, or a Secret that contains either. It embeds the text of documents; embeddings by Haystack
+            are stored in addition.
+        collection: The documents of other collections are neither visible nor replaced.
+        namespace: The namespace of a session that is opened here.
+        embedding_similarity_function: The similarity that `embedding_retrieval` uses.
         origin: The author of the documents: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``. It determines how
             recall marks them.
 
@@ -58,7 +58,11 @@ class HaystackDocumentStore(DocumentRecords):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a pipeline's file says; `InvalidArgument` for a temporary session, or a URL with a password."""
+        """
+        Return the store's serialized form for a pipeline file.
+
+        Raise `InvalidArgument` for a temporary session, or a URL with a password.
+        """
         similarity = self.embedding_similarity_function
         return default_to_dict(
             self,
@@ -70,27 +74,31 @@ class HaystackDocumentStore(DocumentRecords):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Return the store that a pipeline's file describes."""
+        """Return a store from its serialized form."""
         return default_from_dict(cls, data)
 
     def count_documents(self) -> int:
-        """Do what `count_documents_async` does, and block."""
+        """Run `count_documents_async` and block."""
         return self._bridge.run(self.count_documents_async)
 
     async def count_documents_async(self) -> int:
-        """Return how many documents there are."""
+        """Return the number of documents."""
         return len(await self._records())
 
     def filter_documents(self, filters: Filters = None) -> list[Document]:
-        """Do what `filter_documents_async` does, and block."""
+        """Run `filter_documents_async` and block."""
         return self._bridge.run(lambda: self.filter_documents_async(filters))
 
     async def filter_documents_async(self, filters: Filters = None) -> list[Document]:
-        """Return the documents that match Haystack's *filters*, all without any; `FilterError` for wrong ones."""
+        """
+        Return the documents that match Haystack's *filters*, or all without filters.
+
+        Raise `FilterError` for invalid filters.
+        """
         return [document_of(one) for one in await self._records(filters)]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
-        """Do what `write_documents_async` does, and block."""
+        """Run `write_documents_async` and block."""
         return self._bridge.run(lambda: self.write_documents_async(documents, policy))
 
     async def write_documents_async(
@@ -100,12 +108,12 @@ class HaystackDocumentStore(DocumentRecords):
         Write all documents or none, and return how many were written.
 
         Args:
-            documents: What to write.
-            policy: What happens to one whose id is there; NONE is FAIL.
+            documents: The documents to write.
+            policy: How to handle a document with an existing id; NONE means FAIL.
 
         Raises:
-            DuplicateDocumentError: By FAIL, an id is there, or comes twice.
-            ValueError: *documents* is no list of documents, or their metadata are no JSON.
+            DuplicateDocumentError: With FAIL, an id exists already or occurs twice.
+            ValueError: *documents* is not a list of documents, or their metadata is not JSON.
 
         """
         if not isinstance(documents, list) or not all(isinstance(one, Document) for one in documents):
@@ -113,17 +121,17 @@ class HaystackDocumentStore(DocumentRecords):
         return await self._bridge.arun(lambda: self._write(documents, policy))
 
     def delete_documents(self, document_ids: list[str]) -> None:
-        """Do what `delete_documents_async` does, and block."""
+        """Run `delete_documents_async` and block."""
         self._bridge.run(lambda: self.delete_documents_async(document_ids))
 
     async def delete_documents_async(self, document_ids: list[str]) -> None:
-        """Delete documents; an id that is not there is passed over."""
+        """Delete documents; unknown ids are ignored."""
         records = self._bridge.session.records
         places = [(self._labels, one) for one in document_ids]
         await self._bridge.arun(lambda: records.put_many([], delete=places))
 
     def delete_all_documents(self) -> None:
-        """Do what `delete_all_documents_async` does, and block."""
+        """Run `delete_all_documents_async` and block."""
         self._bridge.run(self.delete_all_documents_async)
 
     async def delete_all_documents_async(self) -> None:
@@ -131,21 +139,21 @@ class HaystackDocumentStore(DocumentRecords):
         await self._bridge.arun(lambda: self._bridge.session.records.delete_all(self._labels))
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
-        """Do what `delete_by_filter_async` does, and block."""
+        """Run `delete_by_filter_async` and block."""
         return self._bridge.run(lambda: self.delete_by_filter_async(filters))
 
     async def delete_by_filter_async(self, filters: dict[str, Any]) -> int:
-        """Delete the documents that match, and return how many."""
+        """Delete the matching documents, and return how many were deleted."""
         found = await self._records(filters)
         await self.delete_documents_async([one.key for one in found])
         return len(found)
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Do what `update_by_filter_async` does, and block."""
+        """Run `update_by_filter_async` and block."""
         return self._bridge.run(lambda: self.update_by_filter_async(filters, meta))
 
     async def update_by_filter_async(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Put *meta* over the metadata of the documents that match, and return how many."""
+        """Merge *meta* into the metadata of the matching documents, and return their number."""
         while True:
             found = await self._records(filters)
             new = [
@@ -164,11 +172,11 @@ class HaystackDocumentStore(DocumentRecords):
             return len(found)
 
     def retrieve(self, query: str, *, filters: Filters = None, top_k: int = 10) -> list[Document]:
-        """Do what `retrieve_async` does, and block."""
+        """Run `retrieve_async` and block."""
         return self._bridge.run(lambda: self.retrieve_async(query, filters=filters, top_k=top_k))
 
     async def retrieve_async(self, query: str, *, filters: Filters = None, top_k: int = 10) -> list[Document]:
-        """Return the documents that fit a question by meaning and words, the best first, with their scores."""
+        """Return documents by meaning and words, best first, with their scores."""
         where = where_of(filters)
         if not top_k:
             return []
@@ -180,7 +188,7 @@ class HaystackDocumentStore(DocumentRecords):
     def embedding_retrieval(
         self, query_embedding: list[float], *, filters: Filters = None, top_k: int = 10, return_embedding: bool = False
     ) -> list[Document]:
-        """Do what `embedding_retrieval_async` does, and block."""
+        """Run `embedding_retrieval_async` and block."""
         return self._bridge.run(
             lambda: self.embedding_retrieval_async(
                 query_embedding, filters=filters, top_k=top_k, return_embedding=return_embedding
@@ -190,42 +198,46 @@ class HaystackDocumentStore(DocumentRecords):
     async def embedding_retrieval_async(
         self, query_embedding: list[float], *, filters: Filters = None, top_k: int = 10, return_embedding: bool = False
     ) -> list[Document]:
-        """Return the documents whose own embeddings are nearest, the best first; it compares with each of them."""
+        """
+        Return the documents with the most similar own embeddings, best first.
+
+        It compares the query with every matching document.
+        """
         copy = await self._copy(filters)
         return copy.embedding_retrieval(query_embedding, top_k=top_k, return_embedding=return_embedding)
 
     def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
-        """Do what `count_documents_by_filter_async` does, and block."""
+        """Run `count_documents_by_filter_async` and block."""
         return self._bridge.run(lambda: self.count_documents_by_filter_async(filters))
 
     async def count_documents_by_filter_async(self, filters: dict[str, Any]) -> int:
-        """Return how many documents match."""
+        """Return the number of matching documents."""
         return len(await self._records(filters))
 
     def count_unique_metadata_by_filter(self, filters: dict[str, Any], metadata_fields: list[str]) -> dict[str, int]:
-        """Do what `count_unique_metadata_by_filter_async` does, and block."""
+        """Run `count_unique_metadata_by_filter_async` and block."""
         return self._bridge.run(lambda: self.count_unique_metadata_by_filter_async(filters, metadata_fields))
 
     async def count_unique_metadata_by_filter_async(
         self, filters: dict[str, Any], metadata_fields: list[str]
     ) -> dict[str, int]:
-        """Return how many values each field of the metadata has among the documents that match."""
+        """Return the number of distinct values per metadata field of the matching documents."""
         return (await self._copy(filters)).count_unique_metadata_by_filter({}, metadata_fields)
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
-        """Do what `get_metadata_fields_info_async` does, and block."""
+        """Run `get_metadata_fields_info_async` and block."""
         return self._bridge.run(self.get_metadata_fields_info_async)
 
     async def get_metadata_fields_info_async(self) -> dict[str, dict[str, str]]:
-        """Return the fields of the metadata with their types."""
+        """Return the metadata fields with their types."""
         return (await self._copy()).get_metadata_fields_info()
 
     def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
-        """Do what `get_metadata_field_min_max_async` does, and block."""
+        """Run `get_metadata_field_min_max_async` and block."""
         return self._bridge.run(lambda: self.get_metadata_field_min_max_async(metadata_field))
 
     async def get_metadata_field_min_max_async(self, metadata_field: str) -> dict[str, Any]:
-        """Return the least and the greatest value of a field, None for both where there is none."""
+        """Return the minimum and maximum of a field, or None for both if it has no values."""
         return (await self._copy()).get_metadata_field_min_max(metadata_field)
 
     def get_metadata_field_unique_values(
@@ -236,7 +248,7 @@ class HaystackDocumentStore(DocumentRecords):
         size: int = 10,
         filters: Filters = None,
     ) -> tuple[list[Any], int]:
-        """Do what `get_metadata_field_unique_values_async` does, and block."""
+        """Run `get_metadata_field_unique_values_async` and block."""
         return self._bridge.run(
             lambda: self.get_metadata_field_unique_values_async(metadata_field, search_term, from_, size, filters)
         )
@@ -249,5 +261,5 @@ class HaystackDocumentStore(DocumentRecords):
         size: int = 10,
         filters: Filters = None,
     ) -> tuple[list[Any], int]:
-        """Return some of the values of a field, in order, and how many there are."""
+        """Return a page of a field's distinct values, sorted, and their total number."""
         return (await self._copy(filters)).get_metadata_field_unique_values(metadata_field, search_term, from_, size)

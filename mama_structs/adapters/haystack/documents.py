@@ -1,4 +1,4 @@
-"""Haystack's documents as records of a session, and back; needs the extra ``haystack``."""
+"""Conversion between Haystack's documents and records; needs the extra ``haystack``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Filters: TypeAlias = dict[str, Any] | None
 
 
 class DocumentRecords(Connected):
-    """The records that hold the documents of one collection: how they are read, compared and written."""
+    """The records of one collection's documents: reading, copying and writing."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class DocumentRecords(Connected):
         self._labels = (HOST, "documents", collection)
 
     async def _records(self, filters: Filters = None) -> list[HostRecord]:
-        """Return the records of documents that match, in the order of their writing."""
+        """Return the records of matching documents, in the order of writing."""
         where = where_of(filters)
         records = self._bridge.session.records
         found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, where=where))
         return sorted(found, key=lambda one: one.value["place"])
 
     async def _copy(self, filters: Filters = None) -> InMemoryDocumentStore:
-        """Return a store of Haystack's own with the documents that match: it knows how to compare and count them."""
+        """Return an `InMemoryDocumentStore` of the matching documents, for comparisons and counts."""
         similarity = self.embedding_similarity_function
         copy = InMemoryDocumentStore(shared=False, embedding_similarity_function=similarity)
         copy.write_documents([document_of(one) for one in await self._records(filters)])
@@ -65,7 +65,7 @@ class DocumentRecords(Connected):
 
     async def _write(self, documents: list[Document], policy: DuplicatePolicy) -> int:
         records = self._bridge.session.records
-        # Times of records are too coarse to say which of two documents was written first.
+        # Record timestamps are too coarse to order documents of one write.
         now = time.time_ns()
         if policy is DuplicatePolicy.OVERWRITE:
             await records.put_many([self._new(one, place) for place, one in enumerate(documents, now)])
@@ -75,7 +75,7 @@ class DocumentRecords(Connected):
             new.setdefault(one.id, self._new(one, place, if_version=0))
         skips = policy is DuplicatePolicy.SKIP
         if len(new) < len(documents) and not skips:
-            raise DuplicateDocumentError("an id comes twice in what is to be written")
+            raise DuplicateDocumentError("documents contain a duplicate id")
         while True:
             if skips:
                 there = await records.get_many([(self._labels, one) for one in new])
@@ -91,7 +91,7 @@ class DocumentRecords(Connected):
     def _new(
         self, document: Document, place: int, *, if_version: int | None = None, origin: Origin | None = None
     ) -> NewRecord:
-        """Return the record of a document; one whose metadata change keeps its *origin*."""
+        """Return the record of a document; *origin* preserves the author of an updated document."""
         value = {"document": told_of(document), "place": place}
         longest = self._bridge.session.settings.memory.max_content
         return NewRecord(
@@ -105,7 +105,7 @@ class DocumentRecords(Connected):
 
 
 def where_of(filters: Filters) -> Callable[[HostRecord], bool] | None:
-    """Return what tells whether a record's document matches, None where all do."""
+    """Return a predicate for records whose document matches, or None without filters."""
     if not filters:
         return None
     if "operator" not in filters and "conditions" not in filters:
@@ -114,7 +114,7 @@ def where_of(filters: Filters) -> Callable[[HostRecord], bool] | None:
 
 
 def told_of(document: Document) -> dict[str, Any]:
-    """Return a document as JSON, its numbers and bytes packed."""
+    """Return a document as JSON, with its embedding and bytes encoded in base64."""
     told = {name: value for name, value in document.to_dict(flatten=False).items() if value is not None}
     if document.embedding is not None:
         told["embedding"] = _packed(_vector(document.embedding).tobytes())
@@ -124,7 +124,7 @@ def told_of(document: Document) -> dict[str, Any]:
 
 
 def document_of(record: HostRecord, **changes: Any) -> Document:
-    """Return the document that a record holds, with some of its fields changed."""
+    """Return the document of a record, with some of its fields replaced."""
     told = {**record.value["document"], **changes}
     if "embedding" in told:
         told["embedding"] = np.frombuffer(base64.b64decode(told["embedding"]), dtype="<f8").tolist()

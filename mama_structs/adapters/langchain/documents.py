@@ -1,4 +1,4 @@
-"""LangChain's documents: as a session keeps them, which of them a filter takes, and what embeds them."""
+"""Conversion and filtering of LangChain's documents, and a wrapper for its embedders."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ try:
     from langchain_core.documents import Document
     from langchain_core.embeddings import Embeddings
 except ImportError as _missing:
-    raise ImportError(
-        "what mama_structs.adapters has for LangChain needs it: pip install 'mama-structs[langchain]'"
-    ) from _missing
+    raise ImportError("the LangChain adapters need LangChain: pip install 'mama-structs[langchain]'") from _missing
 
 DocumentFilter: TypeAlias = Mapping[str, Any] | Callable[[Document], bool]
 _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -37,9 +35,9 @@ _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$nin": lambda value, several: value not in several,
 }
 _OF_SEVERAL: Final = frozenset({"$in", "$nin"})
-# Pieces may be opposite to each other.
+# Lower bound of vector lengths: the vectors of a text's chunks may cancel out to zero.
 _LEAST: Final = 1e-12
-# What a value is kept as says what it was.
+# Keys of stored values: the key names the encoding.
 _JSON, _BYTES, _DOCUMENT = "json", "base64", "document"
 
 
@@ -53,7 +51,7 @@ def packed(value: object) -> dict[str, Any]:
 
 
 def unpacked(kept: Mapping[str, Any]) -> Any:
-    """Return the value of which `packed` made JSON."""
+    """Return the original value from the JSON of `packed`."""
     if _BYTES in kept:
         return base64.b64decode(kept[_BYTES])
     return Document(**kept[_DOCUMENT]) if _DOCUMENT in kept else kept[_JSON]
@@ -72,11 +70,11 @@ def records_of(
     *,
     origin: Origin,
 ) -> list[NewRecord]:
-    """Return what a vector store keeps of texts, each under its id, or a new one."""
+    """Return the records of texts, each under its id or a new one."""
     contents = _check.items("texts", texts, of="texts")
     for name, several in (("metadatas", metadatas), ("ids", ids)):
         if several and len(several) != len(contents):
-            raise InvalidArgument(f"{name} must be one for each of {len(contents)} texts, got {len(several)}")
+            raise InvalidArgument(f"{name} must have one item for each of {len(contents)} texts, got {len(several)}")
     rows = zip(contents, metadatas or [None] * len(contents), ids or [None] * len(contents), strict=True)
     return [
         NewRecord(labels, own_id or str(uuid.uuid4()), _value(position, text, metadata), text=text, origin=origin)
@@ -92,13 +90,13 @@ def _value(position: int, text: object, metadata: object) -> dict[str, Any]:
 
 
 def document_of(record: HostRecord, **metadata: Any) -> Document:
-    """Return the document that a vector store keeps as a record."""
+    """Return the document of a vector store's record."""
     kept = record.value
     return Document(id=record.key, page_content=kept["text"], metadata={**kept["metadata"], **metadata})
 
 
 def where(chosen: DocumentFilter | None) -> Callable[[HostRecord], bool] | None:
-    """Return what tells whether a filter of a vector store takes a record."""
+    """Return a predicate for records that match a filter, or None without a filter."""
     if chosen is None:
         return None
     if callable(chosen):
@@ -112,7 +110,7 @@ def where(chosen: DocumentFilter | None) -> Callable[[HostRecord], bool] | None:
 def _tests(field: object, wanted: object) -> list[Callable[[Mapping[str, Any]], bool]]:
     name = _check.text("a field of filter", field)
     if name.startswith("$"):
-        raise InvalidArgument("filter compares fields: it has no operator above them", hint="give a function")
+        raise InvalidArgument("filter does not support operators at the top level", hint="give a function")
     is_compared = isinstance(wanted, Mapping) and any(str(key).startswith("$") for key in wanted)
     given: Mapping[Any, Any] = wanted if is_compared else {"$eq": wanted}  # type: ignore[assignment]
     return [_test(name, sign, value) for sign, value in given.items()]
@@ -126,7 +124,7 @@ def _test(field: str, sign: object, wanted: Any) -> Callable[[Mapping[str, Any]]
         try:
             return bool(compare(metadata.get(field), value))
         except TypeError:
-            # Values of two kinds are neither more nor less than each other.
+            # Values of different types cannot be ordered, so the condition is false.
             return False
 
     return test
@@ -134,7 +132,7 @@ def _test(field: str, sign: object, wanted: Any) -> Callable[[Mapping[str, Any]]
 
 @attrs.frozen
 class Embedding:
-    """Calls LangChain's ``Embeddings`` as an embedder's function."""
+    """Adapts LangChain's ``Embeddings`` to the function of an embedder."""
 
     embeddings: Embeddings
 
@@ -146,9 +144,9 @@ class Embedding:
 
 
 def varied(cosines: Sequence[float], pieces: Sequence[Vectors], count: int, relevance: float) -> list[int]:
-    """Return which texts to show: near to the question, and not near to each other (maximal marginal relevance)."""
-    # Carbonell and Goldstein, "The use of MMR, diversity-based reranking", 1998. A long text has several vectors: how
-    # alike two such texts are is told by their sums.
+    """Return indexes of relevant, mutually dissimilar texts (maximal marginal relevance)."""
+    # Carbonell and Goldstein, "The use of MMR, diversity-based reranking", 1998. A long text has several vectors: their
+    # sum represents it in comparisons.
     near = np.asarray(cosines, dtype=np.float64)
     vectors = np.array([several.sum(axis=0) for several in pieces], dtype=np.float64)
     chosen: list[int] = []

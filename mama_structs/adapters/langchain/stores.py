@@ -1,4 +1,4 @@
-"""LangChain's key-value store and retriever on a session, and embedders made of its ``Embeddings``."""
+"""LangChain's key-value store, retriever and embeddings on a session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ except ImportError as _missing:
         "mama_structs.adapters.langchain.stores needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
-# Keys that are read at once: their values come along.
+# Keys per read. Their values are read, too, so a page must not be large.
 _PAGE: Final = 100
 
 
@@ -43,18 +43,18 @@ def embedder(
     fingerprint: str = "",
 ) -> CallableEmbedder:
     """
-    Make an embedder of LangChain's ``Embeddings``, for ``Session.open(embedder=...)``.
+    Create an embedder from LangChain's ``Embeddings``, for ``Session.open(embedder=...)``.
 
     Args:
-        embeddings: What embeds; its async methods are called.
-        name: What it is called in the store, such as the model's name.
-        dimensions: How many numbers a vector has.
-        max_tokens: How long a text may be, 8 or more; a longer one is embedded in pieces.
-        calibration: What its cosines mean; None: found out on built-in sentences before its first use.
-        fingerprint: A text to change whenever its vectors do; name and dimensions stand for it where it is empty.
+        embeddings: The ``Embeddings`` to call; its async methods are used.
+        name: The embedder's name in the store, such as the model's name.
+        dimensions: The length of a vector.
+        max_tokens: Maximum length of a text in tokens, at least 8; a longer one is embedded in chunks.
+        calibration: The meaning of its cosines; None: measured on built-in sentences before its first use.
+        fingerprint: A text that must change whenever the vectors do. If it is empty, name and dimensions are used.
 
     Raises:
-        InvalidArgument: An argument breaks its rule.
+        InvalidArgument: An argument is invalid.
 
     """
     if not isinstance(embeddings, Embeddings):
@@ -71,18 +71,21 @@ def embedder(
 
 class SessionKeyValueStore(BaseStore[str, Any]):
     """
-    LangChain's key-value store on a session: for ``bytes`` (a ``ByteStore``), for documents, and for what is JSON.
+    LangChain's key-value store on a session, for ``bytes``, documents and JSON values.
 
-    What is stored here is no memory: no search finds it. Each call is one transaction, and on disk when it returns.
-    Methods that begin with *a* are awaited in any event loop; the others block, in any thread but the session's own.
+    For ``bytes`` it is a ``ByteStore``.
+
+    Stored values are not memories: search does not find them. Each call is one transaction, and durable when it
+    returns. Methods with the prefix *a* are awaited in any event loop; the others block, in any thread except the
+    session's own.
 
     Args:
-        session: Whose store; it must be open while it is used.
-        name: Which one of the session's stores: those of different names do not see each other.
+        session: The session that stores the values; it must be open while the store is used.
+        name: The name of this store within the session. Stores with different names are isolated from each other.
 
     Raises:
-        InvalidArgument: A name, a key or a value breaks its rule; nothing was stored.
-        WrongLoop: It is made of an async session outside its event loop, or a call would block that loop.
+        InvalidArgument: A name, a key or a value is invalid; nothing was stored.
+        WrongLoop: The session is async and this is not its event loop, or a call would block that loop.
 
     """
 
@@ -92,13 +95,13 @@ class SessionKeyValueStore(BaseStore[str, Any]):
 
     @awaited
     async def amget(self, keys: Sequence[str]) -> list[Any]:
-        """Return the values of keys, None for each that is not there."""
+        """Return the values of keys, None for each missing key."""
         found = await self._bridge.session.records.get_many([(self._labels, key) for key in keys])
         return [None if record is None else unpacked(record.value) for record in found]
 
     @blocking
     async def mget(self, keys: Sequence[str]) -> list[Any]:
-        """Do what `amget` does."""
+        """Run `amget` and block."""
         return await self.amget(keys)
 
     @awaited
@@ -109,21 +112,21 @@ class SessionKeyValueStore(BaseStore[str, Any]):
 
     @blocking
     async def mset(self, key_value_pairs: Sequence[tuple[str, Any]]) -> None:
-        """Do what `amset` does."""
+        """Run `amset` and block."""
         await self.amset(key_value_pairs)
 
     @awaited
     async def amdelete(self, keys: Sequence[str]) -> None:
-        """Delete keys; those that are not there are no error."""
+        """Delete keys; missing keys are ignored."""
         await self._bridge.session.records.put_many((), delete=[(self._labels, key) for key in keys])
 
     @blocking
     async def mdelete(self, keys: Sequence[str]) -> None:
-        """Do what `amdelete` does."""
+        """Run `amdelete` and block."""
         await self.amdelete(keys)
 
     def yield_keys(self, *, prefix: str | None = None) -> Iterator[str]:
-        """Yield the keys that begin with *prefix*; those that come meanwhile may be among them."""
+        """Yield the keys that begin with *prefix*, possibly with keys that are added meanwhile."""
         after: str | None = None
         while page := self._bridge.run(partial(self._page, prefix, after)):
             yield from page
@@ -145,26 +148,28 @@ class SessionKeyValueStore(BaseStore[str, Any]):
 
 class SessionRetriever(BaseRetriever):
     """
-    LangChain's retriever on a session: finds by meaning, words, links and time, as `MemoryStore.search` does.
+    LangChain's retriever on a session.
 
-    A document's text is the memory's, with its reasoning behind it, and its id the memory's.
-    Its metadata have ``type``, ``created_at``, ``origin``, ``trust``, ``relevance``, and where there are any ``topic``,
+    It finds by meaning, words, links and time, as `MemoryStore.search` does.
+
+    A document's text is the memory's followed by its reasoning, and its id is the memory's.
+    Its metadata has ``type``, ``created_at``, ``origin``, ``trust``, ``relevance``, and if available ``topic``,
     ``reasoning``, ``outcome``, ``superseded_by``, ``labels`` and ``key``.
-    ``ainvoke`` is awaited in any event loop; ``invoke`` blocks, in any thread but the session's own.
-    Both take *k*, too.
+    ``ainvoke`` is awaited in any event loop; ``invoke`` blocks, in any thread except the session's own.
+    Both accept *k*, too.
 
     Args:
-        session: Whose memories; it must be open while it is used.
-        k: Documents at the most.
-        types: Only memories of these types; None for all, the documents of vector stores among them.
-        min_relevance: Only what answers so well, 0 to 1; None for the best, however little they say.
-        collection: Only documents of this collection of a `SessionVectorStore`, as they were added but for
-            ``relevance`` in their metadata; found by their words as well as by their meaning.
+        session: The session with the memories; it must be open while the retriever is used.
+        k: Maximum number of documents.
+        types: Only memories of these types; None for all, including the documents of vector stores.
+        min_relevance: Only hits with at least this relevance, 0 to 1; None for the best hits of any relevance.
+        collection: Only documents of this collection of a `SessionVectorStore`, as they were added but with
+            ``relevance`` in their metadata; found by words as well as by meaning.
 
     Raises:
-        InvalidArgument: An argument breaks its rule.
+        InvalidArgument: An argument is invalid.
         EmbeddingFailed: The embedder failed.
-        WrongLoop: It is made of an async session outside its event loop, or a call would block that loop.
+        WrongLoop: The session is async and this is not its event loop, or a call would block that loop.
 
     """
 
@@ -184,7 +189,7 @@ class SessionRetriever(BaseRetriever):
         self,
         query: str,
         *,
-        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002 - by its name
+        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002 - passed by keyword
         k: int | None = None,
     ) -> list[Document]:
         return self._bridge.run(lambda: self._found(query, k))
@@ -193,7 +198,7 @@ class SessionRetriever(BaseRetriever):
         self,
         query: str,
         *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002 - by its name
+        run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002 - passed by keyword
         k: int | None = None,
     ) -> list[Document]:
         return await self._bridge.arun(lambda: self._found(query, k))

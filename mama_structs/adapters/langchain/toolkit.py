@@ -1,4 +1,4 @@
-"""A session's tools for LangChain; needs the extra ``langchain``."""
+"""Adapter for LangChain: a session's tools and middleware; needs the extra ``langchain``."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ except ImportError as _missing:
     ) from _missing
 
 # GraphBubbleUp is the base of LangGraph's interrupts and commands to a parent graph. ToolOutputMixin is the base of
-# ToolMessage and LangGraph's Command. ToolException is an error, which becomes a ToolMessage as any other.
+# ToolMessage and LangGraph's Command. ToolException is an ordinary error, which becomes a ToolMessage.
 _CONTROL_FLOW: Final = ControlFlow(
     exceptions=available_types("langgraph.errors", "GraphBubbleUp"), results=(ToolOutputMixin,)
 )
 # All arguments of the model are passed under one keyword: an argument named config or self would be lost otherwise.
 _ARGUMENTS: Final = "arguments"
 _CALL_ID: Final = "tool_call_id"
-# Of images and audio, what the message of a tool may have as a block.
+# Media kinds that a tool message accepts as a block.
 _TAKEN: Final = frozenset({"image"})
 _Content: TypeAlias = str | list[dict[str, Any]]
 
 
 class _SessionTool(StructuredTool):
-    """A tool of a session. The session validates the arguments. A tool of an async session has no sync form."""
+    """A tool whose arguments the session validates. It is async only for an async session."""
 
     def _parse_input(
         self, tool_input: str | dict[str, Any], tool_call_id: str | None = None, *_others: object, **_more: object
@@ -50,7 +50,7 @@ class _SessionTool(StructuredTool):
     def _run(self, *arguments: Any, config: RunnableConfig, **keywords: Any) -> Any:
         if self.func is None:
             raise NotImplementedError(
-                f"{self.name} is async, as the session is: await tool.ainvoke(...), or agent.ainvoke(...) for all of it"
+                f"{self.name} is async, because the session is async: await tool.ainvoke(...) or agent.ainvoke(...)"
             )
         return super()._run(*arguments, config=config, **keywords)
 
@@ -59,18 +59,18 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
     """
     Return a session's tools, for ``bind_tools``, an agent or a tool node.
 
-    Calls of one message run in their order, but for those that only read, which run beside each other.
-    A failed call gives a `ToolMessage` with the status ``"error"`` that says what to change.
+    Calls of one message run in order, but read-only calls run concurrently.
+    A failed call returns a `ToolMessage` with the status ``"error"`` that says what to change.
     Otherwise the message has the text for the model as its content, and the tool's result as its artifact.
-    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `RunnableConfig`, with the call's
-    id as ``config["configurable"]["tool_call_id"]``.
+    A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `RunnableConfig`, with
+    the call's id as ``config["configurable"]["tool_call_id"]``.
     A host's own tool may call LangGraph's ``interrupt()`` and return a `ToolMessage`, a `Command` or a list of them:
     these reach LangGraph unchanged.
 
     Args:
-        session: Whose tools; it must be open while they are used, on the event loop that opened it. One of
-            `mama_structs.sync` is for ``invoke``, in any thread.
-        message: What the user said, or the conversation so far, by which `Session.tools_for` chooses;
+        session: The session that has the tools. It must be open while they are used, on the event loop that opened it.
+            Use one of `mama_structs.sync` for ``invoke``, in any thread.
+        message: The user's message, or the conversation so far, from which `Session.tools_for` selects tools;
             None for all tools.
 
     """
@@ -105,22 +105,23 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
 
 def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -> Any:
     """
-    Return what tells an agent what is remembered, and stores its refs, for ``create_agent(..., middleware=[...])``.
+    Return an agent middleware that adds recalled memories and stores refs.
 
-    What the session recalls for the user's message stands behind it, as a message of its own, when the agent begins.
-    Refs are stored before the calls of the same message run, which can use them. An agent's loop of its own does so by
-    ``await session.recall(message)`` and ``await session.observe(message)``.
+    Use it in ``create_agent(..., middleware=[...])``. When the agent starts, the memories recalled for the user's
+    message are appended as a separate message. Refs are stored before the calls of the same message run, so the calls
+    can use them. An agent loop of your own does the same with ``await session.recall(message)`` and
+    ``await session.observe(message)``.
 
     Args:
-        session: Whose memories and refs. One of `mama_structs.sync` is for ``invoke``.
-        max_chars: Characters of what is recalled at the most, 300 or more.
+        session: The session with the memories and refs. Use one of `mama_structs.sync` for ``invoke``.
+        max_chars: Maximum number of recalled characters, at least 300.
 
     Raises:
         ImportError: The package ``langchain`` is not installed: `langchain_core` has no agents.
 
     """
     try:
-        from langchain.agents.middleware import (  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - beyond the extra
+        from langchain.agents.middleware import (  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - not part of the extra
             AgentMiddleware,
         )
     except ImportError as missing:
@@ -135,13 +136,13 @@ def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -
         return {"messages": [HumanMessage(text)]} if text else None
 
     async def take(state: Mapping[str, Any]) -> None:
-        # The results of tools that give a structured answer may follow the model's message.
+        # Results of tools with a structured answer may follow the model's message.
         last = next((one for one in reversed(state["messages"]) if isinstance(one, AIMessage)), None)
         if last is not None:
             await hear(own, last)
 
     class SessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
-        async def abefore_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002 - by its name
+        async def abefore_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002 - passed by keyword
             return await begin(state)
 
         async def aafter_model(self, state: Mapping[str, Any], runtime: object) -> None:  # noqa: ARG002

@@ -34,27 +34,28 @@ except ImportError as _missing:
 
 class SessionVectorStore(VectorStore):
     """
-    LangChain's vector store on a session: documents that the session's own searches find, too.
+    LangChain's vector store on a session, whose own searches find the documents, too.
 
-    Vectors are those of the session's embedder: `langchain_stores.embedder` makes one of LangChain's ``Embeddings``.
-    Scores are cosines; relevance scores, 0 to 1, mean the same for every embedder. No score leaves a document out.
-    A document that is added under the id of another one takes its place. One without any text is never found.
-    ``delete`` without ids deletes the whole collection. What a search does not know among its options is an error.
-    Methods that begin with *a* are awaited in any event loop; the others block, in any thread but the session's own.
+    Vectors are computed by the session's embedder: `langchain_stores.embedder` creates one from LangChain's
+    ``Embeddings``. Scores are cosines; relevance scores, 0 to 1, are comparable across embedders. No score excludes a
+    document. Adding a document under an existing id replaces the old one. A document without text is never found.
+    ``delete`` without ids deletes the whole collection. Unknown search options raise an error.
+    Methods with the prefix *a* are awaited in any event loop; the others block, in any thread except the session's own.
 
-    Searches take a *filter*: a function of the document, or a mapping of its metadata, of which all must hold.
-    ``{"year": 2024}`` is that value, ``{"year": {"$gte": 2020}}`` compares it (``$eq``, ``$ne``, ``$gt``, ``$gte``,
-    ``$lt``, ``$lte``, ``$in``, ``$nin``); a field that is not there is None, and neither more nor less than anything.
+    Searches accept a *filter*: a function of the document, or a mapping of metadata conditions that must all match.
+    ``{"year": 2024}`` matches that value, ``{"year": {"$gte": 2020}}`` compares it (``$eq``, ``$ne``, ``$gt``,
+    ``$gte``, ``$lt``, ``$lte``, ``$in``, ``$nin``). A missing field is None, and neither greater nor less than any
+    value.
 
     Args:
-        session: Whose store; it must be open while it is used.
-        collection: Which one of the session's collections: those of different names do not see each other.
-        origin: Who the documents come from: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``.
+        session: The session that stores the documents; it must be open while the store is used.
+        collection: The name of the collection. Collections with different names are isolated from each other.
+        origin: The author of the documents: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``.
 
     Raises:
-        InvalidArgument: An argument breaks its rule; nothing was stored.
+        InvalidArgument: An argument is invalid; nothing was stored.
         EmbeddingFailed: The embedder failed; nothing was stored.
-        WrongLoop: It is made of an async session outside its event loop, or a call would block that loop.
+        WrongLoop: The session is async and this is not its event loop, or a call would block that loop.
 
     """
 
@@ -67,7 +68,7 @@ class SessionVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """The ``Embeddings`` that the session's embedder was made of; None for any other embedder."""
+        """The ``Embeddings`` of the session's embedder, or None if it was not created from one."""
         function = getattr(self._bridge.session.memories.embedder, "function", None)
         return function.embeddings if isinstance(function, Embedding) else None
 
@@ -85,11 +86,11 @@ class SessionVectorStore(VectorStore):
         Return a store after adding texts to it.
 
         Args:
-            texts: What is added.
-            embedding: The ``Embeddings`` that the session's embedder was made of; None for any.
+            texts: The texts to add.
+            embedding: The ``Embeddings`` from which the session's embedder was created; None for any.
             metadatas: One for each text.
             ids: One for each text; None for new ones.
-            **options: ``session``, which must be given, and the others of the class.
+            **options: ``session``, which is required, and the other arguments of the class.
 
         """
         store = cls._of(embedding, **options)
@@ -106,7 +107,7 @@ class SessionVectorStore(VectorStore):
         ids: list[str] | None = None,
         **options: Any,
     ) -> SessionVectorStore:
-        """Return what `from_texts` does."""
+        """Return a store after adding texts to it, as `from_texts` does."""
         store = cls._of(embedding, **options)
         await store.aadd_texts(texts, metadatas, ids=ids)
         return store
@@ -115,10 +116,10 @@ class SessionVectorStore(VectorStore):
     def _of(
         cls, embedding: Embeddings | None, *, session: Session | sync.Session | None = None, **options: Any
     ) -> SessionVectorStore:
-        store = cls(session, **options)  # type: ignore[arg-type]  # refused there
+        store = cls(session, **options)  # type: ignore[arg-type]  # the constructor rejects None
         if embedding is not None and embedding is not store.embeddings:
             raise InvalidArgument(
-                "embedding must be what the session's embedder was made of, or None",
+                "embedding must be None or the Embeddings of the session's embedder",
                 hint="open the session with embedder=langchain_stores.embedder(embedding, name=..., dimensions=...)",
             )
         return store
@@ -133,7 +134,7 @@ class SessionVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **_options: Any,
     ) -> list[str]:
-        """Add texts as documents, all or none, and return their ids: those that were given, else new ones."""
+        """Add texts as documents, all or none, and return their ids, new ones if none were passed."""
         new = records_of(self._labels, texts, metadatas, ids, origin=self._origin)
         await self._bridge.session.records.put_many(new)
         return [one.key for one in new]
@@ -142,74 +143,74 @@ class SessionVectorStore(VectorStore):
     async def add_texts(
         self, /, texts: Iterable[str], metadatas: list[dict[str, Any]] | None = None, **options: Any
     ) -> list[str]:
-        """Do what `aadd_texts` does."""
+        """Run `aadd_texts` and block."""
         return await self.aadd_texts(texts, metadatas, **options)
 
     @awaited
     async def adelete(self, /, ids: list[str] | None = None, **_options: Any) -> bool:
-        """Delete documents, None for all of the collection; those that are not there are no error."""
+        """Delete documents, None for the whole collection; unknown ids are ignored."""
         records, places = self._bridge.session.records, [(self._labels, key) for key in ids or ()]
         await (records.delete_all(self._labels, nested=False) if ids is None else records.put_many((), delete=places))
         return True
 
     @blocking
     async def delete(self, /, ids: list[str] | None = None, **_options: Any) -> bool:
-        """Do what `adelete` does."""
+        """Run `adelete` and block."""
         return await self.adelete(ids)
 
     @awaited
     async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Return the documents with ids, each once, without those that are not there."""
+        """Return the documents with the ids, deduplicated; unknown ids are ignored."""
         found = await self._bridge.session.records.get_many([(self._labels, key) for key in dict.fromkeys(ids)])
         return [document_of(record) for record in found if record is not None]
 
     @blocking
     async def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Do what `aget_by_ids` does."""
+        """Run `aget_by_ids` and block."""
         return await self.aget_by_ids(ids)
 
-    async def _hits(self, query: Any, k: int = 4, *, filter: DocumentFilter | None = None) -> Sequence[RecordHit]:  # noqa: A002 - the host's
+    async def _hits(self, query: Any, k: int = 4, *, filter: DocumentFilter | None = None) -> Sequence[RecordHit]:  # noqa: A002 - LangChain's parameter name
         records, takes = self._bridge.session.records, where(filter)
         return await records.nearest(query, self._labels, nested=False, where=takes, limit=k)
 
     @awaited
     async def asimilarity_search(self, /, query: str, k: int = 4, **options: Any) -> list[Document]:
-        """Return the *k* documents nearest to a text."""
+        """Return the *k* documents most similar to a text."""
         return [document_of(hit.record) for hit in await self._hits(query, k, **options)]
 
     @blocking
     async def similarity_search(self, /, query: str, k: int = 4, **options: Any) -> list[Document]:
-        """Do what `asimilarity_search` does."""
+        """Run `asimilarity_search` and block."""
         return await self.asimilarity_search(query, k, **options)
 
     @awaited
     async def asimilarity_search_by_vector(
         self, /, embedding: list[float], k: int = 4, **options: Any
     ) -> list[Document]:
-        """Return the *k* documents nearest to a vector."""
+        """Return the *k* documents most similar to a vector."""
         return [document_of(hit.record) for hit in await self._hits(embedding, k, **options)]
 
     @blocking
     async def similarity_search_by_vector(
         self, /, embedding: list[float], k: int = 4, **options: Any
     ) -> list[Document]:
-        """Do what `asimilarity_search_by_vector` does."""
+        """Run `asimilarity_search_by_vector` and block."""
         return await self.asimilarity_search_by_vector(embedding, k, **options)
 
     @awaited
     async def asimilarity_search_with_score(self, /, *query: Any, **options: Any) -> list[tuple[Document, float]]:
-        """Return the documents that `asimilarity_search` does, each with its cosine."""
+        """Return the documents of `asimilarity_search`, each with its cosine."""
         return [(document_of(hit.record), hit.score) for hit in await self._hits(*query, **options)]
 
     @blocking
     async def similarity_search_with_score(self, /, *query: Any, **options: Any) -> list[tuple[Document, float]]:
-        """Do what `asimilarity_search_with_score` does."""
+        """Run `asimilarity_search_with_score` and block."""
         return await self.asimilarity_search_with_score(*query, **options)
 
     async def _relevant(self, /, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
         return [(document_of(hit.record), hit.relevance) for hit in await self._hits(query, k, **options)]
 
-    # These the host's methods of the same names without an underscore call.
+    # LangChain's public methods of the same names without an underscore call these.
     _similarity_search_with_relevance_scores = blocking(_relevant)
     _asimilarity_search_with_relevance_scores = awaited(_relevant)
 
@@ -224,24 +225,24 @@ class SessionVectorStore(VectorStore):
 
     @awaited
     async def amax_marginal_relevance_search(self, /, query: str, *sizes: Any, **options: Any) -> list[Document]:
-        """Return *k* of the *fetch_k* documents nearest to a text that are not near to each other."""
+        """Return *k* mutually dissimilar documents of the *fetch_k* most similar to a text."""
         return await self._diverse(query, *sizes, **options)
 
     @blocking
     async def max_marginal_relevance_search(self, /, query: str, *sizes: Any, **options: Any) -> list[Document]:
-        """Do what `amax_marginal_relevance_search` does."""
+        """Run `amax_marginal_relevance_search` and block."""
         return await self._diverse(query, *sizes, **options)
 
     @awaited
     async def amax_marginal_relevance_search_by_vector(
         self, /, embedding: list[float], *sizes: Any, **options: Any
     ) -> list[Document]:
-        """Return what `amax_marginal_relevance_search` does, for a vector."""
+        """Return the documents of `amax_marginal_relevance_search` for a vector."""
         return await self._diverse(embedding, *sizes, **options)
 
     @blocking
     async def max_marginal_relevance_search_by_vector(
         self, /, embedding: list[float], *sizes: Any, **options: Any
     ) -> list[Document]:
-        """Do what `amax_marginal_relevance_search_by_vector` does."""
+        """Run `amax_marginal_relevance_search_by_vector` and block."""
         return await self._diverse(embedding, *sizes, **options)

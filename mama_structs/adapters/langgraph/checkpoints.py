@@ -34,28 +34,30 @@ except ImportError as _missing:
         "mama_structs.adapters.langgraph.checkpoints needs LangGraph: pip install 'mama-structs[langgraph]'"
     ) from _missing
 
-# Metadata of threads whose channels are rebuilt from the writes of earlier checkpoints.
+# Metadata keys of threads whose channels are rebuilt from the writes of earlier checkpoints.
 _DELTAS: Final = frozenset({"counters_since_delta_snapshot", "delta_writes_versioned"})
 _STRATEGIES: Final = ("keep_latest", "delete")
 
 
 class LangGraphCheckpointer(BaseCheckpointSaver[str]):
     """
-    Threads of LangGraph agents in a session: ``create_agent(..., checkpointer=LangGraphCheckpointer(session))``.
+    Threads of LangGraph agents in a session's records.
 
-    Each checkpoint is one transaction, with the channels that changed; what did not change is not written again.
-    No search and no recall sees a thread. Values are written by LangGraph's own serializer and nothing is ever
-    unpickled: of what it reads it makes the types that LangGraph holds to be safe, and those in *allow*; any other is
-    given back as its plain data, with a warning that names it. Where its methods work is as for `LangGraphStore`.
+    Use: ``create_agent(..., checkpointer=LangGraphCheckpointer(session))``.
+
+    Each checkpoint is one transaction that writes the changed channels only. Search and recall do not find threads.
+    Values are serialized by LangGraph's own serializer and nothing is ever unpickled. On reading, only the types that
+    LangGraph considers safe and those in *allow* are constructed. Other types are returned as plain data, with a
+    warning that names them. The threads and loops in which its methods work are the same as for `LangGraphStore`.
 
     Args:
-        session: Where threads are kept, as for `LangGraphStore`.
-        allow: Classes of the host's own that a graph's state holds, such as models and dataclasses.
-        serde: Another serializer, such as one that encrypts, in place of LangGraph's with *allow*.
+        session: The session that stores the threads, as for `LangGraphStore`.
+        allow: Classes of the host that a graph's state contains, such as models and dataclasses.
+        serde: Another serializer, such as an encrypting one, that replaces LangGraph's with *allow*.
 
     Raises:
         WrongLoop: As for `LangGraphStore`, and so is `SessionClosed`.
-        InvalidArgument: *serde* may unpickle; or a channel has more than some 12 MB, or a name is too long.
+        InvalidArgument: *serde* may unpickle, a channel is larger than about 12 MB, or a name is too long.
 
     """
 
@@ -63,18 +65,18 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         self, session: Session | sync.Session, *, allow: Iterable[type] = (), serde: SerializerProtocol | None = None
     ) -> None:
         check_serde(serde)
-        # By default it calls what a record names.
+        # LangGraph's default serializer would import and call any class that a record names.
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
         self._bridge = Bridge(session)
         self._threads = Threads(self._bridge.session.records)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Do what `aget_tuple` does, and block."""
+        """Run `aget_tuple` and block."""
         return self._bridge.run(lambda: self.aget_tuple(config))
 
     @awaited
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that *config* names, or its thread's latest; None where there is none."""
+        """Return the checkpoint of *config*, by default its thread's latest, or None."""
         thread, namespace, checkpoint = _named(config)
         found = await self._threads.get(thread, namespace or "", checkpoint)
         return None if found is None else self._shown(found)
@@ -83,7 +85,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: Mapping[str, Any] | None,  # noqa: A002 - LangGraph's name
+        filter: Mapping[str, Any] | None,  # noqa: A002 - LangGraph's parameter name
         before: RunnableConfig | None,
         limit: int | None,
     ) -> builtins.list[CheckpointTuple]:
@@ -92,7 +94,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             return all(metadata.get(name) == value for name, value in (filter or {}).items())
 
         thread, namespace, checkpoint = _named(config) if config else (None, None, None)
-        # LangGraph names no thread here where it replays a graph inside another one.
+        # LangGraph passes no thread here when it replays a graph inside another one.
         earlier = get_checkpoint_id(before) if before else None
         found = await self._threads.list(
             thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches
@@ -107,7 +109,11 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Give checkpoints, newest first: of a thread, or of all, by their metadata, and from before another one."""
+        """
+        Yield checkpoints, newest first, of a thread or of all threads.
+
+        *filter* selects by metadata, *before* by a later checkpoint.
+        """
         yield from self._bridge.run(lambda: self._list(config, filter=filter, before=before, limit=limit))
 
     async def alist(
@@ -118,7 +124,11 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Give checkpoints, newest first: of a thread, or of all, by their metadata, and from before another one."""
+        """
+        Yield checkpoints, newest first, of a thread or of all threads.
+
+        *filter* selects by metadata, *before* by a later checkpoint.
+        """
         for one in await self._bridge.arun(lambda: self._list(config, filter=filter, before=before, limit=limit)):
             yield one
 
@@ -129,7 +139,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Do what `aput` does, and block."""
+        """Run `aput` and block."""
         return self._bridge.run(lambda: self.aput(config, checkpoint, metadata, new_versions))
 
     @awaited
@@ -140,7 +150,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Keep a checkpoint and its changed channels, in one transaction, and return the config that names it."""
+        """Store a checkpoint and its changed channels in one transaction, and return its config."""
         thread, namespace, parent = _named(config)
         dumps, values = self.serde.dumps_typed, checkpoint["channel_values"]
         known = get_checkpoint_metadata(config, metadata)
@@ -162,14 +172,18 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Do what `aput_writes` does, and block."""
+        """Run `aput_writes` and block."""
         self._bridge.run(lambda: self.aput_writes(config, writes, task_id, task_path))
 
     @awaited
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Keep what a task wrote after a checkpoint; what it wrote before stays, but for errors and interrupts."""
+        """
+        Store the writes of a task after a checkpoint.
+
+        Existing writes are kept, except for errors and interrupts, which are replaced.
+        """
         thread, namespace, checkpoint = _named(config)
         written = [
             Write(task_id, task_path, WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
@@ -178,39 +192,43 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         await self._threads.put_writes(thread, namespace or "", str(checkpoint), written)
 
     def delete_thread(self, thread_id: str) -> None:
-        """Do what `adelete_thread` does, and block."""
+        """Run `adelete_thread` and block."""
         self._bridge.run(lambda: self.adelete_thread(thread_id))
 
     @awaited
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all of a thread."""
+        """Delete a thread."""
         await self._threads.delete(str(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Do what `adelete_for_runs` does, and block."""
+        """Run `adelete_for_runs` and block."""
         self._bridge.run(lambda: self.adelete_for_runs(run_ids))
 
     @awaited
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints that these runs made, in all threads: it reads all of them."""
+        """Delete the checkpoints of these runs in all threads. It reads all threads."""
         await self._threads.delete_for_runs(map(str, run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Do what `acopy_thread` does, and block."""
+        """Run `acopy_thread` and block."""
         self._bridge.run(lambda: self.acopy_thread(source_thread_id, target_thread_id))
 
     @awaited
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy all of a thread to another, in one transaction."""
+        """Copy a thread to another in one transaction."""
         await self._threads.copy(str(source_thread_id), str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Do what `aprune` does, and block."""
+        """Run `aprune` and block."""
         self._bridge.run(lambda: self.aprune(thread_ids, strategy=strategy))
 
     @awaited
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete threads (``"delete"``), or all but the latest checkpoint of each namespace (``"keep_latest"``)."""
+        """
+        Delete threads or their old checkpoints.
+
+        ``"delete"`` deletes the threads, ``"keep_latest"`` all but the latest checkpoint of each namespace.
+        """
         if isinstance(thread_ids, str) or strategy not in _STRATEGIES:
             raise InvalidArgument('prune takes a sequence of thread ids, and "keep_latest" or "delete"')
         if strategy == "keep_latest":
@@ -219,7 +237,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             await self._threads.delete(str(thread))
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - LangGraph's interface
-        """Return the version behind *current*, which no fork of the thread makes a second time."""
+        """Return the version after *current*, unique across forks of the thread."""
         number = 0 if current is None else int(str(current).split(".", 1)[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
@@ -238,7 +256,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
 
 
 def _named(config: RunnableConfig) -> tuple[str, str | None, str | None]:
-    """Return the thread, the namespace and the checkpoint that a config names."""
+    """Return the thread, namespace and checkpoint ids of a config."""
     names = config.get("configurable") or {}
     if names.get("thread_id") is None:
         raise InvalidArgument("the config names no thread", hint='{"configurable": {"thread_id": "..."}}')

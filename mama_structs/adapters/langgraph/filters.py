@@ -1,4 +1,4 @@
-"""The filters of LangGraph's stores; knows nothing of records, and imports no framework."""
+"""Filters of LangGraph's stores, independent of records and of the framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def check_filter(condition: Any) -> None:
-    """Refuse what no filter can say."""
+    """Raise if a filter has an unknown operator or a key that is not text."""
     if isinstance(condition, Mapping):
         for name, bound in condition.items():
             if not isinstance(name, str):
@@ -30,7 +30,7 @@ def check_filter(condition: Any) -> None:
 
 
 def matches_filter(value: Any, condition: Any) -> bool:
-    """Tell whether a value is as a filter says."""
+    """Return True if a value matches a filter."""
     if isinstance(condition, Mapping):
         if any(name.startswith("$") for name in condition):
             return all(_compares(value, operator, bound) for operator, bound in condition.items())
@@ -56,5 +56,5 @@ def _compares(value: Any, operator: str, bound: Any) -> bool:
     try:
         return compared(float(value), float(bound))
     except (TypeError, ValueError, OverflowError):
-        # Dates and other texts, in the order of their letters; what cannot be compared does not match.
+        # Compare dates and other texts as strings. Values that cannot be compared do not match.
         return isinstance(value, str) and isinstance(bound, str) and compared(value, bound)

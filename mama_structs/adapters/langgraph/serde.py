@@ -1,4 +1,4 @@
-"""What a checkpointer may read its bytes by."""
+"""Check of a checkpointer's serializer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Final
 
 from mama_structs.errors import InvalidArgument
 
-# An encryption holds one serializer; nobody has use for so many.
+# Maximum nesting of serializers, such as an encrypting one around another. It ends the loop for cycles.
 _DEEPEST: Final = 16
 
 
 def check_serde(serde: object) -> None:
-    """Refuse a serializer that may unpickle, itself or in one that it holds."""
+    """Raise if a serializer, or a serializer that it wraps, may unpickle."""
     for _ in range(_DEEPEST):
         if serde is None:
             return
         if getattr(serde, "pickle_fallback", False):
             raise InvalidArgument("serde must not unpickle", hint="JsonPlusSerializer(pickle_fallback=False)")
         serde = getattr(serde, "serde", None)
-    raise InvalidArgument(f"serde holds more than {_DEEPEST} serializers in each other")
+    raise InvalidArgument(f"serde nests more than {_DEEPEST} serializers")

@@ -1,4 +1,8 @@
-"""A session's records as the store of LangGraph, deepagents and LangMem; needs the extra ``langgraph``."""
+"""
+A store for LangGraph, deepagents and LangMem on a session's records.
+
+Needs the extra ``langgraph``.
+"""
 
 from __future__ import annotations
 
@@ -38,33 +42,36 @@ except ImportError as _missing:
 _ROOT: Final = ("langgraph", "store")
 _Place: TypeAlias = tuple[tuple[str, ...], str]
 _LONG_QUERY: Final = 10_000
-_LONGEST: Final = 1_000_000_000  # minutes: some 1,900 years
+_LONGEST: Final = 1_000_000_000  # minutes: about 1,900 years
 
 
 class LangGraphStore(BaseStore):
     """
-    Long-term memory of LangGraph agents in a session: ``create_agent(..., store=LangGraphStore(session))``.
+    Long-term memory of LangGraph agents in a session's records.
 
-    What an agent puts is found by `Session.recall`, `MemoryStore.search` and every other host of the same directory or
-    server, too. `search` with a query is by meaning alone, exact, and its score is the cosine of the item's best field,
-    by the session's embedder; items without indexed text come last, without a score. A batch is one transaction, and
-    its reads see what was there before its writes. Filters take values, nested mappings and the operators ``$eq``,
-    ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``; a name with dots is looked up as it is, then as a path.
-    An item whose time is over is gone at once: `RecordStore.sweep` only frees its space.
-    Methods with and without an ``a`` before their name work in any thread, and in any event loop; those without
-    block, and are refused in the event loop that an async session lives in.
+    Use: ``create_agent(..., store=LangGraphStore(session))``.
+
+    `Session.recall`, `MemoryStore.search` and every other host of the same directory or server find an agent's items,
+    too. `search` with a query uses meaning only and is exact. Its score is the cosine of the item's best field, by the
+    session's embedder. Items without indexed text come last, without a score. A batch is one transaction, and its reads
+    see the state before its writes. Filters accept values, nested mappings and the operators ``$eq``, ``$ne``, ``$gt``,
+    ``$gte``, ``$lt``, ``$lte``; a name with dots is looked up literally, then as a path.
+    An expired item disappears immediately: `RecordStore.sweep` only frees its space.
+    Methods with and without the prefix ``a`` work in any thread and event loop. Those without the prefix block, and
+    raise in the event loop of an async session.
 
     Args:
-        session: Where items are kept. An async one must be open, and its event loop running, as long as the store is
-            used, and the store is made in it; one of `mama_structs.sync` is for programs without a loop.
-        fields: Paths of what is indexed of a value where a put does not say (``index=``), such as ``["text"]``;
-            ``"$"`` is the whole of it, an empty sequence nothing.
+        session: The session that stores the items. An async one must be open, and its event loop running, while the
+            store is used, and the store must be created in that loop. Use one of `mama_structs.sync` in programs
+            without a loop.
+        fields: Paths of a value that are indexed if a put has no ``index=``, such as ``["text"]``; ``"$"`` is the whole
+            value, an empty sequence nothing.
         ttl: LangGraph's ``TTLConfig``: ``default_ttl`` in minutes, ``refresh_on_read``.
 
     Raises:
-        WrongLoop: No event loop runs here, and the session is an async one; or a call blocks the session's own loop.
+        WrongLoop: The session is async and no event loop runs here; or a call blocks the session's own loop.
         SessionClosed: The session was closed, or its loop ended.
-        InvalidArgument: A value is no mapping or no JSON, an operator is unknown, or a name is too long.
+        InvalidArgument: A value is not a mapping or not JSON, an operator is unknown, or a name is too long.
 
     """
 
@@ -80,12 +87,12 @@ class LangGraphStore(BaseStore):
         self.ttl_config = ttl
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do what `abatch` does, and block."""
+        """Run `abatch` and block."""
         return self._bridge.run(lambda: self.abatch(ops))
 
     @awaited
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do all operations, in one transaction what they write, and return what each gives."""
+        """Run all operations, their writes in one transaction, and return their results."""
         ops = _checked(ops)
         results: list[Result] = [None] * len(ops)
         read: list[tuple[HostRecord, bool]] = []
@@ -104,7 +111,7 @@ class LangGraphStore(BaseStore):
             elif isinstance(op, ListNamespacesOp):
                 results[at] = await self._namespaces(op)
         await self._refresh(record for record, refreshed in read if refreshed)
-        # The last one for a key counts.
+        # The last of several puts for a key counts.
         puts = {_place(op): op for op in ops if isinstance(op, PutOp)}
         if puts:
             await records.put_many(
@@ -120,12 +127,12 @@ class LangGraphStore(BaseStore):
         try:
             texts = [text[:most] for path in paths for text in get_text_at_path(value, path) if text.strip()]
         except (TypeError, ValueError):
-            # It is no JSON, and is refused where records are put, in words of ours.
+            # It is not JSON. `put_many` rejects it with a clear error.
             texts = []
         labels, key = _place(op)
         expires_at = None
         if op.ttl is not None:
-            # No other value is a list: beside it stands what a read sets the time of expiry anew by.
+            # Store [value, minutes], so that a read can extend the expiry. No other value is a list.
             value, expires_at = [value, op.ttl], self._expiry(op.ttl)
         return NewRecord(labels, key, value, text=texts or None, expires_at=expires_at)
 
@@ -138,7 +145,7 @@ class LangGraphStore(BaseStore):
             if isinstance(record.value, list):
                 by_time[record.value[1]].add((record.labels, record.key, record.version))
         for minutes, places in by_time.items():
-            # At its version: an item that took its place meanwhile has another end, or none.
+            # Expire at its version: a replacement may have another expiry or none.
             await self._bridge.session.records.expire(sorted(places), self._expiry(minutes))
 
     async def _search(self, op: SearchOp) -> list[tuple[HostRecord, float | None]]:
@@ -163,7 +170,11 @@ class LangGraphStore(BaseStore):
 
 
 def _checked(ops: Iterable[Op]) -> list[Op]:
-    """Refuse, before anything is done, what no store can do: a failing operation would fail those beside it."""
+    """
+    Validate all operations before any of them runs, and return them.
+
+    A failing operation would make the other operations of the batch fail.
+    """
     checked = list(ops)
     for op in checked:
         if not isinstance(op, GetOp | PutOp | SearchOp | ListNamespacesOp):
@@ -186,7 +197,7 @@ def _place(op: GetOp | PutOp) -> _Place:
 
 
 def _value(record: HostRecord) -> dict[str, Any]:
-    """Return the item's value, which stands beside its minutes of life where it has any."""
+    """Return the item's value. With a TTL it is stored as [value, minutes]."""
     value: dict[str, Any] = record.value[0] if isinstance(record.value, list) else record.value
     return value
 
@@ -202,7 +213,7 @@ def _shown(record: HostRecord) -> dict[str, Any]:
 
 
 def _is_like(labels: tuple[str, ...], condition: MatchCondition) -> bool:
-    """Tell whether a namespace begins or ends as a condition says, in which ``*`` is any one label."""
+    """Return True if a namespace matches a prefix or suffix; ``*`` matches any label."""
     path = tuple(condition.path)
     part = labels[: len(path)] if condition.match_type == "prefix" else labels[max(len(labels) - len(path), 0) :]
     return len(part) == len(path) and all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))

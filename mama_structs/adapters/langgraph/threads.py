@@ -1,4 +1,4 @@
-"""How threads of checkpoints lie in a session's records; knows nothing of what is in them, and imports no framework."""
+"""Storage of checkpoint threads in a session's records, independent of the framework."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.records import HostRecord, NewRecord, RecordStore
 
 _ROOT: Final = ("langgraph", "threads")
-# In this order a thread is deleted: what is left of one half-way has no checkpoint that misses its values.
+# Threads are deleted in this order: an interrupted deletion leaves no checkpoint without its values.
 _CHECKPOINTS: Final = "checkpoints"
 _VALUES: Final = "values"
 _WRITES: Final = "writes"
-# Characters of a namespace, percent-encoded, that stand in a label as they are: some six graphs inside each other.
+# Maximum percent-encoded length of a namespace that is stored as a label, about six nested graphs. Longer ones are
+# hashed.
 _LONG: Final = 300
 _Place: TypeAlias = tuple[tuple[str, ...], str]
-# What a serializer makes of a value: how it is written, and the bytes.
+# A serialized value: the name of the encoding, and the bytes.
 Blob: TypeAlias = tuple[str, bytes]
 Version: TypeAlias = str | int | float
 
 
 @attrs.frozen
 class Write:
-    """One value that a task wrote to a channel; *index* is below zero for errors, interrupts and the like."""
+    """One value that a task wrote to a channel; *index* is negative for errors and interrupts."""
 
     task: str
     path: str
@@ -41,7 +42,7 @@ class Write:
 
 @attrs.frozen
 class SavedCheckpoint:
-    """A checkpoint; in *channels* is what its versions name and has a value, in *writes* what came behind it."""
+    """A checkpoint, with the values of its *channels* and the *writes* after it."""
 
     thread: str
     namespace: str
@@ -58,16 +59,16 @@ class SavedCheckpoint:
 
 class Threads:
     """
-    Checkpoints, the values of their channels, and the writes behind them, by thread and namespace.
+    Checkpoints, channel values and pending writes, by thread and namespace.
 
-    A channel's value is kept once for each of its versions, whichever checkpoints name it.
+    Each version of a channel's value is stored once, regardless of how many checkpoints refer to it.
     """
 
     def __init__(self, records: RecordStore) -> None:
         self._records = records
 
     async def put(self, saved: SavedCheckpoint, values: Iterable[tuple[str, Version, Blob]]) -> None:
-        """Keep a checkpoint and the new values of channels, in one transaction."""
+        """Store a checkpoint and the new channel values in one transaction."""
         value = {
             "namespace": saved.namespace,
             "parent": saved.parent,
@@ -86,7 +87,11 @@ class Threads:
         )
 
     async def put_writes(self, thread: str, namespace: str, checkpoint: str, writes: Sequence[Write]) -> None:
-        """Keep what a task wrote; of a task that runs again the first values stay, and the newest special ones."""
+        """
+        Store the writes of a task.
+
+        If a task is repeated, its first values are kept, but errors and interrupts are replaced.
+        """
         labels = _labels(thread, _WRITES, namespace)
         given = {f"{checkpoint} {one.task} {one.index}": one for one in writes}
         packed = {key: {**attrs.asdict(write), "value": _packed(write.value)} for key, write in given.items()}
@@ -94,13 +99,13 @@ class Threads:
             known = await self._records.get_many([(labels, key) for key in given])
             new = [key for key, there in zip(given, known, strict=True) if there is None or given[key].index < 0]
             puts = [NewRecord(labels, key, packed[key], if_version=0 if given[key].index >= 0 else None) for key in new]
-            # Whoever was faster has the first values: this ends.
+            # On a conflict another process stored the first values: read them and retry.
             with contextlib.suppress(VersionConflict):
                 await self._records.put_many(puts)
                 return
 
     async def get(self, thread: str, namespace: str, checkpoint: str | None) -> SavedCheckpoint | None:
-        """Return a checkpoint, or the latest of its namespace; None where there is none."""
+        """Return a checkpoint, by default the namespace's latest, or None if it does not exist."""
         labels = _labels(thread, _CHECKPOINTS, namespace)
         latest = [] if checkpoint else await self._records.list(labels, nested=False, last_first=True, limit=1)
         found = await self._records.get(labels, checkpoint) if checkpoint else next(iter(latest), None)
@@ -116,7 +121,7 @@ class Threads:
         limit: int | None,
         where: Callable[[Blob], bool],
     ) -> builtins.list[SavedCheckpoint]:
-        """Return checkpoints, newest first, of all threads and namespaces that are not named, by their metadata."""
+        """Return checkpoints that match the arguments and *where* of their metadata, newest first."""
 
         def wanted(record: HostRecord) -> bool:
             return (checkpoint is None or record.key == checkpoint) and where(_unpacked(record.value["metadata"]))
@@ -131,22 +136,22 @@ class Threads:
         return [one for record in found[:limit] if (one := await self._whole(_saved(record))) is not None]
 
     async def delete(self, thread: str) -> None:
-        """Delete all of a thread."""
+        """Delete a thread."""
         await self._records.delete_all((*_ROOT, thread))
 
     async def delete_for_runs(self, runs: Iterable[str]) -> None:
-        """Delete what these runs made, in all threads, in one transaction."""
+        """Delete the checkpoints of these runs in all threads, in one transaction."""
         gone = frozenset(runs)
         await self._keep_only(await self._namespaces(None, None), lambda every: [s for s in every if s.run not in gone])
 
     async def copy(self, source: str, target: str) -> None:
-        """Copy all of a thread to another, in one transaction."""
+        """Copy a thread to another in one transaction."""
         records = await self._records.list((*_ROOT, source))
         copies = [NewRecord((*_ROOT, target, *one.labels[len(_ROOT) + 1 :]), one.key, one.value) for one in records]
         await self._records.put_many(copies)
 
     async def prune(self, threads: Iterable[str]) -> None:
-        """Delete all but the latest checkpoint of each namespace, its writes and what it names, in one transaction."""
+        """Delete all but the latest checkpoint of each namespace, in one transaction."""
 
         def latest(every: Sequence[SavedCheckpoint]) -> Sequence[SavedCheckpoint]:
             if any(saved.is_delta for saved in every):
@@ -163,7 +168,7 @@ class Threads:
         namespaces: Iterable[tuple[str, ...]],
         chosen: Callable[[Sequence[SavedCheckpoint]], Sequence[SavedCheckpoint]],
     ) -> None:
-        """Delete what is not chosen of each namespace, with the writes behind it and values that none names now."""
+        """Delete the checkpoints that are not chosen, with their writes and unreferenced values."""
         gone: builtins.list[_Place] = []
         for labels in namespaces:
             thread, _, namespace = labels[len(_ROOT) :]
@@ -173,13 +178,13 @@ class Threads:
             dropped = [saved for saved in every if saved.id not in kept_ids]
             for saved in dropped:
                 gone += [(labels, saved.id), *((write.labels, write.key) for write in await self._behind(saved))]
-            # Only what a dropped one names: a run that goes on meanwhile has values that no checkpoint names yet.
+            # Delete only values of deleted checkpoints: a running graph has values that no checkpoint refers to yet.
             unnamed = _version_keys(dropped) - _version_keys(kept)
             gone += [((*_ROOT, thread, _VALUES, namespace), key) for key in sorted(unnamed)]
         await self._records.put_many([], delete=gone)
 
     async def _namespaces(self, thread: str | None, namespace: str | None) -> builtins.list[tuple[str, ...]]:
-        """Return the labels of all checkpoints of a thread and namespace, or of all."""
+        """Return the labels of all checkpoints of a thread and namespace; None selects all."""
         if thread is not None and namespace is not None:
             return [_labels(thread, _CHECKPOINTS, namespace)]
         below = _ROOT if thread is None else (*_ROOT, thread, _CHECKPOINTS)
@@ -191,18 +196,18 @@ class Threads:
         ]
 
     async def _behind(self, saved: SavedCheckpoint) -> Sequence[HostRecord]:
-        """Return what was written after a checkpoint."""
+        """Return the records of the writes after a checkpoint."""
         labels = _labels(saved.thread, _WRITES, saved.namespace)
         return await self._records.list(labels, nested=False, prefix=f"{saved.id} ")
 
     async def _whole(self, saved: SavedCheckpoint) -> SavedCheckpoint | None:
-        """Return a checkpoint with the values of its channels and the writes behind it; None where it is gone now."""
+        """Return a checkpoint with its channel values and writes, or None if it was deleted."""
         labels = _labels(saved.thread, _VALUES, saved.namespace)
         values = await self._records.get_many([(labels, _version_key(*one)) for one in saved.versions.items()])
         behind = await self._behind(saved)
         there = (_labels(saved.thread, _CHECKPOINTS, saved.namespace), saved.id)
         if None in values and (await self._records.get(*there)) is None:
-            # Deleted meanwhile, and its values with it: it would look as if they had been empty.
+            # The checkpoint and its values were deleted concurrently. Otherwise the channels would appear empty.
             return None
         channels = {
             name: _unpacked(found.value)
@@ -214,7 +219,7 @@ class Threads:
 
 
 def _labels(thread: str, kind: str, namespace: str) -> tuple[str, ...]:
-    # The namespace of a whole graph is empty, which no label may be.
+    # A root graph has an empty namespace, which is not a valid label, so a dot is prepended.
     is_long = len(quote(namespace, safe="")) > _LONG
     return (*_ROOT, thread, kind, f"+{sha256(namespace.encode()).hexdigest()}" if is_long else f".{namespace}")
 

@@ -1,8 +1,8 @@
 """
-A session's tools over the Model Context Protocol, on the official SDK: stdio and streamable HTTP.
+A session's tools over the Model Context Protocol (official SDK): stdio and HTTP.
 
-``mama-structs serve-mcp STORE`` does what most need; a host that embeds the server calls `server`, `serve_stdio` and
-`serve_http` itself.
+``mama-structs serve-mcp STORE`` is enough for most users. A host that embeds the server calls `server`, `serve_stdio`
+and `serve_http` itself.
 """
 
 try:

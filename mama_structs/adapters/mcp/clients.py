@@ -1,4 +1,4 @@
-"""The clients of a server: what each is listed, and how each is told of a change."""
+"""The clients of an MCP server, their tool lists and notifications of list changes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from mama_structs.tools.exposed_tools import ToolView
 
 _log = logging.getLogger("mama_structs")
 
-# As in the SDK's own server: an MCPError, such as UrlElicitationRequiredError, is an error of the protocol.
+# As in the SDK's own server: an MCPError, such as UrlElicitationRequiredError, is a protocol error.
 CONTROL_FLOW: Final[ControlFlow] = ControlFlow(
     exceptions=(MCPError,), results=(types.CallToolResult, types.InputRequiredResult)
 )
-# An extension of the protocol: its setting "client" tells apart the clients of a stateless connection.
+# Protocol extension. Its setting "client" identifies the clients of a stateless connection.
 EXTENSION: Final = "mama-structs/exposure"
-# Seconds in which a client has to take a notice (DESIGN 7).
+# Seconds for a client to accept a notification (DESIGN 7).
 LIMIT: Final = 0.5
-# Clients over HTTP that are remembered, and streams on which clients listen, at a time.
+# Maximum number of HTTP clients that are remembered or subscribed at a time.
 MAX_CLIENTS: Final = 1_000
 _MAX_STREAMS: Final = 8
 _MAX_HANDLE: Final = 128
@@ -42,31 +42,32 @@ _IS_HEARD: Final = "mama-structs/end"
 @attrs.define(eq=False)
 class Client:
     """
-    What is known of one client.
+    State of one client.
 
-    Its list is narrowed while it has an open subscription to the list of tools (2026-07-28), or always with
-    ``force_dynamic``; who could not be told of a change has the full list until it takes a notice or subscribes again.
+    Its tool list is narrowed while it subscribes to list changes (2026-07-28), or always with ``force_dynamic``. A
+    client that could not be notified gets the full list until it accepts a notification or subscribes again.
     """
 
-    # For the log.
+    # Client number for the log.
     name: str
     session: Session
-    # The clients' users write different messages: until one does, the session's choice of tools holds.
+    # Users of different clients write different messages. Until a client has a message, the session's selection
+    # applies.
     own: ToolView = attrs.field(init=False)
     exposed: ToolView = attrs.field(init=False)
-    # Whether its requests can be told from those of others.
+    # False if its requests cannot be distinguished from requests of other clients.
     known: bool = attrs.field(default=True, init=False)
-    # Its open streams, and on how many of them it hears of the list of tools.
+    # Number of its open streams, and of its streams with tool list changes.
     streams: int = attrs.field(default=0, init=False)
     listening: int = attrs.field(default=0, init=False)
-    # Where a client of before 2026-07-28 hears of changes.
+    # Notification channel of a client with a protocol version before 2026-07-28.
     channel: ServerSession | None = attrs.field(default=None, init=False)
     telling: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
-    # Which calls are of one message is not known, nor of one model.
+    # It is unknown which calls belong to one message or one model.
     turns: Turns = attrs.field(init=False)
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
     _handler: ListenHandler = attrs.field(init=False)
-    # What it was listed, and for which list it was told to ask since; None for not at all.
+    # The tools that it was last sent, and the tools that it was last notified of; None for neither.
     _held: frozenset[str] | None = attrs.field(default=None, init=False)
     _told: frozenset[str] | None = attrs.field(default=None, init=False)
     _deaf: bool = attrs.field(default=False, init=False)
@@ -86,7 +87,7 @@ class Client:
         return self.exposed.current.names if narrows and not self._deaf else self.session.tools.names
 
     def listed(self, message: str | None = None) -> tuple[str, ...]:
-        """Return the names of the tools to list; *message* is what the user wrote, where the request says it."""
+        """Return the names of the tools to list; *message* is the user's message, if known."""
         if message is not None:
             self._choose(message)
         names = self.wanted
@@ -95,23 +96,23 @@ class Client:
         return names
 
     def observe(self, message: object) -> None:
-        """Choose the tools for what the user wrote, and tell the client where its list has changed."""
+        """Select the tools for the user's message, and notify the client if its list changed."""
         self._choose(message)
         self.offer()
 
     def adopt(self) -> None:
-        """Go by the session's choice of tools, and tell the client where its list has changed."""
+        """Apply the session's tool selection, and notify the client if its list changed."""
         self.exposed = self.session.exposed
         self.offer()
 
     async def listen(
         self, ctx: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serve a stream on which the client hears of changes (2026-07-28)."""
+        """Serve a subscription stream (2026-07-28)."""
         counts = bool(params.notifications.tools_list_changed)
         self.listening += counts
         if counts:
-            # Who is new here may have a list of before; the notice goes out after the stream has begun.
+            # A new client may have an old list. The notification is sent after the stream has started.
             self._deaf, self._told = False, None
             self.offer(unknown=self.known)
         try:
@@ -120,13 +121,13 @@ class Client:
             self.listening -= counts
 
     def close(self) -> None:
-        """End the streams on which the client listens."""
+        """End the client's streams and pending notifications."""
         self._handler.close()
         for task in self.telling:
             task.cancel()
 
     def offer(self, *, unknown: bool = False) -> None:
-        """Tell the client to ask for its list, where that has changed or, with *unknown*, may have."""
+        """Notify the client if its list changed or, with *unknown*, may have changed."""
         wanted = frozenset(self.wanted)
         if wanted == self._held or (self._held is None and not unknown):
             self._told = None
@@ -134,7 +135,7 @@ class Client:
         if wanted == self._told or (self.channel is None and not self.listening):
             return
         self._told = wanted
-        # A client that does not read must not hold up the request at hand.
+        # Do not block the request on a slow reader.
         task = asyncio.get_running_loop().create_task(self._tell(self.channel))
         self.telling.add(task)
         task.add_done_callback(self.telling.discard)
@@ -150,7 +151,7 @@ class Client:
                     await channel.send_tool_list_changed()
                 else:
                     await self.bus.publish(ToolsListChanged())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client did not hear it
+        except Exception as error:  # noqa: BLE001 - any error means that the client was not notified
             self._deaf, self._told = True, None
             _log.warning("the client %s could not be told of a change: %s", self.name, type(error).__name__)
         else:
@@ -159,12 +160,12 @@ class Client:
 
 
 class Clients:
-    """All clients of a server: those of connections, those that listen, and those heard of last over HTTP."""
+    """All clients of a server: connected, subscribed, and recently active over HTTP."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._number = 0
-        # Over stdio and in-process by themselves, one a connection. Over HTTP by what they are known, used last behind.
+        # Connections (stdio, in-process) are keyed by the client itself, HTTP clients by an identifier, in LRU order.
         self._clients: dict[Client | tuple[str, str], Client] = {}
 
     def connect(self) -> Client:
@@ -174,18 +175,18 @@ class Clients:
         return client
 
     def disconnect(self, client: Client) -> bool:
-        """Forget a client whose connection has ended; tell whether that was the last one."""
+        """Remove a disconnected client. Return True if it was the last connection."""
         self._end(client)
         is_last = not any(isinstance(key, Client) for key in self._clients)
-        # Then nobody serves clients over HTTP any more.
+        # Without a connection nothing serves HTTP clients any more.
         for key in [*self._clients] if is_last else ():
             self._end(key)
         return is_last
 
     def of(self, ctx: ServerRequestContext[Client]) -> Client:
-        """Return the client that a request comes from."""
-        # Over stdio that of the connection; over HTTP known by the session of the handshake or, from 2026-07-28 on,
-        # where there is none, by what it calls itself in every request; else nothing is known of it.
+        """Return the client that sent a request."""
+        # Over stdio it is the client of the connection. Over HTTP it is identified by the handshake's session id or,
+        # since 2026-07-28, by the handle in its extension setting. Without either it is anonymous.
         if ctx.request is None:
             client = ctx.lifespan_context
         else:
@@ -200,7 +201,7 @@ class Clients:
     async def listen(
         self, ctx: ServerRequestContext[Client], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serve a stream; for as long as it is open, its client is not forgotten."""
+        """Serve a stream. Its client is retained while the stream is open."""
         client = self.of(ctx)
         if not client.streams and sum(one.streams > 0 for one in self) >= MAX_CLIENTS:
             raise MCPError(types.INTERNAL_ERROR, "too many clients listen to changes")
@@ -220,7 +221,7 @@ class Clients:
             client.close()
 
     def __iter__(self) -> Iterator[Client]:
-        """Go through the clients that can be told of changes."""
+        """Iterate over the clients that can be notified of changes."""
         return iter([*self._clients.values()])
 
     def _new(self) -> Client:
@@ -244,7 +245,7 @@ class Clients:
 
 
 def _key(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
-    """Return by what a client over HTTP is known."""
+    """Return the identifier of an HTTP client, or None for an anonymous one."""
     if ctx.request is not None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         session = ctx.request.headers.get(MCP_SESSION_ID_HEADER)
         return None if session is None else ("session", session)
@@ -255,9 +256,9 @@ def _key(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
 
 
 def _when_ended(ctx: ServerRequestContext[Any], callback: Callable[[], None]) -> None:
-    """Have a function called when the SDK ends the connection of a request; only a connection's first one counts."""
-    # The SDK means handlers to use the connection's `exit_stack`, and gives them no name of its own for it. Without it
-    # a client is forgotten when there are too many.
+    """Call a function when the connection of a request ends, once per connection."""
+    # The SDK has a public `exit_stack` for this, but no public access to the connection. Without it, a client is
+    # removed only when there are too many.
     connection = getattr(ctx.session, "_connection", None)
     if isinstance(connection, Connection) and connection.state.setdefault(_IS_HEARD, callback) is callback:
         connection.exit_stack.callback(callback)

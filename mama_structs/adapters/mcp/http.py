@@ -1,4 +1,4 @@
-"""The server over streamable HTTP: where it listens, who may reach it there, and how its streams end."""
+"""Streamable HTTP transport of the MCP server: address, access control and shutdown."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from mama_structs.session.session import Session
 
 DEFAULT_PORT: Final = 8317
 PATH: Final = "/mcp"
-# Seconds that requests have to end in when the server stops.
+# Seconds for running requests to end when the server stops.
 _GRACE: Final = 2
-# Seconds that a connection stays open without a request: longer than pools of clients (httpx 5, aiohttp 15, Go 90) and
-# proxies (nginx 60) keep theirs. Where the server is first, a request that is on its way just then is lost.
+# Seconds that an idle connection stays open: longer than client pools (httpx 5, aiohttp 15, Go 90) and proxies (nginx
+# 60) keep theirs. If the server closed first, a request that was just being sent would be lost.
 _IDLE: Final = 120
 _MAX_PORT: Final = 65_535
 _DEFAULT_PORTS: Final = (80, 443)
-# One that could be guessed is none.
+# Minimum length of a token. A shorter one could be guessed.
 MIN_TOKEN: Final = 16
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 
@@ -55,22 +55,23 @@ async def serve_http(
     Serve any number of clients over HTTP until the caller is cancelled.
 
     They share the session: its memories, and also the refs of its conversation.
-    A request whose Host or Origin is not this server's is rejected, so that web pages in a browser on this machine
-    cannot reach the server. A request has limits for the size of headers (431) and body (413), and for the time in
-    which both must arrive (408).
+    A request with a foreign Host or Origin header is rejected, so that web pages in a browser on this machine cannot
+    reach the server. Requests have limits for the size of headers (431) and body (413), and for the time in which both
+    must arrive (408).
 
     Args:
-        served: A session, or what `server` made of one; it is not closed.
+        served: A session, or the result of `server`; it is not closed.
         host: The address to listen on.
         port: The port, 0 for any free one.
-        token: What clients must send as ``Authorization: Bearer ...``. It can be left out on a loopback address only.
-        allowed_hosts: Further names by which clients may reach the server, such as that of a proxy before it.
-        max_body: Bytes that a request may have.
+        token: The token that clients must send as ``Authorization: Bearer ...``. It is optional on a loopback address
+            only.
+        allowed_hosts: Further host names by which clients may reach the server, such as that of a reverse proxy.
+        max_body: Maximum bytes of a request body.
         started: Called with the server's URL as soon as clients can connect.
 
     Raises:
-        InvalidArgument: An argument breaks its rule, or a token is missing; nothing is listened on.
-        MamaStructsError: The address is taken, or not one of this machine's.
+        InvalidArgument: An argument is invalid, or a token is missing; the server did not listen.
+        MamaStructsError: The address is in use, or is not an address of this machine.
 
     """
     own = server_of(served)
@@ -110,13 +111,17 @@ async def serve_http(
 
 
 async def address_for(host: str, port: int, *, token: str | None) -> ListenAddress:
-    """Return where to listen, or raise `InvalidArgument`; without a *token* that is on a loopback address only."""
+    """
+    Return the address to listen on.
+
+    Raise `InvalidArgument` if it is invalid, or if it is not a loopback address and *token* is None.
+    """
     if token is not None:
         check_token(token)
     address = await ListenAddress.of(host, port)
     if token is None and not address.is_loopback:
         raise InvalidArgument(
-            f"on {host} everybody in its network can connect: a token is required",
+            f"{host} is reachable from the network: a token is required",
             hint="give token=..., or listen on 127.0.0.1",
         )
     return address
@@ -125,7 +130,7 @@ async def address_for(host: str, port: int, *, token: str | None) -> ListenAddre
 class _Running(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the host: who is in the middle of closing a session must not be killed."""
+        """Do not install signal handlers: uvicorn would exit while the host closes its session."""
         yield
 
 
@@ -151,7 +156,7 @@ def _app(
 
 @attrs.frozen
 class ListenAddress:
-    """An address of this machine, resolved."""
+    """A resolved address of this machine."""
 
     host: str
     port: int
@@ -159,7 +164,7 @@ class ListenAddress:
 
     @classmethod
     async def of(cls, host: str, port: int) -> Self:
-        """Resolve a host's name or address."""
+        """Resolve a host name or address."""
         _check.whole("port", port, 0, _MAX_PORT)
         if not isinstance(host, str) or not host:
             raise InvalidArgument(f"host must be an address or a name, got {host!r:.80}", hint="such as 127.0.0.1")
@@ -177,16 +182,16 @@ class ListenAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody but this machine can connect."""
+        """True if only this machine can connect."""
         return self._ip.is_loopback
 
     @property
     def shown(self) -> str:
-        """The address as a URL has it."""
+        """The address in URL syntax."""
         return f"[{self.host}]" if self.family == socket.AF_INET6 else self.host
 
     def hosts(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return what a request's Host may be: this address or one of *names*."""
+        """Return the allowed Host headers: this address and *names*."""
         own: tuple[str, ...] = (self.shown,)
         if self.is_loopback:
             own = (*own, *_LOOPBACK)
@@ -201,9 +206,9 @@ class ListenAddress:
 
 
 def _bound_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]:
-    """Return a socket that listens, and its address with the port that it has come to have."""
+    """Return a listening socket, and its address with the actual port."""
     try:
-        # From here on clients can connect: they wait until somebody answers.
+        # From here on clients can connect. They wait until the server accepts them.
         listening = socket.create_server((address.host, address.port), family=address.family)
     except OSError as error:
         raise MamaStructsError(
@@ -228,25 +233,25 @@ def _check_allowed(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_token(token: str) -> str:
-    """Return a token that a header can carry and nobody can guess; a refusal does not repeat it."""
+    """Return a token if it fits a header and is long enough. Errors do not contain it."""
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidArgument("the token must be printable ASCII text without spaces")
     if len(token) < MIN_TOKEN:
         raise InvalidArgument(
-            f"the token must have {MIN_TOKEN} characters at least, got {len(token)}",
+            f"the token must have at least {MIN_TOKEN} characters, got {len(token)}",
             hint="python -c 'import secrets; print(secrets.token_urlsafe(32))' prints one",
         )
     return token
 
 
 class BearerToken:
-    """Checks what a client sends against the one token that there is."""
+    """Verifies bearer tokens against the single configured token."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return who a token is for, None where it is not the right one; both take the same time."""
+        """Return the access of a valid token, or None. The comparison takes constant time."""
         if not hmac.compare_digest(token.encode("utf-8", errors="surrogatepass"), self._token):
             return None
         return AccessToken(token="", client_id="bearer", scopes=[])
@@ -254,14 +259,15 @@ class BearerToken:
 
 @attrs.frozen
 class _StreamsEnd:
-    """ASGI middleware that ends the answers to GET requests, on which old clients hear of changes, at a stop."""
+    """ASGI middleware that ends the event streams of GET requests when the server stops."""
 
-    # Nothing else would: such an answer lasts for as long as its client, and the server would cut it off in the end.
+    # Older clients receive changes on these streams. They last as long as the client, so otherwise the shutdown would
+    # abort them.
     app: ASGIApp
     stopping: asyncio.Event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http" or scope["method"] != "GET":
             await self.app(scope, receive, send)
             return
@@ -273,7 +279,7 @@ class _StreamsEnd:
             await send(message)
 
         async def receiving() -> Message:
-            # The end looks to the application as if the client had left.
+            # Report the shutdown to the application as a client disconnect.
             message = asyncio.ensure_future(receive())
             stopped = asyncio.ensure_future(self.stopping.wait())
             try:

@@ -1,4 +1,4 @@
-"""Limits for HTTP requests: the size of headers, and the time that a client has for headers and body."""
+"""Limits for HTTP requests: size of the headers, and time to receive headers and body."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mama_structs.adapters.mcp.jsonrpc import Rejected, decode
 _log = logging.getLogger("mama_structs")
 
 MAX_HEADER_BYTES: Final = 32 * 1024
-"""Bytes of a request's line and headers; more are answered with 431."""
+"""Maximum bytes of the request line and headers. Larger requests are answered with 431."""
 
-# Seconds that a client has for line and headers, and for the body; later it is answered with 408.
+# Seconds for a client to send the headers and the body; later requests are answered with 408.
 HEADER_SECONDS: Final = 20.0
 BODY_SECONDS: Final = 60.0
-# Seconds that a client has for the rest of a body whose request is answered already, such as one without a token.
+# Seconds for the rest of a body whose request is answered already, for example because of a missing token.
 REST_SECONDS: Final = 5.0
-# Larger bodies are decoded in a thread, because that takes longer than the event loop may be blocked.
+# Larger bodies are decoded in a thread, because decoding would block the event loop too long.
 _LARGE: Final = 256 * 1024
 _NOT_FINISHED: Final = 408
 _TOO_LARGE: Final = 431
@@ -36,24 +36,24 @@ _BAD_REQUEST: Final = 400
 
 
 class LimitedProtocol(H11Protocol):
-    """The HTTP protocol of uvicorn, with a time limit for headers and the status that fits a broken request."""
+    """The HTTP protocol of uvicorn with a header timeout and exact error statuses."""
 
     _header_timer: asyncio.TimerHandle | None = None
     _rest_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to count the time for the first request."""
+        """Start the header timer of the first request."""
         super().connection_made(transport)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop counting."""
+        """Stop the timers."""
         self._stop_timer()
         self._stop_rest_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count the time until the headers are complete."""
+        """Stop the header timer once the headers are complete, and start it for the next request."""
         super().data_received(data)
         if self.conn.our_state is not h11.DONE:
             # The body arrived in time, and the next request may have begun.
@@ -64,10 +64,10 @@ class LimitedProtocol(H11Protocol):
             self._start_timer()
 
     def on_response_complete(self) -> None:
-        """Limit the time for the rest of a body that the application did not read: uvicorn would read it forever."""
+        """Limit the time for an unread body: uvicorn would read it forever."""
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
-            # Not immediately: data that is received after the close would delete the answer on its way to the client.
+            # Do not close immediately: data received after the close would discard the answer on its way to the client.
             self._rest_timer = self.loop.call_later(REST_SECONDS, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
@@ -113,7 +113,7 @@ class LimitedProtocol(H11Protocol):
 @attrs.frozen
 class LimitedRequests:
     """
-    ASGI middleware that limits headers and the time for the body, and decodes the body as over stdio.
+    ASGI middleware that limits headers and body time, and decodes the body as over stdio.
 
     The body is read when the application asks for it, so that a client without a token cannot make the server wait.
     """
@@ -122,7 +122,7 @@ class LimitedRequests:
     max_body: int
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
         elif _header_bytes(scope) > MAX_HEADER_BYTES:
@@ -141,7 +141,7 @@ def _header_bytes(scope: Scope) -> int:
 
 @attrs.define
 class _Request:
-    """One request: its body as one message, or an answer in place of the application's."""
+    """One request: its body as one message, or an answer that replaces the application's."""
 
     scope: Scope
     _receive: Receive
@@ -151,7 +151,7 @@ class _Request:
     _is_answered: bool = False
 
     async def receive(self) -> Message:
-        """Return the body as one message, and after it the messages of the server."""
+        """Return the body as one message, and after that the server's messages."""
         if self._is_read:
             return await self._receive()
         self._is_read = True
@@ -172,7 +172,7 @@ class _Request:
         return await self._answer(Response(answer, _BAD_REQUEST, media_type="application/json"))
 
     async def _read_body(self) -> Message:
-        """Return the whole body, or the beginning of one that is too long, which the application rejects with 413."""
+        """Return the whole body, or a prefix of a body that is too long."""
         body = bytearray()
         while len(body) <= self._max_body:
             message = await self._receive()
@@ -184,7 +184,7 @@ class _Request:
         return {"type": "http.request", "body": bytes(body), "more_body": True}
 
     async def send(self, message: Message) -> None:
-        """Send what the application answers, unless the request is answered already."""
+        """Send the application's answer, unless the request is answered already."""
         if not self._is_answered:
             await self._send(message)
 
@@ -192,7 +192,7 @@ class _Request:
         _log.info("an HTTP request is rejected with %d", response.status_code)
         await response(self.scope, self._receive, self._send)
         self._is_answered = True
-        # The application rejects an empty body, and nobody hears it.
+        # The application rejects the empty body, and `send` discards that answer.
         return _whole(b"")
 
 
@@ -201,7 +201,7 @@ def _whole(body: bytes) -> Message:
 
 
 def _checked(body: bytes) -> bytes | Rejected:
-    """Return a body with one message that the SDK can parse, or the answer to one that has no single meaning."""
+    """Return a body with one valid message, or the rejection of an invalid body."""
     found = decode(body)
     if isinstance(found, list):
         error = "batches are not accepted over HTTP: send each message in a request of its own"

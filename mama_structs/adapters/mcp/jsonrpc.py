@@ -1,4 +1,4 @@
-"""JSON-RPC messages as clients write them: decode, repair what has one meaning, reject the rest with an answer."""
+"""Decode JSON-RPC messages: repair unambiguous mistakes, reject other invalid messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import mcp_types as types
 from pydantic import ValidationError
 
 MAX_DEPTH: Final = 200
-"""Levels of nesting that a message may have: the limit of the SDK's own parser."""
+"""Maximum nesting depth of a message: the limit of the SDK's own parser."""
 
-# Longer ids are not read from a message that cannot be parsed.
+# Longer ids are not extracted from a message that cannot be parsed.
 MAX_ID_BYTES: Final = 1024
-# Integers beyond this are not exact in JavaScript, and 1.0 is written for 1 only below it.
+# Larger integers are not exact in JavaScript. Below it, 1.0 is accepted as 1.
 _MAX_EXACT: Final = 2**53
 _BOM: Final = b"\xef\xbb\xbf"
 # A pair of surrogate escapes, a lone one (group 1), or any other escape.
@@ -35,14 +35,14 @@ class AnyIdError(types.JSONRPCError):
 
 @attrs.frozen
 class Rejected:
-    """The answer to a message that is not processed."""
+    """A rejected message: the error code, the error text and the id for the answer."""
 
     code: int
     message: str
     id: Id = None
 
     def answer(self) -> types.JSONRPCError:
-        """Return the answer as a message."""
+        """Return the error answer."""
         error = types.ErrorData(code=self.code, message=self.message)
         return AnyIdError(jsonrpc="2.0", id=self.id, error=error)
 
@@ -52,10 +52,10 @@ Decoded = types.JSONRPCMessage | Rejected
 
 def decode(data: bytes) -> Decoded | list[Decoded] | None:
     """
-    Decode one message, a batch as a list, or None if nothing has to be done.
+    Decode one message or a batch (as a list); return None if nothing has to be done.
 
-    Lone surrogate escapes become U+FFFD, as JavaScript's ``toWellFormed`` writes them. A byte order mark is dropped,
-    control characters within strings are accepted, and an id 1.0 is 1.
+    Lone surrogate escapes become U+FFFD, as in JavaScript's ``toWellFormed``. A byte order mark is removed, control
+    characters within strings are accepted, and an id 1.0 is read as 1.
     """
     text = data.removeprefix(_BOM)
     if not text.strip():
@@ -72,7 +72,7 @@ def _parsed(data: bytes) -> Decoded | list[Decoded] | None:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        # Parsed nevertheless: the structure is ASCII, so the id can be read.
+        # Parse it nevertheless: the structure is ASCII, so the id can be read.
         text = data.decode(errors="replace")
         flaws.append("the message is not UTF-8")
 
@@ -84,7 +84,7 @@ def _parsed(data: bytes) -> Decoded | list[Decoded] | None:
     except RecursionError:
         return _too_deep(IdScanner.scan(data))
     except json.JSONDecodeError as error:
-        # Up to the error everything is valid JSON. Behind it an "id" may be part of a text.
+        # The text before the error is valid JSON. After it, an "id" could be part of a string.
         scanner = IdScanner.scan(text[: error.pos].encode(errors="replace"))
         return Rejected(types.PARSE_ERROR, f"the message is not JSON: {error.msg} at {error.pos}", scanner.id)
     except ValueError:
@@ -106,13 +106,17 @@ def _too_deep(scanner: IdScanner) -> Rejected:
 
 
 def too_long(scanner: IdScanner, limit: int) -> Rejected:
-    """Return the answer to a message of more than *limit* bytes, all of which *scanner* has read."""
+    """Return the rejection of a message longer than *limit* bytes; *scanner* has read it all."""
     found = scanner.id if scanner.is_complete else None
     return Rejected(types.INVALID_REQUEST, f"the message has more than {limit:,} bytes", found)
 
 
 def _classified(value: object) -> Decoded | None:
-    """Return a request, notification, response or rejection; None for an invalid response, which has no answer."""
+    """
+    Return a request, notification, response or rejection.
+
+    Return None for an invalid response, because responses are never answered.
+    """
     if not isinstance(value, dict):
         return Rejected(types.INVALID_REQUEST, "a message must be an object")
     if "method" not in value and ("result" in value or "error" in value):
@@ -132,7 +136,7 @@ def _classified(value: object) -> Decoded | None:
 
 
 def _fault(value: dict[str, Any], found: Id) -> str | None:
-    """Return the rule that a request or notification breaks."""
+    """Return the rule that a request or notification violates, or None."""
     if value.get("jsonrpc") != "2.0":
         return 'jsonrpc must be "2.0"'
     if not isinstance(value.get("method"), str):
@@ -145,7 +149,7 @@ def _fault(value: dict[str, Any], found: Id) -> str | None:
 
 
 def _id_of(value: object) -> Id:
-    """Return the id of a message, None if it has none that an answer can repeat."""
+    """Return the id of a message, or None if it has no id that an answer can repeat."""
     found = value.get("id") if isinstance(value, dict) else None
     if isinstance(found, bool) or not isinstance(found, str | int | float):
         return None
@@ -160,8 +164,8 @@ class IdScanner:
     """
     Incremental scanner for the nesting depth and the top-level ``id`` of one JSON object.
 
-    It takes linear time, constant memory and no recursion, so that a message which is too long or too deep for a
-    parser can be answered. It does not validate: the id is exact only for JSON or a beginning of JSON.
+    It runs in linear time and constant memory without recursion, so that messages that are too long or too deep for a
+    parser can be answered. It does not validate: the id is exact only for JSON or a prefix of JSON.
     """
 
     _STRING_END = re.compile(rb'["\\]')
@@ -176,19 +180,19 @@ class IdScanner:
         self._is_object = False
         self._in_string = False
         self._is_escaped = False
-        # The text of the top-level key or value at hand; None once it cannot be an id.
+        # Text of the current top-level key or value; None once it cannot be an id.
         self._text: bytes | None = b""
         self._key: bytes | None = None
 
     @classmethod
     def scan(cls, data: bytes) -> IdScanner:
-        """Scan a whole message."""
+        """Scan a complete message."""
         scanner = cls()
         scanner.feed(data)
         return scanner
 
     def feed(self, chunk: bytes) -> None:
-        """Read the next bytes of the message."""
+        """Scan the next bytes of the message."""
         position, end = 0, len(chunk)
         while position < end:
             if self._is_escaped:
@@ -213,7 +217,7 @@ class IdScanner:
     def _capture(self, text: bytes) -> None:
         if self._depth == 0:
             if text.strip():
-                # Text before or behind the object: the end that was found was none.
+                # Text before or after the object: the end that was found is not the end of the message.
                 self.is_complete = False
         elif self._depth == 1 and self._text is not None:
             self._text = self._text + text if len(self._text) + len(text) <= MAX_ID_BYTES else None
@@ -235,7 +239,7 @@ class IdScanner:
                 self._is_object = token == b"{" and self.max_depth == 0
                 self.is_complete = False
             else:
-                # A key or value that is an object or array is no id.
+                # An object or array cannot be a key or an id.
                 self._text = None
             self._depth += len(token)
             self.max_depth = max(self.max_depth, self._depth)

@@ -1,4 +1,4 @@
-"""The server: a session's tools as the protocol has them, and to each client its list."""
+"""The MCP server: a session's tools, prompts and resources, with a tool list per client."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
 
-# A request's `_meta` may say what the user wrote; the protocol itself has no word for it.
+# Key in a request's `_meta` for the user's message. The protocol has no field for it.
 MESSAGE_KEY: Final = "mama-structs/message"
-# As a request of its own, for hosts that have nothing else to ask at the time.
+# Method that only sends the user's message, for hosts that have no other request to send.
 MESSAGE_METHOD: Final = "mama-structs/message"
 
 _UNTRUE: Final = "The tool has run: do not call it again for this result. The result does not fit its schema, at {}:"
 _MAX_PATH: Final = 100
 
-# The prompt and the resources for what is remembered.
+# The prompt and the resources for recalled memories.
 PROMPT: Final = "recall"
 URI: Final = "mama-structs://recall"
-# What clients are told, each part where there is this tool; title and description of the tools for refs; and what lists
-# of prompts and resources are. No answer of a model comes by here: a ref comes from put_ref and not from a mark.
+# Instructions for clients, one part per tool; title and description of the ref tools; lists of prompts and resources.
+# The server sees no answers of a model, so refs are created with put_ref and not with markup.
 _TEXTS: Final = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
 _LISTS: Final[Mapping[str, type[types.PaginatedResult]]] = {
     "prompts/list": types.ListPromptsResult,
@@ -53,10 +53,10 @@ _LISTS: Final[Mapping[str, type[types.PaginatedResult]]] = {
 
 class MessageParams(types.RequestParams):
     """
-    What a request of the method `MESSAGE_METHOD` says.
+    Parameters of a request of the method `MESSAGE_METHOD`.
 
     Args:
-        message: What the user wrote.
+        message: The user's message.
 
     """
 
@@ -65,14 +65,14 @@ class MessageParams(types.RequestParams):
 
 class McpServer(Server[Client]):
     """
-    An MCP server for a session; `server` makes one.
+    An MCP server for a session, created by `server`.
 
-    Whatever the SDK can do with a `mcp.server.Server` can be done with this one. All clients share the session: its
-    memories, and also the refs of its conversation.
+    It supports everything that the SDK supports for a `mcp.server.Server`. All clients share the session: its memories,
+    and also the refs of its conversation.
 
     Args:
-        session: Whose tools.
-        name: By which clients know the server.
+        session: The session that has the tools.
+        name: The server's name in the protocol.
 
     """
 
@@ -88,7 +88,7 @@ class McpServer(Server[Client]):
             title="mama-structs",
             instructions=" ".join(told) or None,
             lifespan=self._connection,
-            # Else the SDK would ask for the list itself, as if the client had.
+            # Otherwise the SDK would request the tool list itself, as if the client had.
             get_tool_input_schema=self._input_schema,
             on_list_tools=self._list,
             on_call_tool=self._call,
@@ -105,10 +105,10 @@ class McpServer(Server[Client]):
 
     def observe(self, message: object) -> None:
         """
-        Take note of what the user wrote, for hosts that embed the server and have one user.
+        Process the user's message, for hosts that embed the server and have one user.
 
-        Each client that has subscribed to changes is told where its list changes; the others keep the full list. What
-        changes `mama_structs.Session.exposed` otherwise, such as `mama_structs.Session.tools_for`, does the same.
+        Each client that has subscribed to changes is notified if its list changes; the others keep the full list. Other
+        changes of `mama_structs.Session.exposed`, such as by `mama_structs.Session.tools_for`, have the same effect.
 
         Args:
             message: See `mama_structs.Exposure.detect`.
@@ -117,11 +117,11 @@ class McpServer(Server[Client]):
         exposed = self.session.exposed
         before = exposed.current.version
         if exposed.for_message(message).version == before:
-            # The session's choice is the same, and a client's own may have been another.
+            # The session's selection did not change, but a client may have had its own.
             self._adopt(exposed.current)
 
     def end_streams(self) -> None:
-        """End the streams on which clients listen, so that a server that stops need not wait for them."""
+        """End the subscription streams, so that a stopping server does not wait for them."""
         self._clients.close()
 
     def create_initialization_options(
@@ -130,7 +130,7 @@ class McpServer(Server[Client]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """Return what a client of before 2026-07-28 is told when it connects: that the list of tools can change."""
+        """Return the options for clients before 2026-07-28: the tool list can change."""
         return super().create_initialization_options(
             notification_options or NotificationOptions(tools_changed=True), experimental_capabilities, extensions
         )
@@ -141,7 +141,7 @@ class McpServer(Server[Client]):
 
     @asynccontextmanager
     async def _connection(self, _server: Server[Client]) -> AsyncIterator[Client]:
-        # The session outlives its servers: only one that serves hears of its changes.
+        # The session outlives its servers, so subscribe only while a server has connections.
         if self._unsubscribe is None:
             self._unsubscribe = self.session.exposed.subscribe(self._adopt)
         client = self._clients.connect()
@@ -191,14 +191,18 @@ class McpServer(Server[Client]):
         return {}
 
     def _tool(self, wire: str) -> Tool | None:
-        """Return the tool, or None where no client was ever listed it: its schema promised nobody a structure."""
+        """Return the tool, or None if it is unknown."""
         try:
             return self.session.tools[self.session.wire_names.tool(wire)]
         except UnknownTool:
             return None
 
     def _fault(self, tool: Tool, structure: object) -> str | None:
-        """Say where an answer is not what a client was told, which would refuse it as a whole."""
+        """
+        Return the path at which a result violates its output schema, or None.
+
+        Clients reject a result that does not match its schema.
+        """
         if tool.name not in self._validators:
             self._validators[tool.name] = Draft202012Validator(tool.output_schema)
         try:
@@ -208,7 +212,7 @@ class McpServer(Server[Client]):
         return None if fault is None else str(fault.json_path)
 
     def _untrue(self, answered: ToolAnswer, fault: str) -> ToolAnswer:
-        """Return an answer that clients do not check."""
+        """Return the answer as an error with a note, because clients do not validate errors."""
         note = _UNTRUE.format(fault[:_MAX_PATH])
         refs = self.session.refs
         shown = refs.within(answered.text, refs.budget.less(refs.budget.size(note) + 1), keeps=False)
@@ -218,7 +222,7 @@ class McpServer(Server[Client]):
     async def _prompt(
         self, _ctx: ServerRequestContext[Any], params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
-        """Return the user's message, and behind it, as a message of its own, what is remembered."""
+        """Return the user's message, and the recalled memories as a second message."""
         if params.name != PROMPT:
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {shown(params.name)}, only recall")
         message = (params.arguments or {}).get("message", "")
@@ -232,7 +236,7 @@ class McpServer(Server[Client]):
     async def _resource(
         self, _ctx: ServerRequestContext[Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Return what is remembered on the message in an address."""
+        """Return the memories recalled for the message in a resource URI."""
         base, _, message = params.uri.partition(f"{URI}/")
         if params.uri != URI and (base or not message):
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {params.uri!r:.80}")
@@ -243,7 +247,7 @@ class McpServer(Server[Client]):
 
     async def _recalled(self, message: str) -> str:
         session = self.session
-        # Nobody has said anything: where the work stood is all there is to say.
+        # Without a message, recall only the state of the work.
         return (
             await recall(
                 session.memories,
@@ -264,11 +268,11 @@ def server(session: Session, *, name: str = "mama-structs") -> McpServer:
     Return an MCP server for a session's tools.
 
     Args:
-        session: Whose tools; it must stay open for as long as the server runs, and is not closed by it.
-        name: By which clients know the server.
+        session: The session that has the tools. It must stay open while the server runs. The server does not close it.
+        name: The server's name in the protocol.
 
     Raises:
-        InvalidArgument: *session* is no session.
+        InvalidArgument: *session* is not a session.
 
     """
     if not isinstance(session, Session):
@@ -278,7 +282,7 @@ def server(session: Session, *, name: str = "mama-structs") -> McpServer:
 
 def _wire_tool(wire: str, tool: Tool) -> types.Tool:
     hints = tool.annotations
-    # A host's own tool of such a name takes no handles.
+    # A host's own tool with the name of a ref tool takes no handles and keeps its texts.
     title, description = tool.title, tool.description
     if tool.handles:
         title, description = _TEXTS["without_marks"].get(tool.name, (title, description))
@@ -299,7 +303,7 @@ def _wire_tool(wire: str, tool: Tool) -> types.Tool:
 
 
 def _output_schema(tool: Tool) -> dict[str, Any] | None:
-    """Return the output schema, or None if the return type is a result of the protocol, which has no such structure."""
+    """Return the output schema, or None if the return type is a native protocol result."""
     returns = tool.signature.returns
     members = (returns, *get_args(returns))
     is_native = any(isinstance(one, type) and issubclass(one, CONTROL_FLOW.results) for one in members)
@@ -307,7 +311,7 @@ def _output_schema(tool: Tool) -> dict[str, Any] | None:
 
 
 def _structure(answered: ToolAnswer) -> Any:
-    """Return the value that an answer's text is, or what came with images and audio."""
+    """Return the JSON value of an answer's text, or the data of an answer with media."""
     if answered.has_media:
         return answered.data
     try:
@@ -326,18 +330,18 @@ def _content(session: Session, part: str | Media) -> types.ContentBlock:
 
 
 def _message_in(ctx: ServerRequestContext[Any]) -> str | None:
-    """Return what the user wrote, where a request says it."""
+    """Return the user's message, if the request contains it."""
     message = (ctx.meta or {}).get(MESSAGE_KEY)
     return message if isinstance(message, str) else None
 
 
 def server_of(served: Session | McpServer) -> McpServer:
-    """Return a server as it is, or one for a session."""
+    """Return a server unchanged, or create one for a session."""
     return served if isinstance(served, McpServer) else server(served)
 
 
 def _always(answer: types.Result) -> Callable[[ServerRequestContext[Any], object], Awaitable[types.Result]]:
-    """Return what answers a request that is always answered alike."""
+    """Return a request handler with a constant answer."""
 
     async def give(_ctx: ServerRequestContext[Any], _params: object) -> types.Result:
         return answer

@@ -1,4 +1,4 @@
-"""The stdio transport: every request line is answered, also when stdin ends before the answers are written."""
+"""The stdio transport. Requests are answered even if stdin has ended meanwhile."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from mama_structs.session.session import Session
 _log = logging.getLogger("mama_structs")
 
 MAX_LINE_BYTES: Final = 4 * 2**20
-"""Bytes that a line may have: as many as a request over HTTP."""
+"""Maximum bytes of a line, the same limit as for a request over HTTP."""
 
-# Seconds without a byte after which an unfinished line is taken as it is.
+# Seconds without a byte after which an unfinished line is processed as it is.
 LINE_SECONDS: Final = 60.0
-# Bytes of requests that are read but not answered yet. Reading stops above it, so that memory is bounded.
+# Bytes of requests that are read but not answered yet. Reading stops above it, which bounds memory.
 MAX_PENDING_BYTES: Final = 64 * 2**20
-# Added for each message, so that many small ones are bounded, too.
+# Added per message, so that many small messages are bounded, too.
 _MESSAGE_BYTES: Final = 4_096
-# Seconds that requests have after the end of stdin. A process whose client crashed must end.
+# Seconds for pending requests after the end of stdin. A process whose client crashed must end.
 DRAIN_SECONDS: Final = 600.0
 _CHUNK: Final = 65_536
-# The only released version of the protocol in which servers receive batches.
+# The only released protocol version in which servers receive batches.
 BATCH_VERSION: Final = "2025-03-26"
 
 _DUPLICATE: Final = "a request with this id is still running, so this one was not run"
@@ -52,9 +52,9 @@ Key = tuple[type, str | int]
 
 async def serve_stdio(served: Session | McpServer) -> None:
     """
-    Serve one client over stdin and stdout until stdin ends and all its requests are answered.
+    Serve one client over stdin and stdout until stdin ends and all requests are answered.
 
-    Cancel the caller to stop earlier. Meanwhile stdout belongs to the protocol: other output goes to stderr.
+    Cancel the caller to stop earlier. Meanwhile stdout is reserved for the protocol: write other output to stderr.
 
     Args:
         served: A session, or the result of `server`; it is not closed.
@@ -102,7 +102,7 @@ def _stdin() -> int:
 
 
 def _read(file: int, seconds: float | None) -> bytes | None:
-    """Return the next bytes, b"" at the end, or None if none arrive in so many seconds."""
+    """Return the next bytes, b"" at the end, or None after *seconds* without any."""
     if seconds is not None and hasattr(select, "poll"):
         poll = select.poll()
         poll.register(file, select.POLLIN)
@@ -113,13 +113,13 @@ def _read(file: int, seconds: float | None) -> bytes | None:
 
 def split_lines(read: Callable[[float | None], bytes | None], *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
     """
-    Yield the lines of a stream, and a rejection for each that is longer than *max_bytes*.
+    Yield the lines of a stream, and a rejection for each line longer than *max_bytes*.
 
-    A line at the end needs no newline. A line that is not continued for `LINE_SECONDS` is yielded unfinished, and the
-    rest of it is skipped.
+    The last line needs no newline. A line that is not continued for `LINE_SECONDS` is yielded unfinished, and its rest
+    is skipped.
 
     Args:
-        read: Returns bytes, b"" at the end, or None if none arrive in the seconds that it is given.
+        read: Called with a timeout in seconds. Returns bytes, b"" at the end, or None after the timeout.
         max_bytes: The limit, without the newline.
 
     """
@@ -153,20 +153,20 @@ def split_lines(read: Callable[[float | None], bytes | None], *, max_bytes: int 
 
 
 class ByteBudget:
-    """Bytes that may wait for their answers. A thread takes them and the event loop gives them back."""
+    """Byte semaphore for pending requests: acquired in a thread, released in the event loop."""
 
     def __init__(self, limit: int = MAX_PENDING_BYTES) -> None:
         self._left = limit
         self._changed = threading.Condition()
 
     def take(self, size: int) -> None:
-        """Block until *size* bytes are left, and take them."""
+        """Block until *size* bytes are available, and acquire them."""
         with self._changed:
             self._changed.wait_for(lambda: self._left >= size)
             self._left -= size
 
     def give_back(self, size: int) -> None:
-        """Make bytes available again."""
+        """Release bytes."""
         with self._changed:
             self._left += size
             self._changed.notify()
@@ -174,7 +174,7 @@ class ByteBudget:
 
 @attrs.frozen
 class Incoming:
-    """A decoded line: its messages, whether they are a batch, and the bytes that they occupy of the budget."""
+    """A decoded line: its messages, a flag for batches, and the budget bytes that it occupies."""
 
     messages: list[Decoded]
     is_batch: bool
@@ -182,7 +182,7 @@ class Incoming:
 
 
 async def _decoded(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[Incoming]:
-    """Read and decode lines in a daemon thread, because a blocked read must not delay the end of the process."""
+    """Read and decode lines in a daemon thread: a blocked read must not delay the exit."""
     decoded: asyncio.Queue[Incoming | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -199,7 +199,7 @@ async def _decoded(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[I
         loop.call_soon_threadsafe(decoded.put_nowait, None)
 
     def run() -> None:
-        # RuntimeError: the loop is closed, and nobody waits for lines.
+        # RuntimeError: the loop is closed, so nothing reads the queue any more.
         with contextlib.suppress(RuntimeError):
             read_all()
 
@@ -215,19 +215,19 @@ class WireText:
     text: str
 
     def model_dump_json(self, **_options: object) -> str:
-        """Return the text, in place of a model's serializer."""
+        """Return the text, with the signature of a pydantic model's serializer."""
         return self.text
 
 
 @attrs.define(eq=False)
 class BatchAnswers:
-    """The answers of one batch, which are sent together when all are there."""
+    """The answers of one batch. They are sent together when all are available."""
 
     expected: int
     answers: list[str] = attrs.field(factory=list)
 
     def add(self, answer: str | None) -> WireText | None:
-        """Add an answer, or None for a cancelled request; return the whole when it is complete."""
+        """Add an answer, or None for a cancelled request; return the batch once it is complete."""
         self.expected -= 1
         if answer is not None:
             self.answers.append(answer)
@@ -241,16 +241,16 @@ class Request:
     size: int
     method: str
     batch: BatchAnswers | None
-    # Answers to later messages of the same id. A client takes the first answer for that of the first request.
+    # Answers to later messages with the same id. A client assigns the first answer to the first request.
     later: list[tuple[Rejected, BatchAnswers | None]] = attrs.field(factory=list)
     done: asyncio.Event = attrs.field(factory=asyncio.Event)
 
 
 class StdioConnection:
     """
-    The requests of one client that are not answered yet, and the stream for answers.
+    The pending requests of one client, and the stream for answers.
 
-    To the SDK it is the write stream: an answer that passes through settles its request.
+    The SDK uses it as its write stream: an answer that passes through completes its request.
     """
 
     def __init__(self, sent: WriteStream[SessionMessage]) -> None:
@@ -262,7 +262,7 @@ class StdioConnection:
     async def read(
         self, incoming: AsyncIterator[Incoming], requests: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
-        """Pass requests to the SDK, answer the rest, and close the stream once all requests are answered."""
+        """Pass requests to the SDK, answer the rest, and close the stream once all are answered."""
         async with requests:
             async for one in incoming:
                 await self._take(one, requests)
@@ -271,7 +271,7 @@ class StdioConnection:
                     await self._drain()
 
     async def _drain(self) -> None:
-        # A subscription ends with its connection, and is answered by the SDK then.
+        # A subscription ends with its connection. The SDK answers it then, so do not wait for it.
         while waiting := [one for one in self._pending.values() if one.method != "subscriptions/listen"]:
             await waiting[0].done.wait()
 
@@ -288,7 +288,7 @@ class StdioConnection:
             match message:
                 case types.JSONRPCRequest() if _key(message.id) not in self._pending:
                     await self._accept(message, Request(size, message.method, batch), requests)
-                    # The first request of a batch has its bytes.
+                    # The first request of a batch releases the bytes of all its messages.
                     size = 0
                 case types.JSONRPCRequest():
                     await self._reject(Rejected(types.INVALID_REQUEST, _DUPLICATE, message.id), batch)
@@ -299,7 +299,7 @@ class StdioConnection:
         self.budget.give_back(size)
 
     def _rejected_batch(self, messages: list[Decoded]) -> list[Decoded]:
-        """Return an answer for each request of a batch that the negotiated version does not have, at least one."""
+        """Return one rejection for each request of an unsupported batch, at least one."""
         error = f"batches are part of protocol version {BATCH_VERSION} only"
         ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejected)]
         known = [one for one in ids if one is not None]
@@ -312,11 +312,11 @@ class StdioConnection:
         requests: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
         self._pending[_key(message.id)] = request
-        # A cancelled request is not answered: the SDK reports here that it has ended.
+        # The SDK calls this if a request ends without an answer, because it was cancelled.
         unanswered = functools.partial(self._settle, message.id, None)
         await requests.send(SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered)))
         if message.method == "initialize":
-            # The version that it negotiates decides how the next lines are read.
+            # The negotiated version determines how the next lines are decoded.
             await request.done.wait()
 
     async def send(self, item: SessionMessage) -> None:
@@ -336,7 +336,7 @@ class StdioConnection:
         return None if request is None else request.method
 
     async def _settle(self, found: str | int | None, text: str | None) -> None:
-        """Send the answer to a request and those to later messages of the same id, and forget the request."""
+        """Send the answer to a request and to later messages with its id, and remove the request."""
         request = None if found is None else self._pending.get(_key(found))
         if request is None or found is None:
             if text is not None:
@@ -348,13 +348,13 @@ class StdioConnection:
                 rejected, batch = request.later.pop(0)
                 await self._write(_serialized(rejected.answer()), batch)
         finally:
-            # After the write: at the end of stdin the SDK would cancel it.
+            # Only after the write: at the end of stdin the SDK would cancel the write.
             self._pending.pop(_key(found), None)
             self.budget.give_back(request.size)
             request.done.set()
 
     async def _reject(self, rejected: Rejected, batch: BatchAnswers | None) -> None:
-        """Answer a message that is not processed, behind the answer to a running request of the same id."""
+        """Answer a rejected message, after the answer to a running request with the same id."""
         _log.info("a message is rejected with %d: %s", rejected.code, rejected.message)
         found = rejected.id
         earlier = self._pending.get(_key(found)) if isinstance(found, str | int) else None
@@ -394,10 +394,10 @@ def _not_in_batch(message: Decoded) -> Decoded:
 
 
 def _serialized(message: types.JSONRPCMessage) -> str | None:
-    """Return a message as JSON, None if it has no such form."""
+    """Return a message as JSON, or None if it cannot be serialized."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True)
-    # PydanticSerializationError is a ValueError. The SDK would end the whole connection.
+    # PydanticSerializationError is a ValueError. If it were raised, the SDK would end the whole connection.
     except (ValueError, RecursionError) as error:
         _log.error("a message to the client has no JSON form: %s", type(error).__name__)
         return None

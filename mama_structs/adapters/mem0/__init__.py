@@ -1,8 +1,8 @@
 """
-A session's records under the method names of mem0, for hosts that come over from it.
+A session's records under the method names of mem0, for hosts that migrate from it.
 
-No model is asked, and mem0 need not be installed; what `mama_structs.importers` takes over from mem0 is found here.
-`Memory` is made of `AsyncMemory`; ``mem0.pyi`` tells type checkers so, and ``scripts/sync_stub.py`` writes it.
+No model is called, and mem0 need not be installed. Memories that `mama_structs.importers` imported from mem0 are found
+here. `Memory` is generated from `AsyncMemory`; ``mem0.pyi`` has its types, and ``scripts/sync_stub.py`` writes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mama_structs.adapters.mem0.memory import AsyncMemory
 
 __all__ = ["AsyncMemory", "Memory"]
 
-# Pickles and `help` name the door, which stays where it is; `test_a_class_is_named_by_its_door` holds it.
+# Pickles and `help` show the public module; `test_a_class_is_named_by_its_door` checks it.
 AsyncMemory.__module__ = __name__
 Memory = facade_of(AsyncMemory, module=__name__)
 Memory.__name__ = Memory.__qualname__ = "Memory"

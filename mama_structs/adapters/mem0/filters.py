@@ -1,4 +1,4 @@
-"""The filters of mem0's searches, as its Qdrant store understands them, for what a memory's payload says."""
+"""Filters of mem0's searches on memory payloads, with the semantics of its Qdrant store."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 
 
 def condition_of(filters: Mapping[str, Any]) -> Condition:
-    """Return what tells whether a payload passes all conditions, or refuse a filter that mem0 would refuse."""
+    """Return a predicate for payloads that match all conditions; raise for invalid filters."""
     return _all_of(filters) or (lambda _payload: True)
 
 
 def _all_of(filters: Mapping[str, Any]) -> Condition | None:
-    """Return the conditions' test, None where nothing is asked: that is no part of what it stands in, as in mem0."""
+    """Return the conjunction of conditions, or None if there are none: mem0 ignores it then."""
     if unnamed := [one for one in filters if not isinstance(one, str)]:
         raise InvalidArgument(f"a name in filters must be text, got {shown(unnamed[0])}")
     several = (_joined(_JOINED[name], one) if name in _JOINED else _field(name, one) for name, one in filters.items())
@@ -70,7 +70,7 @@ def _field(name: str, given: object) -> Condition | None:
 
 
 def _values(payload: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """Return what a payload says under a name, or along a path of names with dots; of a list each item."""
+    """Return the values of a payload under a name or a dotted path; a list gives its items."""
     found: Any = payload
     for part in (name,) if name in payload else name.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
@@ -91,7 +91,7 @@ def _holds(value: Any, operator: str, bound: Any) -> bool:
 
 
 def _compares(value: Any, operator: str, bound: Any) -> bool:
-    """Compare numbers, or days and times; anything else does not pass."""
+    """Compare two numbers, or two dates or times; return False for other types."""
     if isinstance(value, bool) or isinstance(bound, bool):
         return False
     if isinstance(value, int | float) and isinstance(bound, int | float):

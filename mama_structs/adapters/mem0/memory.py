@@ -36,22 +36,24 @@ _LEAST: Final = 0.1
 
 class AsyncMemory:
     """
-    A session as mem0's ``AsyncMemory``; `Memory` is its twin without ``await``, on a session of `mama_structs.sync`.
+    A session with the methods of mem0's ``AsyncMemory``.
+
+    `Memory` is its sync twin, on a session of `mama_structs.sync`.
 
     Memories are records with a text (`Session.records`), so that `Session.recall`, `MemoryStore.search` and every other
-    host of the directory or server find them, too. Answers have the shape that mem0 2.2 gives them.
+    host of the directory or server find them, too. Answers have the shape of mem0 2.2.
 
-    Without *extract*, `add` keeps each message as it is, whatever *infer* says. ``user_id``, ``agent_id`` and
-    ``run_id`` are filters, as in mem0: what must not see each other belongs into namespaces (`Session.open`).
-    A memory is gone when the day of its expiration date is over (UTC).
+    Without *extract*, `add` stores each message unchanged, regardless of *infer*. ``user_id``, ``agent_id`` and
+    ``run_id`` are filters, as in mem0. Use namespaces (`Session.open`) to isolate data.
+    A memory expires at the end of its expiration date (UTC).
 
     Args:
-        session: Where memories are kept; it must be open while they are used.
-        extract: Called by `add` with the messages where *infer* is True, gives the facts in them; may be async.
+        session: The session that stores the memories; it must be open while they are used.
+        extract: Called by `add` with the messages if *infer* is True, returns the facts in them; may be async.
 
     Raises:
-        InvalidArgument: An argument breaks its rule, which is a ValueError as it is in mem0; nothing was changed.
-        MemoryNotFound: Nothing has an id that was given; nothing was changed.
+        InvalidArgument: An argument is invalid, which is a ValueError as in mem0; nothing was changed.
+        MemoryNotFound: There is no memory with a passed id; nothing was changed.
         StoreError, SessionClosed: As for `mama_structs.records.RecordStore`.
 
     """
@@ -86,24 +88,24 @@ class AsyncMemory:
         **others: Any,
     ) -> dict[str, Any]:
         """
-        Keep messages, or the facts in them, all or none.
+        Store messages, or the facts in them, all or none.
 
         Args:
-            messages: A text, a message or several; those of the system, and those without text, are left out.
-            user_id: Whose they are; of the three ids at least one is needed.
+            messages: A text, a message or several. System messages and messages without text are skipped.
+            user_id: The user that they belong to; at least one of the three ids is required.
             agent_id: See *user_id*.
             run_id: See *user_id*.
-            metadata: What else is kept with each, for filters.
-            expiration_date: The last day (UTC) on which they hold; None for ever.
-            infer: Whether *extract* is asked for the facts, where there is one.
-            others: mem0's *timestamp*, *memory_type* and *prompt*, which are refused: what they ask for needs a model.
+            metadata: Metadata stored with each, for filters.
+            expiration_date: The last day (UTC) on which they are valid; None for no expiry.
+            infer: Whether to call *extract* for the facts, if it was passed to the class.
+            others: mem0's *timestamp*, *memory_type* and *prompt*, which are rejected because they need a model.
 
         """
         refuse(**others)
         own = {**metadata_of(metadata), **scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True)))}
         if (day := day_of(expiration_date)) is not None:
             own["expiration_date"] = day
-        author_of = self._session._author_of  # noqa: SLF001 - for the adapters
+        author_of = self._session._author_of  # noqa: SLF001 - internal API for adapters
         said = [one._replace(origin=author_of(one.text, one.origin)) for one in said_in(messages)]
         if _check.flag("infer", infer) and self._extract is not None and said:
             given = self._extract([one.message for one in said])
@@ -115,7 +117,7 @@ class AsyncMemory:
         return {"results": [{"id": name, "memory": one.text, "event": "ADD", **one.who} for name, one in new]}
 
     async def get(self, memory_id: str) -> dict[str, Any] | None:
-        """Return a memory, None where there is none with this id."""
+        """Return a memory, or None for an unknown id."""
         found = await self._records.get(LABELS, _check.text("memory_id", memory_id))
         return None if found is None else item_of(found, score=None)
 
@@ -123,12 +125,12 @@ class AsyncMemory:
         self, *, filters: Mapping[str, Any] | None = None, top_k: int = 20, **others: Any
     ) -> dict[str, Any]:
         """
-        Return memories, the newest first.
+        Return memories, newest first.
 
         Args:
             filters: At least one of ``user_id``, ``agent_id`` and ``run_id``, and any other filter of mem0's.
-            top_k: Memories at the most.
-            others: mem0's *show_expired*, and the ids, which are refused: the ids belong into *filters*.
+            top_k: Maximum number of memories.
+            others: mem0's *show_expired*, and the ids, which are rejected: pass the ids in *filters*.
 
         """
         refuse(**others)
@@ -148,14 +150,14 @@ class AsyncMemory:
         **others: Any,
     ) -> dict[str, Any]:
         """
-        Find memories by meaning, words and time, best first; the score of each is `RecordHit.relevance`.
+        Find memories by meaning, words and time, best first; scores are `RecordHit.relevance`.
 
         Args:
             query: The question, in any words.
-            top_k: Memories at the most.
+            top_k: Maximum number of memories.
             filters: As for `get_all`.
-            threshold: The least score, 0 to 1; None for 0.1.
-            explain: Whether each has ``score_details``: its relevance, and the rank that orders the list.
+            threshold: The minimum score, 0 to 1; None for 0.1.
+            explain: True to add ``score_details`` to each: its relevance, and the rank that orders the list.
             others: As for `get_all`, and mem0's *rerank* and *reference_date*.
 
         """
@@ -178,13 +180,13 @@ class AsyncMemory:
         data: str | None = None,
     ) -> dict[str, Any]:
         """
-        Change what a memory says; `history` has what it said before.
+        Change a memory; `history` returns its earlier text.
 
         Args:
-            memory_id: The memory's.
-            text: What it says from now on; None for the same.
-            metadata: What joins its metadata, in the place of what has the same name.
-            expiration_date: The last day (UTC) on which it holds; None for ever.
+            memory_id: The id of the memory.
+            text: The new text; None to keep the old one.
+            metadata: Metadata to merge into the existing metadata.
+            expiration_date: The last day (UTC) on which it is valid; None for no expiry.
             data: mem0's older name for *text*.
 
         """
@@ -201,7 +203,7 @@ class AsyncMemory:
         return {"message": "Memory updated successfully!"}
 
     async def delete(self, memory_id: str) -> dict[str, Any]:
-        """Delete a memory; its history stays until `reset`, as it does in mem0."""
+        """Delete a memory. Its history is retained until `reset`, as in mem0."""
         if not await self._change(memory_id, "DELETE", {}):
             raise MemoryNotFound(memory_id)
         return {"message": "Memory deleted successfully!"}
@@ -209,14 +211,18 @@ class AsyncMemory:
     async def delete_all(
         self, user_id: str | None = None, agent_id: str | None = None, run_id: str | None = None
     ) -> dict[str, Any]:
-        """Delete all memories that have these ids, at least one of them, one by one; their histories stay."""
+        """
+        Delete the memories that have all passed ids, at least one, one by one.
+
+        Their histories are retained.
+        """
         test = record_condition_of(scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True))))
         for record in await self._records.list(LABELS, where=test):
             await self._change(record.key, "DELETE", {})
         return {"message": "Memories deleted successfully!"}
 
     async def history(self, memory_id: str) -> list[dict[str, Any]]:
-        """Return what became of a memory, oldest first: ``ADD``, ``UPDATE`` and ``DELETE``, with the texts."""
+        """Return the ``ADD``, ``UPDATE`` and ``DELETE`` events of a memory, oldest first."""
         found = await self._records.get(HISTORY, _check.text("memory_id", memory_id))
         return [] if found is None else list(found.value)
 
@@ -225,16 +231,16 @@ class AsyncMemory:
         await self._records.delete_all(LABELS[:1])
 
     async def close(self) -> None:
-        """Do nothing, as the session is the host's to close."""
+        """Do nothing: the host closes the session."""
 
     async def _change(self, memory_id: str, kind: str, new: Mapping[str, Any]) -> bool:
-        """Change or delete a memory with its history in one transaction, and tell whether it was there."""
+        """Change or delete a memory with its history in one transaction; return False if unknown."""
         places = [(LABELS, _check.text("memory_id", memory_id)), (HISTORY, memory_id)]
         while True:
             record, past = await self._records.get_many(places)
             if record is None:
                 return False
-            # Whoever was faster has done what was to be done: this ends.
+            # On a conflict, read the memory again and retry.
             with contextlib.suppress(VersionConflict):
                 put, gone = changed(record, past, kind, new, self._records.now)
                 await self._records.put_many(put, delete=gone)

@@ -1,4 +1,4 @@
-"""What mem0 keeps of a memory, calls its payload, and gives back; and what it takes to be said of one."""
+"""Conversion between mem0's arguments, payloads and answers, and the records of a session."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mama_structs.records import HostRecord, NewRecord
 Message = Mapping[str, Any]
 IDS: Final = ("user_id", "agent_id", "run_id")
 _ORIGINS: Final[Mapping[str, Origin]] = {"assistant": "model", "tool": "tool", "function": "tool"}
-# What of a payload stands beside the metadata in an answer.
+# Payload keys that an answer has outside of its metadata.
 _PROMOTED: Final = (*IDS, "actor_id", "role", "attributed_to", "expiration_date")
-# What an author's metadata cannot say: whose a memory is was said when it was added.
+# Keys that metadata must not set, because they are arguments of `add` or computed.
 _FIXED: Final = frozenset({*IDS, "actor_id", "data", "hash", "created_at", "updated_at"})
 _OWN: Final = frozenset({"data", "hash", "created_at", "updated_at", *_PROMOTED})
-# Why an argument of mem0's is refused where it says more than its default.
+# Why an argument of mem0's is rejected unless it has its default.
 _REFUSED: Final[Mapping[str, str]] = {
     "timestamp": "mem0's platform alone takes one",
     "reference_date": "mem0's platform alone takes one",
@@ -38,16 +38,16 @@ _REFUSED: Final[Mapping[str, str]] = {
 
 
 def refuse(**given: Any) -> None:
-    """Refuse arguments that would have no effect here, and unknown ones."""
+    """Raise for unknown arguments and for arguments that would have no effect here."""
     for name, value in given.items():
         if name not in _REFUSED:
             raise InvalidArgument(f"there is no argument {name!r:.80}")
         if name in IDS or (value is not None and value is not False):
-            raise InvalidArgument(f"{name} is not for this call: {_REFUSED[name]}")
+            raise InvalidArgument(f"{name} is not supported here: {_REFUSED[name]}")
 
 
 def id_of(name: str, value: object) -> str | None:
-    """Return whose a memory is, as a text without blanks."""
+    """Return an id as text without surrounding whitespace, or None."""
     if value is None:
         return None
     found = str(value).strip()
@@ -57,7 +57,7 @@ def id_of(name: str, value: object) -> str | None:
 
 
 def scope_of(ids: Mapping[str, object]) -> dict[str, str]:
-    """Return those of the three ids that were given, at least one."""
+    """Return the passed ids of the three, at least one."""
     checked = {name: id_of(name, value) for name, value in ids.items()}
     found = {name: value for name, value in checked.items() if value is not None}
     if not found:
@@ -66,7 +66,7 @@ def scope_of(ids: Mapping[str, object]) -> dict[str, str]:
 
 
 def day_of(value: object) -> str | None:
-    """Return a day as mem0 writes it."""
+    """Return a date in mem0's format, or None."""
     if isinstance(value, datetime):
         return value.date().isoformat()
     if value is None or isinstance(value, date):
@@ -78,7 +78,7 @@ def day_of(value: object) -> str | None:
 
 
 def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what an author may say of a memory."""
+    """Return a copy of valid metadata."""
     if value is not None and not isinstance(value, Mapping):
         raise InvalidArgument(f"metadata must be a mapping, got {type(value).__name__}")
     fixed = sorted(_FIXED & set(value or ()))
@@ -88,28 +88,28 @@ def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class KeptText(NamedTuple):
-    """A text that is to be kept, who it comes from, and the message that it is, where it is one."""
+    """A text to store, its origin, and the message that contained it."""
 
     text: str
     origin: Origin
-    # Empty where it is none.
+    # Empty for a text that is not a message, such as an extracted fact.
     message: Message = MappingProxyType({})
 
     @property
     def speaker(self) -> dict[str, Any]:
-        """Who says it, as a memory keeps it."""
+        """The speaker's role and name as payload keys."""
         name = self.message.get("name")
         role = {"role": str(self.message["role"])} if self.message else {}
         return {**role, **({"actor_id": str(name)} if name else {})}
 
     @property
     def who(self) -> dict[str, Any]:
-        """Who says it, as the answer has it."""
+        """The speaker's role and name as keys of an answer."""
         return {"actor_id": None, **self.speaker} if self.message else {}
 
 
 def said_in(given: object) -> list[KeptText]:
-    """Return what messages say, those of the system and those without text left out."""
+    """Return the texts of messages, without system messages and messages without text."""
     several = [{"role": "user", "content": given}] if isinstance(given, str) else given
     several = [several] if isinstance(several, Mapping) else several
     if not isinstance(several, Sequence) or not all(isinstance(one, Mapping) for one in several):
@@ -136,7 +136,11 @@ def added(memory_id: str, said: KeptText, own: Mapping[str, Any], now: datetime)
 def changed(
     record: HostRecord, past: HostRecord | None, kind: str, new: Mapping[str, Any], now: datetime
 ) -> tuple[list[NewRecord], list[tuple[tuple[str, ...], str, int]]]:
-    """Return what is to be put and what to be deleted where a memory is changed, if nobody else was faster."""
+    """
+    Return the records to put and the places to delete for a change of a memory.
+
+    The versions in them make the transaction fail on a concurrent change.
+    """
     payload = {**record.value, **new, "updated_at": now.isoformat()}
     events = [*(past.value if past else ()), _event(kind, record.key, record.value["data"], payload)]
     versions = record.version, past.version if past else 0
@@ -147,7 +151,7 @@ def changed(
 
 
 def _event(kind: str, memory_id: str, before: str | None, payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the history says of a change, after which a memory has that payload."""
+    """Return the history event of a change that resulted in *payload*."""
     is_deleted = kind == "DELETE"
     return {
         "id": str(uuid.uuid4()),
@@ -166,7 +170,7 @@ def _event(kind: str, memory_id: str, before: str | None, payload: Mapping[str, 
 def _records(
     memory_id: str, payload: Mapping[str, Any], events: Sequence[Any], origin: Origin, versions: tuple[int, int]
 ) -> tuple[NewRecord, NewRecord]:
-    """Return the two records of a memory, to be put where they are at these versions."""
+    """Return a memory's two records, conditional on their current versions."""
     ends = expiry_of(payload.get("expiration_date"))
     own: dict[str, Any] = {"expires_at": ends, "origin": origin}
     memory = NewRecord(LABELS, memory_id, payload, text=payload["data"], if_version=versions[0], **own)
@@ -174,7 +178,7 @@ def _records(
 
 
 def item_of(record: HostRecord, **score: Any) -> dict[str, Any]:
-    """Return a memory as mem0 gives it."""
+    """Return a memory in mem0's answer format."""
     payload: Mapping[str, Any] = record.value
     more = {name: value for name, value in payload.items() if name not in _OWN}
     return {
@@ -190,7 +194,7 @@ def item_of(record: HostRecord, **score: Any) -> dict[str, Any]:
 
 
 def record_condition_of(filters: Mapping[str, Any] | None) -> Callable[[HostRecord], bool]:
-    """Return what tells whether a record passes filters, which must say whose memories are meant."""
+    """Return a predicate for records; the filters must contain at least one id."""
     if filters is not None and not isinstance(filters, Mapping):
         raise InvalidArgument(f"filters must be a mapping, got {type(filters).__name__}")
     given = dict(filters or {})

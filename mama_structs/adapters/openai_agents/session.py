@@ -1,4 +1,8 @@
-"""A session of the OpenAI Agents SDK, kept in one of ours; needs the extra ``openai-agents``."""
+"""
+Conversation storage and recall for the OpenAI Agents SDK.
+
+Needs the extra ``openai-agents``.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +29,23 @@ _LABEL: Final = "openai-agents"
 
 class ConversationSession:
     """
-    The items of one conversation, for ``Runner.run(..., session=...)``: the SDK's ``Session`` protocol.
+    The items of one conversation: the SDK's ``Session`` protocol on a session's records.
 
-    Each item is a record under the labels ``("openai-agents", session_id)``, in order. No search or recall finds them:
-    what should be remembered of them is for `recalling` and for memories. They are durable when a call returns, and
-    other processes on the same store see them at once. Every method may be called from any event loop while that of
-    the session runs, as ``Runner.run_sync`` does.
+    Pass it to ``Runner.run(..., session=...)``.
+
+    Each item is a record under the labels ``("openai-agents", session_id)``, in order. Search and recall do not find
+    them; use `recalling` and memories for what an agent should remember. Items are durable when a call returns, and
+    other processes on the same store see them immediately. Every method may be called from any event loop while the
+    session's loop runs, as ``Runner.run_sync`` does.
 
     Args:
-        session: Where the items are kept. One of `mama_structs.sync` is for scripts with ``Runner.run_sync``.
-        session_id: The conversation's name, some 490 characters at the most, fewer of other letters than ASCII's.
-        session_settings: The SDK's settings for it: *limit* is how many items a run is given at the most. A
-            `RunConfig` can say otherwise.
+        session: The session that stores the items. Use one of `mama_structs.sync` in scripts with ``Runner.run_sync``.
+        session_id: The conversation's id, at most about 490 characters, fewer if they are not ASCII.
+        session_settings: The SDK's settings for it: *limit* is the maximum number of items that a run receives. A
+            `RunConfig` can override them.
 
     Raises:
-        InvalidArgument: *session_id* is no such text; a limit is negative; an item is no JSON (nothing was added).
+        InvalidArgument: *session_id* is not such a text; a limit is negative; an item is not JSON (nothing was added).
         StoreError: The items cannot be read or written.
         TypeError: *session_settings* has a field that the SDK does not know.
 
@@ -64,10 +70,10 @@ class ConversationSession:
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """
-        Return the items in their order.
+        Return the items in order.
 
         Args:
-            limit: The newest so many; None for what the settings say, and all of them if they say nothing.
+            limit: Return only this many of the newest items; None for the limit of the settings, by default all items.
 
         """
         settings = self.session_settings
@@ -81,11 +87,11 @@ class ConversationSession:
         return [cast("TResponseInputItem", one.value) for one in reversed(found)]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add items at the end, all or none."""
+        """Append items, all or none."""
         await self._bridge.arun(lambda: self._bridge.session.records.append(self._labels, items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Remove the newest item and return it, None where there is none; no two callers get the same."""
+        """Remove and return the newest item, or None if the conversation is empty. Atomic."""
         taken = await self._bridge.arun(lambda: self._bridge.session.records.pop(self._labels))
         return None if taken is None else cast("TResponseInputItem", taken.value)
 
@@ -98,16 +104,18 @@ def recalling(
     session: Session | sync.Session, *, max_chars: int = MAX_CHARS
 ) -> Callable[[list[TResponseInputItem], list[TResponseInputItem]], Awaitable[list[TResponseInputItem]]]:
     """
-    Return what tells a run what is remembered, for ``RunConfig(session_input_callback=...)``.
+    Return a callback that adds recalled memories to the input of a run.
 
-    What the session recalls for the user's message stands behind it, as an item of its own, and stays in the
-    conversation: each fact is told once, and may be told again where nothing that was recalled is left in what a run is
-    given. Users who talk at the same time need a session each (`Session.fork`): what one is told is known to it.
-    A run without a session has no such callback: `openai_agents.hooks` is for it.
+    Pass it to ``RunConfig(session_input_callback=...)``.
+
+    The memories recalled for the user's message are appended as a separate item, which stays in the conversation. Each
+    fact is recalled once. Facts may be recalled again if a run's input contains no recalled item any more. Concurrent
+    users need a session each (`Session.fork`), because the session records what was recalled.
+    A run without an SDK session has no such callback; use `openai_agents.hooks` there.
 
     Args:
-        session: Whose memories.
-        max_chars: Characters of what is recalled at the most, 300 or more.
+        session: The session with the memories.
+        max_chars: Maximum number of recalled characters, at least 300.
 
     """
     bridge = Bridge(session)
@@ -116,7 +124,7 @@ def recalling(
         history: list[TResponseInputItem], new_items: list[TResponseInputItem]
     ) -> list[TResponseInputItem]:
         items = [*history, *new_items]
-        # Another conversation's history, or one that is cut, has nothing of what the session told before.
+        # The history of another conversation, or a truncated one, contains nothing that was recalled before.
         again = not any(map(_is_recalled, history))
         text = await bridge.arun(lambda: recall_for(bridge.session, items, max_chars=max_chars, again=again))
         return [*items, cast("TResponseInputItem", recalled_message(text))] if text else items

@@ -1,4 +1,4 @@
-"""A session's tools for the OpenAI Agents SDK; needs the extra ``openai-agents``."""
+"""Adapter for the OpenAI Agents SDK: tools and hooks; needs the extra ``openai-agents``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ except ImportError as _missing:
 
 
 _Output: TypeAlias = str | list[ToolOutputText | ToolOutputImage]
-# A tripwire ends the run, also one of an agent that runs inside a tool. The SDK's other exceptions are errors.
+# A tripwire ends the run, even if it is raised by an agent that runs inside a tool. Other SDK exceptions are errors.
 _CONTROL_FLOW: Final = ControlFlow(
     exceptions=(
         InputGuardrailTripwireTriggered,
@@ -61,9 +61,9 @@ _CONTROL_FLOW: Final = ControlFlow(
     ),
     results=(ToolOutputText, ToolOutputImage, ToolOutputFileContent),
 )
-# Of a session, so many messages of users keep what was recalled for them.
+# Number of user messages of a session for which recalled texts are retained.
 _MESSAGES: Final = 1_000
-# What each session's model was told, by what the user wrote and how often by then.
+# Recalled texts of each session, keyed by the user's message and the number of earlier messages with the same text.
 _told: Final[WeakKeyDictionary[Session, Lru[tuple[str, int], tuple[str, ...]]]] = WeakKeyDictionary()
 
 
@@ -71,18 +71,19 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
     """
     Return a session's tools, for ``Agent(tools=[...])``.
 
-    A run is offered all tools, whatever ``settings.tools.dynamic`` says: the SDK ends a run whose model calls a tool
-    that it was not offered. What restricts the choice among them is `openai.tool_choice`.
+    A run is offered all tools, regardless of ``settings.tools.dynamic``: the SDK ends a run whose model calls a tool
+    that it was not offered. Use `openai.tool_choice` to restrict the choice.
     The output of a failed call says what to change.
-    A guardrail's tripwire in a host's own tool ends the run, and a ``ToolOutputText``, ``ToolOutputImage``,
-    ``ToolOutputFileContent`` or list of them that it returns reaches the SDK unchanged.
-    Calls of one message run in their order, but for those that only read, which run beside each other.
-    A host's own tool that takes ``ctx``, ``run_context`` or ``tool_context`` gets the `ToolContext`.
+    A guardrail's tripwire in a host's own tool ends the run. If such a tool returns a ``ToolOutputText``,
+    ``ToolOutputImage``, ``ToolOutputFileContent`` or a list of them, the result reaches the SDK unchanged.
+    Calls of one message run in order, but read-only calls run concurrently.
+    A host's own tool with a parameter ``ctx``, ``run_context`` or ``tool_context`` receives the `ToolContext`.
 
     Args:
-        session: Whose tools; it must be open while they are used, on the event loop that opened it.
-        strict: Whether the model is held to the schemas. What is optional is then required and may be null; a tool
-            that takes free-form data has no such schema, and is sent as it is.
+        session: The session that has the tools. It must stay open while they are used, on the event loop that opened
+            it.
+        strict: True to enforce the schemas. Optional arguments are then required and may be null. A tool that accepts
+            free-form data has no strict schema and is sent in its plain form.
 
     """
     turns = Turns(session, control_flow=_CONTROL_FLOW)
@@ -91,9 +92,9 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
 
 class SessionHooks(RunHooks[Any]):
     """
-    Tells a run's model what is remembered, and stores what it marks in its answers.
+    Run hooks that add recalled memories to requests and store the refs of answers.
 
-    `hooks` makes one, and a host with hooks of its own derives from it.
+    Created by `hooks`. A host with hooks of its own can derive from it.
     """
 
     def __init__(self, session: Session, *, max_chars: int = MAX_CHARS) -> None:
@@ -101,20 +102,20 @@ class SessionHooks(RunHooks[Any]):
         self._max_chars = max_chars
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
-        """Take an answer of the model, before its calls run."""
+        """Store the refs of a model's answer before its calls run."""
         await super().on_llm_end(context, agent, response)
         await hear(self._session, response)
 
     async def with_recalled(self, data: CallModelData[Any]) -> ModelInputData:
         """
-        Return a request with what the session recalls behind the messages of the user that it was recalled for.
+        Return a request with recalled memories after the user messages that they belong to.
 
-        It is an item of its own. No result and no history has it: this process keeps it, for 1,000 messages of a
-        session.
+        They are separate items that appear in no result and no history: they are held in the memory of this process,
+        for 1,000 messages of a session.
         """
         session, items, text = self._session, data.model_data.input, ""
         if asked_now(items):
-            # What an earlier process told is in no request of this one.
+            # Texts recalled by an earlier process are not part of this process's requests, so recall them again.
             text = await recall_for(session, items, max_chars=self._max_chars, again=session not in _told)
             _told.setdefault(session, Lru(_MESSAGES))
         told = _told.get(session)
@@ -124,7 +125,7 @@ class SessionHooks(RunHooks[Any]):
         for place, (item, words) in enumerate(zip(items, said, strict=True)):
             shown.append(item)
             if words and told is not None:
-                # The same words again are another message.
+                # Count earlier messages with the same text: a repeated text is another message.
                 key = words, said[:place].count(words)
                 known = told.get(key) or ()
                 if text and place == last:
@@ -136,14 +137,15 @@ class SessionHooks(RunHooks[Any]):
 
 def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> SessionHooks:
     """
-    Return what a run tells its model, and stores of its answers.
+    Return hooks that add recalled memories to requests and store the refs of answers.
 
-    ``Runner.run(..., hooks=hooks)`` stores refs before the calls of the same answer run, which can use them.
-    ``RunConfig(call_model_input_filter=hooks.with_recalled)`` tells the model what is remembered on what its user says.
+    ``Runner.run(..., hooks=hooks)`` stores refs before the calls of the same answer run, so the calls can use them.
+    ``RunConfig(call_model_input_filter=hooks.with_recalled)`` adds the memories that are relevant to the user's
+    message.
 
     Args:
-        session: Whose memories and refs.
-        max_chars: Characters of what is recalled at the most, 300 or more.
+        session: The session with the memories and refs.
+        max_chars: Maximum number of recalled characters, at least 300.
 
     """
     return SessionHooks(session, max_chars=max_chars)
@@ -157,8 +159,8 @@ def _content(session: Session, part: str | Media) -> ToolOutputText | ToolOutput
 
 def _function_tool(session: Session, wire: str, tool: Tool, *, turns: Turns, strict: bool) -> FunctionTool:
     def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
-        # A run on a closed session ends here, before the model is asked.
-        session._check_here()  # noqa: SLF001 - as `tools_for` does
+        # Fail a run on a closed session before the model is called.
+        session._check_here()  # noqa: SLF001 - internal API for adapters
         return True
 
     async def on_invoke_tool(context: ToolContext[Any], arguments: str) -> _Output | Any:

@@ -1,5 +1,5 @@
 """
-A session in Pydantic AI's harness: its memory, its large results, its conversations, and a capability that recalls.
+Adapter for Pydantic AI's harness: memory, large results, conversations and recall.
 
 It needs the extra ``pydantic-ai-harness``. A session's tools are in `mama_structs.adapters.pydantic_ai`.
 """
@@ -34,14 +34,15 @@ def memory_store(session: Session, *, origin: Origin = "model") -> MetadataMemor
     """
     Return a session as the store of the harness's memory, for ``Memory(store=...)``.
 
-    Files are compared and set: who writes over another version than it read gets the harness's
-    ``MemoryConflictError``; an operation that is repeated within 30 days is done once. ``search_memory`` finds files by
-    words and by meaning, and what a file holds is also found by `Session.recall` and by the searches of
-    ``session.memories``. All sessions of one namespace share the files.
+    Writes use compare-and-set: writing over another version than the one that was read raises the harness's
+    ``MemoryConflictError``. An operation that is repeated within 30 days is applied once. ``search_memory`` finds files
+    by words and meaning. `Session.recall` and the searches of ``session.memories`` find the contents of files, too. All
+    sessions of one namespace share the files.
 
     Args:
-        session: Where the files are kept; it must be open while they are used, on the event loop that opened it.
-        origin: Who the files come from, as for `MemoryStore.save_decision`: what is recalled of them says so.
+        session: The session that stores the files. It must be open while they are used, on the event loop that opened
+            it.
+        origin: The author of the files, as for `MemoryStore.save_decision`. Recalled text is marked with it.
 
     """
     return SessionMemoryStore(session, origin)
@@ -51,12 +52,13 @@ def overflow_store(session: Session) -> OverflowStore:
     """
     Return a session as the store of large results, for ``ToolOutputLimits(store=...)``.
 
-    The handle of a result is a descriptor of the session (``fd:1``), which the session's tools read, search and pass
-    on, too. It belongs to the session's conversation, and is on disk when the model reads of it. Where the session's
-    quota is full, the harness falls back to its next action.
+    The handle of a result is a descriptor of the session (``fd:1``). The session's tools can read, search and pass it
+    on, too. It belongs to the session's conversation, and is on disk before the model reads it. If the session's quota
+    is exceeded, the harness falls back to its next action.
 
     Args:
-        session: Where the results are kept; it must be open while they are used, on the event loop that opened it.
+        session: The session that stores the results. It must be open while they are used, on the event loop that opened
+            it.
 
     """
     return SessionOverflowStore(session)
@@ -64,12 +66,13 @@ def overflow_store(session: Session) -> OverflowStore:
 
 def conversation_store(session: Session) -> SessionConversationStore:
     """
-    Return a session as the store of conversations, with the methods of the harness's ``SqliteConversationStore``.
+    Return a session as the store of conversations.
 
-    A conversation is kept beside the memories: no search and no recall finds what is said in it.
+    It has the methods of the harness's ``SqliteConversationStore``. Conversations are stored separately from memories:
+    search and recall do not find their messages.
 
     Args:
-        session: Where they are kept; it must be open while they are used, on the event loop that opened it.
+        session: The session that stores them. It must be open while they are used, on the event loop that opened it.
 
     """
     return SessionConversationStore(session)
@@ -78,21 +81,24 @@ def conversation_store(session: Session) -> SessionConversationStore:
 def recall(
     session: Session,
     *,
-    id: str | None = None,  # noqa: A002 - the framework's word
+    id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_chars: int = MAX_CHARS,
 ) -> AbstractCapability[Any]:
     """
-    Return what tells an agent what is remembered, without any tool, for ``Agent(capabilities=[...])``.
+    Return a capability without tools that adds recalled memories to an agent's messages.
 
-    What the session recalls for the user's message stands behind it, as a message of its own, which stays in the
-    history. Where nothing of it is in a run's messages, as in another conversation or after a compaction, it is told
-    again. The refs of each answer are stored before its calls run. `mama_structs.adapters.pydantic_ai.capability` has
-    the session's tools as well: take one of the two.
+    Use it in ``Agent(capabilities=[...])``.
+
+    The memories recalled for the user's message are appended as a separate message, which stays in the history. If a
+    run's messages contain no recalled text, as in another conversation or after a compaction, facts are recalled again.
+    The refs of each answer are stored before its calls run. `mama_structs.adapters.pydantic_ai.capability` has the
+    session's tools as well: use one of the two.
 
     Args:
-        session: Whose memories and refs; it must be open while they are used, on the event loop that opened it.
-        id: The capability's name among those of an agent.
-        max_chars: Characters of what is recalled at the most, 300 or more.
+        session: The session with the memories and refs. It must be open while they are used, on the event loop that
+            opened it.
+        id: The capability's id, unique within an agent.
+        max_chars: Maximum number of recalled characters, at least 300.
 
     """
     return SessionRecall(session, id=id, max_chars=max_chars)

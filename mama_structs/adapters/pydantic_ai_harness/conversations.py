@@ -1,4 +1,4 @@
-"""The conversations of the harness in a session's records."""
+"""Conversation store of the harness on a session's records."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from mama_structs.errors import InvalidArgument, VersionConflict, shown
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session
 
-# A summary is under the conversation's id here, and its messages below that: to list one reads no message.
+# A summary is stored under the conversation's id, its messages below that, so that listing reads no messages.
 _CONVERSATIONS: Final = ("pydantic-ai", "conversations")
 _SUMMARY: Final = TypeAdapter(ConversationSummary)
-# What a save leaves as it is stored: it may have been named since it was read.
+# Fields that a save preserves: the conversation may have been named since it was read.
 _NAMING: Final = ("naming_tokens", "naming_version", "named_revision", "subtitle", "tags", "title", "title_source")
 
 
 class SessionConversationStore:
     """
-    Keeps conversations and what a browser shows of them; `conversation_store` makes one.
+    Stores conversations and their summaries; see `conversation_store`.
 
-    It has the methods of the harness's ``SqliteConversationStore``, and raises what that one raises.
+    It has the methods of the harness's ``SqliteConversationStore`` and raises the same exceptions.
     """
 
     def __init__(self, session: Session) -> None:
@@ -41,18 +41,18 @@ class SessionConversationStore:
 
     async def save(self, *, summary: ConversationSummary, messages: Sequence[ModelMessage]) -> ConversationSummary:
         """
-        Store a conversation's messages, if nobody has since its summary was read.
+        Store a conversation's messages, if it was not changed since its summary was read.
 
         Args:
-            summary: As it was read, or a new one.
-            messages: All of them; those that are stored already are not written again.
+            summary: The summary as it was read, or a new one.
+            messages: All messages; those that are stored already are not written again.
 
         Returns:
-            The summary to save the next time.
+            The summary for the next save.
 
         Raises:
             ConversationConflict: It was saved or deleted meanwhile; nothing was written.
-            InvalidArgument: A message is larger than a record may be.
+            InvalidArgument: A message exceeds the size limit of a record.
 
         """
         dumped = [json.dumps(one) for one in ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")]
@@ -82,7 +82,7 @@ class SessionConversationStore:
             try:
                 await self._records.put_many([head, *puts], delete=[(labels, one.key) for one in kept[len(dumped) :]])
             except VersionConflict:
-                # It may only have been named.
+                # The conflict may be a new name only: read it again.
                 continue
             return updated
 
@@ -91,14 +91,14 @@ class SessionConversationStore:
         Return a conversation.
 
         Raises:
-            LookupError: There is none under this id.
-            ValueError: Its messages are none, as those of a later version of Pydantic AI may be.
+            LookupError: There is no conversation with this id.
+            ValueError: Its messages cannot be parsed, for example those of a later version of Pydantic AI.
 
         """
         while True:
             record = await self._found(conversation_id)
             kept = await self._records.list((*_CONVERSATIONS, conversation_id), nested=False)
-            # Else somebody saved it between the two.
+            # Otherwise it was saved between the two reads: read it again.
             if (await self._found(conversation_id)).version == record.version:
                 return SavedConversation(summary=_read(record), messages=_messages(kept))
 
@@ -106,13 +106,13 @@ class SessionConversationStore:
         self, *, query: str = "", limit: int = 200, offset: int = 0, archived: bool | None = None
     ) -> list[ConversationSummary]:
         """
-        Return summaries, those that changed last first.
+        Return summaries, most recently changed first.
 
         Args:
-            query: Only those whose summary, or what was said in them, has this text in it, in any case.
-            limit: How many at the most.
-            offset: How many to leave out before them.
-            archived: Only those that are archived, or only the others; None for all.
+            query: Only those whose summary or messages contain this text, ignoring case.
+            limit: Maximum number of summaries.
+            offset: Number of summaries to skip.
+            archived: True for archived ones only, False for the others only, None for all.
 
         Raises:
             InvalidArgument: *limit* or *offset* is too small.
@@ -128,7 +128,7 @@ class SessionConversationStore:
         return found[offset : offset + limit]
 
     async def _text(self, summary: ConversationSummary) -> str:
-        """Return what a conversation can be found by."""
+        """Return the searchable text of a conversation."""
         kept = await self._records.list((*_CONVERSATIONS, summary.id), nested=False)
         return f"{conversation_text(_messages(kept))}{_written(summary)}"
 
@@ -143,15 +143,15 @@ class SessionConversationStore:
         tokens: int = 0,
     ) -> bool:
         """
-        Name a conversation, and tell whether that was done: not where it changed, or has a name that its user gave.
+        Name a conversation. Return False if it changed meanwhile or has a name by its user.
 
         Args:
-            source: The summary by which it was named.
+            source: The summary from which the name was generated.
             title: The name.
             subtitle: A second line.
             tags: Its topics.
-            manual: Whether its user named it.
-            tokens: What the naming cost, counted whether or not it is named.
+            manual: True if its user named it.
+            tokens: Tokens used for naming, counted even if it is not named.
 
         """
         is_named = False
@@ -181,10 +181,10 @@ class SessionConversationStore:
 
     async def set_archived(self, *, conversation_id: str, archived: bool) -> ConversationSummary:
         """
-        Archive a conversation, or take it back, and return its summary.
+        Archive or unarchive a conversation, and return its summary.
 
         Raises:
-            LookupError: There is none under this id.
+            LookupError: There is no conversation with this id.
 
         """
         now = self._now()
@@ -200,7 +200,7 @@ class SessionConversationStore:
         Delete a conversation with its messages.
 
         Raises:
-            ConversationConflict: It changed since *source* was read, or a process works on it.
+            ConversationConflict: It changed since *source* was read, or a process is using it.
 
         """
         ensure_inactive(source)
@@ -224,7 +224,7 @@ class SessionConversationStore:
     async def _revise(
         self, conversation_id: str, revised: Callable[[ConversationSummary], ConversationSummary]
     ) -> ConversationSummary:
-        """Put another summary in the place of one, however often others do so meanwhile."""
+        """Replace a summary by *revised* of it, and retry on concurrent changes."""
         while True:
             record = await self._found(conversation_id)
             current = _read(record)
@@ -246,5 +246,5 @@ def _written(summary: ConversationSummary) -> str:
 
 
 def _messages(kept: Sequence[HostRecord]) -> list[ModelMessage]:
-    # JSON's own text: it also holds what no record's text may, such as half of a surrogate pair.
+    # The JSON text of a message: it may contain lone surrogates, which a record's text may not.
     return ModelMessagesTypeAdapter.validate_python([json.loads(one.value) for one in kept])

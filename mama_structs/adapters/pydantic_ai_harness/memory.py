@@ -1,4 +1,4 @@
-"""The files of the harness's memory in a session's records."""
+"""Memory files of the harness in a session's records."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from mama_structs.session.session import Session
 
 _FILES: Final = ("pydantic-ai", "memory")
 _OPERATIONS: Final = ("pydantic-ai", "memory-operations")
-# So long a host may take to come back to a call that it does not know the end of.
+# Receipts expire after this time, in which a host may repeat a call with unknown outcome.
 _REPLAYED: Final = timedelta(days=30)
-# So long a writer may take between reading a version and writing over it: what is deleted leaves an empty record, which
-# goes on counting, so that a file made anew is none of the same version.
+# Tombstones expire after this time, the maximum between reading a version and writing. The tombstone continues the
+# version count, so that a file that is created again does not get a previous version.
 _HELD: Final = timedelta(hours=1)
 _SEGMENT: Final = re.compile(r"(?!\.$)(?!.*\.\.)[A-Za-z0-9_.-]{1,200}")
 
 
 class SessionMemoryStore:
-    """The files of the harness's memory in a session's records; `memory_store` makes one."""
+    """Files of the harness's memory in a session's records; see `memory_store`."""
 
     def __init__(self, session: Session, origin: Origin) -> None:
         self._records = session.records
@@ -44,7 +44,7 @@ class SessionMemoryStore:
         self._origin = origin
 
     async def read(self, path: str, *, max_chars: int) -> MemoryFile | None:
-        """Return the beginning of a file, None where there is none."""
+        """Return the beginning of a file, or None if it does not exist."""
         place = _place(path)
         _positive("max_chars", max_chars)
         record, _ = await self._standing(*place)
@@ -60,23 +60,23 @@ class SessionMemoryStore:
         )
 
     async def _standing(self, labels: tuple[str, ...], key: str) -> tuple[HostRecord | None, int]:
-        """Return a file that was not deleted, and the version to put another one over."""
+        """Return the record of an existing file, or None, and the version for the next write."""
         record = await self._records.get(labels, key)
         return (None, 0) if record is None else (record if _is_file(record) else None, record.version)
 
     async def get_operation(self, operation: MemoryOperation) -> MemoryMutation | None:
-        """Return what an operation did before."""
+        """Return the earlier result of an operation, or None."""
         receipt = await self._records.get(_OPERATIONS, operation.id)
         if receipt is None:
             return None
         if receipt.value["fingerprint"] != operation.fingerprint:
-            raise MemoryOperationConflictError("this operation was another one before: its id is used twice")
+            raise MemoryOperationConflictError("the operation id was already used for another operation")
         return MemoryMutation(version=receipt.value["version"], replayed=True, existed=receipt.value["existed"])
 
     async def write(
         self, path: str, content: str, *, expected_version: str | None, operation: MemoryOperation | None = None
     ) -> MemoryMutation:
-        """Write a file if it is at a version, None for not there."""
+        """Write a file if it has the expected version; None means that it must not exist."""
         return await self.write_with_metadata(
             path, content, expected_version=expected_version, metadata=None, operation=operation
         )
@@ -90,29 +90,29 @@ class SessionMemoryStore:
         metadata: Mapping[str, str] | None,
         operation: MemoryOperation | None = None,
     ) -> MemoryMutation:
-        """Write a file as `write` does, and what the writer says about it."""
+        """Write a file as `write` does, with metadata of the writer."""
         if not isinstance(content, str):
             raise InvalidArgument(f"content must be a str, got {type(content).__name__}")
         about = dict(metadata or {})
         if not all(isinstance(text, str) for pair in about.items() for text in pair):
-            raise InvalidArgument("metadata must be texts under texts")
+            raise InvalidArgument("metadata must map strings to strings")
         return await self._change(path, {"content": content, "metadata": about or None}, expected_version, operation)
 
     async def delete(
         self, path: str, *, expected_version: str | None, operation: MemoryOperation | None = None
     ) -> MemoryMutation:
-        """Delete a file if it is at a version."""
+        """Delete a file if it has the expected version."""
         return await self._change(path, None, expected_version, operation)
 
     async def _change(
         self, path: str, file: dict[str, Any] | None, expected: str | None, operation: MemoryOperation | None
     ) -> MemoryMutation:
-        """Put another file in the place of one, or nothing, unless the operation was done before."""
+        """Replace or delete a file, unless the operation was applied before."""
         place = _place(path)
         if operation is not None and (before := await self.get_operation(operation)) is not None:
             return before
         done = await self._changed(place, file, expected, operation)
-        # Somebody else may have done the same operation meanwhile.
+        # The same operation may have been applied concurrently.
         if done is None and operation is not None:
             done = await self.get_operation(operation)
         if done is None:
@@ -126,11 +126,11 @@ class SessionMemoryStore:
         expected: str | None,
         operation: MemoryOperation | None,
     ) -> MemoryMutation | None:
-        """Put another file in the place of one, and note what was done, in one transaction; None for a conflict."""
+        """Replace a file and write the receipt in one transaction; return None on a conflict."""
         record, version = await self._standing(*place)
         if expected != (None if record is None else record.value["version"]):
             return None
-        # Never the same again, also after a deletion.
+        # Versions are random, so they are never reused, even after a deletion.
         token = None if file is None else secrets.token_hex(8)
         puts = []
         if file is not None:
@@ -150,7 +150,7 @@ class SessionMemoryStore:
         return MemoryMutation(version=token, replayed=False, existed=record is not None)
 
     async def list_paths(self, prefix: str = "", *, limit: int) -> list[str]:
-        """Return the paths that begin with *prefix*, sorted."""
+        """Return the sorted paths that begin with *prefix*."""
         labels, _ = _below(prefix)
         _positive("limit", limit)
         files = await self._records.list(labels, where=_is_file)
@@ -159,7 +159,7 @@ class SessionMemoryStore:
     async def search(
         self, prefix: str, query: str, *, limit: int, max_files: int, max_chars: int, max_file_chars: int
     ) -> MemorySearchResult:
-        """Find files right below a prefix by the words in them, and by meaning."""
+        """Find files directly below a prefix by words and by meaning."""
         labels, begin = _below(prefix)
         if not query.split() or min(limit, max_files, max_chars, max_file_chars) <= 0:
             return MemorySearchResult(matches=[], scanned=0, truncated=False)
@@ -168,7 +168,7 @@ class SessionMemoryStore:
         cut = {one.key for one in listed[:max_files] if len(one.value["content"]) > max_file_chars}
 
         def may_be_found(record: HostRecord) -> bool:
-            # What is behind the part that may be shown must not find a file.
+            # Text beyond the visible part must not make a file match.
             return record.key in texts and record.key not in cut
 
         among: dict[str, Any] = {"nested": False, "where": may_be_found, "limit": limit}
@@ -198,7 +198,7 @@ def _place(path: str) -> tuple[tuple[str, ...], str]:
 
 
 def _below(prefix: str) -> tuple[tuple[str, ...], str]:
-    """Return the labels below which paths begin with a prefix, and the beginning of the name behind them."""
+    """Return the labels and the key prefix of the paths that begin with a prefix."""
     if not prefix:
         return _FILES, ""
     labels, name = _place(prefix.removesuffix("/"))
@@ -210,7 +210,7 @@ def _path(record: HostRecord) -> str:
 
 
 def _is_file(record: HostRecord) -> bool:
-    """Tell whether a file was not deleted."""
+    """Return True if the record is a file, not a tombstone."""
     return record.value is not None
 
 

@@ -1,4 +1,4 @@
-"""Large results of tools as descriptors of a session."""
+"""Store of large tool results as descriptors of a session."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _BYTES: Final = "application/octet-stream"
 
 
 class SessionOverflowStore:
-    """Keeps what is too large to show under ``fd:<n>``, which a session's own tools read, too."""
+    """Stores oversized results under ``fd:<n>``. The session's own tools can read them, too."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def write(self, key: str, data: bytes) -> str:  # noqa: ARG002 - a session names its descriptors itself
-        """Keep a result, on disk when this returns, and return its handle."""
+    async def write(self, key: str, data: bytes) -> str:  # noqa: ARG002 - the session assigns the handle
+        """Store a result durably and return its handle."""
 
         def add(refs: RefStore) -> Descriptor:
             try:
@@ -32,9 +32,9 @@ class SessionOverflowStore:
         return descriptor.handle
 
     async def read(self, handle: str) -> bytes:
-        """Return a result, or what a model marked."""
+        """Return a stored result, or the body of a ref."""
         try:
             return self._session.refs.get(handle).content.data
         except (HandleNotFound, InvalidHandle) as error:
-            # What the harness tells a model to correct.
+            # The harness reports a FileNotFoundError to the model, which can correct the handle.
             raise FileNotFoundError(str(error)) from error

@@ -1,4 +1,4 @@
-"""What tells an agent of the harness what is remembered."""
+"""Capability of the harness that adds recalled memories to an agent's messages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mama_structs.session.session import Session
 
 
 class SessionRecall(AbstractCapability[Any]):
-    """Tells an agent what a session remembers, and stores what its model marks; it has no tools."""
+    """Adds recalled memories to requests and stores the refs of answers. It has no tools."""
 
-    def __init__(self, session: Session, *, id: str | None, max_chars: int) -> None:  # noqa: A002 - the host's word
+    def __init__(self, session: Session, *, id: str | None, max_chars: int) -> None:  # noqa: A002 - the framework's parameter name
         self._session = session
         self._max_chars = max_chars
         self.id = id
@@ -25,7 +25,7 @@ class SessionRecall(AbstractCapability[Any]):
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Put what is recalled behind what the user wrote."""
+        """Append the recalled text to the user's message."""
         again = not _is_told(ctx.messages)
         text = await recall_for(self._session, ctx.messages, max_chars=self._max_chars, again=again)
         if text:
@@ -34,18 +34,18 @@ class SessionRecall(AbstractCapability[Any]):
 
     async def after_model_request(
         self,
-        ctx: RunContext[Any],  # noqa: ARG002 - the answer says it all
+        ctx: RunContext[Any],  # noqa: ARG002 - the framework's signature
         *,
-        request_context: ModelRequestContext,  # noqa: ARG002 - as above
+        request_context: ModelRequestContext,  # noqa: ARG002 - the framework's signature
         response: ModelResponse,
     ) -> ModelResponse:
-        """Store the refs of an answer, before its calls run."""
+        """Store the refs of an answer before its calls run."""
         await hear(self._session, response)
         return response
 
 
 def _is_told(messages: list[ModelMessage]) -> bool:
-    """Tell whether anything that was recalled is in a conversation, or was left in it by a compaction."""
+    """Return True if the messages since the last compaction contain recalled text."""
     left = post_compaction_window(messages)
     prompts = (part for one in left if isinstance(one, ModelRequest) for part in one.parts)
     texts = (part.content for part in prompts if isinstance(part, UserPromptPart) and isinstance(part.content, str))

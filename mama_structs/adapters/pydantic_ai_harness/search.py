@@ -1,4 +1,4 @@
-"""What ``search_memory`` of the harness finds, in which order, and how much of it is shown."""
+"""Ranking and snippets of the harness's ``search_memory``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 
 from mama_structs.records import RecordHit
 
-# With less relevance, or with less of a similarity where words say nothing, it is rather noise.
+# Hits with a lower relevance, or a lower similarity for hits by meaning only, are noise.
 _RELEVANT: Final = 0.35
 _SIMILAR: Final = 0.6
-# So much counts what is near in meaning alone, and what only stands in a text, be it within a word, as the host has it.
+# Weight of a hit by meaning only, and of literal occurrences, which the harness also counts within words.
 _NEAR: Final = 0.5
 _LITERAL: Final = 0.1
 _CUT: Final = "..."
 
 
 def scores_of(query: str, texts: Mapping[str, str], hits: Iterable[RecordHit]) -> dict[str, float]:
-    """Return how well files answer a query, by their names; those that do not are left out."""
+    """Return scores of matching files by name."""
     scores: dict[str, float] = {}
     for hit in hits:
         is_near = hit.cosine is not None
@@ -34,9 +34,9 @@ def scores_of(query: str, texts: Mapping[str, str], hits: Iterable[RecordHit]) -
 
 
 def snippets(query: str, texts: Mapping[str, str], room: int) -> Iterator[tuple[str, str]]:
-    """Give the names of files with a part of each, as far as there is room for both, shared evenly."""
+    """Yield file names with a snippet each, within *room* characters that are shared evenly."""
     for at, (name, text) in enumerate(texts.items()):
-        # Each gets its share, and what those before it left.
+        # Each file gets its share plus what the files before it did not use.
         share = max(room // (len(texts) - at) - len(name), min(room - len(name), 1))
         if share <= 0:
             return
@@ -46,7 +46,7 @@ def snippets(query: str, texts: Mapping[str, str], room: int) -> Iterator[tuple[
 
 
 def _snippet(text: str, words: list[str], room: int) -> str:
-    """Return a part of a text with the first of some words in it, marked where it is cut."""
+    """Return the part of a text around the first matching word, with ellipses at the cuts."""
     found = [at for word in words if (at := text.casefold().find(word)) >= 0]
     end = min(len(text), max(0, min(found, default=0) - room // 3) + room)
     start = max(0, end - room)

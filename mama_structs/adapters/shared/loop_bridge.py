@@ -1,4 +1,4 @@
-"""For hosts that call one object with and without a loop, in any thread: its session's loop does the work."""
+"""Run an adapter's async methods in its session's event loop, from any thread or loop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ T = TypeVar("T")
 
 
 class BlockedLoop(WrongLoop, asyncio.InvalidStateError):
-    """A call that blocks was made in the event loop that it would wait for; hosts know it as an invalid state."""
+    """
+    A blocking call was made in the event loop that it would wait for.
+
+    It is an `InvalidStateError`, because frameworks catch that.
+    """
 
 
 class Bridge:
-    """Does the work of an adapter in the event loop that its session lives in."""
+    """Runs coroutines of an adapter in the event loop of its session."""
 
     def __init__(self, session: Session | sync.Session) -> None:
         if not isinstance(bare(session), Session):
@@ -37,17 +41,17 @@ class Bridge:
             if isinstance(error, WrongLoop):
                 raise
             raise WrongLoop(
-                "an async session is used where it lives: in an event loop",
-                hint="do so in the async function that opened it, or give a session of mama_structs.sync",
+                "an async session needs a running event loop",
+                hint="call this in the async function that opened it, or pass a session of mama_structs.sync",
             ) from error
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do *work* from any thread but the session's own, and wait for it; interrupted, it is cancelled."""
+        """Run *work* from another thread and wait for its result. An interrupt cancels it."""
         if _running() is self._loop:
             raise BlockedLoop(
-                "a call that blocks would wait for the event loop that it blocks",
-                hint="here: await the method whose name begins with a, such as aget; or open the session by "
-                "mama_structs.sync, which has a loop of its own",
+                "a call that blocks the session's own event loop would deadlock",
+                hint="await the method with the prefix a, such as aget, or open the session with "
+                "mama_structs.sync, which has its own loop",
             )
         future = self._begin(work)
         try:
@@ -57,7 +61,7 @@ class Bridge:
             raise
 
     async def arun(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do *work* from any event loop, and await it; cancelled with its caller."""
+        """Await *work* from any event loop. Cancelling the caller cancels it."""
         if _running() is self._loop:
             return await work()
         return await asyncio.wrap_future(self._begin(work))
@@ -65,9 +69,9 @@ class Bridge:
     def _begin(self, work: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
         if os.getpid() != self._pid:
             raise WrongLoop("the session belongs to the process that made it", hint="open another session here")
-        # What is put into a loop that does not run is waited for without an end.
+        # A coroutine that is submitted to a stopped loop would never finish.
         if not self._loop.is_running():
-            raise SessionClosed("the event loop of the session does not run any more")
+            raise SessionClosed("the event loop of the session has stopped")
 
         async def done() -> T:
             return await work()
@@ -76,7 +80,7 @@ class Bridge:
 
 
 class Bridged(Protocol):
-    """What has a bridge, by which its methods come in two forms."""
+    """An object with a bridge. Its async methods get a blocking and an awaitable variant."""
 
     @property
     def _bridge(self) -> Bridge: ...
@@ -86,7 +90,7 @@ S = TypeVar("S", bound=Bridged)
 
 
 def blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], T]:
-    """Make of an async method, which runs in the session's loop, the one that blocks."""
+    """Return a blocking variant of an async method that runs in the session's loop."""
 
     @functools.wraps(work)
     def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:
@@ -96,7 +100,7 @@ def blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concat
 
 
 def awaited(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Make of an async method, which runs in the session's loop, the one that is awaited in any."""
+    """Return a variant of an async method that runs in the session's loop from any loop."""
 
     @functools.wraps(work)
     async def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:

@@ -34,21 +34,21 @@ from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS, WireNames, l
 
 _log = logging.getLogger("mama_structs")
 _MAX_FAULT: Final = 1000
-# Characters of what is recalled, by default.
+# Default maximum of recalled characters.
 MAX_CHARS: Final = 2_000
 _CUT_OFF: Final = "the call was cut off: the answer did not finish normally, or has no finish reason"
 _CALL_AGAIN: Final = "call the tool again, with shorter arguments if the output limit was reached"
 _NO_NAMES: Final = WireNames.of(())
-# What of a memory tool's answer are our own words.
+# Keys of a memory tool's result that contain text of this package, not stored text.
 _OURS: Final = ("note", "deprecated")
-# The images that OpenAI and Anthropic take; for any other they refuse the whole request.
+# The image types that OpenAI and Anthropic accept. They reject a request that contains any other type.
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-# Under which notes on its marks are told to a model, and the characters around them at the most.
+# JSON key (or element name) of ref diagnostics in an answer, and the maximum number of characters around them.
 _NOTES: Final = "ref_notes"
 _FRAME: Final = 40
-# What an answer that is shortened leaves them.
+# Characters that a truncated answer reserves for diagnostics.
 _ROOM: Final = 500
-# No provider takes a file from a tool.
+# Media kind that no provider accepts in a tool result.
 _UNREADABLE: Final = "file"
 
 
@@ -60,8 +60,8 @@ class ToolAnswer:
     Args:
         text: All text of the answer.
         data: The result of the tool.
-        is_error: Whether the call failed.
-        is_native: Whether *data* is a result for the host's framework, to be returned to it unchanged.
+        is_error: True if the call failed.
+        is_native: True if *data* is a result for the host's framework, to be returned to it unchanged.
         parts: Texts, images and audio in their order.
 
     """
@@ -74,7 +74,7 @@ class ToolAnswer:
 
     @property
     def has_media(self) -> bool:
-        """Whether there is more than a text."""
+        """True if the answer contains an image, audio or a file."""
         return any(isinstance(part, Media) for part in self.parts)
 
 
@@ -87,17 +87,17 @@ async def answer(
     control_flow: ControlFlow = NO_CONTROL_FLOW,
 ) -> ToolAnswer:
     """
-    Run a tool call of a model and return its answer; an error is an answer, too.
+    Run a tool call of a model and return its answer. Errors are answers, too.
 
-    The text contains the diagnostics of the model's last messages, which are reported once. The answer to an error has
-    a status: whether the tool was not run, may have run, or has run.
+    The text contains the diagnostics of the model's last messages. Each is reported once. An error answer has a status:
+    the tool was not run, may have run, or has run.
 
     Args:
-        session: Whose tool.
-        wire: The tool's name on the wire.
-        arguments: The arguments that the model gave.
+        session: The session that has the tool.
+        wire: The tool's wire name.
+        arguments: The arguments that the model passed.
         host: Values for the tool's parameters ``ctx``, ``run_context`` and ``tool_context``.
-        control_flow: The exceptions and results of the host's framework, which pass through unchanged.
+        control_flow: Exceptions and results of the host's framework that pass through unchanged.
 
     Raises:
         SessionClosed: The session is closed.
@@ -114,7 +114,7 @@ async def answer(
         return answered
     try:
         return _with_notes(session, _held(session, answered))
-    except Exception as error:  # noqa: BLE001 - a host's `count_tokens` may raise anything, and the tool may have run
+    except Exception as error:  # noqa: BLE001 - a host's `count_tokens` may raise anything
         _log.error("the answer of %s could not be fitted to its budget: %s", wire, raised(error))
         return answered
 
@@ -138,23 +138,23 @@ async def _answer(
         raise
     except MamaStructsError as error:
         return failed(error, names=names, status=_status(session, wire, error, progress))
-    except Exception as error:  # noqa: BLE001 - a host's own tool may raise anything, and an agent goes on
+    except Exception as error:  # noqa: BLE001 - a host's tool may raise anything
         signal = control_flow.find_exception(error)
         if signal is not None:
             raise signal from None
-        # The model reads the error, since it may be able to correct the call. The log has the traceback.
+        # Send the error to the model, which may be able to correct the call. The log has the traceback.
         _log.error("the tool %s failed: %s", wire, raised(error))
         return failed(MamaStructsError(f"{wire} failed: {_described(error)}"), names=names, status=progress.status)
     if control_flow.has_result(data):
         return ToolAnswer(text="", data=data, is_native=True)
-    # A host's own tool may have a name of v1.0, too.
+    # A host's own tool may have the name of a v1.0 tool, so check the deprecation flag.
     is_old = name in session.hidden or (name in SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
         data = {
             key: names.said(value) if key in _OURS and isinstance(value, str) else value for key, value in data.items()
         }
     elif isinstance(data, str) and is_old:
-        # The rest of the text is a memory's.
+        # Only the last line is text of this package. The rest is a stored memory and must not be changed.
         before, newline, last = data.rpartition("\n")
         data = f"{before}{newline}{names.said(last)}" if last == last_line(name) else data
     if isinstance(data, ErrorText):
@@ -164,22 +164,22 @@ async def _answer(
         parts = _parts(data)
         text = "\n".join(part for part in parts if isinstance(part, str)) if parts else _text(data)
         return ToolAnswer(text=text, data=data, parts=parts or (text,))
-    except Exception as error:  # noqa: BLE001 - an exception would tell the model nothing about the tool
+    except Exception as error:  # noqa: BLE001 - the model must learn that the tool has run
         _log.error("the result of %s cannot be shown: %s", wire, raised(error))
         text = f"the result of {wire} cannot be shown: {type(error).__name__}"
         return failed(MamaStructsError(text), status=progress.status)
 
 
 def _described(error: Exception) -> str:
-    """Return the type and the text of an exception of a host's tool, whose ``__str__`` may raise."""
+    """Return the type and text of an exception, even if its ``__str__`` raises."""
     try:
         return f"{type(error).__name__}: {error!s:.500}"
-    except Exception:  # noqa: BLE001 - as said
+    except Exception:  # noqa: BLE001 - ``__str__`` may raise anything
         return type(error).__name__
 
 
 def _status(session: Session, wire: str, error: MamaStructsError, progress: CallProgress) -> str | None:
-    """Return whether the tool has run, None if the error itself says all: tools of this package do all or nothing."""
+    """Return whether the tool has run, or None for tools of this package: they are atomic."""
     tool = session.tools.get(session.wire_names.by_wire.get(wire, wire))
     if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._is_own(tool):  # noqa: SLF001
         return progress.status
@@ -187,11 +187,11 @@ def _status(session: Session, wire: str, error: MamaStructsError, progress: Call
 
 
 class Turns:
-    """Run calls that write one at a time, in arrival order, and calls that only read concurrently."""
+    """Run writing calls one at a time, in arrival order, and read-only calls concurrently."""
 
-    # For frameworks that start all calls of a message concurrently. A call from inside another call, such as that of an
-    # agent which runs in a tool, does not wait: it would wait for itself. If the calls are not those of one turn, a
-    # tool that reaches beyond the session may take long, so no call waits for it.
+    # For frameworks that start all calls of a message concurrently. A nested call, such as a call of an agent that runs
+    # inside a tool, does not wait, because it would deadlock. If the calls do not belong to one turn, no call waits for
+    # an open-world tool, which may be slow.
 
     def __init__(
         self, session: Session, *, of_one_turn: bool = True, control_flow: ControlFlow = NO_CONTROL_FLOW
@@ -202,10 +202,10 @@ class Turns:
         self._calls: list[_Turn] = []
 
     async def answer(self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None) -> ToolAnswer:
-        """Run a call when it is its turn and return its answer; see `answer`."""
+        """Run a call as soon as the calls before it allow, and return its answer; see `answer`."""
         if self in _inside.get():
             return await answer(self._session, wire, arguments, host=host, control_flow=self._control_flow)
-        # Before the first await, so that calls run in arrival order.
+        # Register before the first await, so that calls run in arrival order.
         mine = self._place(wire)
         before = [one.done for one in self._calls if one.holds_up and not (one.reads and mine.reads)]
         self._calls.append(mine)
@@ -227,7 +227,7 @@ class Turns:
 
 @attrs.frozen(eq=False)
 class _Turn:
-    """When a call may run: what it does, and that it is done."""
+    """A scheduled call: is it read-only, does it block later calls, and its completion event."""
 
     reads: bool
     holds_up: bool
@@ -239,9 +239,10 @@ _inside: Final[ContextVar[frozenset[Turns]]] = ContextVar("mama_structs_turns", 
 
 async def hear(session: Session, message: object) -> None:
     """
-    Store the refs of a model's message, before its calls run.
+    Store the refs of a model's message. Call this before its tool calls run.
 
-    Items that cannot be read are skipped, logged and reported to the model. Refs that cannot be written yet are usable.
+    Unreadable items are skipped, logged and reported to the model. Refs are usable even if they cannot be written to
+    disk yet.
     """
     try:
         await _observe(session, message)
@@ -256,23 +257,23 @@ async def _observe(session: Session, message: object) -> None:
         pieces, unread = readable_text(message)
     else:
         return
-    heard = session._heard  # noqa: SLF001 - kept for the adapters
+    heard = session._heard  # noqa: SLF001 - internal API for adapters
     if heard.contains(message, "".join(pieces)):
         return
     report_unread(session, unread)
-    # One message for each piece: a ref does not continue behind a skipped item.
+    # Observe each piece as its own message, so that a ref does not continue after a skipped item.
     heard.keep(message, await session.observe([{"role": "assistant", "content": piece} for piece in pieces]))
 
 
 def report_unread(session: Session, items: Iterable[str]) -> None:
-    """Log the items of a model's message that were skipped, and report them to the model with the next result."""
+    """Log the skipped items of a model's message and report them with the next tool result."""
     for item in items:
         _log.warning("%s cannot be read and is skipped", item)
-        session._heard.note([unreadable(item)])  # noqa: SLF001 - kept for the adapters
+        session._heard.note([unreadable(item)])  # noqa: SLF001 - internal API for adapters
 
 
 def _held(session: Session, answered: ToolAnswer) -> ToolAnswer:
-    """Return an answer within the budget: an error may say much, and names on the wire are longer than our own."""
+    """Truncate an answer to the budget. Error texts and wire names can make it too long."""
     budget = session.refs.budget
     if not session.settings.descriptors.enabled or answered.has_media or budget.holds(answered.text):
         return answered
@@ -282,17 +283,21 @@ def _held(session: Session, answered: ToolAnswer) -> ToolAnswer:
 
 
 def _room(session: Session, name: str) -> int | Literal["settings"]:
-    """Return the budget of an answer that leaves room for notes; what is read page by page goes first as it is."""
+    """
+    Return the budget of a tool's answer, reduced to leave room for pending diagnostics.
+
+    Tools whose results are not truncated, such as paged reads, keep the full budget.
+    """
     budget, tool = session.refs.budget, session.tools.get(name)
     is_shortened = tool is not None and tool.wrapped and session.settings.descriptors.enabled and budget.size is len
-    if not is_shortened or budget.limit < 2 * _ROOM or not session._heard.has_notes:  # noqa: SLF001 - as below
+    if not is_shortened or budget.limit < 2 * _ROOM or not session._heard.has_notes:  # noqa: SLF001 - internal API for adapters
         return "settings"
     return budget.limit - _ROOM
 
 
 def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
-    """Add the notes of a session to an answer; where they do not fit they wait for the next one."""
-    heard = session._heard  # noqa: SLF001 - kept for the adapters
+    """Append pending diagnostics to an answer, or keep them for the next if they do not fit."""
+    heard = session._heard  # noqa: SLF001 - internal API for adapters
     if not heard.has_notes:
         return answered
     budget = session.refs.budget
@@ -307,12 +312,16 @@ def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
 
 
 def _noted(text: str, notes: list[str]) -> str | None:
-    """Return a text with notes: JSON stays JSON, and of the same kind; None for JSON that has no place for them."""
+    """
+    Append diagnostics to a text; JSON objects and arrays of objects stay valid JSON.
+
+    Return None for other JSON, which has no place for them.
+    """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return _written_behind(text, notes)
-    # Put in, and nothing else written anew: a text's own numbers, escapes and repeated keys stay what they were.
+    # Insert into the text instead of serializing again, to preserve its numbers, escapes and repeated keys.
     before, comma = text.rstrip()[:-1], "," if data else ""
     if isinstance(data, dict):
         own = json_text({_NOTES if _NOTES not in data else f"{_NOTES}_": notes})
@@ -331,7 +340,7 @@ def _element(notes: list[str]) -> str:
 
 
 def _parts(data: object) -> tuple[str | Media, ...]:
-    """Return texts, images and audio of a result that has any, and nothing for all others."""
+    """Return the texts, images and audio of a result, or () if it has no media."""
     blocks: list[Any] = data if isinstance(data, list) and are_blocks(data) else [data]
     found = [(block, _readable(media_in(block))) for block in blocks]
     if not any(media for _, media in found):
@@ -340,23 +349,23 @@ def _parts(data: object) -> tuple[str | Media, ...]:
 
 
 def _readable(media: Media | None) -> Media | None:
-    """Return an image or audio without what claims to be base64 and is not: a provider would refuse the request."""
+    """Replace media with invalid base64 by an unreadable part, because providers reject it."""
     return media if media is None or media.url or media.content is not None else Media(_UNREADABLE)
 
 
 def is_taken(part: str | Media) -> TypeGuard[Media]:
-    """Tell whether a part is an image that OpenAI and Anthropic take, or one that they fetch themselves."""
+    """Return True for an image that OpenAI and Anthropic accept, inline or by URL."""
     return isinstance(part, Media) and (part.kind == "image" if part.url else part.mime_type in IMAGES)
 
 
 def kept(session: Session, media: Media) -> str:
-    """Store what a provider does not take from a tool, and return what to tell the model of it."""
+    """Store media that a provider does not accept, and return a text for the model."""
     content = media.content
     if content is None:
         return f"[{media.kind}: {media.url or 'not readable':.500}]"
     what = f"{media.mime_type}, {len(content):,} bytes"
     if not session.settings.descriptors.enabled:
-        # No tool would read it.
+        # Without descriptors no tool could read the stored content.
         return f"[{what}: cannot be shown here]"
     try:
         descriptor = session.refs.add_any(content, source="tool_result", mime_type=media.mime_type)
@@ -367,7 +376,7 @@ def kept(session: Session, media: Media) -> str:
 
 
 def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES, status: str | None = None) -> ToolAnswer:
-    """Return the answer for an error, with names as on the wire; *status* says whether the tool has run."""
+    """Return the answer to an error, with wire names; *status* says whether the tool has run."""
     message, hint = names.said(f"{error.args[0]!s:.{_MAX_FAULT}}"), error.hint and names.said(error.hint)
     told = {"type": error.type, "message": message, "hint": hint, "status": status}
     data = {"error": {key: value for key, value in told.items() if value is not None}}
@@ -375,7 +384,7 @@ def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES, status: str
 
 
 def offered(session: Session, message: object = None) -> list[tuple[str, Tool]]:
-    """Return the tools for a model with their names on the wire: all, or those for *message*."""
+    """Return the tools with their wire names: all, or those exposed for *message*."""
     names = session.wire_names
     tools = session.tools.values() if message is None else session.tools_for(message)
     return [(names.by_tool[tool.name], attrs.evolve(tool, description=names.said(tool.description))) for tool in tools]
@@ -383,12 +392,12 @@ def offered(session: Session, message: object = None) -> list[tuple[str, Tool]]:
 
 def _text(data: object) -> str:
     text = data if isinstance(data, str) else json_text(data)
-    # Half a surrogate pair is no text that a client could send.
+    # Lone surrogates cannot be encoded as UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def named(tools: ToolSet, argument: str, *, which: bool | Collection[str]) -> frozenset[str]:
-    """Return the names of tools for which something holds: all of them, none, or those of these names."""
+    """Return the selected tool names: all for True, none for False, or the given names."""
     if isinstance(which, bool):
         return frozenset(tools if which else ())
     if isinstance(which, str):
@@ -421,7 +430,11 @@ async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, An
 
 
 def log_cut_off(reason: object, argument: str) -> None:
-    """Log why a call does not run, and the *argument* of `handle` for the reason of a message that has none."""
+    """
+    Log why a call does not run.
+
+    *argument* is the argument of `handle` that supplies a missing finish reason.
+    """
     if reason is None:
         hint = f"pass the whole response of the provider to handle(), or {argument}"
         _log.warning("a call was not run: its message has no finish reason, so it may be incomplete (%s)", hint)
@@ -430,8 +443,12 @@ def log_cut_off(reason: object, argument: str) -> None:
 
 
 async def recall_for(session: Session, messages: object, *, max_chars: int, again: bool = False) -> str:
-    """Return what is recalled for the message at the end: "" where it is being answered, or was told already."""
-    # What cannot be recalled costs no turn: the host finds it in the log.
+    """
+    Return the recalled text for the user's last message.
+
+    Return "" if the message is already being answered or everything was recalled before.
+    """
+    # A failed recall is logged and does not fail the turn.
     said = asked_now(messages)
     if not said:
         return ""
@@ -445,7 +462,7 @@ async def recall_for(session: Session, messages: object, *, max_chars: int, agai
 
 
 def asked_now(messages: object) -> str:
-    """Return what the user wrote at the end of a conversation: "" where anybody has said something since."""
+    """Return the user's last message, or "" if another message follows it."""
     if not isinstance(messages, list | tuple):
         return said_by_user(messages)
     others = ("system", "developer")
@@ -454,5 +471,5 @@ def asked_now(messages: object) -> str:
 
 
 def recalled_message(text: str) -> dict[str, str]:
-    """Return what was recalled as a message: of the user, since no text from memory may speak for the developer."""
+    """Return recalled text as a user message: stored text must not get developer authority."""
     return {"role": "user", "content": text}

@@ -1,9 +1,10 @@
 """
-A tool's JSON Schema as providers take it: as it is, or in the strict form that a model cannot depart from.
+Convert a tool's JSON Schema to the plain or strict form that model providers accept.
 
-Pure functions of schemas. The strict form has what OpenAI, Azure and Anthropic have in common, so a request is not
-refused for one keyword: ``type``, ``enum``, ``anyOf``, ``items``, ``properties``, ``$ref`` and descriptions. What other
-keywords demand is said in the description instead, and the tool still checks it.
+Pure functions of schemas. The strict form uses only the keywords that OpenAI, Azure and Anthropic all support:
+``type``, ``enum``, ``anyOf``, ``items``, ``properties``, ``$ref`` and descriptions. An unsupported keyword would make
+the provider reject the whole request. The constraints of other keywords are described in words in the description,
+and the tool still validates them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import attrs
 from mama_structs.tools.schema import REFERENCE, JSONSchema, reached, recursive, subschemas
 
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean", "null"})
-# Of no weight for what is accepted; `_said` tells the default where it matters.
+# Annotation keywords: they do not change the accepted values. `_describe` adds the default where it is relevant.
 _REMARKS: Final = frozenset(
     ("$comment", "$schema", "default", "deprecated", "description", "discriminator", "examples", "readOnly", "title")
 ) | {"writeOnly"}
-# Demands that words can make: without them the schema accepts more, and the tool says what was wrong.
+# Constraints that the description can state: the strict schema accepts more, and the tool reports violations.
 _DEMANDS: Final = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
 ) | {"minItems", "maxItems", "uniqueItems", "format", "contentEncoding", "contentMediaType"}
@@ -38,7 +39,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "contentMediaType": "of type {}",
 }
 
-# OpenAI's limits of one strict schema (structured outputs, supported schemas).
+# OpenAI's limits for one strict schema (structured outputs, supported schemas).
 _MAX_DEPTH: Final = 10
 _MAX_PROPERTIES: Final = 5000
 _MAX_ENUM_VALUES: Final = 1000
@@ -48,11 +49,11 @@ _MAX_LARGE_ENUM: Final = 15_000
 
 
 class _NoStrictFormError(Exception):
-    """The schema accepts what no strict schema can say; it never leaves this module."""
+    """Raised if a schema has no strict form. Internal to this module."""
 
 
 def plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
-    """Return a copy of a schema in which every array says something of its items, as OpenAI demands."""
+    """Return a copy of a schema in which every array has ``items``, as OpenAI requires."""
     copied = copy.deepcopy(dict(schema))
     for node in subschemas(copied):
         if "array" in _kinds(node) and "items" not in node and "prefixItems" not in node:
@@ -61,10 +62,10 @@ def plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
 
 
 def strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSchema | None:
-    """Return the strict form of a tool schema, or None where it has none and must be sent as it is."""
-    # No object takes other properties than its own. There is no strict form of what is free: any object, any value,
-    # arrays of anything, arrays with a schema for each place; nor beyond the limits of OpenAI. With *nullable* what is
-    # optional is required and may be null, as OpenAI wants it, rather than left out.
+    """Return the strict form of a tool schema, or None if it has none."""
+    # Strict objects forbid additional properties. Free-form objects, untyped values, untyped arrays, tuple arrays and
+    # schemas above OpenAI's limits have no strict form. With *nullable*, optional properties become required and may be
+    # null, as OpenAI expects.
     definitions = schema.get("$defs", {})
     try:
         strict = _Strict(nullable=nullable, definitions=frozenset(definitions))
@@ -80,7 +81,7 @@ def strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSc
 
 
 def is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Tell whether a definition of a schema contains itself."""
+    """Return True if a definition of a schema contains itself."""
     return bool(recursive(schema.get("$defs", {})))
 
 
@@ -90,7 +91,7 @@ class _Strict:
     definitions: frozenset[str]
 
     def write(self, node: Any, *, optional: bool = False) -> JSONSchema:
-        """Return the strict form of one schema; what is *optional* says in its description what it is then."""
+        """Return the strict form of one schema; *optional* adds the default to its description."""
         if not isinstance(node, dict):
             raise _NoStrictFormError
         form, default = self._form(node), _default(node) if optional else ""
@@ -100,7 +101,7 @@ class _Strict:
             remark = f"null for the default, {default}" if default else "or null"
         said = _said(node, remark)
         if said and "$ref" in form:
-            # Nothing may stand beside a reference.
+            # JSON Schema forbids keywords next to "$ref", so the reference is wrapped.
             form = {"anyOf": [form]}
         return {"description": said, **form} if said else form
 
@@ -151,7 +152,7 @@ def _one_of(forms: list[JSONSchema]) -> JSONSchema:
 
 
 def _said(node: JSONSchema, remark: str) -> str:
-    """Return a schema's description with what the strict form leaves unsaid."""
+    """Return a schema's description plus the constraints that the strict form omits."""
     added = "; ".join(filter(None, [*_demands(node), remark]))
     description = node.get("description")
     if not isinstance(description, str) or not description:
@@ -160,7 +161,7 @@ def _said(node: JSONSchema, remark: str) -> str:
 
 
 def _demands(node: JSONSchema) -> Iterator[str]:
-    """Say in words what the strict form does not demand; of great lengths the tool says when one is passed."""
+    """Yield in words the constraints that the strict form omits, except very large lengths."""
     yield from _range(node.get("minimum"), node.get("maximum"))
     yield from _range(_counted(node.get("minLength")), _counted(node.get("maxLength")), "characters")
     yield from _range(_counted(node.get("minItems")), _counted(node.get("maxItems")), "items")
@@ -188,7 +189,7 @@ def _range(least: Any, most: Any, unit: str = "") -> Iterator[str]:
 
 
 def _choice(node: JSONSchema) -> JSONSchema:
-    """Return an enum as strict schemas know it: with a type, and so one for each type."""
+    """Return an enum with a type, as strict schemas require; mixed types become an anyOf."""
     _refuse_others(node, {"enum", "const", "type"})
     values = _list(node["enum"]) if "enum" in node else [node["const"]]
     by_kind: dict[str, list[Any]] = {}
@@ -210,16 +211,16 @@ _KIND_OF: Final[Mapping[type, str]] = {
 
 
 def _takes_null(form: JSONSchema) -> bool:
-    """Tell whether a strict form accepts null on its own account."""
+    """Return True if a strict form accepts null without an added null alternative."""
     return form.get("type") == "null" or any(map(_takes_null, form.get("anyOf", ())))
 
 
-# Defaults as JSON that go without saying.
+# Empty defaults as JSON. They are not worth mentioning in a description.
 _NONE: Final = frozenset({"null", '""', "[]", "{}"})
 
 
 def _default(node: JSONSchema) -> str:
-    """Return the default as JSON, empty where there is none or it goes without saying."""
+    """Return the default as JSON, or "" for a missing or empty default."""
     if "default" not in node:
         return ""
     text = json.dumps(node["default"], ensure_ascii=False)
@@ -243,7 +244,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _fits(schema: JSONSchema) -> bool:
-    """Tell whether a strict schema keeps within OpenAI's limits."""
+    """Return True if a strict schema is within OpenAI's limits."""
     nodes = list(subschemas(schema))
     names = [name for node in nodes for key in ("properties", "$defs") for name in node.get(key, ())]
     enums = [[str(value) for value in node["enum"]] for node in nodes if "enum" in node]
@@ -258,7 +259,7 @@ def _fits(schema: JSONSchema) -> bool:
 
 
 def _depth(node: JSONSchema) -> int:
-    """Count how many objects stand within one another."""
+    """Return the nesting depth of objects in a schema."""
     inner = [*node.get("properties", {}).values(), *node.get("anyOf", ())]
     if "items" in node:
         inner.append(node["items"])

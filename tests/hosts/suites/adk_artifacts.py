@@ -1,8 +1,8 @@
 """
-Google ADK's own tests of artifact services, on ours.
+Google ADK's own tests of artifact services, run on ours.
 
-The module of its repository is loaded as it is, from below *MAMA_STRUCTS_SUITE*; only the fixture that makes a service
-is another one. What ADK tests on its service in memory is run; tests on files and buckets are left out.
+The module of its repository, below *MAMA_STRUCTS_SUITE*, is loaded unchanged except for the fixture that creates a
+service. The tests of ADK's in-memory service are run; tests of files and buckets are excluded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _theirs = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = _theirs
 _spec.loader.exec_module(_theirs)
 
-# What the service on files allows, and the one in memory does not.
+# Allowed by the file service, but not by the in-memory one.
 _OWN = {"test_file_allows_reserved_user_as_session_id"}
 
 
 class _AsInMemory(AdkArtifactService):
-    """Writes a version's URI as the service in memory does, which the tests compare."""
+    """Formats a version's URI like the in-memory service, because the tests compare it."""
 
     async def _versions(self, place):
         found = await super()._versions(place)
@@ -41,13 +41,13 @@ class _AsInMemory(AdkArtifactService):
 
 @pytest.fixture
 async def artifact_service_factory(tmp_path):
-    """Give the service of a new session, whichever of ADK's own is asked for."""
+    """Return the service of a new session, for any of ADK's own services."""
     async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
         yield lambda *_: _AsInMemory(session)
 
 
 def _on_ours(test):
-    """Leave of the services that a test is run on only the one in memory, in whose place ours is; None without it."""
+    """Return only the in-memory service of a test's parameters, which ours replaces, or None without it."""
     marks = getattr(test, "pytestmark", [])
     for at, mark in enumerate(marks):
         if mark.name == "parametrize" and mark.args[0] == "service_type":
@@ -59,7 +59,7 @@ def _on_ours(test):
 
 
 def _is_here(name, test):
-    """Tell whether a test is run; the others make a service on files or buckets by its class, or look into it."""
+    """Return True if a test is run; others create a file or bucket service, or inspect its internals."""
     if not name.startswith("test_") or (name.startswith(("test_file_", "test_gcs_")) and name not in _OWN):
         return False
     return "artifact_service_factory" in inspect.signature(test).parameters and _on_ours(test) is not None

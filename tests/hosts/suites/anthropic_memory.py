@@ -1,7 +1,7 @@
 """
-The tests of Anthropic's SDK for its own memory tool, with ours in its place.
+The tests of Anthropic's SDK for its own memory tool, run on ours.
 
-They look into a folder after each command and put files there, so the tools here show a session's files in one.
+They read and write files in a folder, so the tools here mirror a session's files in one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _loaded(path: Path) -> Any:
 
 
 _suite = _loaded(SUITE)
-# A test that makes a tool of its own looks at folders' permissions: it would be of theirs, and not of ours.
+# A test that creates its own tool checks folder permissions: it would test their tool and not ours.
 _suite.BetaLocalFilesystemMemoryTool = _suite.BetaAsyncLocalFilesystemMemoryTool = None
 TestSync = _suite.TestBetaLocalFilesystemMemoryTool
 TestAsync = _suite.TestBetaAsyncLocalFilesystemMemoryTool

@@ -1,7 +1,7 @@
 """
-The contracts of the Claude Agent SDK for stores of sessions, each on a namespace of its own in one directory.
+The contracts of the Claude Agent SDK for session stores, each on its own namespace in one directory.
 
-Its last line says how many hold, and which one does not.
+The last line of the output has the number of passed contracts, and the first failed one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def main() -> int:
     """Run the contracts."""
     opened: list[Session] = []
     source, first = inspect.getsourcelines(run_session_store_conformance)
-    # Where each contract begins, by its number in the comment above it.
+    # Line at which each contract begins, by the number in the comment above it.
     starts = {
         first + at: f"contract {found[1]}"
         for at, line in enumerate(source)
@@ -45,11 +45,11 @@ async def main() -> int:
 
         try:
             store = await fresh()
-            # Where a store lacks a method, its contracts are passed over.
+            # Contracts about optional methods that a store lacks are skipped.
             failed += [name for name in _OPTIONAL if not hasattr(store, name)]
             await run_session_store_conformance(fresh)
         except Exception as error:
-            # Whatever it is, this contract does not hold, and those behind it were not tried.
+            # This contract failed with any exception, and the later ones were not run.
             traceback.print_exc()
             name = run_session_store_conformance.__name__
             line = max(frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if frame.name == name)
@@ -58,7 +58,7 @@ async def main() -> int:
             for session in opened:
                 await session.close()
     passed = 0 if failed else len(starts)
-    print(json.dumps({"passed": passed, "failed": failed, "excused": []}))  # noqa: T201 - what the runner reads
+    print(json.dumps({"passed": passed, "failed": failed, "excused": []}))  # noqa: T201 - read by the runner
     return bool(failed)
 
 

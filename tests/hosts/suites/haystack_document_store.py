@@ -1,4 +1,4 @@
-"""Haystack's own tests of document stores, on ours: the base and extended ones, and their async twins."""
+"""Haystack's own tests of document stores, run on ours: base, extended and async ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OnOurs:
 
 class TestBase(OnOurs, sync_tests.DocumentStoreBaseExtendedTests):
     def test_write_documents(self, document_store):
-        """Left to each store: without a policy ours refuses an id that is there."""
+        """The suite leaves this to each store: by default ours rejects an existing id."""
         document = Document(content="test doc")
 
         assert 1 == document_store.write_documents([document])
@@ -56,7 +56,7 @@ class TestAsync(
     async_tests.FilterDocumentsAsyncTest,
 ):
     async def test_write_documents_async(self, document_store):
-        """Left to each store: without a policy ours refuses an id that is there."""
+        """The suite leaves this to each store: by default ours rejects an existing id."""
         document = Document(content="test doc")
 
         assert 1 == await document_store.write_documents_async([document])

@@ -22,14 +22,14 @@ VALUES = {
 
 
 def of_the_suite():
-    """Return an embedder of the vectors that the suite wants: they mean nothing, and so there is no scale to find."""
+    """Return an embedder with the vectors that the suite expects. They have no meaning, so it is not calibrated."""
     fake = DeterministicFakeEmbedding(size=EMBEDDING_SIZE)
     return embedder(fake, name="deterministic", dimensions=EMBEDDING_SIZE, calibration=Calibration())
 
 
 @pytest.fixture
 def blocking(tmp_path):
-    """A session for callers without an event loop."""
+    """A session for sync callers."""
     with sync.Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
         yield session
 
@@ -81,7 +81,7 @@ class TestVectorStore(VectorStoreIntegrationTests):
 NAMES = [name for name in dir(VectorStoreIntegrationTests) if name.startswith("test_") and name.endswith("_async")]
 
 
-# On an async session half of the class would be skipped, and it lets nobody leave tests out.
+# On an async session half of the class would be skipped, and the suite does not allow skipped tests.
 @pytest.mark.parametrize("name", NAMES)
 async def test_vector_store_awaited(name, tmp_path):
     """The suite's async tests on an async session."""

@@ -1,7 +1,7 @@
 """
-Runs LangGraph's conformance suite for checkpointers on ours; its last line says as JSON what passed and what failed.
+Runs LangGraph's conformance suite for checkpointers on ours. The last line is the result as JSON.
 
-``python tests/hosts/suites/langgraph_checkpoints.py``; each of its capabilities gets a store of its own.
+``python tests/hosts/suites/langgraph_checkpoints.py``; each capability gets its own store.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 
 @checkpointer_test(name="LangGraphCheckpointer")
 async def ours() -> Any:
-    """Give a checkpointer on an empty store."""
+    """Yield a checkpointer on an empty store."""
     async with Session.open(embedder=HashEmbedder()) as session:
         yield LangGraphCheckpointer(session)
 
 
 def main() -> int:
-    """Run all that the suite has."""
+    """Run the complete suite."""
     report = asyncio.run(validate(ours))
     report.print_report()
     told = {

@@ -1,5 +1,5 @@
 """
-Runs LangGraph's own tests of graphs, as they are in its sdist, with our checkpointer in the place of SQLite's.
+Runs LangGraph's own graph tests from its sdist with our checkpointer instead of SQLite's.
 
 ``python tests/hosts/suites/langgraph_graphs.py langgraph_graphs.toml test_time_travel.py ...``, as `langgraph_store`.
 """
@@ -20,13 +20,13 @@ from langgraph_store import Shim, main
 from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 
-# What tests of the savers that we stand for are told to take.
+# Names of the savers that are replaced by ours.
 _OURS = frozenset({"sqlite", "sqlite_aio"})
 _beside = ThreadPoolExecutor(max_workers=1)
 
 
 class BlockingCheckpointer(LangGraphCheckpointer):
-    """Stands for the saver that blocks; its session is opened beside a loop that may run here."""
+    """Replaces the sync saver. Its session has its own loop thread, because a loop may run here."""
 
     @classmethod
     @contextlib.contextmanager
@@ -39,7 +39,7 @@ class BlockingCheckpointer(LangGraphCheckpointer):
 
 
 class AwaitedCheckpointer(LangGraphCheckpointer):
-    """Stands for the saver that is awaited."""
+    """Replaces the async saver."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -49,7 +49,7 @@ class AwaitedCheckpointer(LangGraphCheckpointer):
 
 
 class GraphShim(Shim):
-    """Runs of all tests those that are told to take ours."""
+    """Selects the tests that use our savers."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
         items[:] = [
@@ -63,6 +63,6 @@ class GraphShim(Shim):
 if __name__ == "__main__":
     langgraph.checkpoint.sqlite.SqliteSaver = BlockingCheckpointer
     langgraph.checkpoint.sqlite.aio.AsyncSqliteSaver = AwaitedCheckpointer
-    # LangGraph's own switch for a machine without servers.
+    # LangGraph's own switch for a machine without database servers.
     os.environ["NO_DOCKER"] = "true"
     sys.exit(main(kind=GraphShim))

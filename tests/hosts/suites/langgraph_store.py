@@ -1,9 +1,9 @@
 """
-Runs the store tests of LangGraph's own packages, as they are in their sdists, with our store in the place of theirs.
+Runs the store tests of LangGraph's own packages from their sdists, with our store instead of theirs.
 
-``python tests/hosts/suites/langgraph_store.py langgraph_store_base.toml test_store.py ...``: what is left out, and why,
-stands in the first file; the others are those of the folder that ``MAMA_STRUCTS_SUITE`` names. The last line says as
-JSON what passed, what failed and what was left out.
+``python tests/hosts/suites/langgraph_store.py langgraph_store_base.toml test_store.py ...``: the first file lists the
+excluded tests with reasons; the others are in the folder that ``MAMA_STRUCTS_SUITE`` names. The last line is the
+result as JSON: passed, failed and excluded tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _open: list[sync.Session] = []
 
 
 def _options(index: dict[str, Any] | None) -> dict[str, Any]:
-    """Return how a session is opened that embeds as a store with this configuration does."""
+    """Return the arguments that open a session with the embedder of a store configuration."""
     if not index:
         return {}
     embed = index["embed"].embed_documents
@@ -42,7 +42,7 @@ def _options(index: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _fields(index: dict[str, Any] | None) -> list[str]:
-    """Return what is indexed where a put does not say; SQLite's store has its own name for it."""
+    """Return the fields that are indexed by default; SQLite's store has its own name for them."""
     return (index or {}).get("fields") or (index or {}).get("text_fields") or ["$"]
 
 
@@ -52,7 +52,7 @@ def _remember(store: Any, index: dict[str, Any] | None) -> Any:
 
 
 class BlockingStore(LangGraphStore):
-    """Stands for the stores that block: one that is made where a loop runs has its session in a thread beside."""
+    """Replaces the sync stores. In a running loop its session has its own thread."""
 
     def __init__(self, location: str | None = None, *, index: Any = None, ttl: Any = None) -> None:
         session = _beside.submit(functools.partial(sync.Session.open, location, **_options(index))).result()
@@ -67,7 +67,7 @@ class BlockingStore(LangGraphStore):
         yield cls(_location(conn_string), index=index, ttl=ttl)
 
     def setup(self) -> None:
-        """There is nothing to set up."""
+        """Do nothing: no setup is needed."""
 
     start_ttl_sweeper = stop_ttl_sweeper = setup
 
@@ -76,7 +76,7 @@ class BlockingStore(LangGraphStore):
 
 
 class AwaitedStore(LangGraphStore):
-    """Stands for the stores that are awaited."""
+    """Replaces the async stores."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -85,7 +85,7 @@ class AwaitedStore(LangGraphStore):
             yield _remember(cls(session, fields=_fields(index), ttl=ttl), index)
 
     async def setup(self) -> None:
-        """There is nothing to set up."""
+        """Do nothing: no setup is needed."""
 
     start_ttl_sweeper = stop_ttl_sweeper = setup
 
@@ -98,7 +98,7 @@ def _location(conn_string: str) -> str | None:
 
 
 def take_their_place() -> None:
-    """Have ours imported in the place of theirs, by whatever is imported from now on."""
+    """Make later imports of their stores return ours."""
     langgraph.store.memory.InMemoryStore = BlockingStore
     with contextlib.suppress(ImportError):
         sqlite, aio = (importlib.import_module(f"langgraph.store.sqlite{part}") for part in ("", ".aio"))
@@ -106,7 +106,7 @@ def take_their_place() -> None:
 
 
 class Shim:
-    """Closes what tests leave open, leaves out what is excused, and counts."""
+    """Closes stores that tests leave open, excludes declared tests, and counts the rest."""
 
     def __init__(self, excused: frozenset[str]) -> None:
         self.passed = 0
@@ -133,7 +133,7 @@ class Shim:
 
 
 def main(*options: str, kind: type[Shim] = Shim) -> int:
-    """Run the files that are given by their names."""
+    """Run the named files."""
     own = tomllib.loads(Path(__file__).with_name(sys.argv[1]).read_text(encoding="utf-8"))
     folder = Path(os.environ["MAMA_STRUCTS_SUITE"])
     os.chdir(folder)

@@ -1,8 +1,8 @@
 """
-mem0 itself beside the class with its names: the same calls, and answers of the same shape and meaning.
+Compares the mem0 adapter with mem0: the same calls must return answers of the same shape and meaning.
 
-mem0 has no suite for those who stand in for it: here its own package is the measure, with an embedder and a model that
-ask no network. Run by ``nox -s hosts``.
+mem0 has no conformance suite, so its own package is the reference, with an embedder and a model that use no network.
+Run by ``nox -s hosts``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from memory_helpers import SMALL
 from mama_structs import sync
 from mama_structs.adapters import mem0 as ours
 
-# What it warns of when it is imported is not ours to judge.
+# Ignore warnings of its import.
 pytestmark = pytest.mark.filterwarnings("ignore")
 ADA = {"user_id": "ada"}
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 class Embedding:
-    """An embedder for mem0, of few dimensions."""
+    """An embedder for mem0 with few dimensions."""
 
     def embed(self, text, memory_action=None):
         return [byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:8]]
@@ -37,7 +37,7 @@ class Embedding:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Have mem0 keep everything below a temporary folder, and tell nobody."""
+    """Make mem0 store everything below a temporary folder, without telemetry."""
     folder = tmp_path_factory.mktemp("mem0")
     with pytest.MonkeyPatch.context() as patched:
         for name, value in (("MEM0_DIR", str(folder)), ("MEM0_TELEMETRY", "False"), ("HOME", str(folder))):
@@ -70,7 +70,7 @@ def both(home, request):
 
 
 def shape(answer, names):
-    """An answer without ids, hashes of them, times and scores, which no two have in common."""
+    """Return an answer without ids, hashes, times and scores, which always differ."""
     if isinstance(answer, dict):
         return (
             {key: shape(value, names) for key, value in answer.items()}
@@ -89,7 +89,7 @@ def ordered(answer):
 
 
 def told(memory):
-    """Do all that there is to be done, and return the answers' shapes."""
+    """Call all methods, and return the shapes of the answers."""
     names = {}
     answers = [
         memory.add(
@@ -132,7 +132,7 @@ def told(memory):
 
 
 def test_the_answers_are_the_same(both):
-    """All methods give answers of the same shape and meaning."""
+    """All methods return answers of the same shape and meaning."""
     mine, other = map(told, both)
 
     for number, (one, two) in enumerate(zip(mine, other, strict=True)):
@@ -163,7 +163,7 @@ def test_the_answers_are_the_same(both):
     ],
 )
 def test_what_it_refuses_is_refused(both, method, arguments, options):
-    """What is an error there is one here."""
+    """Both raise for the same calls."""
     for memory in both:
         with pytest.raises(Exception, match=r"."):
             getattr(memory, method)(*arguments, **options)
@@ -194,7 +194,7 @@ CONDITIONS = st.recursive(
 
 @pytest.fixture(scope="module")
 def filled(home):
-    """Both, with memories that say many things."""
+    """Both, with various memories."""
     with sync.Session.open(None, embedder=SMALL) as session:
         pair = ours.Memory(session), theirs(home, "filled")
         values = [
@@ -224,7 +224,7 @@ def filled(home):
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filters=CONDITIONS)
 def test_filters_mean_the_same(filled, filters):
-    """The same memories pass any filter."""
+    """Every filter matches the same memories."""
     found = [
         sorted(one["memory"] for one in memory.get_all(filters={**ADA, **filters}, top_k=1_000)["results"])
         for memory in filled

@@ -1,7 +1,7 @@
 """
-The tests of the OpenAI Agents SDK for its own session on SQLite, with ours in its place.
+The OpenAI Agents SDK's tests of its SQLite session, run on ours.
 
-They open sessions without an event loop, and use one in several, so each is on a session of `mama_structs.sync`.
+They open sessions without an event loop and use one in several loops, so each is on a session of `mama_structs.sync`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from mama_structs import HashEmbedder, sync
 from mama_structs.adapters.openai_agents.session import ConversationSession
 
-# Their tests import one another from a package that is named as that of ours.
+# Their tests import each other from a package with the same name as ours.
 _ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "tests"}
 sys.path.insert(0, os.environ["MAMA_STRUCTS_SUITE"])
 _setup, *_suites = [
@@ -32,7 +32,7 @@ _opened: list[sync.Session] = []
 
 
 class _Session(ConversationSession):
-    """Lies in a directory beside the database that a test names, in a temporary one where it names none."""
+    """Our session in a directory next to the database that a test names, or in a temporary one."""
 
     def __init__(self, session_id: str, db_path: Path | None = None, **options: Any) -> None:
         begin = super().__init__
@@ -50,7 +50,7 @@ class _Session(ConversationSession):
 
 
 def _beside(work: Callable[[], Any]) -> Any:
-    """Do what blocks in a thread, as their tests block the loop in which they run."""
+    """Run blocking work in a thread, because their tests block the loop in which they run."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(work).result()
 
@@ -63,7 +63,7 @@ globals().update({name: made for name, made in vars(_setup).items() if isinstanc
 
 @pytest.fixture(autouse=True)
 def close_all() -> Iterator[None]:
-    """Close what a test left open, as those do that end in an error."""
+    """Close sessions that a failed test left open."""
     yield
     while _opened:
         _beside(_opened.pop().close)

@@ -1,8 +1,9 @@
 """
-The harness's own tests of conversation stores, on sessions: `MAMA_STRUCTS_SUITE` is the ``tests`` of its repository.
+The harness's own tests of conversation stores, run on sessions.
 
-The path of a database is that of a session's directory. Tests that use no store are left out; those that look into the
-reference's own tables must fail there, and nowhere before.
+`MAMA_STRUCTS_SUITE` is the ``tests`` directory of its repository. The path of a database is used as a session's
+directory. Tests without a store are excluded. Tests that inspect the reference's own tables must fail at that point,
+and not earlier.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ globals().update(
 
 @pytest.fixture(autouse=True)
 async def stores(monkeypatch):
-    """Put our store in the place of the reference's, whose constructor opens nothing yet."""
+    """Replace the reference store, whose constructor opens nothing yet, by ours."""
     sessions = {}
 
     class Store:

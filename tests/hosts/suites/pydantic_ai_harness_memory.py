@@ -1,8 +1,9 @@
 """
-The harness's own tests of memory stores, on sessions: `MAMA_STRUCTS_SUITE` is the ``tests`` of its repository.
+The harness's own tests of memory stores, run on sessions.
 
-What its tests take as three bundled stores are three of ours: of a directory, of another namespace there, and of a
-temporary store. Tests of one bundled store's own files, tables and constructors are left out.
+`MAMA_STRUCTS_SUITE` is the ``tests`` directory of its repository. Its three bundled stores are replaced by sessions on a
+directory, on another namespace of it, and on a temporary store. Tests of one bundled store's own files, tables and
+constructors are excluded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ globals().update(
 
 @pytest.fixture(autouse=True)
 async def stores(tmp_path, monkeypatch):
-    """Put our stores in the place of the bundled ones."""
+    """Replace the bundled stores by ours."""
     directory = tmp_path / "agent.mama"
     async with AsyncExitStack() as opened:
         places = ((directory, "default"), (directory, "other"), (None, "default"), (directory, "default"))

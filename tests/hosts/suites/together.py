@@ -1,7 +1,7 @@
 """
-Four frameworks in four processes, each of its own environment, on one directory: what one saved, the others recall.
+Four frameworks in four processes, each in its own environment, on one directory: each recalls the others' facts.
 
-``run_suites.py`` runs it in the environment of the MCP client; the others are those of their own suites beside it.
+``run_suites.py`` runs it in the environment of the MCP client; the others are those of their own suites next to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-# The suites beside this one have the names of frameworks.
+# The suites in this directory have the names of frameworks, so remove it from the import path.
 sys.path = [one for one in sys.path if Path(one or ".").resolve() != Path(__file__).parent]
 FACTS = {
     "langgraph": ("The harbour master is called Ines", "Who is the harbour master?"),
@@ -29,15 +29,15 @@ FACTS = {
 
 
 def opened(directory: str) -> Any:
-    """Open the directory with an embedder that every environment has."""
-    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - of this environment
+    """Open the directory with an embedder that exists in every environment."""
+    from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - installed in this environment only
 
     return Session.open(directory, embedder=HashEmbedder())
 
 
 @contextlib.asynccontextmanager
 async def langgraph(directory: str) -> Any:
-    """An agent of LangGraph that keeps what it hears in its store, and is told what is remembered."""
+    """A LangGraph agent that saves facts in its store and gets recalled memories."""
     agents = importlib.import_module("langchain.agents")
     tool = importlib.import_module("langchain_core.tools").tool
     runtime = importlib.import_module("langgraph.config")
@@ -72,7 +72,7 @@ async def langgraph(directory: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def pydantic_ai(directory: str) -> Any:
-    """An agent of Pydantic AI with the harness's memory and what recalls."""
+    """A Pydantic AI agent with the harness's memory and the recall capability."""
     agent_of = importlib.import_module("pydantic_ai").Agent
     memory_of = importlib.import_module("pydantic_ai_harness.memory").Memory
     harness = importlib.import_module("mama_structs.adapters.pydantic_ai_harness")
@@ -97,7 +97,7 @@ async def pydantic_ai(directory: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def google_adk(directory: str) -> Any:
-    """An agent of ADK whose runner has our memory service."""
+    """An ADK agent whose runner has our memory service."""
     agents, models = importlib.import_module("google.adk.agents"), importlib.import_module("google.adk.models")
     runner_of = importlib.import_module("google.adk.runners").Runner
     sessions = importlib.import_module("google.adk.sessions").InMemorySessionService
@@ -139,7 +139,7 @@ async def google_adk(directory: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def mcp(directory: str) -> Any:
-    """A client of MCP, and the server that it starts on the directory."""
+    """An MCP client, and the server that it starts on the directory."""
     client_of = importlib.import_module("mcp").Client
     parameters = importlib.import_module("mcp").StdioServerParameters
     command = ["-m", "mama_structs", "serve-mcp", directory]
@@ -157,7 +157,7 @@ async def mcp(directory: str) -> Any:
 
 
 async def work(role: str, directory: str) -> None:
-    """Save and recall as the parent asks, a line of JSON each."""
+    """Save and recall as the parent process requests, with one line of JSON each."""
     async with globals()[role.replace("-", "_")](directory) as (save, recall):
         say("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -166,13 +166,13 @@ async def work(role: str, directory: str) -> None:
 
 
 def say(what: object) -> None:
-    """Answer the parent."""
+    """Answer the parent process."""
     sys.stdout.write(f"{json.dumps(what)}\n")
     sys.stdout.flush()
 
 
 def python_of(role: str) -> Path:
-    """Return the interpreter of a framework's environment: the MCP client's is this one."""
+    """Return the interpreter of a framework's environment; that of the MCP client is this one."""
     if role == "mcp":
         return Path(sys.executable)
     suffix = "-newest" if "newest" in sys.prefix else ""
@@ -180,13 +180,13 @@ def python_of(role: str) -> Path:
 
 
 def main() -> int:
-    """Have every framework save its fact, and then recall those of all others."""
+    """Make every framework save its fact, and then recall the facts of all others."""
     missing = [role for role in FACTS if not python_of(role).exists()]
     if missing:
         say({"passed": 0, "failed": [f"there is no environment of {role}: run its suites first" for role in missing]})
         return 1
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        # Made by one of them, so that none waits for another one's embedder.
+        # One process creates the store, so that the others do not wait for its embedder.
         asyncio.run(made(f"{folder}/one.mama"))
         told = {}
         for role in FACTS:
@@ -197,7 +197,7 @@ def main() -> int:
             told[role] = one
         for one in told.values():
             answer(one)
-        # All at once.
+        # All concurrently.
         for role, (fact, _) in FACTS.items():
             ask(told[role], "save", fact)
         for one in told.values():
@@ -218,19 +218,19 @@ def main() -> int:
 
 
 async def made(directory: str) -> None:
-    """Make the directory."""
+    """Create the directory."""
     async with opened(directory):
         pass
 
 
 def ask(one: Any, what: str, given: str) -> None:
-    """Send a process a line."""
+    """Send a line to a process."""
     one.stdin.write(f"{json.dumps([what, given])}\n")
     one.stdin.flush()
 
 
 def answer(one: Any) -> Any:
-    """Return what a process says next, passing over what its framework prints."""
+    """Return the next answer of a process, skipping other output of its framework."""
     while line := one.stdout.readline():
         with contextlib.suppress(ValueError):
             return json.loads(line)
