@@ -35,7 +35,7 @@ try:
     )
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.agent_framework.providers needs Microsoft's Agent Framework: "
+        "mama_structs.adapters.agent_framework needs Microsoft's Agent Framework: "
         "pip install 'mama-structs[agent-framework]'"
     ) from _missing
 

@@ -23,7 +23,7 @@ try:
     from anthropic.types.beta import BetaMemoryTool20250818ViewCommand as View
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.anthropic.memory_backend needs Anthropic's SDK: pip install 'mama-structs[anthropic]'"
+        "mama_structs.adapters.anthropic needs Anthropic's SDK: pip install 'mama-structs[anthropic]'"
     ) from _missing
 
 _LABELS: Final = ("anthropic",)

@@ -20,8 +20,7 @@ try:
     from google.genai import types
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.google_adk.artifacts needs the Agent Development Kit: "
-        "pip install 'mama-structs[google-adk]'"
+        "mama_structs.adapters.google_adk needs the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
 _USER: Final = "user:"

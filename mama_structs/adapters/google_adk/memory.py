@@ -27,7 +27,7 @@ try:
     from google.genai import types
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.google_adk.memory needs the Agent Development Kit: pip install 'mama-structs[google-adk]'"
+        "mama_structs.adapters.google_adk needs the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
 # Maximum characters of a search query. ADK searches for the whole text of the user's message.

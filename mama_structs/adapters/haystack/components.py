@@ -18,7 +18,7 @@ try:
     from haystack.hooks.tool_result_offloading import ToolResultStore
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.haystack.components needs Haystack: pip install 'mama-structs[haystack]'"
+        "mama_structs.adapters.haystack needs Haystack: pip install 'mama-structs[haystack]'"
     ) from _missing
 
 _BYTES: Final = "application/octet-stream"

@@ -21,7 +21,7 @@ try:
     from haystack.utils import Secret
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.haystack.document_store needs Haystack: pip install 'mama-structs[haystack]'"
+        "mama_structs.adapters.haystack needs Haystack: pip install 'mama-structs[haystack]'"
     ) from _missing
 
 HOST: Final = "haystack"

@@ -15,7 +15,7 @@ try:
     from haystack.document_stores.types import DuplicatePolicy
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.haystack.document_store needs Haystack: pip install 'mama-structs[haystack]'"
+        "mama_structs.adapters.haystack needs Haystack: pip install 'mama-structs[haystack]'"
     ) from _missing
 
 

@@ -25,7 +25,7 @@ try:
     from haystack.utils.filters import document_matches_filter
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.haystack.document_store needs Haystack: pip install 'mama-structs[haystack]'"
+        "mama_structs.adapters.haystack needs Haystack: pip install 'mama-structs[haystack]'"
     ) from _missing
 
 Filters: TypeAlias = dict[str, Any] | None

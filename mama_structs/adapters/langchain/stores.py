@@ -26,7 +26,7 @@ try:
     from pydantic import PrivateAttr
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.langchain.stores needs LangChain: pip install 'mama-structs[langchain]'"
+        "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
 # Keys per read. Their values are read, too, so a page must not be large.

@@ -23,7 +23,7 @@ try:
     from langchain_core.tools import StructuredTool, ToolException
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.langchain.toolkit needs LangChain: pip install 'mama-structs[langchain]'"
+        "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
 # GraphBubbleUp is the base of LangGraph's interrupts and commands to a parent graph. ToolOutputMixin is the base of

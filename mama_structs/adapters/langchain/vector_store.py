@@ -28,7 +28,7 @@ try:
     from langchain_core.vectorstores import VectorStore
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.langchain.vector_store needs LangChain: pip install 'mama-structs[langchain]'"
+        "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
 

@@ -31,7 +31,7 @@ try:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.langgraph.checkpoints needs LangGraph: pip install 'mama-structs[langgraph]'"
+        "mama_structs.adapters.langgraph needs LangGraph: pip install 'mama-structs[langgraph]'"
     ) from _missing
 
 # Metadata keys of threads whose channels are rebuilt from the writes of earlier checkpoints.

@@ -36,7 +36,7 @@ try:
     )
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.langgraph.store needs LangGraph: pip install 'mama-structs[langgraph]'"
+        "mama_structs.adapters.langgraph needs LangGraph: pip install 'mama-structs[langgraph]'"
     ) from _missing
 
 _ROOT: Final = ("langgraph", "store")

@@ -20,8 +20,7 @@ try:
     from agents import SessionSettings, TResponseInputItem
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.openai_agents.session needs the OpenAI Agents SDK: "
-        "pip install 'mama-structs[openai-agents]'"
+        "mama_structs.adapters.openai_agents needs the OpenAI Agents SDK: pip install 'mama-structs[openai-agents]'"
     ) from _missing
 
 _LABEL: Final = "openai-agents"

@@ -46,7 +46,7 @@ try:
     from agents.tool_context import ToolContext
 except ImportError as _missing:
     raise ImportError(
-        "mama_structs.adapters.openai_agents.toolkit needs the OpenAI Agents SDK: pip install 'mama-structs[openai-agents]'"
+        "mama_structs.adapters.openai_agents needs the OpenAI Agents SDK: pip install 'mama-structs[openai-agents]'"
     ) from _missing
 
 
