@@ -12,9 +12,9 @@ import pytest
 @pytest.mark.parametrize(
     ("adapter", "framework", "extra"),
     [
-        ("agent_framework", "agent_framework", "agent-framework"),
-        ("anthropic_memory", "anthropic", "anthropic"),
-        ("openai_agents_session", "agents", "openai-agents"),
+        ("agent_framework.providers", "agent_framework", "agent-framework"),
+        ("anthropic.memory_backend", "anthropic", "anthropic"),
+        ("openai_agents.session", "agents", "openai-agents"),
     ],
 )
 def test_missing_framework_names_the_extra(monkeypatch, adapter, framework, extra):
