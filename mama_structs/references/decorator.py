@@ -281,7 +281,7 @@ class _Decoration:
                     return result
                 try:
                     return await self._enriched(result, asked, subject)
-                except Exception as error:  # noqa: BLE001 - see below
+                except Exception as error:  # noqa: BLE001 - see the comment below
                     # The tool may have had side effects, so its result must not be lost if adding references fails.
                     _log.error("references could not be added to the result of %s: %s", name, raised(error))
                     return result
@@ -291,7 +291,7 @@ class _Decoration:
         clash = [option for option in ACCEPTED if option in own.parameters]
         if clash:
             hint = "rename it: with_references adds one of this name"
-            raise InvalidArgument(f"{name} has a parameter {clash[0]!r} of its own", hint=hint)
+            raise InvalidArgument(f"{name} already has a parameter {clash[0]!r}", hint=hint)
         # Parameters after the tool's `**kwargs` would be invalid.
         parameters = list(own.parameters.values())
         last = [parameters.pop()] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []

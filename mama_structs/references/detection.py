@@ -259,8 +259,7 @@ class Detector:
                     scan.complete = False
                     return value
                 return Embedded(json.loads(text))
-        # not JSON after all, nested too deeply, or a class of the host that raises
-        except Exception:  # noqa: BLE001 - no JSON after all, or nested too deep; or an object that fails at anything
+        except Exception:  # noqa: BLE001 - not JSON, nested too deeply, or an object of the host that raises
             return value
         return value
 
@@ -309,7 +308,7 @@ class _Scanning:
             return False
         return True
 
-    def _quickly(self, frame: Frame) -> None:  # noqa: C901 - for the function in it
+    def _quickly(self, frame: Frame) -> None:  # noqa: C901 - because of the nested function
         detector, rows, exclude, take, enter = self._detector, self._rows, self._exclude, self._take, self._enter
         noted, special, is_plain = detector.noted, detector.special, detector.is_plain
         add, known, contains = self.scan.found.parts.extend, detector.known, detector.contains
@@ -410,8 +409,7 @@ class _Scanning:
                     members = [*self._detector.undenied(key, members)]
                 return value, members, below, None, row
             array = [] if plain is None else list(itertools.islice(enumerate(plain), _MAX_MEMBERS + 1))
-        # a host's class may raise anything; its siblings are scanned nevertheless
-        except Exception:  # noqa: BLE001 - a host's class may fail at anything; what is beside it counts all the same
+        except Exception:  # noqa: BLE001 - a host's class may raise anything; scan its siblings anyway
             _log.info("an object of type %s cannot be read and was not searched for ids", type(value).__name__)
             self.scan.unread += 1
             return None

@@ -159,7 +159,11 @@ class Flights:
             await asyncio.wait(ending, timeout=_SETTLING)
 
     def forget(self, matches: Callable[[str, str], bool]) -> None:
-        """Detach the queries for which ``matches(key, kind)`` is true: new callers do not join them and their answers are not cached."""
+        """
+        Detach the queries for which ``matches(key, kind)`` is true.
+
+        New callers do not join them, and their answers are not cached.
+        """
         for key in [key for key, flight in self._current.items() if matches(key, flight.question.kind)]:
             del self._current[key]
 
@@ -315,7 +319,7 @@ async def _ask(questions: dict[str, SourceQuery], *, asked_at: float) -> dict[st
         if not isinstance(answers, Mapping):
             raise MalformedResponse(f"fetch_many answered {type(answers).__name__} instead of a mapping")
         return {key: _judge(_pick(answers, key), asked_at) for key in keys}
-    except Exception as error:  # noqa: BLE001 - a source's failure is an entry, never the caller's
+    except Exception as error:  # noqa: BLE001 - a failing source must not fail the caller
         failure = failure_of(error)
         if failure.kind == NOT_FOUND.kind and len(keys) > 1:
             # The error does not say which id is missing, and the others may exist.
@@ -338,5 +342,5 @@ def _judge(answer: object, asked_at: float) -> SourceOutcome:
         data = own_copy(answer)
         height = getattr(answer, "height", None)
         return SourceAnswer(data, json_size(data), height if type(height) is int else None, asked_at)
-    except Exception as error:  # noqa: BLE001 - a mapping of a host may fail in any way
+    except Exception as error:  # noqa: BLE001 - a host's mapping may raise anything
         return failure_of(error)

@@ -95,7 +95,7 @@ def pointer(place: Pointed, key: Any) -> str:
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
 
 
-class Occurrences(Sequence[Found]):  # noqa: PLW1641 - it compares by its parts, and is no key
+class Occurrences(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhashable
     """Sequence of id matches in payload order. Stored as one flat list; matches are created lazily."""
 
     def __init__(self, parts: Iterable[Any] = ()) -> None:

@@ -252,7 +252,7 @@ def reference_parameters(options: ReferenceOptions, types: Collection[str] | Non
 
 
 def _described(kind: Any, text: str, **bounds: Any) -> Any:
-    # Decorating a tool must not import msgspec for programs that never create a schema.
+    # Imported on first use, because msgspec is needed for decorated tools only.
     import msgspec  # noqa: PLC0415
 
     return Annotated[kind, msgspec.Meta(description=text, **bounds), Described(text, **bounds)]

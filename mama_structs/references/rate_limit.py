@@ -212,6 +212,6 @@ def _closure_of(node: Hashable, clock: Clock) -> Closure:
     return _closures.setdefault(node, Closure())
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has none
+if hasattr(os, "register_at_fork"):  # pragma: no branch - not available on Windows
     # A lock held by another thread at the fork would stay locked in the child process.
     os.register_at_fork(after_in_child=_closures.clear)

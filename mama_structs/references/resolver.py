@@ -258,7 +258,7 @@ class Resolver:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold one of the slots for upstream queries, for a query by the host."""
+        """Hold an upstream query slot for a query that the host sends."""
         async with self._open().slot():
             yield
 
@@ -431,7 +431,7 @@ class Resolver:
 
     @property
     def _is_closed(self) -> bool:
-        return self._closed or (self._base is not None and self._base._is_closed)  # noqa: SLF001 - one of its own
+        return self._closed or (self._base is not None and self._base._is_closed)  # noqa: SLF001 - same class
 
     def _open(self) -> Flights:
         if self._is_closed:
@@ -475,7 +475,7 @@ class Resolver:
         """Resolve a level, and optionally the ids in its entities and in the *named* existing entries."""
         until = asyncio.get_running_loop().time() + options.deadline
         await self._resolve(sought, plan, until, options.deadline)
-        if options.levels < 2:  # noqa: PLR2004 - the rule itself
+        if options.levels < 2:  # noqa: PLR2004 - compared with the second level
             return
 
         def choose() -> LevelPlan | None:
@@ -666,7 +666,7 @@ class Resolver:
         for source in self._owned:
             try:
                 await source.close()
-            except Exception as error:  # noqa: BLE001 - the others are closed first
+            except Exception as error:  # noqa: BLE001 - raised after the other sources are closed
                 errors.append(error)
         if errors:
             raise errors[0]

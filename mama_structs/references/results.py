@@ -93,7 +93,7 @@ def _text(error: BaseException) -> str:
     try:
         # Hints are addressed to the developer, not to the agent that reads the reference.
         text = " ".join(str(error.args[0] if isinstance(error, MamaStructsError) and error.args else error).split())
-    except Exception:  # noqa: BLE001 - a host's exception may fail to describe itself
+    except Exception:  # noqa: BLE001 - str() of a host's exception may raise
         text = ""
     if not isinstance(error, MamaStructsError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -211,7 +211,7 @@ class Counters:
 def _quantiles(samples: list[float]) -> dict[str, float]:
     if not samples:
         return {}
-    import statistics  # noqa: PLC0415 - half as slow to load as the whole module, for numbers that few ask for
+    import statistics  # noqa: PLC0415 - slow to import and rarely needed
 
     # `statistics.quantiles` requires two samples in Python 3.11.
     cuts = statistics.quantiles(samples if len(samples) > 1 else samples * 2, n=100, method="inclusive")

@@ -343,7 +343,7 @@ class Source:
             InvalidArgument: The file does not exist, is not a SQLite database, or has no such foreign key or table.
 
         """
-        from mama_structs.sources.sqlite import sqlite_source  # noqa: PLC0415 - it needs this class
+        from mama_structs.sources.sqlite import sqlite_source  # noqa: PLC0415 - circular import
 
         return sqlite_source(path, tables=tables, name=name)
 
@@ -384,7 +384,7 @@ class Source:
         own = document.title if name is None else name
         return OpenApiSource(document, fields=fields, base_url=base_url, headers=headers, session=session, name=own)
 
-    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
         """Return the answer unchanged: a host's mapping already contains the entity's fields."""
         return answer
 

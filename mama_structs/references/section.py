@@ -59,8 +59,7 @@ class LevelPlan:
     filtered: dict[str, Filter] = attrs.field(factory=dict)
 
 
-# a single pass over up to tens of thousands of matches
-def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thousands
+def plan_level(  # noqa: C901, PLR0912 - a single pass over up to tens of thousands of matches
     found: Iterable[tuple[Any, ...]],
     options: ReferenceOptions,
     scope: Scope,

@@ -1,0 +1,1 @@
+"""Reference sources for systems other than the Structs chain."""

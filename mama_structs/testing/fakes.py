@@ -58,7 +58,7 @@ class FakeClock:
 
         """
         inner: Session = bare(session)
-        shared = inner.memories._shared  # noqa: SLF001 - no door leads to a clock
+        shared = inner.memories._shared  # noqa: SLF001 - there is no public access to the clock
         for one in (shared, *(other._shared for other in getattr(shared, "others", ()))):  # noqa: SLF001 - as above
             one.clock = self.now
         if shared.judging is not None:
@@ -111,7 +111,7 @@ class FakeSource:
         """Answer many ids at once, where the source does."""
         return self._many if self._batch else None
 
-    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
         """Return the answer."""
         return answer
 
@@ -130,7 +130,7 @@ class FakeSource:
             for entity_id in entity_ids:
                 try:
                     answers[entity_id] = await self._answer(entity_id)
-                except Exception as error:  # noqa: BLE001 - it is the answer for that id
+                except Exception as error:  # noqa: BLE001 - the exception is the answer for that id
                     answers[entity_id] = error
         return answers
 

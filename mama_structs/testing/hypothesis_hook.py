@@ -13,15 +13,15 @@ def register() -> None:
 def _register() -> None:
     from hypothesis import strategies as st  # noqa: PLC0415 - Hypothesis is an extra
 
-    from mama_structs.structs.ids import EntityId, EntityType  # noqa: PLC0415 - loaded: see above
+    from mama_structs.structs.ids import EntityId, EntityType  # noqa: PLC0415 - already loaded when this runs
 
     def entity_ids(_: type[EntityId]) -> st.SearchStrategy[EntityId]:
-        from mama_structs.testing import strategies  # noqa: PLC0415 - only when drawn from
+        from mama_structs.testing import strategies  # noqa: PLC0415 - imported when the strategy is used
 
         return strategies.entity_ids()
 
     def entity_types(_: type[EntityType]) -> st.SearchStrategy[EntityType]:
-        from mama_structs.testing import strategies  # noqa: PLC0415 - only when drawn from
+        from mama_structs.testing import strategies  # noqa: PLC0415 - imported when the strategy is used
 
         return strategies.entity_types()
 

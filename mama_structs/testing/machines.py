@@ -62,7 +62,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        memory = Path("/dev/shm")  # noqa: S108 - quicker than a disk, where it is there; a directory of its own below
+        memory = Path("/dev/shm")  # noqa: S108 - faster than a disk; a private directory is created in it
         self._home = Path(tempfile.mkdtemp(prefix="mama-structs-machine-", dir=memory if memory.is_dir() else None))
         self._outer = sys.exception()
         self._runner = asyncio.Runner()
@@ -132,7 +132,7 @@ class SessionMachine(RuleBasedStateMachine):
         seen = self.attempt(self.session.observe(planted.message))
         if seen is not None:
             wanted, got = [ref.id for ref in planted.document.refs], [ref.id for ref in seen.refs]
-            assert wanted == got, f"{wanted} were marked, and {got} stored"  # noqa: S101 - a test
+            assert wanted == got, f"{wanted} were marked, and {got} stored"  # noqa: S101 - test code
             self._refs.update({ref.versioned: ref.text for ref in seen.refs})
 
     @rule(seconds=_SECONDS)
@@ -174,7 +174,7 @@ class SessionMachine(RuleBasedStateMachine):
     def what_was_acknowledged_is_there(self) -> None:
         """Every ref has its text, and every memory that a tool saved can be read."""
         for handle, text in self._refs.items():
-            assert text == self.session.refs.get(handle).text, f"{handle} is not as it was stored"  # noqa: S101 - a test
+            assert text == self.session.refs.get(handle).text, f"{handle} is not as it was stored"  # noqa: S101 - test code
         for memory_id in self._saved:
             self.run(self.session.memories.get(memory_id))
 
@@ -185,7 +185,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.faults.clear()
                 # What a fault kept from the disk is written now.
                 self.run(self.session.flush())
-                assert self.run(self.session.check()).ok, "the directory is damaged"  # noqa: S101 - a test
+                assert self.run(self.session.check()).ok, "the directory is damaged"  # noqa: S101 - test code
         finally:
             self._leave()
 
@@ -250,7 +250,7 @@ class MemoryMachine(SessionMachine):
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), replaces=st.booleans(), record=memories())
-    def evolve(self, data: st.DataObject, replaces: bool, record: dict[str, Any]) -> None:  # noqa: FBT001 - drawn
+    def evolve(self, data: st.DataObject, replaces: bool, record: dict[str, Any]) -> None:  # noqa: FBT001 - drawn by Hypothesis
         """Replace a decision, or say what became of it."""
         chosen = [memory.id for memory in self.known.values() if memory.type == "decision"]
         if not chosen:
@@ -281,14 +281,14 @@ class MemoryMachine(SessionMachine):
         hits = self.attempt(self.session.memories.search(_said(record), limit=limit))
         if hits is not None:
             found = [hit.memory.id for hit in hits]
-            assert min(limit, len(self.known)) == len(found) == len(set(found)), "a search gives too few or one twice"  # noqa: S101 - a test
-            assert set(found) <= set(self.known), "a search gives what is not there"  # noqa: S101 - a test
+            assert min(limit, len(self.known)) == len(found) == len(set(found)), "a search gives too few or one twice"  # noqa: S101 - test code
+            assert set(found) <= set(self.known), "a search gives what is not there"  # noqa: S101 - test code
 
     @invariant()
     def the_memories_are_those_that_were_acknowledged(self) -> None:
         """No more and no fewer, each as it was returned."""
         there = {memory.id: memory for memory in self.run(self.session.memories.recent(limit=_ALL))}
-        assert there == self.known, "the memories are not those that were acknowledged"  # noqa: S101 - a test
+        assert there == self.known, "the memories are not those that were acknowledged"  # noqa: S101 - test code
 
 
 def _said(record: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """An engine of memories in plain dicts: the model that other engines are compared with."""
 
-# ruff: noqa: D102 - what each method promises stands in the protocols, in `mama_structs.memory.engine`
+# ruff: noqa: D102 - methods are documented in the protocols of `mama_structs.memory.types.engine`
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ class PlainEngine:
             self.embedder = embedder
         return True
 
-    async def erase(self, *, wait: float) -> tuple[str, ...]:  # noqa: ARG002 - the protocol's
+    async def erase(self, *, wait: float) -> tuple[str, ...]:  # noqa: ARG002 - required by the protocol
         """Return at once: there is no disk."""
         return ()
 

@@ -26,7 +26,7 @@ _ASYNC = "_mama_session_of_the_tests_loop"
 
 
 async def _of_the_loop(tmp_path: Path, mama_clock: FakeClock, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
-    from mama_structs import Session  # noqa: PLC0415 - see the module's docstring
+    from mama_structs import Session  # noqa: PLC0415 - see the module docstring
 
     async with Session.open(tmp_path / "agent.mama", **_options(request)) as session:
         mama_clock.drive(session)
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return what a marker says, with an embedder that is the same everywhere."""
-    from mama_structs import HashEmbedder  # noqa: PLC0415 - see the module's docstring
+    from mama_structs import HashEmbedder  # noqa: PLC0415 - see the module docstring
 
     marker = request.node.get_closest_marker("mama_session")
     if marker is not None and marker.args:
@@ -66,7 +66,7 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def mama_clock() -> FakeClock:
     """Give a `mama_structs.testing.FakeClock` that begins with 2026; what `mama_session` reads the time from."""
-    from mama_structs.testing.fakes import FakeClock  # noqa: PLC0415 - see the module's docstring
+    from mama_structs.testing.fakes import FakeClock  # noqa: PLC0415 - see the module docstring
 
     return FakeClock(start=_START)
 
@@ -84,7 +84,7 @@ def mama_session(
     if inspect.iscoroutinefunction(request.function):
         yield request.getfixturevalue(_ASYNC)
         return
-    from mama_structs import sync  # noqa: PLC0415 - see the module's docstring
+    from mama_structs import sync  # noqa: PLC0415 - see the module docstring
 
     with sync.Session.open(tmp_path / "agent.mama", **_options(request)) as session:
         mama_clock.drive(session)
@@ -107,7 +107,7 @@ def mama_structs_node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
 
 def _made(marker: pytest.Mark | None) -> FakeNode:
     """Return the node that a marker describes, or raise a `pytest.UsageError` of one line."""
-    from mama_structs.errors import InvalidArgument  # noqa: PLC0415 - see the module's docstring
+    from mama_structs.errors import InvalidArgument  # noqa: PLC0415 - see the module docstring
     from mama_structs.testing.node.fake_node import FakeNode  # noqa: PLC0415
 
     if marker is None:

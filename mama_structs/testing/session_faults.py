@@ -34,7 +34,7 @@ def fail_transactions(storage: RowStorage, planned: Callable[[], DiskFault | Non
     def in_transaction(work: Callable[[Rows], T], **given: Any) -> T:
         kind = planned()
         if kind is None:
-            return type(storage)._in_transaction(storage, work, **given)  # noqa: SLF001 - below every door
+            return type(storage)._in_transaction(storage, work, **given)  # noqa: SLF001 - there is no public access to the storage
         if kind == "busy":
             raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
 
@@ -69,7 +69,7 @@ class SessionFaults:
     def __init__(self, session: Any) -> None:
         inner: Session = bare(session)
         self.met: int = 0
-        storage: RowStorage = inner._common.home.storage  # noqa: SLF001 - below every door
+        storage: RowStorage = inner._common.home.storage  # noqa: SLF001 - there is no public access to the storage
         self._embedding = inner.memories._shared.embedding  # noqa: SLF001 - as above
         self._disk: DiskFault = "failing"
         self._left = {"disk": 0.0, "embedder": 0.0}

@@ -276,7 +276,7 @@ class TestForms:
             (lambda: with_references(max_reference=3), "no option 'max_reference'"),
             (lambda: with_references(max_references=-3), "max_references must be"),
             (lambda: with_references(subject="guild_id")(_tool), "has no such parameter"),
-            (lambda: with_references(_clashing), "has a parameter 'reference_depth' of its own"),
+            (lambda: with_references(_clashing), "already has a parameter 'reference_depth'"),
         ],
     )
     def test_what_cannot_be_decorated_is_refused_at_once(self, make, message):

@@ -294,7 +294,7 @@ async def test_schemas_and_refusals_agree(node, name):
 @pytest.mark.parametrize("origin", ["http://localhost:1317", "nonsense"])
 def test_a_url_alone_is_refused(origin):
     """Nobody could close the client that a URL would need; the hint says what to give instead."""
-    with pytest.raises(InvalidArgument, match="nobody could close") as raised:
+    with pytest.raises(InvalidArgument, match="could never be closed") as raised:
         tools(origin)
 
     assert "give a StructsClient" in raised.value.hint
@@ -303,7 +303,7 @@ def test_a_url_alone_is_refused(origin):
 
 async def test_an_object_with_a_url_is_refused(node):
     """A node has no more than a URL."""
-    with pytest.raises(InvalidArgument, match="nobody could close"):
+    with pytest.raises(InvalidArgument, match="could never be closed"):
         tools(node)
 
 

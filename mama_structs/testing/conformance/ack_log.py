@@ -65,7 +65,7 @@ def told(book: Book) -> Iterator[None]:
         yield
     except MamaStructsError as error:
         book.say("refused", error.type, str(error))
-    except Exception as error:  # noqa: BLE001 - the run reports it
+    except Exception as error:  # noqa: BLE001 - reported as a result of the run
         where = traceback.extract_tb(error.__traceback__)[-1]
         book.say("untyped", f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"[:500])
 
@@ -73,7 +73,7 @@ def told(book: Book) -> Iterator[None]:
 @contextlib.contextmanager
 def _unlimited() -> Iterator[None]:
     """Lift the limit of file sizes, so that a process with a full disk can still write its log."""
-    import resource  # noqa: PLC0415 - not everywhere
+    import resource  # noqa: PLC0415 - not available on Windows
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

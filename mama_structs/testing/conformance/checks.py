@@ -293,7 +293,7 @@ def _stream(trial: Trial, store: StoreProcess, name: str, spaces: Sequence[str],
 @_check("durability")
 def kill_loses_nothing(trial: Trial) -> None:
     """Saves, replacements and deletions that were acknowledged outlive kill -9, again and again, and all is found."""
-    chance = random.Random(trial.seed)  # noqa: S311 - to be repeated
+    chance = random.Random(trial.seed)  # noqa: S311 - reproducible by seed
     spaces, lines = [trial.space("alice"), trial.space("bob")], list[list[Any]]()
     for number in range(trial.rounds):
         store = trial.started()

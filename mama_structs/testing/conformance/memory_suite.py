@@ -59,7 +59,7 @@ class StoreDriver(Protocol):
     def save(
         self,
         namespace: str,
-        id: str,  # noqa: A002 - the word that everybody expects
+        id: str,  # noqa: A002 - the usual name
         text: str,
         metadata: Mapping[str, str],
         /,
@@ -183,7 +183,7 @@ class MemoryStoreSuite:
         if name not in CHECKS:
             raise InvalidArgument(f"name must be one of {', '.join(CHECKS)}, got {name!r:.80}")
         check, lacks = CHECKS[name], _lacks(self.driver)
-        seed = random.randrange(2**32) if self.seed is None else self.seed  # noqa: S311 - no secret
+        seed = random.randrange(2**32) if self.seed is None else self.seed  # noqa: S311 - not used for security
         reason = check.excuse(lacks)
         if reason is not None:
             return CheckResult(name, check.sentence, "excused", reason=reason, seed=seed)
@@ -216,7 +216,7 @@ def _lacks(driver: type | str) -> dict[str, str]:
 
 def _test_of(check: Check) -> Callable[[MemoryStoreSuite, Path], None]:
     def test(self: MemoryStoreSuite, tmp_path: Path) -> None:
-        import pytest  # noqa: PLC0415 - the command needs none
+        import pytest  # noqa: PLC0415 - the command does not need pytest
 
         result = self.result_of(check.name, tmp_path)
         if result.outcome == "excused":
@@ -251,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeats the plan of a run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
     given = parser.parse_args(argv)
-    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
+    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - not used for security
     members: dict[str, Any] = {"driver": given.driver, "rounds": given.rounds, "seed": seed}
     if given.location is not None:
         members["location"] = lambda _self, _place: given.location

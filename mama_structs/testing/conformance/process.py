@@ -120,7 +120,7 @@ class _Served:
     def open(self) -> None:
         self.call("open", self.location)
 
-    def save(self, namespace: str, id: str, text: str, metadata: Mapping[str, str]) -> str:  # noqa: A002 - the protocol's
+    def save(self, namespace: str, id: str, text: str, metadata: Mapping[str, str]) -> str:  # noqa: A002 - required by the protocol
         """Save, and return the id that counts: the store's own where it gives ids by itself."""
         own = self.call("save", namespace, id, text, metadata)
         return id if own is None else own
@@ -142,7 +142,7 @@ class _Served:
 
     def stream(self, path: str, name: str, spaces: Sequence[str], count: int, kinds: Sequence[str]) -> None:
         """Save, replace or delete, of some kinds, and write into a book what is begun and what was acknowledged."""
-        book, chance, mine = Book.open(Path(path)), random.Random(name), list[tuple[str, str]]()  # noqa: S311 - to be repeated
+        book, chance, mine = Book.open(Path(path)), random.Random(name), list[tuple[str, str]]()  # noqa: S311 - reproducible by seed
         for number in range(count):
             chosen = chance.choice(_WORK)
             kind = chosen if mine and chosen in kinds else "save"
@@ -171,7 +171,7 @@ class _Served:
 
     def limit(self, room: int | None) -> None:
         """Let no file grow more than *room* bytes beyond the largest of the store; 0 for no write, None for any."""
-        import resource  # noqa: PLC0415 - not everywhere
+        import resource  # noqa: PLC0415 - not available on Windows
 
         # Else a module that is imported below the limit leaves bytecode that is cut off.
         sys.dont_write_bytecode = True
@@ -194,7 +194,7 @@ def main(spec: str, location: str, answers: str) -> None:
     # What a process is told to save must not end it: its file is too large, and it says so.
     if hasattr(signal, "SIGXFSZ"):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with open(int(answers), "w", encoding="utf-8") as said, asyncio.Runner() as runner:  # noqa: PTH123 - a descriptor
+    with open(int(answers), "w", encoding="utf-8") as said, asyncio.Runner() as runner:  # noqa: PTH123 - a file descriptor
         served: _Served | None = None
         for line in sys.stdin:
             name, given, named = json.loads(line)
@@ -227,7 +227,7 @@ class StoreProcess:
         answers, answering = os.pipe()
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         with log.open("ab") as file:
-            process = subprocess.Popen(  # noqa: S603 - our own module
+            process = subprocess.Popen(  # noqa: S603 - runs this module
                 [sys.executable, "-m", __name__, spec, location, str(answering)],
                 stdin=subprocess.PIPE, stdout=file, stderr=file, pass_fds=[answering], start_new_session=True,
                 env=os.environ | one | {"PYTHONPATH": os.pathsep.join(sys.path)},

@@ -1,0 +1,1 @@
+"""Fake Structs node for tests: its data, routes, faults and HTTP server."""

@@ -374,7 +374,7 @@ class FakeNode:
             await response.prepare(request)
             await response.write(half)
             self._sent(half)
-        if request.transport is not None:  # pragma: no branch - None only when the client was faster
+        if request.transport is not None:  # pragma: no branch - None only if the client disconnected first
             request.transport.abort()
         return response
 

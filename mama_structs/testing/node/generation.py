@@ -44,7 +44,7 @@ def generate(*, seed: int, players: int) -> World:
         raise InvalidArgument(f"players must be a whole number from {_SMALLEST}, got {players!r:.80}")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise InvalidArgument(f"seed must be a whole number, got {seed!r:.80}")
-    draft = _Draft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - no secret
+    draft = _Draft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - not used for security
     # Every draw comes from one row of dice: another order would be another world.
     for part in (_players, _guilds, _planets, _fleets, _structs, _substations, _markets, _infusions, _permissions):
         part(draft)

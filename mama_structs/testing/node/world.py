@@ -197,7 +197,7 @@ class World:
             beside = {name: self._sibling(name, entity_id) for name in table.siblings}
         return {table.key: deepcopy(record), **deepcopy(beside)}
 
-    def rows(self, type: str) -> list[Record]:  # noqa: A002 - the chain's word
+    def rows(self, type: str) -> list[Record]:  # noqa: A002 - named as in the chain
         """Return a fresh copy of every bare record of a type, in the chain's order."""
         table = _table(type)
         records = self.tables.get(table.name, {})
@@ -206,16 +206,16 @@ class World:
         name, value = table.fields
         return [{name: key, value: records[key]} for key in self.ids(type)]
 
-    def ids(self, type: str) -> list[str]:  # noqa: A002 - the chain's word
+    def ids(self, type: str) -> list[str]:  # noqa: A002 - named as in the chain
         """Return the keys of a type's store in the chain's order: ids, addresses, or for infusions both."""
         keys = self.tables.get(_table(type).name, {})
         return sorted(keys, key=int) if type == "struct_type" else sorted(keys)
 
-    def get(self, type: str, key: str) -> Any | None:  # noqa: A002 - the chain's word
+    def get(self, type: str, key: str) -> Any | None:  # noqa: A002 - named as in the chain
         """Return the stored record itself (not a copy), None when there is none."""
         return self.tables.get(_table(type).name, {}).get(key)
 
-    def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - the chain's word
+    def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - named as in the chain
         """Add or replace a record; *record* is kept, not copied."""
         self.tables.setdefault(_table(type).name, {})[key] = record
 

@@ -247,7 +247,7 @@ def messages(*, documents: st.SearchStrategy[RefDocument] | None = None) -> st.S
 
     """
 
-    def message(document: RefDocument, shape: str, has_call: bool) -> PlantedMessage:  # noqa: FBT001 - drawn
+    def message(document: RefDocument, shape: str, has_call: bool) -> PlantedMessage:  # noqa: FBT001 - drawn by Hypothesis
         text, calls = document.text, range(int(has_call))
         chat = [{"id": "c", "type": "function", "function": {"name": "list_refs", "arguments": "{}"}} for _ in calls]
         blocks = [{"type": "tool_use", "id": "c", "name": "list_refs", "input": {}} for _ in calls]

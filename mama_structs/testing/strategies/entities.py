@@ -76,7 +76,7 @@ def worlds(*, players: st.SearchStrategy[int] | None = None) -> st.SearchStrateg
     return st.builds(World.generate, seed=st.integers(0, 2**32 - 1), players=sizes)
 
 
-def latencies(ids: Collection[str], *, max: float = 0.02) -> st.SearchStrategy[dict[str, float]]:  # noqa: A002 - seconds at most
+def latencies(ids: Collection[str], *, max: float = 0.02) -> st.SearchStrategy[dict[str, float]]:  # noqa: A002 - maximum in seconds
     """
     Give a latency for each of some ids, as `mama_structs.testing.FakeNode` takes it.
 
@@ -105,11 +105,11 @@ class Delays:
     def __getitem__(self, entity_id: str) -> float:
         """Return the delay of an id in seconds."""
         # A quarter comes at once, so that ties occur too.
-        delay = random.Random(f"{self.seed}/{entity_id}").uniform(-self.max / 3, self.max)  # noqa: S311 - no secret
+        delay = random.Random(f"{self.seed}/{entity_id}").uniform(-self.max / 3, self.max)  # noqa: S311 - not used for security
         return delay if delay > 0 else 0.0
 
 
-def delays(*, max: float = 0.02) -> st.SearchStrategy[Delays]:  # noqa: A002 - seconds at most
+def delays(*, max: float = 0.02) -> st.SearchStrategy[Delays]:  # noqa: A002 - maximum in seconds
     """
     Give a delay for every id, when the ids are not known before: ``delays["1-11"]`` is in seconds.
 

@@ -230,7 +230,7 @@ def payloads() -> st.SearchStrategy[PlantedPayload]:
     Some are about an entity: ``{"Player": {"id": ..., ...}, ...}``, with that id elsewhere too.
     """
 
-    def about(subject: EntityId, record: dict[str, Any], beside: dict[str, Any], met_again: bool) -> PlantedPayload:  # noqa: FBT001 - drawn
+    def about(subject: EntityId, record: dict[str, Any], beside: dict[str, Any], met_again: bool) -> PlantedPayload:  # noqa: FBT001 - drawn by Hypothesis
         if met_again and (named := _planted(beside).references):
             subject = named[0].id
         entity = {TABLES[subject.type].key: {"id": str(subject), **record}}
