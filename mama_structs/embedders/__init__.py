@@ -1,4 +1,8 @@
-"""Embedders for common providers, and local embedder and reranker models. Each needs an extra."""
+"""
+Embedders for common providers, and local embedder and reranker models.
+
+Each needs an extra.
+"""
 
 from __future__ import annotations
 
@@ -157,8 +161,9 @@ class ServiceEmbedder(Calibrating):
 @attrs.define(kw_only=True)
 class OpenAIEmbedder(ServiceEmbedder):
     """
-    Embeds with OpenAI, or a compatible service (extra ``openai``). Arguments as for `ServiceEmbedder`.
+    Embeds with OpenAI, or a compatible service (extra ``openai``).
 
+    Arguments as for `ServiceEmbedder`.
     Its client is an ``openai.AsyncOpenAI`` or ``AsyncAzureOpenAI``; without one ``OPENAI_API_KEY`` is read.
     """
 
@@ -215,8 +220,9 @@ class CohereEmbedder(ServiceEmbedder):
 @attrs.define(kw_only=True)
 class VoyageEmbedder(ServiceEmbedder):
     """
-    Embeds with Voyage AI (extra ``voyage``), as ``document`` or ``query``. Arguments as for `ServiceEmbedder`.
+    Embeds with Voyage AI (extra ``voyage``), as ``document`` or ``query``.
 
+    Arguments as for `ServiceEmbedder`.
     Its client is a ``voyageai.AsyncClient``; without one ``VOYAGE_API_KEY`` is read.
     Nearly all models of this provider have 1024 dimensions, the default for unknown models.
     """
@@ -274,11 +280,19 @@ class SentenceTransformerEmbedder(Calibrating):
 
     @property
     def fingerprint(self) -> str:
-        """The name, the dimensions and the prefixes. The weights are not hashed, so *name* should identify them."""
+        """
+        The name, the dimensions and the prefixes.
+
+        The weights are not hashed, so *name* should identify them.
+        """
         return f"sentence-transformers {self.name} {self.dimensions} {self.query_prefix!r} {self.document_prefix!r}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
-        """Return a unit vector for each text, with the model's own encode method for the kind if it has one."""
+        """
+        Return a unit vector for each text.
+
+        If the model has separate encode methods for queries and documents, these are used.
+        """
         prefix = self.query_prefix if kind == "query" else self.document_prefix
         encode = getattr(self.model, f"encode_{kind}", None) or self.model.encode
         given = encode(
@@ -293,7 +307,11 @@ class SentenceTransformerEmbedder(Calibrating):
 
 @attrs.define(eq=False)
 class _OnnxModel:
-    """The files of an ONNX embedder or reranker, loaded on first use. Raises *failure* if that fails."""
+    """
+    The files of an ONNX embedder or reranker, loaded on first use.
+
+    Raises *failure* if that fails.
+    """
 
     owner: OnnxEmbedder | OnnxReranker
     failure: type[MemoryStoreError]
@@ -304,7 +322,7 @@ class _OnnxModel:
         _check.whole("threads", self.owner.threads, 1, mark=",")
 
     def run(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[Any, NDArray[np.int64]]:
-        """Return the model's first output for texts or pairs of texts, and the attention mask (0 is padding)."""
+        """Return the model's first output and the attention mask (0 is padding)."""
         session, tokenizer, inputs = self._load()
         encoded = tokenizer.encode_batch(list(texts))
         mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
@@ -384,7 +402,9 @@ class OnnxEmbedder(Calibrating):
     @property
     def fingerprint(self) -> str:
         """
-        The SHA-256 of both files, the pooling, the prefixes and *max_tokens*. Reads the files on first use.
+        The SHA-256 of both files, the pooling, the prefixes and *max_tokens*.
+
+        Reads the files on first use.
 
         Raises:
             EmbeddingFailed: A file cannot be read.
@@ -474,7 +494,11 @@ class OnnxReranker:
 
 
 def pooled(hidden: Any, mask: Any, pooling: str) -> Vectors:
-    """Return one unit vector per text, pooled from its tokens if necessary. *mask* is 0 for padding."""
+    """
+    Return one unit vector per text, pooled from its tokens if necessary.
+
+    *mask* is 0 for padding.
+    """
     values = np.asarray(hidden, dtype=np.float64)
     if values.ndim == mask.ndim + 1:
         if pooling == "cls":

@@ -1,4 +1,8 @@
-"""Cache of source answers with a limited age, entry count and size, shared by the resolvers of an event loop."""
+"""
+Cache of source answers with limited age, entry count and size.
+
+Resolvers of one event loop may share caches.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,11 @@ class AnswerCache:
             chain.below += 1
 
     def put(self, entity_id: str, kind: str, outcome: SourceOutcome, *, origin: object = None) -> None:
-        """Cache an answer or a "not found". Heights are tracked per *origin*, since each may be a separate chain."""
+        """
+        Cache an answer or a "not found".
+
+        Heights are tracked per *origin*, since each may be a separate chain.
+        """
         settings, size, lifetime = self._settings, len(entity_id), self._settings.cache_ttl
         if isinstance(outcome, SourceAnswer):
             self.see(outcome.height, origin=origin)

@@ -38,8 +38,9 @@ Include = bool | Literal["primary", "all"]
 
 class ReferencedTool(Protocol[P, R_co]):
     """
-    A tool decorated with `with_references`. It is always async, even if the tool's function is not.
+    A tool decorated with `with_references`.
 
+    It is always async, even if the tool's function is not.
     It accepts the tool's own arguments and the keywords for references.
     A call without these keywords returns the tool's own result. A call with them returns a dict if the result is a
     mapping.
@@ -141,7 +142,11 @@ class ReferenceDecorator(Protocol):
 def bound_to(
     resolver: Resolver, base: ReferenceOptions | None = None, *, types: Collection[str] | None = None
 ) -> ReferenceDecorator:
-    """Return `with_references` for one resolver. *base* sets the tools' defaults, *types* the allowed type names."""
+    """
+    Return `with_references` for one resolver.
+
+    *base* sets the tools' defaults, *types* the allowed type names.
+    """
 
     def decorator(tool: Any = None, /, **options: Any) -> Any:
         decorate = _decoration(resolver=resolver, base=base, types=types, **options).decorate
@@ -232,7 +237,11 @@ def _decoration(
 
 
 def _as_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
-    """Return the options of a tool. Unless a default enables references, its caller must request them."""
+    """
+    Return the options of a tool.
+
+    Unless a default enables references, its caller must request them.
+    """
     options = (base or ReferenceOptions()).changed(defaults)
     return attrs.evolve(options, include_references=False) if options.include_references is None else options
 
@@ -304,7 +313,7 @@ class _Decoration:
         return wrapper
 
     def added(self) -> AddedParameters:
-        """Return the parameters added to the tool, and the names of the parameters shown to models."""
+        """Return the parameters added to the tool, and the names of those shown to models."""
         resolver, options = self._who()
         types = self.types if resolver is None or self.types is not None else resolver.types
         accepted = reference_parameters(options, types)
@@ -314,7 +323,11 @@ class _Decoration:
         return AddedParameters(accepted, ACCEPTED if every else SHOWN)
 
     def _who(self) -> tuple[Resolver | None, ReferenceOptions]:
-        """Return the resolver and the tool's options, derived from the session's options if no resolver is set."""
+        """
+        Return the resolver and the tool's options.
+
+        Without a resolver, both come from the current session.
+        """
         session = find_session() if self.resolver is None else None
         if session is None:
             return self.resolver, self.options

@@ -54,7 +54,11 @@ Frame = tuple[Any, Members, Pointed, Any, int | None]
 
 
 class _Remembered(dict[Any, Any]):
-    """Cache of a function's results by key, including None. Payloads repeat the same ids and names."""
+    """
+    Cache of a function's results by key, including None.
+
+    Payloads repeat the same ids and names.
+    """
 
     def __init__(self, decide: Callable[[Any], Any], most: int = _REMEMBERED) -> None:
         super().__init__()
@@ -116,7 +120,11 @@ class _Id(tuple[str, IdKind]):
 
 
 class Detector:
-    """Finds the ids of several schemes. The first scheme with a matching pattern determines the type."""
+    """
+    Finds the ids of several schemes.
+
+    The first scheme with a matching pattern determines the type.
+    """
 
     def __init__(self, schemes: Sequence[IdScheme]) -> None:
         self.own_fields: tuple[str, ...] = tuple(dict.fromkeys(n for s in schemes for n in sorted(s.own)))
@@ -143,7 +151,11 @@ class Detector:
         self.special: frozenset[str] = frozenset(self._bare) | self._embedded
 
     def kind(self, key: object) -> IdKind | None:
-        """Return the type of the id *key*, in the form used in queries, or None if it is not an id."""
+        """
+        Return the type of *key*, or None if it is not an id.
+
+        Ids are accepted in the form used for queries, such as ``type:id``.
+        """
         if type(key) is not str:
             return None
         for scheme in self._keyed:
@@ -177,7 +189,11 @@ class Detector:
         return None
 
     def _promised(self, entity: Mapping[Any, Any], field: Any, holder: str) -> IdKind | None:
-        """Return the type of the ids in a field of *entity*, which may contain its type as in JSON:API."""
+        """
+        Return the type of the ids in a field of *entity*.
+
+        The entity may contain its type, as in JSON:API.
+        """
         for scheme in self._keyed if field in self.own_fields else ():
             if field in scheme.own and (name := scheme.type_called(entity.get("type"))) is not None:
                 return self._kind(name, scheme)
@@ -235,7 +251,11 @@ class Detector:
         return scan
 
     def read(self, scan: Scan, container: Mapping[Any, Any], members: Members, holder: str) -> Members:
-        """Replace values that represent ids by these ids, and JSON texts in known fields by their content."""
+        """
+        Replace values that represent ids by these ids.
+
+        JSON texts in known fields are replaced by their content.
+        """
         if self.is_plain and container.keys().isdisjoint(self.special):
             return members
         promises = self._promises[holder]
@@ -285,7 +305,11 @@ class _TooDeep(Exception):
 
 
 class _TooMany(Exception):
-    """Raised if the walk entered too many containers, because containers share other containers."""
+    """
+    Raised if the walk entered too many containers.
+
+    Only containers that share other containers, level by level, cause so many.
+    """
 
 
 class _Scanning:
@@ -296,7 +320,11 @@ class _Scanning:
         self.scan = Scan()
 
     def through(self, frame: Frame, *, careful: bool) -> bool:
-        """Walk through a payload. Return False if it needs a careful walk, which tracks its path to end cycles."""
+        """
+        Walk through a payload.
+
+        Return False if it needs a careful walk, which tracks its path to end cycles.
+        """
         try:
             if careful:
                 self._carefully(frame)
@@ -418,14 +446,18 @@ class _Scanning:
 
 
 def _written(value: object) -> str:
-    """Return the text of a whole number, else an empty text. Python cannot convert over 4,300 digits."""
+    """
+    Return the text of a whole number, else an empty text.
+
+    Python cannot convert over 4,300 digits.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _TOO_LONG:
         return str(int(value))
     return ""
 
 
 def _as_key(kind: IdKind, value: Any) -> Any:
-    """Return the id that *value* represents for *kind*, an array with its ids, or the value itself."""
+    """Return the id for *value*, an array of ids for an array, or *value* if it is not an id."""
     if isinstance(value, list | tuple):
         keys = [_as_key(kind, member) for member in value]
         # Keep an array without ids unchanged: rows are recognised by identity.

@@ -1,5 +1,5 @@
 """
-Client for GET requests to one HTTP API: retries, rate limiting, a response size limit and strict decoding.
+GET requests to an HTTP API, with retries, rate limiting and strict decoding.
 
 This module imports aiohttp, so callers import it lazily.
 Decoders raise `ValueError` for invalid bodies; the caller adds the path of the response.
@@ -55,7 +55,11 @@ _SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 
 @attrs.frozen(kw_only=True)
 class Backoff:
-    """Exponential backoff with full jitter: *base* seconds is the longest first pause, *cap* the longest."""
+    """
+    Exponential backoff with full jitter.
+
+    *base* is the maximum of the first pause, *cap* the maximum of all pauses, in seconds.
+    """
 
     base: float = 0.1
     cap: float = 2.0
@@ -70,7 +74,7 @@ class Backoff:
 
 
 def parse_retry_after(text: str | None, *, now: float) -> float | None:
-    """Read a Retry-After header: seconds, decimals included, or the date of HTTP; None where it is neither."""
+    """Parse a Retry-After header: seconds (with decimals) or an HTTP date, else None."""
     if text is None:
         return None
     if _SECONDS.fullmatch(text.strip()):
@@ -84,7 +88,11 @@ def parse_retry_after(text: str | None, *, now: float) -> float | None:
 
 
 class Body:
-    """Response body, decompressed chunk by chunk up to a size limit as protection against gzip bombs."""
+    """
+    Response body, decompressed chunk by chunk.
+
+    A size limit protects against gzip bombs.
+    """
 
     def __init__(self, encoding: str, *, limit: int) -> None:
         self._encoding = encoding.strip().lower()

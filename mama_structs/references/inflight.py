@@ -82,12 +82,20 @@ class Batch:
 
     @property
     def wanted(self) -> bool:
-        """True if a caller still waits for the answer. After the timeout, only unbounded callers count."""
+        """
+        True if a caller still waits for the answer.
+
+        After the timeout, only unbounded callers count.
+        """
         return any(flight.unbounded if self.expired else flight.seats for flight in self.flights.values())
 
 
 class Flights:
-    """All in-flight queries of one resolver. *on_landed* receives each answer that may be cached."""
+    """
+    All in-flight queries of one resolver.
+
+    *on_landed* receives each answer that may be cached.
+    """
 
     def __init__(
         self,
@@ -115,7 +123,11 @@ class Flights:
 
     @contextlib.asynccontextmanager
     async def slot(self, gate: Gate | None = None, attempt: Attempt | None = None) -> AsyncIterator[None]:
-        """Hold an upstream query slot and, if there is an *attempt*, a slot of its rate limiter *gate*."""
+        """
+        Hold an upstream query slot.
+
+        For an *attempt*, also hold a slot of its rate limiter *gate*.
+        """
         asking, clock = current_attempt.get(), asyncio.get_running_loop().time
         # A source that queries through its own resolver would deadlock on a second slot.
         is_nested = asking is not None and asking.owner is self

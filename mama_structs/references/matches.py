@@ -1,4 +1,4 @@
-"""Results of scanning a payload: occurrences of ids with their positions, and complete entities."""
+"""Results of scanning a payload: id matches with their positions, and complete entities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ Pointed = tuple[Any, Any] | None
 
 @attrs.frozen(eq=False)
 class FieldRule:
-    """Meaning of a field name for ids of one type. Computed once per name and shared by its matches."""
+    """
+    Meaning of a field name for ids of one type.
+
+    Computed once per name and shared by its matches.
+    """
 
     type: str
     field: Any
@@ -53,7 +57,11 @@ class Found(tuple[str, FieldRule, int | None, Pointed, Any]):
 
     @property
     def field(self) -> str:
-        """The name of the field with the id. Members of an array or of a wrapper mapping use its name."""
+        """
+        The name of the field with the id.
+
+        Members of an array or of a wrapper mapping use its name.
+        """
         return str(self[1].field)
 
     @property
@@ -96,7 +104,11 @@ def pointer(place: Pointed, key: Any) -> str:
 
 
 class Occurrences(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhashable
-    """Sequence of id matches in payload order. Stored as one flat list; matches are created lazily."""
+    """
+    Sequence of id matches in payload order.
+
+    Stored as one flat list; matches are created lazily.
+    """
 
     def __init__(self, parts: Iterable[Any] = ()) -> None:
         self.parts: list[Any] = list(parts)
@@ -139,7 +151,11 @@ class Occurrences(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unh
 
 @attrs.define
 class Scan:
-    """Result of a scan, in payload order: ids, and look-alikes whose type does not fit their field."""
+    """
+    Result of a scan, in payload order: ids and look-alikes.
+
+    A look-alike is an id whose type does not fit its field.
+    """
 
     found: Occurrences = attrs.field(factory=Occurrences)
     lookalikes: Occurrences = attrs.field(factory=Occurrences)

@@ -152,7 +152,7 @@ class ReferenceOptions:
         return max((path.count(".") + 1 for path in self.expand), default=self.reference_depth)
 
     def scope(self, *, is_list: bool) -> Scope:
-        """Return which fields are followed: by default all of them in a query, primary ones in a list."""
+        """Return which fields to follow: by default all in a query, primary ones in a list."""
         if self.expand:
             return "all"
         if isinstance(self.include_references, str):
@@ -214,7 +214,11 @@ SHOWN: Final = ACCEPTED[:3]
 
 
 class Described(str):
-    """Description and bounds of a parameter, in the form that msgspec and Pydantic read from `Annotated`."""
+    """
+    Description and bounds of a parameter.
+
+    Frameworks such as Pydantic read it from `Annotated`.
+    """
 
     __slots__ = ("bounds",)
     bounds: dict[str, int]
@@ -235,7 +239,11 @@ class Described(str):
 
 
 def reference_parameters(options: ReferenceOptions, types: Collection[str] | None) -> dict[str, inspect.Parameter]:
-    """Return the typed, bounded and described parameters by name. *types* is None if type names are open."""
+    """
+    Return the typed, bounded and described parameters by name.
+
+    *types* is None if type names are open.
+    """
     kind: Any = Literal[tuple(types)] if types else str
     hints = {
         "include_references": _described(bool | Literal["primary", "all"], "Add what ids name"),

@@ -1,4 +1,4 @@
-"""Classification of a payload as one entity or a list of entities, with the ids of those entities."""
+"""Classification of a payload as one entity or a list of entities."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ _BESIDE: Final = frozenset({"included", "errors"})
 
 @attrs.frozen
 class PayloadShape:
-    """Kind of a payload, the ids of its entities (*own*) and the id of a query's entity (*main*)."""
+    """
+    Kind of a payload, with the ids of its own entities.
+
+    *own* are all these ids, *main* is the id of a query's entity.
+    """
 
     kind: PayloadKind
     # The list of entities; None for a query.
@@ -47,7 +51,11 @@ class PayloadShape:
 def describe(
     payload: Mapping[str, Any], detector: Detector, *, kind: Kind = "auto", subject: str | None = None
 ) -> PayloadShape:
-    """Classify *payload*. With ``"auto"`` it is a list if it has exactly one array of entities."""
+    """
+    Classify *payload*.
+
+    With ``"auto"`` it is a list if it has exactly one array of entities.
+    """
     name, rows = ("", None) if kind == "query" else _the_list(payload, detector)
     if rows is None and kind == "list":
         name, rows = _first_array(payload, detector, _ENVELOPES)

@@ -32,7 +32,11 @@ _NOTHING: Final = 1e-6
 
 
 class Closure:
-    """Remaining time, in monotonic seconds, during which a node must not be queried. Thread-safe."""
+    """
+    Remaining time, in monotonic seconds, during which a node must not be queried.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -190,7 +194,11 @@ _closures: Final[dict[Hashable, Closure]] = {}
 
 
 def gate_to(node: Hashable, *, is_shared: bool = True, clock: Clock = time.monotonic) -> Gate:
-    """Return the running loop's limiter for *node*. An unshared limiter has a separate cooldown."""
+    """
+    Return the running loop's limiter for *node*.
+
+    An unshared limiter has a separate cooldown.
+    """
     key = (asyncio.get_running_loop(), node)
     gate = _gates.get(key)
     if gate is None:

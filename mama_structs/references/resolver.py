@@ -115,8 +115,9 @@ class Resolver:
         strange: Callable[[], Iterable[IdScheme]] = tuple,
     ) -> Resolver:
         """
-        Return a resolver with further *sources* that shares cache, limits, queries and statistics with this one.
+        Return a resolver with further *sources* that shares its state with this one.
 
+        They share cache, limits, queries in flight and statistics.
         Closing it leaves this one and its sources open. It cannot be used after this one is closed.
         If an answer contains only ids of schemes that *strange* returns and that have no source, its metadata says so.
 
@@ -157,7 +158,9 @@ class Resolver:
         kind: Kind = "auto",
     ) -> Sequence[Found]:
         """
-        Return every reference in *payload* that *options* selects, in payload order, without querying a source.
+        Return the references in *payload* that *options* selects, without querying a source.
+
+        They are in payload order.
 
         Args:
             payload: A mapping, or an attrs, dataclass or pydantic object.
@@ -200,7 +203,7 @@ class Resolver:
 
     def key(self, field: str, value: object) -> str:
         """
-        Return the id for *value* in a field of this name, in the form used as the key of references.
+        Return the id for *value* in a field of this name, in the form of reference keys.
 
         ``key("customer_id", 7)`` is ``"customer:7"`` if a scheme's *fields* says so, else the value as text.
         """
@@ -240,8 +243,9 @@ class Resolver:
         source: EntitySource | None = None,
     ) -> dict[str, Any]:
         """
-        Return the answer of *fetch*. Like a `query`, it is fresh, shared and counted as an upstream query.
+        Return the answer of *fetch*.
 
+        Like a `query`, it is fresh, shared and counted as an upstream query.
         For data other than entities, such as a page of a list.
 
         Args:
@@ -378,7 +382,9 @@ class Resolver:
 
     def invalidate(self, what: str | None = None) -> int:
         """
-        Delete cached answers and do not cache queries in flight, for all resolvers that share the cache.
+        Delete cached answers, and do not cache queries in flight.
+
+        This applies to all resolvers that share the cache.
 
         Args:
             what: An id, a type name such as ``planet`` (including pages of planets), or None for all.
@@ -472,7 +478,11 @@ class Resolver:
         *,
         named: Collection[str] = (),
     ) -> None:
-        """Resolve a level, and optionally the ids in its entities and in the *named* existing entries."""
+        """
+        Resolve one level, and a second one if requested.
+
+        The second level consists of the ids in resolved entities and in *named* existing entries.
+        """
         until = asyncio.get_running_loop().time() + options.deadline
         await self._resolve(sought, plan, until, options.deadline)
         if options.levels < 2:  # noqa: PLR2004 - compared with the second level
@@ -505,7 +515,11 @@ class Resolver:
     async def _remember(
         self, sought: Sought, options: ReferenceOptions, own: Collection[str] = ()
     ) -> dict[str, list[dict[str, Any]]]:
-        """Add the newest decisions to each reference, and return those about the payload's *own* entities."""
+        """
+        Add the newest decisions to each reference.
+
+        Return the decisions about the payload's *own* entities.
+        """
         if self._recall is None or not (options.include_memories or self.settings.include_memories):
             return {}
         about = sorted(own)[: options.max_references]
@@ -539,7 +553,11 @@ class Resolver:
         return next((names for one in self.sources if (names := one.scheme.brief_of(kind))), None)
 
     def _without_sources(self, mapping: Mapping[str, Any], kind: Kind, subject: str | None) -> tuple[str, ...]:
-        """Return a note if the payload has ids without a source, or (once) if there are no sources."""
+        """
+        Return a note if the payload has ids without a source.
+
+        Also return one, once, if there are no sources.
+        """
         known = {source.scheme.name for source in self.sources}
         schemes = [scheme for scheme in self._strange() if scheme.name not in known]
         if schemes and self._strangers is None:

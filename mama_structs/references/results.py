@@ -33,7 +33,11 @@ _SECRETS: Final = re.compile(
 
 @attrs.define
 class Attempt:
-    """One upstream query in progress. The resolver sets its deadline; the HTTP client counts its events."""
+    """
+    One upstream query in progress.
+
+    The resolver sets its deadline; the HTTP client counts its events.
+    """
 
     # Event loop time at which the last waiter times out, None without a limit.
     expires: float | None = None
@@ -51,7 +55,7 @@ current_attempt: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar
 
 @attrs.frozen(eq=False)
 class SourceAnswer:
-    """Answer of a source for one id: plain data, JSON size in bytes, chain height and query time."""
+    """Answer of a source: plain data, JSON size in bytes, chain height and query time."""
 
     data: dict[str, Any]
     size: int
@@ -112,7 +116,11 @@ def past_deadline(seconds: float) -> Failure:
 
 
 def gone(*, closed: bool) -> Failure:
-    """Return the failure of a cancelled query; with *closed*, one cancelled by closing the resolver."""
+    """
+    Return the failure of a cancelled query.
+
+    *closed* means that closing the resolver cancelled it.
+    """
     return Failure("closed", "The resolver was closed") if closed else Failure("cancelled", "The query was cancelled")
 
 

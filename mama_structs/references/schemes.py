@@ -1,4 +1,4 @@
-"""Id schemes and entity sources: recognition of ids, their types, and functions that fetch entities."""
+"""Id schemes (syntax and types of ids) and sources (functions that fetch entities)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class IdScheme:
         return type_of.get(matched[1]) if isinstance(type_of, Mapping) else type_of(text)
 
     def type_in(self, field: str, holder: str) -> str | None:
-        """Return the type that *fields* gives to ids in *field* of a mapping named *holder*, or None."""
+        """Return the type of ids in *field* of a mapping named *holder*, or None."""
         if field in self.deny:
             return None
         path = f"{holder}.{field}"
@@ -200,7 +200,11 @@ class IdScheme:
         return self._called.get(name.lower()) if isinstance(name, str) else None
 
     def bare_id(self, key: str) -> str:
-        """Return the id in the syntax of its system, without a type prefix that was added because of *fields*."""
+        """
+        Return the id in the syntax of its system.
+
+        A type prefix that was added because of *fields* is removed.
+        """
         return key.partition(":")[2] if self.fields else key
 
     def is_bare(self, text: str) -> bool:
@@ -212,7 +216,7 @@ class IdScheme:
         return self.brief.get(kind, ())
 
     def expected(self, field: str) -> frozenset[str] | None:
-        """Return the types of the ids in a field according to its name, or None if any type is possible."""
+        """Return the expected types of the ids in a field, or None if any type is possible."""
         if field in self.hints:
             return self.hints[field]
         for ending, types in self._endings:
@@ -223,7 +227,11 @@ class IdScheme:
 
 @runtime_checkable
 class EntitySource(Protocol):
-    """The interface that a `Resolver` requires of a source. `Source` is the default implementation."""
+    """
+    The interface that a `Resolver` requires of a source.
+
+    `Source` is the default implementation.
+    """
 
     @property
     def scheme(self) -> IdScheme:
@@ -231,7 +239,11 @@ class EntitySource(Protocol):
 
     @property
     def fetch(self) -> Fetch | None:
-        """Function that returns the fields of one entity or raises `mama_structs.errors.EntityNotFound`."""
+        """
+        Function that returns the fields of one entity.
+
+        It raises `mama_structs.errors.EntityNotFound` if there is no such entity.
+        """
 
     @property
     def fetch_many(self) -> FetchMany | None:
@@ -327,8 +339,9 @@ class Source:
         cls, path: str | os.PathLike[str], *, tables: Collection[str] | None = None, name: str | None = None
     ) -> Source:
         """
-        Return a source for the rows of a SQLite database. Every single-column foreign key becomes a reference.
+        Return a source for the rows of a SQLite database.
 
+        Every single-column foreign key becomes a reference.
         The id of a row is ``table:key``, such as ``customers:7``, for tables with a single-column primary key.
         A column that references different tables in different tables counts only in a mapping named after its
         table.
@@ -393,7 +406,7 @@ class Source:
 
 
 def check_sources(sources: object) -> tuple[EntitySource, ...]:
-    """Return *sources* as a tuple, or raise `InvalidArgument` if two of them have the same scheme name."""
+    """Return *sources* as a tuple, or raise `InvalidArgument` for duplicate scheme names."""
     if isinstance(sources, str | EntitySource) or not isinstance(sources, Iterable):
         raise InvalidArgument(f"sources must be a list of sources, got {shown(sources)}")
     checked: list[EntitySource] = []

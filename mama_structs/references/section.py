@@ -1,4 +1,4 @@
-"""The ``references`` section of an answer: selection of ids, contents of entries, and metadata."""
+"""The ``references`` section of an answer: selection of ids, entries, and metadata."""
 
 from __future__ import annotations
 
@@ -110,7 +110,11 @@ def plan_level(  # noqa: C901, PLR0912 - a single pass over up to tens of thousa
 
 
 class Paths:
-    """Paths of *expand* by field, relation or type: the first step in the payload, the second in entities."""
+    """
+    Paths of the option *expand*, by field, relation or type.
+
+    The first step of a path is in the payload, the second one in an entity.
+    """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._first: dict[str, set[str]] = {}
@@ -138,7 +142,11 @@ class Paths:
 
 
 def _names_of(rule: FieldRule) -> set[str]:
-    """Return the names by which a path can select a field: its name with and without ending, and its type."""
+    """
+    Return the names by which a path can select a field.
+
+    These are the field name with and without its id ending, and its type.
+    """
     field = str(rule.field)
     return {field, _ID_ENDING.sub("", field), rule.type} - {""}
 
@@ -212,7 +220,11 @@ def is_failed(entry: Mapping[str, Any]) -> bool:
 
 
 def is_section(value: object, meta: object = None) -> bool:
-    """Return True if ``references`` with this metadata is a section of this package, not the tool's own field."""
+    """
+    Return True if ``references`` is a section that this package added.
+
+    Otherwise it is a field of the tool's own result.
+    """
     lines = isinstance(meta, Mapping) and SHORTENED in meta
     return isinstance(value, Mapping) and all(
         (isinstance(entry, Mapping) and "reference_type" in entry and "id" in entry)
@@ -273,7 +285,7 @@ class Sought:
             self.places.setdefault(found.id, []).append((holder(found.row), via, found.pointer))
 
     def search_below(self, detector: Detector, named: Collection[str], *, metadata: bool) -> list[tuple[Any, ...]]:
-        """Return the ids in resolved references, and in the entries *named* of the existing section."""
+        """Return the ids in resolved references and in *named* entries of the existing section."""
         found: list[tuple[Any, ...]] = []
         for entity_id in [*named, *self.references]:
             is_named = entity_id in named
@@ -303,7 +315,11 @@ class Sought:
         return [one for one in every if leads(one[0], one[1])]
 
     def is_over(self, most: int | None) -> bool:
-        """Return True if the section already exceeds *most* bytes, so that a further level adds nothing."""
+        """
+        Return True if the section already exceeds *most* bytes.
+
+        A further level would then add nothing.
+        """
         if most is None:
             return False
         entries = {key: entry_of(key, one, None, self.fields_of(one.kind)) for key, one in self.references.items()}
@@ -384,7 +400,7 @@ def _listed(ids: Iterable[str], room: int | None) -> list[str]:
 
 
 def _fitting(entries: Mapping[str, dict[str, Any]], room: int, *, is_first: bool) -> dict[str, dict[str, Any]]:
-    """Return the entries up to the first that does not fit into *room* bytes, not counting the braces."""
+    """Return the leading entries that fit into *room* bytes, without the outer braces."""
     fitting: dict[str, dict[str, Any]] = {}
     for entity_id, entry in entries.items():
         room -= json_size({entity_id: entry}) - len("{}") + (0 if is_first else len(","))
@@ -453,7 +469,7 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     @property
     def filtered(self) -> dict[str, int]:
-        """Number of ids that were not fetched, by reason: ``primary``, ``types``, ``path`` or ``hints``."""
+        """Number of excluded ids by reason: ``primary``, ``types``, ``path`` or ``hints``."""
         return dict(self.meta.get("filtered", {}))
 
     def __repr__(self) -> str:

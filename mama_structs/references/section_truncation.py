@@ -1,5 +1,5 @@
 """
-Truncation of the references section to a size: first to fewer fields, then to fewer references.
+Truncation of the references section, first to fewer fields, then to fewer references.
 
 This module stores nothing. Omitted content is returned as named texts, for which the caller may supply handles.
 """
@@ -35,7 +35,11 @@ Entries = Mapping[str, Any]
 
 @attrs.frozen
 class _Form:
-    """One rendering of all references: the name in ``references_meta.shortened`` and the render function."""
+    """
+    A rendering of all references.
+
+    `left` is its name in ``references_meta.shortened``, `write` renders one entry.
+    """
 
     left: str
     write: Callable[[Any, BriefOf], Any]
@@ -115,7 +119,11 @@ class ReferenceShare:
         return self._first(made, room, width)
 
     def _first(self, made: ShrunkReferences, room: int, width: int) -> ShrunkReferences:
-        """Return the first references that fit in the shortest form, with reduced metadata if necessary."""
+        """
+        Return the first references that fit in the shortest form.
+
+        The metadata is reduced too if necessary.
+        """
         for meta in (made.meta, _counts(made.meta), {}):
             none = attrs.evolve(made, section={}, meta=meta)
             left = room - _length(none, width)

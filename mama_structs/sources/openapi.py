@@ -1,4 +1,8 @@
-"""Reference source for an HTTP API with an OpenAPI 3 description. Each route for one entity defines a type."""
+"""
+Reference source for an HTTP API with an OpenAPI 3 description.
+
+Each route for one entity defines a type.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,11 @@ _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 
 @attrs.frozen
 class EntityRoute:
-    """Route for one entity: a path with one parameter at its end, and the field of the answer with the entity."""
+    """
+    Route for one entity: a path that ends in its only parameter.
+
+    *envelope* is the field of the answer that contains the entity.
+    """
 
     kind: str
     path: str
@@ -49,7 +57,11 @@ class EntityRoute:
 
 
 def read_document(spec: object) -> ApiDocument:
-    """Return an OpenAPI 3 document from a mapping, a path or JSON text, or raise `InvalidArgument`."""
+    """
+    Return an OpenAPI 3 document from a mapping, a path or JSON text.
+
+    Raise `InvalidArgument` if it is not one.
+    """
     hint = (
         "give the document as a dict (yaml.safe_load reads one that is YAML), as JSON text, or the path of a JSON file"
     )
@@ -94,7 +106,11 @@ class ApiDocument:
         return title if isinstance(title, str) and title else "openapi"
 
     def fields(self) -> dict[str, str]:
-        """Return the entity type by field name, from naming conventions and the links of the operations."""
+        """
+        Return the entity type by field name.
+
+        Sources are naming conventions and the links of the operations.
+        """
         fields: dict[str, str] = {}
         for kind, route in self.routes.items():
             words = kind.split("_")
@@ -190,7 +206,11 @@ class ApiDocument:
 
 
 class OpenApiSource:
-    """Source for the entities of an HTTP API. Created by `Source.from_openapi`, which documents the arguments."""
+    """
+    Source for the entities of an HTTP API.
+
+    Created by `Source.from_openapi`, which documents the arguments.
+    """
 
     fetch_many: None = None
 
@@ -234,7 +254,11 @@ class OpenApiSource:
         return f"<OpenApiSource {self.base_url}: {', '.join(self.routes)}>"
 
     def join_gate(self, user: object, limit: int) -> Gate:
-        """Register *user* and its maximum of concurrent queries with the rate limiter of the API. Return the limiter."""
+        """
+        Register *user* and its maximum of concurrent queries with the rate limiter of the API.
+
+        Return the limiter.
+        """
         own = id(self) if self._session is not None else None
         gate = gate_to((self.base_url, self._headers, own), is_shared=own is None, clock=time.monotonic)
         gate.join(user, limit)

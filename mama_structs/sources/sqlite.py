@@ -85,7 +85,11 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
 
 
 def fields_of(tables: Iterable[SqliteTable]) -> dict[str, str]:
-    """Return the referenced table by field name. Ambiguous columns are qualified with their own table."""
+    """
+    Return the referenced table by field name.
+
+    Ambiguous columns are qualified with their own table.
+    """
     meanings: dict[str, dict[str, str]] = defaultdict(dict)
     for table in tables:
         for column, parent in table.foreign.items():
@@ -188,7 +192,11 @@ def _names(tables: object) -> frozenset[str]:
 
 
 def _spellings(bare: str) -> tuple[str | int, ...]:
-    """Return an id as text and, if possible, as a number, because an untyped column compares values by type."""
+    """
+    Return an id as text and, if possible, as a number.
+
+    An untyped column compares values by type, so both are needed.
+    """
     is_number = bare.isascii() and bare.removeprefix("-").isdecimal() and len(bare) < len(str(_LARGEST))
     return (bare, int(bare)) if is_number else (bare,)
 

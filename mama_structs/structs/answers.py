@@ -1,4 +1,4 @@
-"""Answers about one entity, and pages of a list: records with the chain height at which they were read."""
+"""Answers about one entity and pages of a list: records with their chain height."""
 
 import functools
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -45,7 +45,11 @@ class Envelope(dict[str, Any]):
 
 @attrs.frozen(kw_only=True, repr=False)
 class _Of(Record, Generic[R_co]):
-    """Generic base of answers and pages. ``Answer[Guild]`` is a separate class with the JSON name of a guild."""
+    """
+    Generic base of answers and pages.
+
+    ``Answer[Guild]`` is a separate class with the JSON name of a guild.
+    """
 
     height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
 
@@ -94,7 +98,9 @@ class Pagination(Record):
 @attrs.frozen(kw_only=True, repr=False)
 class Page(_Of[R_co]):
     """
-    One page of a list, such as ``Page[Guild]``: records only, without the additional fields of an answer.
+    One page of a list, such as ``Page[Guild]``.
+
+    It has records only, without the additional fields of an answer.
 
     Args:
         records: The records, in byte order of their ids.
@@ -147,7 +153,11 @@ class PlanetAnswer(GridAnswer[entities.Planet]):
 
 @attrs.frozen(kw_only=True, repr=False)
 class StructAnswer(GridAnswer[entities.Struct]):
-    """The answer of ``/structs/struct/{id}``. The defenders are the structs that protect this one."""
+    """
+    The answer of ``/structs/struct/{id}``.
+
+    The defenders are the structs that protect this one.
+    """
 
     struct_attributes: entities.StructAttributes | None = None
     struct_defenders: tuple[EntityId | None, ...] = ()
@@ -155,7 +165,7 @@ class StructAnswer(GridAnswer[entities.Struct]):
 
 @attrs.frozen(kw_only=True, repr=False)
 class AddressAnswer(entities.Address):
-    """The answer of ``/structs/address/{address}``, the only flat one: it is both answer and record."""
+    """The answer of ``/structs/address/{address}``, which is both answer and record."""
 
     height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
 

@@ -57,8 +57,9 @@ def structure(payload: Any, cls: type[T]) -> T:
 
 def unstructure(value: Any) -> Any:
     """
-    Convert a model, or a list of models, to JSON as the chain writes it: ``unstructure(structure(x, cls)) == x``.
+    Convert a model, or a list of models, to chain JSON.
 
+    The conversion is lossless: ``unstructure(structure(x, cls)) == x``.
     A model that was not parsed from JSON is written with all fields, including zero values, as the chain does.
 
     Raises:
@@ -73,7 +74,11 @@ def unstructure(value: Any) -> Any:
 
 
 class _Mismatch(Exception):
-    """A value violates *rule*. The path to it is collected while the exception propagates, innermost first."""
+    """
+    A value violates *rule*.
+
+    The path to it is collected while the exception propagates, innermost first.
+    """
 
     def __init__(self, rule: str) -> None:
         super().__init__(rule)
@@ -190,7 +195,11 @@ def _sequence(hint: Any) -> tuple[Read, Write]:
 
 
 def _union(hint: Any) -> tuple[Read, Write]:
-    """Return hooks for a reference, an optional value, or an enum to which newer chains may add names."""
+    """
+    Return hooks for a reference, an optional value, or an open enum.
+
+    An open enum keeps unknown names, which newer chains may add, as text.
+    """
     main, *others = (member for member in typing.get_args(hint) if member is not types.NoneType)
     if main is EntityId:
         return _read_reference, lambda value: "" if value is None else str(value)

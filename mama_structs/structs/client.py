@@ -195,8 +195,9 @@ class StructsClient:
 
     def join_gate(self, user: object, limit: int) -> Gate:
         """
-        Register *user* and its maximum of concurrent queries with the node's rate limiter. Return the limiter.
+        Register *user* and its maximum of concurrent queries with the node's rate limiter.
 
+        Return the limiter.
         Clients of one base URL and one event loop share the limiter. A client with the host's session has a separate
         one, because that session may have its own headers and credentials.
         """
@@ -206,8 +207,7 @@ class StructsClient:
         gate.join(user, limit)
         return gate
 
-    # --- single entities
-    # -------------------------------------------------------------------------------------------------
+    # --- single entities ----------------------------------------------------------------------------------------------
 
     async def guild(self, guild_id: Id) -> Answer[entities.Guild]:
         """Return a guild."""
@@ -258,7 +258,11 @@ class StructsClient:
         )
 
     async def address(self, address: str) -> AddressAnswer:
-        """Return the player for which an address acts; None as the player of an unknown address is not an error."""
+        """
+        Return the player for which an address acts.
+
+        The player of an unknown address is None.
+        """
         text = routes.address_of(address)
         return await self._one(AddressAnswer, "address", text, asked=text, address=text)
 
@@ -268,7 +272,11 @@ class StructsClient:
         return await self._one(Answer[entities.StructType], "struct_type", text, asked=text, id=text)
 
     async def grid(self, attribute_id: str) -> entities.GridRecord:
-        """Return one attribute of the power grid, by an id such as ``11-1-194``; 0 for an unknown object."""
+        """
+        Return one attribute of the power grid.
+
+        *attribute_id* is an id such as ``11-1-194``. The result is 0 for an unknown object.
+        """
         text = routes.attribute_id_of(attribute_id, GridAttribute)
         return (await self._one(Answer[entities.GridRecord], "grid", text, asked=text)).entity
 
@@ -342,7 +350,11 @@ class StructsClient:
         return self._records(page_size, "struct_type", entities.StructType)
 
     def planets_by_player(self, player_id: Id, *, page_size: int = 100) -> Rows[entities.Planet]:
-        """Iterate over a player's planets. The node scans all planets for it: prefer `Player.planet_id`."""
+        """
+        Iterate over a player's planets.
+
+        The node scans all planets for it: prefer `Player.planet_id`.
+        """
         return self._records(page_size, "planet_by_player", entities.Planet, player_id, EntityType.PLAYER)
 
     def addresses_by_player(self, player_id: Id, *, page_size: int = 100) -> Rows[entities.Address]:
@@ -375,8 +387,7 @@ class StructsClient:
         """Iterate over the infusions into a reactor or struct."""
         return self._records(page_size, "infusion_by_destination", entities.Infusion, destination_id, *_INFUSED)
 
-    # --- requests
-    # --------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def _records(self, page_size: int, route: str, record: type[R], *of: Any) -> Rows[R]:
         # Validated here, because the body of a generator does not run before the first record is requested.

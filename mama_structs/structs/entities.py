@@ -1,5 +1,5 @@
 """
-Records of the chain: the twelve entity types, the additional parts of answers, and struct types.
+Records of the chain: entity types, additional parts of answers, and struct types.
 
 Fields are in the order of the chain's definitions. Numbers are whole numbers, references are ids or None.
 ``creator`` is always an address, ``owner`` always a player.
@@ -253,7 +253,11 @@ class Struct(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Allocation(Record):
-    """Power allocated from a source to a substation. Its amount is in the answer's grid attributes."""
+    """
+    Power allocated from a source to a substation.
+
+    Its amount is in the answer's grid attributes.
+    """
 
     id: EntityId
     type: enums.AllocationType | str = enums.AllocationType.STATIC

@@ -47,7 +47,11 @@ class EntityType(enum.StrEnum):
 
     @property
     def has_ids(self) -> bool:
-        """True if entities of this type have ``type-index`` ids, which infusions and addresses do not."""
+        """
+        True if entities of this type have ``type-index`` ids.
+
+        Infusions and addresses have none.
+        """
         return self not in (EntityType.INFUSION, EntityType.ADDRESS)
 
     @classmethod

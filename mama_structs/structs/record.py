@@ -69,7 +69,11 @@ class Record:
         return _remade, (type(self), values)
 
     def __repr__(self) -> str:
-        """Return a repr with the non-default attributes only, since most fields of most records are zero."""
+        """
+        Return a repr with the non-default attributes only.
+
+        Most fields of most records are zero.
+        """
         shown = [
             f"{attribute.alias}={_shown(value)}"
             for attribute in sorted(attrs.fields(type(self)), key=lambda attribute: attribute.name in _BOOKKEEPING)

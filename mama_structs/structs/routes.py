@@ -41,7 +41,11 @@ def id_of(value: EntityId | str, *types: EntityType) -> EntityId:
 
 
 def address_of(text: str) -> str:
-    """Return an account address, or raise `InvalidArgument`. It becomes part of a path without escaping."""
+    """
+    Return an account address, or raise `InvalidArgument`.
+
+    It becomes part of a path without escaping.
+    """
     if not isinstance(text, str) or not _ADDRESS.fullmatch(text):
         raise InvalidArgument(
             f"an address must be of 3 to 90 lower-case letters and digits, got {shown(text)}",
@@ -62,7 +66,11 @@ def attribute_id_of(text: str, names: type[enum.StrEnum]) -> str:
 
 
 def attribute_of(name: str, names: type[N]) -> N:
-    """Return an attribute by name, or raise `InvalidArgument`: the chain reads unknown names as attribute 0."""
+    """
+    Return an attribute by name, or raise `InvalidArgument`.
+
+    The chain would read an unknown name as attribute 0.
+    """
     try:
         return names(name)
     except ValueError:
@@ -109,12 +117,12 @@ def page_query(
     return tuple(query)
 
 
-# --- requests --------------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class NodeQuery:
-    """One GET request: a path of safe characters below the base URL, and the required field of the answer."""
+    """A GET request: a path of safe characters, and the required field of the answer."""
 
     path: str
     key: str
@@ -125,14 +133,22 @@ class NodeQuery:
 
     @property
     def target(self) -> str:
-        """The path with the query. Reserved characters are escaped, including ``+``, ``/`` and ``=`` of base64."""
+        """
+        The path with the query.
+
+        Reserved characters are escaped, including ``+``, ``/`` and ``=`` of base64.
+        """
         if not self.query:
             return self.path
         return self.path + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in self.query)
 
 
 def one(model: type[Record], *segments: str, asked: str) -> NodeQuery:
-    """Return the request for one entity below the path *segments*, with an answer of type *model*."""
+    """
+    Return the request for the entity at the path *segments*.
+
+    *model* is the type of its answer.
+    """
     return NodeQuery(path="/".join(("/structs", *segments)), key=_key_of(model), asked=asked)
 
 
@@ -176,7 +192,11 @@ class Listing(Generic[R_co]):
         return NodeQuery(path="/".join((f"/structs/{self.name}", *segments)), key=self.key, query=query)
 
     def next_key(self, payload: Mapping[str, Any], *, after: str | None) -> str | None:
-        """Validate a page without its records, and return the key of the next page, None after the last."""
+        """
+        Validate a page without its records.
+
+        Return the key of the next page, None after the last one.
+        """
         if not isinstance(payload[self.key], list):
             raise MalformedResponse("must be an array", path=f"$.{self.key}")
         pagination = structure({"pagination": payload.get("pagination")}, _End).pagination

@@ -38,7 +38,7 @@ def _snake(name: str) -> str:
 
 
 def _both_forms(names: Iterable[str]) -> Iterator[str]:
-    """Yield names in camelCase, as the chain writes them, and in snake_case, as the guild API does."""
+    """Yield names in camelCase, as in the chain, and in snake_case, as in the guild API."""
     for name in names:
         yield name
         if not name.startswith("*"):

@@ -102,7 +102,7 @@ class StructsSource:
         return client.base_url if self._shared and client is not None and client.session is None else None
 
     def join_gate(self, user: object, limit: int) -> Gate | None:
-        """Register *user*, a resolver, and its maximum of concurrent queries with the node's rate limiter."""
+        """Register a resolver and its maximum of concurrent queries with the node's rate limiter."""
         return None if self.client is None else self.client.join_gate(user, limit)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -114,7 +114,11 @@ class StructsSource:
         return {**record, **{name: value for name, value in answer.items() if name != envelope and name not in record}}
 
     def tools(self, resolver: Resolver, options: ReferenceOptions | None = None) -> list[StructsTool]:
-        """Return the predefined tools. They query through *resolver*; *options* sets defaults and ceilings."""
+        """
+        Return the predefined tools.
+
+        They query through *resolver*; *options* sets defaults and ceilings.
+        """
         return list(_tools(self, resolver, options).values())
 
     async def close(self) -> None:
@@ -147,8 +151,9 @@ def tools(
     origin: StructsClient | StructsSource | Any, *, resolver: Resolver | None = None, **defaults: Any
 ) -> dict[str, StructsTool]:
     """
-    Return the predefined tools for a chain, by name: ``structs_query_<entity>`` and ``structs_list_<entities>``.
+    Return the predefined tools for a chain by name.
 
+    The names are ``structs_query_<entity>`` and ``structs_list_<entities>``.
     Their queries go through the resolver, so that its concurrency limit and its cache apply to them.
 
     Args:

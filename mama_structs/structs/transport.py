@@ -1,6 +1,7 @@
 """
-HTTP transport to a Structs node: parses the response of a GET request and maps error bodies to exceptions.
+HTTP transport to a Structs node.
 
+It parses the responses of GET requests and maps error bodies to exceptions.
 This module imports aiohttp, so the client imports it lazily.
 """
 
@@ -26,7 +27,7 @@ class Transport(HttpApi):
     wrong_base: str = _WRONG_BASE
 
     async def get(self, request: NodeQuery) -> Envelope:
-        """Return the JSON object of the response, or raise the error that the response or its absence means."""
+        """Return the JSON object of the response, or raise the error that it represents."""
         return await self.ask(request.path, request.target, functools.partial(_envelope, request))
 
 
