@@ -1,4 +1,4 @@
-"""What Hypothesis calls when it is imported: nothing of this package is loaded for it before a test does so itself."""
+"""Entry point that Hypothesis calls on import. It imports nothing else of this package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mama_structs._internal.lazy_import import when_loaded
 
 
 def register() -> None:
-    """Register strategies for `EntityId` and `EntityType`, as soon as there are these types."""
+    """Register strategies for `EntityId` and `EntityType` as soon as their module is imported."""
     when_loaded("mama_structs.structs.ids", _register)
 
 
