@@ -235,7 +235,7 @@ class HttpAnswer:
 
     @property
     def is_error(self) -> bool:
-        """True if the status is an error."""
+        """True if the HTTP status is 400 or higher."""
         return self.status >= _ERRORS
 
     def refuse(self, *, code: int | None = None, message: str | None = None) -> NoReturn:

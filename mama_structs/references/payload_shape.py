@@ -22,7 +22,7 @@ _ENVELOPES: Final = 3
 _FEW: Final = 16
 # Names, besides plurals of types, of a list that is nested one level down.
 _LISTS: Final = frozenset({"data", "items", "results", "records", "rows"})
-# JSON:API members next to the list of entities that are not that list.
+# Names of JSON:API arrays that are never the list of entities.
 _BESIDE: Final = frozenset({"included", "errors"})
 
 

@@ -126,7 +126,7 @@ class Paths:
         self._below: dict[str, set[str]] = {}
 
     def first(self, entity_id: str, rule: FieldRule) -> bool:
-        """Return True if a path begins with this match, and record its second steps."""
+        """Return True if this match is the first step of a path, and record the second steps."""
         if rule not in self._by_rule:
             matching = [self._first[name] for name in _names_of(rule) if name in self._first]
             self._by_rule[rule] = set().union(*matching) if matching else None
@@ -137,7 +137,7 @@ class Paths:
         return True
 
     def second(self, holder: str, rule: FieldRule) -> bool:
-        """Return True if a path continues with this field of the entity *holder*."""
+        """Return True if this field of the entity *holder* is the second step of a path."""
         return not self._below.get(holder, set()).isdisjoint(_names_of(rule))
 
 
@@ -464,7 +464,7 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     @property
     def omitted(self) -> tuple[str, ...]:
-        """The listed ids that a limit omitted; ``meta["omitted"]`` counts all of them."""
+        """The ids omitted because of a limit, if listed; ``meta["omitted"]`` counts all."""
         return tuple(self.meta.get("omitted_ids", ()))
 
     @property

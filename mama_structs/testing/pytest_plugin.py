@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "mama_session(**options): what Session.open is given for the session of the fixture mama_session."
     )
-    # pytest-asyncio in strict mode runs only fixtures created with its decorator. If it is used, it is already imported.
+    # pytest-asyncio in strict mode runs only fixtures of its decorator. If it is used, it is already imported.
     made = sys.modules.get("pytest_asyncio") if config.pluginmanager.hasplugin("asyncio") else None
     fixtures: Any = types.ModuleType("mama_structs_async_fixtures")
     fixtures.session = (pytest.fixture if made is None else made.fixture)(name=_ASYNC)(_of_the_loop)
