@@ -241,7 +241,7 @@ def test_kind_returns_type_of_id_or_none():
      "created_at", "updated_at", "next_key", "total", "pagination", "search_string", "tag", "label", "entry"],
 )  # fmt: skip
 def test_scan_ignores_ids_in_denied_fields(field):
-    """This includes their arrays, but neither sibling fields nor nested objects."""
+    """Denial includes arrays, but neither sibling fields nor nested objects."""
     result = scan({field: "1-11", "x": {field: ["1-12", ["1-13"]]}, "owner": "1-14"})
 
     assert ["1-14"] == [found.id for found in result.found]

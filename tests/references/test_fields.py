@@ -107,7 +107,7 @@ def test_field_pattern_with_dot_matches_name_of_container():
 
 
 def test_denied_fields_are_excluded_from_patterns():
-    """This includes fields one level below a denied name."""
+    """Denial includes fields one level below a denied name."""
     assert ["customer:4"] == keys({"denied_ids": [1], "note": {"customer_id": 3, "more": {"customer_id": 4}}})
 
 
@@ -248,7 +248,7 @@ async def test_source_with_one_type_is_queried_with_bare_ids(make_resolver):
 
 
 async def test_resolver_uses_type_prefixed_keys_in_all_methods(make_resolver):
-    """This covers query, resolve, types, the cache and its invalidation."""
+    """Covers query, resolve, types, the cache and its invalidation."""
     shop = Shop()
     resolver = make_resolver(Source(SHOP, fetch=shop.fetch))
 

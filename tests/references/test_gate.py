@@ -125,7 +125,7 @@ def test_slots_never_exceed_smallest_limit_and_are_granted_in_order(data):
 
 
 async def test_slot_granted_to_cancelled_waiter_passes_to_next_waiter(gate, time):
-    """This also covers both events in one iteration of the event loop."""
+    """Also covers both events in one iteration of the event loop."""
     for late in range(6):
         done = asyncio.Event()
 
