@@ -366,7 +366,7 @@ async def cancelled_at(coroutine, point):
 
 class TestCancellation:
     @pytest.mark.parametrize("batch", [False, True])
-    async def test_enrich_cancelled_after_any_number_of_loop_iterations_leaves_nothing_behind(self, make_resolver, at_rest, batch):
+    async def test_enrich_cancelled_at_any_loop_iteration_leaves_nothing_behind(self, make_resolver, at_rest, batch):
         source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=batch, delays={"5-3": 0.03})
         resolver = make_resolver(source, max_parallel_queries=2, cache_ttl=0)
         options = ReferenceOptions(reference_depth=2)
