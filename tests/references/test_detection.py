@@ -455,7 +455,7 @@ class Colour(enum.StrEnum):
     ID = "1-5"
 
 
-class Old(str, enum.Enum):  # noqa: UP042 - its str() is not its text, which is the point
+class Old(str, enum.Enum):  # noqa: UP042 - needed, because str() of a member differs from its text
     ID = "1-6"
 
 

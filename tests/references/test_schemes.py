@@ -31,7 +31,7 @@ def ids(scan):
     return [(found.id, found.type) for found in scan.found]
 
 
-def test_two_schemes_find_their_own_ids():
+def test_detector_finds_ids_of_each_scheme():
     scan = Detector([STRUCTS_SCHEME, issue_scheme()]).scan({"a": "1-11", "b": "ABC-7", "c": "BUG-1", "d": "abc-7"})
 
     assert [("1-11", "player"), ("ABC-7", "issue"), ("BUG-1", "bug")] == ids(scan)

@@ -290,7 +290,7 @@ def rows():
     others=st.tuples(beside(), beside()),
     included=st.sampled_from([{}, {"included": [{"id": "1-9", "name": "x"}]}, {"errors": [{"id": "1-8"}]}]),
 )
-def test_one_array_of_entities_is_a_list_with_any_siblings(listed, name, wrapper, others, included):
+def test_describe_recognises_list_with_any_siblings(listed, name, wrapper, others, included):
     """The array may be at the top or one level down. Another entity or array there makes the payload a query."""
     (own, array), (around, inside) = listed, others
     members = {**inside, name: array}

@@ -47,7 +47,7 @@ async def cancelled_after(turns, coroutine):
 
 
 async def left_over(node, before):
-    """Return the remaining tasks except those of the test and the server."""
+    """Return the remaining tasks that belong neither to the test nor to the server."""
     for _ in range(5):
         await asyncio.sleep(0)
     return asyncio.all_tasks() - before - node._tasks
@@ -158,7 +158,7 @@ def no_network():
 @example(url="http://[::1]:9/lcd")
 @given(url=URLS)
 @settings(deadline=None)
-def test_any_base_url_is_rejected_or_leads_to_mama_structs_errors(url):
+def test_client_with_any_base_url_raises_only_mama_structs_errors(url):
     try:
         client = StructsClient(url, retries=0, timeout=600)
     except InvalidArgument:

@@ -404,7 +404,7 @@ def payloads(model):
 
 @pytest.mark.once
 @pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
-def test_any_payload_round_trips_unchanged(model):
+def test_generated_payload_round_trips_unchanged(model):
     @settings(max_examples=25)
     @given(payload=payloads(model))
     def nothing_is_lost(payload):
@@ -420,7 +420,7 @@ def test_any_payload_round_trips_unchanged(model):
 
 
 @given(payload=JSON)
-def test_any_json_is_converted_or_malformed(payload):
+def test_structure_of_any_json_returns_record_or_raises_malformed(payload):
     for model in (PlayerAnswer, list[Planet], StructType):
         with contextlib.suppress(MalformedResponse):
             structure(payload, model)
