@@ -313,7 +313,7 @@ class _Decoration:
         return wrapper
 
     def added(self) -> AddedParameters:
-        """Return the parameters added to the tool, and the names of those shown to models."""
+        """Return the parameters added to the tool, and the names of the shown ones."""
         resolver, options = self._who()
         types = self.types if resolver is None or self.types is not None else resolver.types
         accepted = reference_parameters(options, types)

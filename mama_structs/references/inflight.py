@@ -64,7 +64,7 @@ class Flight:
     unbounded: int = 0
 
     def land(self, outcome: SourceOutcome, *, late: bool = False) -> None:
-        """Publish the outcome to all waiters; with *late*, only to those with a timeout."""
+        """Publish the outcome to all waiters; with *late*, only to waiters with a timeout."""
         for future in (self.timely,) if late else (self.outcome, self.timely):
             if not future.done():
                 future.set_result(outcome)

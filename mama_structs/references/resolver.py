@@ -119,7 +119,7 @@ class Resolver:
 
         They share cache, limits, queries in flight and statistics.
         Closing it leaves this one and its sources open. It cannot be used after this one is closed.
-        If an answer contains only ids of schemes that *strange* returns and that have no source, its metadata says so.
+        *strange* returns schemes without a source. If an answer has only ids of such schemes, its metadata has a note.
 
         Raises:
             SessionClosed: The resolver is closed.

@@ -39,7 +39,7 @@ class SessionMachine(RuleBasedStateMachine):
     """
     State machine that uses a session in its own directory in random order.
 
-    Its rules call tools with arguments that their schemas accept, let a model answer with refs, advance the clock,
+    Its rules call tools with arguments that their schemas accept, observe messages with refs, advance the clock,
     close and open the session, simulate a killed process, and make the disk or the embedder fail once.
     After each step every acknowledged ref and memory must exist; at the end `Session.check` must report no problem.
     A tool may reject a call with a `MamaStructsError`; any other error fails the test.

@@ -1,4 +1,4 @@
-"""The comparison with other packages: the page matches the results, and the benchmark code works."""
+"""Comparison with other packages: the page matches the results, and the benchmarks work."""
 
 import importlib
 import json

@@ -21,7 +21,7 @@ ENTITIES = {
 
 @pytest.fixture
 async def virtual_time(monkeypatch):
-    """Advance the loop's clock only when the loop is idle, so that pauses take no time on any machine."""
+    """Advance the loop's clock only when the loop is idle, so that pauses take no time."""
     loop = asyncio.get_running_loop()
     now, select = loop.time(), loop._selector.select
 

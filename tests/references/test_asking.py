@@ -241,7 +241,11 @@ class TestSilence:
 
     @pytest.mark.parametrize("sources", [[], [Source(JIRA, fetch=lambda key: {"id": key})]])
     async def test_enrich_notes_ids_without_source_and_logs_once(self, sources, caplog):
-        """Covers sessions without sources and with a source for other ids. The payload's own id needs no source."""
+        """
+        Covers sessions without sources and with a source for other ids.
+
+        The payload's own id needs no source.
+        """
         async with Session.open(sources=sources) as session:
 
             @session.with_references

@@ -20,7 +20,11 @@ KEY_SCHEME = IdScheme(name="keys", pattern="k[0-9]", type_of=lambda _: "key")
 
 @given(data=st.data())
 def test_batches_respect_max_batch_and_every_caller_gets_its_answers(data):
-    """Holds for any timing and cancellation. No query is left running, and no id is requested twice."""
+    """
+    Holds for any timing and cancellation.
+
+    No query is left running, and no id is requested twice.
+    """
     limit = data.draw(st.none() | st.integers(1, 4))
     slots = data.draw(st.integers(1, 3))
     wanted = data.draw(st.lists(st.lists(st.sampled_from(KEYS), min_size=1, unique=True), min_size=1, max_size=8))
@@ -69,7 +73,11 @@ def test_source_rejects_invalid_max_batch(most):
 
 
 async def test_not_found_raised_for_batch_fails_all_ids_without_caching():
-    """The error does not identify the missing id, so nothing is cached. For a single id it means "not found"."""
+    """
+    The error does not identify the missing id, so nothing is cached.
+
+    For a single id it means "not found".
+    """
 
     async def fetch_many(keys):
         if "k0" in keys:

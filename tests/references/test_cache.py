@@ -150,7 +150,7 @@ def test_least_recently_used_answer_is_evicted_first():
 
 
 def test_answers_are_evicted_to_respect_cache_bytes():
-    """An answer that could never fit evicts no others, and replaces the cached answer for its id."""
+    """An answer over the limit evicts only the cached answer for its id."""
     cache, _ = cache_of(cache_bytes=100)
     for number in range(1, 6):
         cache.put(f"1-{number}", "player", answer(17))

@@ -1,4 +1,8 @@
-"""Defaults and ceilings that a host sets: ceilings apply to models, not to the host's own calls."""
+"""
+Defaults and ceilings set by a host.
+
+Ceilings apply to models, not to the host's own calls.
+"""
 
 from __future__ import annotations
 
@@ -229,7 +233,11 @@ class TestSharing:
             ]
 
     async def test_sessions_can_share_a_resolver_that_its_owner_closes(self):
-        """They share cache, limits and statistics. The memories of each session are a source of that session only."""
+        """
+        They share cache, limits and statistics.
+
+        The memories of each session are a source of that session only.
+        """
         async with FakeNode.world(seed=1, players=12) as node:
             shared = Resolver([StructsSource(node.url)])
             async with Session.open(resolver=shared) as one, Session.open(resolver=shared) as other:

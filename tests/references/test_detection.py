@@ -1,4 +1,4 @@
-"""Detection of ids in payloads: positions, field rules, Python objects and hostile payloads."""
+"""Detection of ids in payloads: positions, field rules, Python objects, hostile input."""
 
 import collections
 import dataclasses
@@ -156,7 +156,7 @@ def test_scan_finds_every_id_in_fields_without_rules(entity_id, field):
 @pytest.mark.parametrize("file", sorted(DATA.glob("lcd_*/*.json")), ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_scan_finds_every_id_shaped_string_in_captured_answers(file):
     """
-    In captured answers of the chain, every type-index string outside denied fields is an id.
+    In captured answers, every type-index string outside denied fields is an id.
 
     Only one string is rejected by a hint: a fleet id that is wrong in the documentation. Complete entities are no references.
     """
@@ -205,7 +205,7 @@ def test_scan_accepts_all_type_codes_and_index_limits(code, index):
      "1-1_0", "+1-1", "1-+1", "1-1e0", "1\u20131", "2024-01", "1-1,2-1", "x1-1"],
 )  # fmt: skip
 def test_scan_ignores_near_misses(text):
-    """Texts that differ from an id by one character are neither found nor counted as look-alikes."""
+    """Texts that differ from an id by one character are not even look-alikes."""
     result = scan({"x": text, "owner": text, "l": [text]})
 
     assert ([], []) == (result.found, result.lookalikes)
@@ -758,7 +758,7 @@ def few_containers(monkeypatch):
 
 
 def bounded(steps, payload, *, members):
-    """Assert that a scan visits at most the allowed number of containers, in at most two walks."""
+    """Assert that a scan respects the container limit, in at most two walks."""
     with steps:
         result = scan(payload)
     assert steps.count < 2 * 5_000 * 20 * members

@@ -53,7 +53,7 @@ NO_IDS = st.sampled_from([None, True, False, 1.5, "", "x" * (MAX_ID_LENGTH + 1),
 
 @st.composite
 def planted(draw):
-    """A scheme with random fields, a payload with ids in these and other fields, and the expected matches."""
+    """Return a scheme with random fields, a payload, and the expected matches."""
     names = draw(st.lists(st.text("abcdefg_", min_size=2, max_size=8), min_size=2, max_size=6, unique=True))
     types = {name: draw(st.sampled_from(["customer", "user", "order"])) for name in names[: len(names) // 2]}
     expected = []
@@ -94,7 +94,11 @@ def test_scan_finds_exactly_the_ids_in_scheme_fields(case):
 
 
 def test_field_pattern_with_dot_matches_name_of_container():
-    """The part before the dot is the name of the mapping or list; a star matches any name, and the top level."""
+    """
+    The part before the dot is the name of the mapping or list.
+
+    A star matches any name, and the top level.
+    """
     payload = {
         "assignee": "u-1",
         "ref": 9,

@@ -114,7 +114,11 @@ async def test_hung_query_times_out_without_affecting_others(make_resolver, at_r
 
 
 async def test_timed_out_queries_release_their_slots(make_resolver, at_rest):
-    """As many queries hang as there are slots. The others run afterwards, for this call and for other callers."""
+    """
+    As many queries hang as there are slots.
+
+    The others run afterwards, for this call and for other callers.
+    """
     hung = [f"5-{n}" for n in range(1, 6)]
     source = FakeSource(MANY, behaviours=dict.fromkeys(hung, never))
     resolver = make_resolver(source, query_timeout=0.1)
@@ -132,7 +136,11 @@ async def test_timed_out_queries_release_their_slots(make_resolver, at_rest):
 
 
 async def test_query_timeout_starts_after_slot_is_acquired(make_resolver):
-    """Twenty queries of 30 ms use one slot with a timeout of 100 ms, although the last one waits for 570 ms."""
+    """
+    Twenty queries of 30 ms share one slot, so the last one waits for 570 ms.
+
+    None of them exceeds the timeout of 100 ms.
+    """
     source = FakeSource(MANY, delays=0.03)
     resolver = make_resolver(source, max_parallel_queries=1, query_timeout=0.1)
 
@@ -349,7 +357,11 @@ class TestBatches:
 
 
 async def cancelled_at(coroutine, point):
-    """Step a coroutine manually and cancel it after *point* steps. Return its result if it finishes earlier."""
+    """
+    Step a coroutine manually and cancel it after *point* steps.
+
+    Return its result if it finishes earlier.
+    """
     try:
         for _ in range(point):
             future = coroutine.send(None)

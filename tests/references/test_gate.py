@@ -49,7 +49,7 @@ def at_rest(gate):
 
 
 async def send(gate, time, *, refused=None, pause=0.1, left=10.0, log=None, attempt=None):
-    """Send one request like a client: acquire a slot, wait for the cooldown, report the result."""
+    """Send one request like a client: in a slot, after the cooldown, with its result reported."""
     attempt = attempt or Attempt()
     async with gate.slot(attempt), gate.turn(attempt, left=lambda: left, sleep=time.sleep) as period:
         if log is not None:
@@ -71,7 +71,11 @@ async def turns(count=20):
 
 @given(data=st.data())
 def test_slots_never_exceed_smallest_limit_and_are_granted_in_order(data):
-    """Holds for any sequence of registrations, requests and cancellations. Nothing is left behind."""
+    """
+    Holds for any sequence of registrations, requests and cancellations.
+
+    Nothing is left behind.
+    """
 
     async def main():
         gate, users, tasks, holding, cancelled = Gate(Closure(), FakeClock().now), {}, {}, {}, set()
@@ -170,7 +174,11 @@ async def test_garbage_collected_client_no_longer_limits(gate):
     )
 )
 def test_cooldown_decreases_only_with_the_clock(steps):
-    """A clock that steps back neither ends nor extends it. The longest of several cooldowns applies."""
+    """
+    A clock that steps back neither ends nor extends it.
+
+    The longest of several cooldowns applies.
+    """
     closure, left, readings = Closure(), 0.0, [0.0]
     for step, seconds in steps:
         if step == "close":

@@ -17,7 +17,7 @@ def found(entity_id, *, row=None, primary=True):
 
 @st.composite
 def occurrences(draw):
-    """Return a strategy for matches in payload order: before the rows, row by row, and after the rows."""
+    """Return a strategy for matches in payload order: before, in and after the rows."""
     ids = st.builds("{}-{}".format, st.sampled_from("012"), st.integers(1, 5))
     places = [None] * draw(st.integers(0, 4))
     for row in range(draw(st.integers(0, 5))):
@@ -64,7 +64,11 @@ def model(occurred, options, scope, known, started):
 )
 @settings(max_examples=max(300, settings.default.max_examples), deadline=None)
 def test_plan_level_matches_model(occurred, options, scope, known, started):
-    """The first allowed ids in payload order are selected. Every other requested id is omitted with its limit."""
+    """
+    The first allowed ids in payload order are selected.
+
+    Every other requested id is omitted with its limit.
+    """
     start, wanted, allowed = model(occurred, options, scope, known, started)
     plan = plan_level(occurred, options, scope, known=known, started=started)
 

@@ -19,7 +19,11 @@ TRACKER = IdScheme(name="tracker", pattern=r"([A-Z]+)-[0-9]+", type_of={"USR": "
 
 
 def entities():
-    """Return a strategy for entities with their ids: as fields, as a node's answer, or in JSON:API format."""
+    """
+    Return a strategy for entities in several formats, with their ids.
+
+    Formats are bare fields, a node's answer, and JSON:API.
+    """
 
     def written(entity_id, form):
         answer = WORLD.envelope(entity_id)
@@ -129,7 +133,7 @@ def test_payloads_own_entities_are_not_counted_as_present():
 
 
 def test_incomplete_nested_entity_is_reference_of_its_parent_field():
-    """`{"owner": {"id": ...}}` is an owner: it is primary, and the type hints of "owner" apply."""
+    """For example, `{"owner": {"id": ...}}` is primary, and the hints of "owner" apply."""
     scan = DETECTOR.scan(
         {
             "owner": {"id": "1-11"},

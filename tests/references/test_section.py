@@ -256,7 +256,7 @@ def test_references_view_has_entries_types_failures_and_omissions():
 
 
 def test_references_view_accepts_entity_id_keys():
-    from mama_structs import EntityId  # imported as in user code  # noqa: PLC0415 - imported as in user code
+    from mama_structs import EntityId  # noqa: PLC0415 - imported as in user code
 
     view = References.of({"references": SECTION})
 

@@ -257,7 +257,7 @@ def test_own_id_field_is_configured_by_scheme():
 
 
 def beside():
-    """Return a strategy for siblings of a list: scalars, id texts, arrays and mappings without entities."""
+    """Return a strategy for siblings of a list that are not entities."""
     values = (
         st.none()
         | st.integers()
@@ -269,7 +269,7 @@ def beside():
 
 
 def rows():
-    """Return a strategy for rows of one type in several formats, including rows that are not entities."""
+    """Return a strategy for rows of one type, including rows that are not entities."""
     forms = st.sampled_from(
         [
             lambda one: {"id": one, "owner": "1-9"},
@@ -291,7 +291,11 @@ def rows():
     included=st.sampled_from([{}, {"included": [{"id": "1-9", "name": "x"}]}, {"errors": [{"id": "1-8"}]}]),
 )
 def test_describe_recognises_list_with_any_siblings(listed, name, wrapper, others, included):
-    """The array may be at the top or one level down. Another entity or array there makes the payload a query."""
+    """
+    The array may be at the top or one level down.
+
+    Another entity or array there makes the payload a query.
+    """
     (own, array), (around, inside) = listed, others
     members = {**inside, name: array}
     payload = {**around, **included, **(members if wrapper is None else {wrapper: members})}

@@ -1,4 +1,8 @@
-"""Load of a whole process on a node, over real sockets. Tests count requests instead of measuring time."""
+"""
+Load of a whole process on a node, over real sockets.
+
+Tests count requests instead of measuring time.
+"""
 
 import asyncio
 import contextlib
@@ -141,7 +145,11 @@ async def test_client_and_session_share_the_rate_limiter_of_a_node(node):
 
 @pytest.mark.usefixtures("latency_in_turns")
 async def test_nested_query_to_same_node_does_not_deadlock(node):
-    """Nested queries use the same and another resolver with one slot. Tasks that outlive a query take slots."""
+    """
+    Nested queries use the same and another resolver with one slot.
+
+    Tasks that outlive a query take slots.
+    """
     tasks, go_on = [], asyncio.Event()
 
     class Curious(StructsSource):

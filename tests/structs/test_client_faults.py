@@ -34,7 +34,7 @@ READS = {
 
 
 async def cancelled_after(turns, coroutine):
-    """Return True if the coroutine was cancelled after *turns* loop iterations before it ended."""
+    """Return True if the coroutine was cancelled after *turns* loop iterations."""
     task = asyncio.create_task(coroutine)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -56,7 +56,11 @@ async def left_over(node, before):
 @pytest.mark.parametrize("warm", [False, True], ids=["new connection", "open connection"])
 @pytest.mark.parametrize("name", READS)
 async def test_read_cancelled_at_any_loop_iteration_leaves_nothing_behind(node, http, name, warm):
-    """Covers retries, lost connections and paging. No connection, slot or task remains, and reads still work."""
+    """
+    Covers retries, lost connections and paging.
+
+    No connection, slot or task remains, and reads still work.
+    """
 
     async def hang_up(writer):
         writer.close()

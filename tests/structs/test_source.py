@@ -256,7 +256,7 @@ GOOD = [
     "name", [f"structs_query_{kind}" for kind in KINDS] + [f"structs_list_{kind}s" for kind in KINDS]
 )
 async def test_tool_schema_and_validation_agree(node, name):
-    """Arguments outside of the schema are rejected before a request is sent, unless they can be repaired."""
+    """Invalid arguments are rejected before a request is sent, unless they can be repaired."""
     form, kind = name.split("_")[1], name.split("_")[2].removesuffix("s" if "_list_" in name else "")
     own = {f"{kind}_id": existing(node, kind)} if form == "query" else {"pagination_limit": 2}
     async with Session.open(structs=node.url) as session:

@@ -1,4 +1,4 @@
-"""The fidelity checklist of the fake node (``domain/structs.md``, section 9), over real sockets."""
+"""Fidelity checklist of the fake node (``domain/structs.md``, section 9), on real sockets."""
 
 import base64
 
@@ -67,7 +67,7 @@ async def test_only_single_answers_include_attributes(node, get, entity_id, keys
 
 
 async def test_infusions_addresses_and_struct_types_have_special_routes(node, get):
-    """An infusion has two keys, an address answer is flat, and the id of a struct type is a bare number."""
+    """Infusions have two keys, address answers are flat, struct type ids are bare numbers."""
     infusion = node.data.rows("infusion")[0]
     address = node.data.rows("address")[0]
 

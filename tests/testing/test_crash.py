@@ -64,7 +64,11 @@ def test_run_finds_no_fault(tmp_path, seed):
 
 
 def test_damage_is_never_silent_or_fatal(tmp_path):
-    """Damage of a file, before opening or during use, leads to correct data, an error, a finding or a warning."""
+    """
+    Damage leads to correct data, an error, a finding or a warning.
+
+    Files are damaged before opening and during use.
+    """
     status, said, table = crash("--damage", "--sample", DAMAGED, "--seed", 8, place=tmp_path)
 
     assert 0 == status, said

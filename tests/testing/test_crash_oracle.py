@@ -26,7 +26,7 @@ KINDS = ("lost", "duplicated", "wrong", "errors", "findings", "warnings", "untyp
 
 
 class Small(random.Random):
-    """Random choices, but always few memories per call, because comparing sixty of them is slow."""
+    """Random choices with few memories per call, because comparing sixty of them is slow."""
 
     def choice(self, seq):
         return 3 if seq == (3, 3, 5, 60) else super().choice(seq)
@@ -173,7 +173,11 @@ def test_interrupted_import_may_leave_any_part_of_the_file(tmp_path, imported):
 
 
 def test_difference_returns_path_of_mismatch():
-    """A pattern may match any value or any later time; other values must be equal, including their type."""
+    """
+    A pattern may match any value or any later time.
+
+    Other values must be equal, including their type.
+    """
     pattern = {"a": [1, {"b": after("2026-01-01T00:00:00+00:00")}], "c": ANY}
 
     assert None is difference(pattern, {"a": [1, {"b": "2026-01-01T00:00:01+00:00"}], "c": None})

@@ -136,7 +136,7 @@ async def ids_in(store):
     ("synchronous", "unsynced", "kept"), [(2, "", True), (1, "", False), (0, "", False), (2, WAL, False)]
 )
 def test_acknowledged_save_survives_power_failure_only_if_synced(tmp_path, library, synchronous, unsynced, kept):
-    """It survives with the settings of this package, but not with weaker settings or a log without syncs."""
+    """It survives with the package's settings, but not with weaker ones or without log syncs."""
     store = tmp_path / "store"
     said = run(SAVING.format(synchronous=synchronous), library, store, tmp_path / "shadow", unsynced=unsynced).split()
 

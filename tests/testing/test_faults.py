@@ -262,7 +262,11 @@ def test_add_rejects_invalid_rule(arguments, options, named):
     ],
 )
 def test_add_accepts_every_valid_request_name(on):
-    """Names are any path, a pattern, a type, and path parameters: ids, numbers, addresses, attributes, hex."""
+    """
+    Names are any path, a pattern, a type, and path parameters.
+
+    Parameters are ids, numbers, addresses, attributes and hexadecimal text.
+    """
     faults = FakeNode(entities={}).faults
     faults.add(Fault.html(), on=on)
 

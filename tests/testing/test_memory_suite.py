@@ -167,7 +167,11 @@ def test_command_prints_checks_and_writes_results(tmp_path, capsys):
 
 @of_files
 def test_importing_the_kit_does_not_import_heavy_modules(tmp_path):
-    """Store processes import only the store, and modules that need no more than attrs. The kit needs no pytest."""
+    """
+    Store processes import only the store, and modules that need no more than attrs.
+
+    The kit needs no pytest.
+    """
     code = (
         "import sys, mama_structs.testing.conformance.memory_suite;"
         "print(*(name for name in ('numpy', 'pytest', 'diskcache', 'aiohttp', 'hypothesis') if name in sys.modules))"

@@ -54,7 +54,11 @@ def test_offset_skips_rows(keys, offset, limit, reverse, count):
 
 @given(keys=KEYS, key=st.binary(min_size=1, max_size=3), reverse=st.booleans())
 def test_page_may_start_at_any_key(keys, key, reverse):
-    """The key need not exist. Forward pages start at the next key; in reverse order that key is the first."""
+    """
+    The key need not exist.
+
+    Forward pages start at the next key; in reverse order that key is the first.
+    """
     page = paginate(keys, PageRequest(key=key, limit=100, reverse=reverse))
     rest = [one for one in keys if one >= key]
     expected = rest

@@ -1,4 +1,4 @@
-"""Scripted model: complete and streamed answers, recorded requests, and the end of the script."""
+"""Scripted model: complete and streamed answers, recorded requests, end of the script."""
 
 from __future__ import annotations
 
@@ -88,7 +88,11 @@ async def test_agent_with_tools_over_mcp_answers_from_memory(session):
 
 @EVERYWHERE
 async def test_streamed_ref_is_shown_stored_and_used(session, drive):
-    """The stream shows the text without tags, and later calls of the same message can use the ref."""
+    """
+    The stream shows the text without tags.
+
+    Later calls of the same message can use the ref.
+    """
     model = ScriptedModel(ModelTurn(MARKED, [("get_ref", {"ref_id": "aim"})]), "Done.")
     run = await drive(session, model, "go", streamed=True)
     shown = [piece for watched in run.streams for piece in watched.shown]
@@ -131,7 +135,11 @@ async def test_call_with_invalid_json_arguments_is_passed_on(session, drive, str
 
 
 async def test_unrepresentable_arguments_and_invalid_cut_are_rejected(session):
-    """Complete messages of Anthropic contain arguments as data. Pieces must add up to the text."""
+    """
+    Complete messages of Anthropic contain arguments as data.
+
+    Pieces must add up to the text.
+    """
     asked = {"model": "any", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
     wrong = ScriptedModel(ModelTurn(calls=[("list_refs", "[")])).anthropic()
     with pytest.raises(AnthropicError, match="arguments of list_refs that are no JSON object"):

@@ -65,7 +65,7 @@ def test_every_reference_resolves_except_the_documented_one(world):
 @given(world=worlds(players=st.integers(12, 60) | st.just(300)))
 @settings(deadline=None, max_examples=40)
 def test_both_ends_of_each_relation_are_consistent(world):
-    """Covers players and planets, fleets and visitors, structs and slots, agreements and allocations."""
+    """Covers relations of players, planets, fleets, structs, agreements and allocations."""
     planets = {row["id"]: row for row in world.rows("planet")}
     fleets = {row["id"]: row for row in world.rows("fleet")}
     structs = {row["id"]: row for row in world.rows("struct")}
@@ -173,7 +173,7 @@ def test_oddities_exist_in_every_world(players):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("players", [12, 19, 60])
 def test_demo_player_has_all_assets(seed, players):
-    """Player 1-11 has a guild, a planet with visitors, the fleet 9-11, a substation and a defended struct."""
+    """Player 1-11 has a guild, planet, visitors, fleet, substation and defended struct."""
     world = World.generate(seed=seed, players=players)
     player = world.envelope("1-11")["Player"]
     planet = world.envelope(player["planetId"])["Planet"]

@@ -214,7 +214,7 @@ class World:
         """
         Return the keys of a type's store in the chain's order.
 
-        Keys are ids or addresses; those of infusions contain both.
+        Keys are ids or addresses; keys of infusions contain both.
         """
         keys = self.tables.get(_table(type).name, {})
         return sorted(keys, key=int) if type == "struct_type" else sorted(keys)
