@@ -376,8 +376,8 @@ class Source:
 
         Each ``GET`` path that ends in its only parameter (``/users/{userId}``) defines a type, named after the schema
         of its answer, or else after the path (``user``). The id of an entity is ``type:id``.
-        Fields named after the parameter or the type (``user_id``, ``userId``, ``*_user_id``, and plurals) are references,
-        and so are fields that the ``links`` of an operation map to a type.
+        Fields named after the parameter or the type (``user_id``, ``userId``, ``*_user_id``, and plurals) are
+        references, and so are fields that the ``links`` of an operation map to a type.
 
         Args:
             spec: The document: a mapping, JSON text, or the path of a JSON file.

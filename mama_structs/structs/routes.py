@@ -29,7 +29,6 @@ _LONGEST_KEY = 4096
 
 def id_of(value: EntityId | str, *types: EntityType) -> EntityId:
     """Return an id with a type in *types* (any type by default), or raise `InvalidArgument`."""
-    # parse() also accepts an EntityId
     entity_id = EntityId.parse(value)  # type: ignore[arg-type]  # parse() also accepts an EntityId
     if types and entity_id.type not in types:
         wanted = " or ".join(wanted.value for wanted in types)
