@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError, RerankingFailed, shown
-from mama_structs.memory.embedding.factory import CallableEmbedder, default_embedder
 from mama_structs.memory.embedding.chunks import LEAST_TOKENS, tokens
+from mama_structs.memory.embedding.factory import CallableEmbedder, default_embedder
 from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for type hints
     Calibrating,
     Calibration,

@@ -9,8 +9,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 import attrs
 
-from mama_structs._internal.event_loop import call_progress, find_session, from_model, no_session
 from mama_structs._internal.control_flow import is_framework_result
+from mama_structs._internal.event_loop import call_progress, find_session, from_model, no_session
 from mama_structs._internal.introspection import AddedParameters, awaited, called_by, disguise, name_of
 from mama_structs._internal.telemetry import raised
 from mama_structs.errors import InvalidArgument, shown

@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 import attrs
 
 from mama_structs._internal.event_loop import LoopBound
+from mama_structs._internal.jsonable import as_payload, copy_plain
 from mama_structs._internal.lru import Lru
 from mama_structs._internal.offload import SYNC_CHARS, SYNC_ITEMS, check_inline, measure, run_inline_or_in_thread
-from mama_structs._internal.jsonable import as_payload, copy_plain
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed, shown
 from mama_structs.references import results as outcomes
 from mama_structs.references.cache import Caches, Matches
@@ -24,6 +24,7 @@ from mama_structs.references.detection import META, SECTION, Detector
 from mama_structs.references.inflight import Flights, SourceQuery
 from mama_structs.references.matches import FieldRule, Found, Scan
 from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
+from mama_structs.references.payload_shape import PayloadShape, describe
 from mama_structs.references.results import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
 from mama_structs.references.schemes import EntitySource, IdScheme, check_sources
 from mama_structs.references.section import (
@@ -37,7 +38,6 @@ from mama_structs.references.section import (
     is_section,
     plan_level,
 )
-from mama_structs.references.payload_shape import PayloadShape, describe
 from mama_structs.settings import ReferenceSettings
 
 _log = logging.getLogger("mama_structs")

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from mama_structs.structs.answers import PlanetAnswer as PlanetAnswer
     from mama_structs.structs.answers import PlayerAnswer as PlayerAnswer
     from mama_structs.structs.answers import StructAnswer as StructAnswer
-    from mama_structs.structs.client import StructsClient as StructsClient
     from mama_structs.structs.chain_json import structure as structure
     from mama_structs.structs.chain_json import unstructure as unstructure
+    from mama_structs.structs.client import StructsClient as StructsClient
     from mama_structs.structs.entities import Address as Address
     from mama_structs.structs.entities import Agreement as Agreement
     from mama_structs.structs.entities import Allocation as Allocation

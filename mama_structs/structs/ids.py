@@ -12,8 +12,8 @@ from typing import Self
 
 import attrs
 
-from mama_structs._internal.lazy_import import announce
 from mama_structs._internal.jsonable import written
+from mama_structs._internal.lazy_import import announce
 from mama_structs.errors import InvalidArgument, shown
 
 MAX_INDEX = 2**64 - 1

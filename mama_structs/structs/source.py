@@ -16,8 +16,8 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import awaited
 from mama_structs.errors import InvalidArgument, shown
 from mama_structs.references.decorator import ReferencedTool, bound_to
-from mama_structs.references.rate_limit import Gate
 from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.rate_limit import Gate
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, Fetch, IdScheme
 from mama_structs.structs.client import StructsClient

@@ -39,7 +39,16 @@ from mama_structs.memory.types.engine import (
     nfc,
     sampled,
 )
-from mama_structs.memory.types.model import CREATORS, ORIGINS, Link, LinkType, Memory, MemoryType, digests_in, milliseconds
+from mama_structs.memory.types.model import (
+    CREATORS,
+    ORIGINS,
+    Link,
+    LinkType,
+    Memory,
+    MemoryType,
+    digests_in,
+    milliseconds,
+)
 from mama_structs.memory.types.text_analysis import asking_of, indexed_text, scripts_of, terms_of, weighted_terms
 from mama_structs.storage.sqlite_errors import Finding
 

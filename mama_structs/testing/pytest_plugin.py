@@ -18,8 +18,8 @@ import pytest
 
 if TYPE_CHECKING:
     from mama_structs import Session, sync
-    from mama_structs.testing.node.fake_node import FakeNode
     from mama_structs.testing.fakes import FakeClock
+    from mama_structs.testing.node.fake_node import FakeNode
 
 # 2026-01-01 in UTC.
 _START = 1_767_225_600.0

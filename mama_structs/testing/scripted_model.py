@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.refs.messages.transcript import Spoken, spoken_in
 from mama_structs.errors import InvalidArgument, shown
+from mama_structs.refs.messages.transcript import Spoken, spoken_in
 from mama_structs.testing.provider_formats import APIS, WireAnswer, WireCall, sent_events
 
 __all__ = ["ModelRequest", "ModelTurn", "ScriptedModel"]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
 from mama_structs import Session
-from mama_structs._internal.validation import choice
 from mama_structs._internal.sync_proxy import bare
+from mama_structs._internal.validation import choice
 from mama_structs.errors import EmbeddingFailed, StoreBusy
 from mama_structs.storage.sealed_rows import Rows
 from mama_structs.storage.sqlite_store import RowStorage

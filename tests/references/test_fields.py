@@ -10,8 +10,8 @@ from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.decorator import with_references
 from mama_structs.references.detection import Detector
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme, Source
 from mama_structs.references.payload_shape import describe
+from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme, Source
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 
 SHOP = IdScheme(

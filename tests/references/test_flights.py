@@ -8,8 +8,8 @@ import pytest
 
 from mama_structs.errors import EntityNotFound, SessionClosed, WrongLoop
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.results import current_attempt
 from mama_structs.references.resolver import Resolver
+from mama_structs.references.results import current_attempt
 from mama_structs.references.schemes import IdScheme
 from mama_structs.settings import ReferenceSettings
 from mama_structs.testing.fakes import FakeSource

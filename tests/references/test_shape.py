@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mama_structs.references.detection import Detector
-from mama_structs.references.schemes import IdScheme
 from mama_structs.references.payload_shape import describe
+from mama_structs.references.schemes import IdScheme
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing import strategies

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from mama_structs import References
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.jsonable import json_text
-from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.references.section import is_section, read_line
 from mama_structs.references.section_truncation import MOST_IDS, ReferenceShare
+from mama_structs.refs.store.ref_store import RefStore
 
 BRIEF = {"planet": ("name", "owner"), "fleet": ("owner", "status")}
 VALUES = st.none() | st.integers(0, 9) | st.booleans() | st.text(max_size=40) | st.sampled_from(["", "0"])

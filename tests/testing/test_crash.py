@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from crash.damage import FILES, Case
+from crash.power import build
 from hypothesis import settings
 
 import mama_structs
-from crash.damage import FILES, Case
-from crash.power import build
 
 SRC = str(Path(mama_structs.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -9,13 +9,13 @@ import random
 import shutil
 
 import pytest
-
-from mama_structs.testing.conformance.ack_log import Book
 from crash.changes import CHANGES, EVERY_CHANGE, write
 from crash.comparison import compare, rows_of
 from crash.model import ANY, Known, after, difference
 from crash.oracle import opened
 from crash.sabotage import SABOTAGES, plant
+
+from mama_structs.testing.conformance.ack_log import Book
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
 

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from crash.oracle import EMBEDDERS
+from crash.power import build, environment, lose_unsynced, record
 
 import mama_structs
 from mama_structs import Session
 from mama_structs.errors import StoreDamaged
-from crash.oracle import EMBEDDERS
-from crash.power import build, environment, lose_unsynced, record
 
 SOURCE = str(Path(mama_structs.__file__).parents[1])
 WAL = "cache.db-wal"

@@ -16,7 +16,12 @@ from memory_helpers import is_on_server, url_of
 from mama_structs.errors import InvalidArgument
 from mama_structs.testing.conformance.checks import CAPABILITIES, CHECKS
 from mama_structs.testing.conformance.memory_suite import MemoryStoreSuite, main
-from mama_structs.testing.conformance.session_driver import RecordsDriver, ServerRecordsDriver, ServerSessionDriver, SessionDriver
+from mama_structs.testing.conformance.session_driver import (
+    RecordsDriver,
+    ServerRecordsDriver,
+    ServerSessionDriver,
+    SessionDriver,
+)
 
 ROOT = Path(__file__).parents[2]
 

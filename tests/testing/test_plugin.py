@@ -158,7 +158,12 @@ def test_invalid_marker_is_a_usage_error(tmp_path):
 def test_plugin_imports_only_its_own_modules(tmp_path):
     """Every pytest run of every user loads the plugin."""
     (tmp_path / "test_it.py").write_text("import sys\n\n\ndef test_it():\n    print(*sys.modules)\n")
-    ours = {"mama_structs", "mama_structs._internal.lazy_import", "mama_structs.testing", "mama_structs.testing.pytest_plugin"}
+    ours = {
+        "mama_structs",
+        "mama_structs._internal.lazy_import",
+        "mama_structs.testing",
+        "mama_structs.testing.pytest_plugin",
+    }
 
     def loaded(*options):
         # Other installed plugins may import anything, including this package.

@@ -169,7 +169,12 @@ def test_importing_hypothesis_imports_only_the_hook():
         )
         return set(run.stdout.split())
 
-    ours = {"mama_structs", "mama_structs._internal.lazy_import", "mama_structs.testing", "mama_structs.testing.hypothesis_hook"}
+    ours = {
+        "mama_structs",
+        "mama_structs._internal.lazy_import",
+        "mama_structs.testing",
+        "mama_structs.testing.hypothesis_hook",
+    }
     assert ours == loaded() - loaded(HYPOTHESIS_NO_PLUGINS="1")
 
 

@@ -14,8 +14,8 @@ from typing import ClassVar, Final
 from mama_structs.errors import MemoryNotFound
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.records.record_store import RecordStore
-from mama_structs.memory.types.record import HostRecord
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.record import HostRecord
 from mama_structs.session.session import Session
 from mama_structs.testing.conformance.memory_suite import Capability
 

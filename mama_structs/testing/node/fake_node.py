@@ -23,8 +23,8 @@ from aiohttp import web
 from mama_structs._internal.validation import whole
 from mama_structs.errors import InvalidArgument
 from mama_structs.references.rate_limit import reopen
-from mama_structs.testing.node.routes import NOT_FOUND, Matched, Refusal, checked_name, match, not_implemented, respond
 from mama_structs.testing.node.faults import Delivery, Fault, FaultAnswer, Faults
+from mama_structs.testing.node.routes import NOT_FOUND, Matched, Refusal, checked_name, match, not_implemented, respond
 from mama_structs.testing.node.world import World
 
 HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"

@@ -71,7 +71,9 @@ def generate(*, seed: int, players: int) -> World:
 
 @cache
 def _data() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(files("mama_structs.testing.node").joinpath("world.json").read_text(encoding="utf-8"))
+    data: dict[str, Any] = json.loads(
+        files("mama_structs.testing.node").joinpath("world.json").read_text(encoding="utf-8")
+    )
     return data
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 import attrs
 from hypothesis import strategies as st
 
-from mama_structs.memory.types.model import Memory
 from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.model import Memory
 
 _WORDS: Final = (
     "shield", "raid", "guild", "login", "token", "session", "queue", "use", "keep", "not", "2-1", "42 %", "JWT",

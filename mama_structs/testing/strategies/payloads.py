@@ -15,8 +15,8 @@ import attrs
 from hypothesis import strategies as st
 
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
-from mama_structs.testing.strategies.entities import WITH_IDS
 from mama_structs.testing.node.world import TABLES
+from mama_structs.testing.strategies.entities import WITH_IDS
 
 _G, _P, _L, _R = EntityType.GUILD, EntityType.PLAYER, EntityType.PLANET, EntityType.REACTOR
 _S, _T, _A, _F = EntityType.SUBSTATION, EntityType.STRUCT, EntityType.ALLOCATION, EntityType.FLEET
