@@ -1,4 +1,8 @@
-"""Embedders of the usual providers, and embedders and a reranker of models on this machine: each needs an extra."""
+"""
+Embedders for common providers, and local embedder and reranker models.
+
+Each needs an extra.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from mama_structs._internal import validation as _check
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError, RerankingFailed, shown
 from mama_structs.memory.embedding.chunks import LEAST_TOKENS, tokens
 from mama_structs.memory.embedding.factory import CallableEmbedder, default_embedder
-from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for hints
+from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for type hints
     Calibrating,
     Calibration,
     Kind,
@@ -46,13 +50,15 @@ __all__ = [
 
 _TOKENS: Final = 2048
 """
-Pieces longer than that are found less well, and are never longer than the 8,192 tokens that the services take:
-no character has more than four times the tokens that `pieces.tokens` counts for it.
+Maximum length of a chunk. Longer ones are retrieved less well.
+
+Even if a character needs four times the estimate of `chunks.tokens`, the chunk has at most the 8,192 tokens that the
+services accept.
 """
 
-_NO_AND_YES: Final = 2  # Logits of a cross-encoder that was trained as a classifier.
-_BLANK: Final = "-"  # Services refuse a text that is empty.
-_REQUEST: Final = 30_000  # Estimated tokens of one request, again a quarter of what every service takes.
+_NO_AND_YES: Final = 2  # Number of logits of a cross-encoder that was trained as a classifier.
+_BLANK: Final = "-"  # Sent for empty texts, which services reject.
+_REQUEST: Final = 30_000  # Estimated tokens per request, a quarter of the services' limits.
 
 
 def _or_zero(value: int | None) -> int:
@@ -62,32 +68,32 @@ def _or_zero(value: int | None) -> int:
 @attrs.define(kw_only=True)
 class ServiceEmbedder(Calibrating):
     """
-    Embeds with a service: what those of all providers have in common.
+    Base class of the embedders that call a provider's service.
 
     Args:
         model: The model's name.
         client: The async client of the provider's package; None: one that reads the key from its environment variable.
-        dimensions: Numbers of a vector; None: as many as the model has.
-            A number is sent along only where it differs from that.
-        max_tokens: How long a text may be, 8 or more; a longer one is embedded in pieces.
-        batch_size: Texts of a request at the most.
-        calibration: What its cosines mean; None: found out on built-in sentences before its first use.
+        dimensions: Dimensions of a vector; None: the model's default.
+            It is sent with a request only if it differs from the default.
+        max_tokens: Maximum number of tokens of a text, 8 or more; a longer text is embedded in chunks.
+        batch_size: Maximum number of texts per request.
+        calibration: Maps its cosines to similarities; None: measured with built-in sentences before the first use.
 
     Raises:
-        InvalidArgument: An argument breaks its rule, or *dimensions* is missing for a model not known here.
+        InvalidArgument: An argument is invalid, or *dimensions* is missing for a model that is not in *known*.
 
     """
 
     provider: ClassVar[str]
-    """The provider's name, which is also its extra's."""
+    """The provider's name, which is also the name of its extra."""
     package: ClassVar[tuple[str, str]]
-    """The package, and the name of its client."""
+    """The package and the name of its client class."""
     known: ClassVar[Mapping[str, int]]
-    """The dimensions of known models."""
+    """The default dimensions of known models."""
     usual: ClassVar[int] = 0
-    """Those of all others; 0: they have to be given."""
+    """The default dimensions of all other models; 0 if they must be passed."""
     shortened: ClassVar[str] = "output_dimension"
-    """How the service calls dimensions that are not the model's own."""
+    """The service's parameter for dimensions that differ from the model's default."""
 
     model: str
     client: Any = attrs.field(default=None, repr=False)
@@ -106,17 +112,17 @@ class ServiceEmbedder(Calibrating):
 
     @property
     def name(self) -> str:
-        """The provider, a slash, and the model."""
+        """The provider and the model, separated by a slash."""
         return f"{self.provider}/{self.model}"
 
     @property
     def fingerprint(self) -> str:
-        """The name and the dimensions: the service tells no more."""
+        """The name and the dimensions. The service does not report the version of its model."""
         return f"{self.name} {self.dimensions}"
 
     async def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
         """
-        Return a vector for each text, in requests as large as the service takes.
+        Return a vector for each text, in requests as large as the service accepts.
 
         Raises:
             EmbeddingFailed: The provider's package is not installed, or a vector is missing.
@@ -155,8 +161,9 @@ class ServiceEmbedder(Calibrating):
 @attrs.define(kw_only=True)
 class OpenAIEmbedder(ServiceEmbedder):
     """
-    Embeds with OpenAI, or a service that speaks its language (extra ``openai``); the arguments of `ServiceEmbedder`.
+    Embeds with OpenAI, or a compatible service (extra ``openai``).
 
+    Arguments as for `ServiceEmbedder`.
     Its client is an ``openai.AsyncOpenAI`` or ``AsyncAzureOpenAI``; without one ``OPENAI_API_KEY`` is read.
     """
 
@@ -174,16 +181,18 @@ class OpenAIEmbedder(ServiceEmbedder):
     async def _ask(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
         del kind
         answer = await self.client.embeddings.create(model=self.model, input=batch, encoding_format="float", **options)
-        # Each says which text it is for.
+        # Order the vectors by the index of their text.
         return [item.embedding for item in sorted(answer.data, key=lambda item: int(item.index))]
 
 
 @attrs.define(kw_only=True)
 class CohereEmbedder(ServiceEmbedder):
     """
-    Embeds with Cohere (extra ``cohere``), as ``search_document`` or ``search_query``; arguments as `ServiceEmbedder`.
+    Embeds with Cohere (extra ``cohere``), as ``search_document`` or ``search_query``.
 
-    Its client is a ``cohere.AsyncClientV2``; without one ``CO_API_KEY`` is read. The service takes 96 texts at once.
+    Arguments as for `ServiceEmbedder`.
+    Its client is a ``cohere.AsyncClientV2``; without one ``CO_API_KEY`` is read. The service accepts 96 texts per
+    request.
     """
 
     provider = "cohere"
@@ -204,17 +213,18 @@ class CohereEmbedder(ServiceEmbedder):
         answer = await self.client.embed(
             model=self.model, texts=batch, input_type=f"search_{kind}", embedding_types=["float"], **options
         )
-        # `float` is the service's name for it; the package has to spell it with an underscore.
+        # The service's field `float` is named `float_` in its package, because `float` is a builtin.
         return list(answer.embeddings.float_)
 
 
 @attrs.define(kw_only=True)
 class VoyageEmbedder(ServiceEmbedder):
     """
-    Embeds with Voyage AI (extra ``voyage``), as ``document`` or ``query``; the arguments of `ServiceEmbedder`.
+    Embeds with Voyage AI (extra ``voyage``), as ``document`` or ``query``.
 
+    Arguments as for `ServiceEmbedder`.
     Its client is a ``voyageai.AsyncClient``; without one ``VOYAGE_API_KEY`` is read.
-    Nearly all models of this provider have 1024 dimensions, which counts for those not known here.
+    Nearly all models of this provider have 1024 dimensions, the default for unknown models.
     """
 
     provider = "voyage"
@@ -231,21 +241,21 @@ class VoyageEmbedder(ServiceEmbedder):
 @attrs.define(kw_only=True)
 class SentenceTransformerEmbedder(Calibrating):
     """
-    Embeds with a model of sentence-transformers on this machine (extra ``sentence-transformers``).
+    Embeds with a local model of sentence-transformers (extra ``sentence-transformers``).
 
     Args:
-        model: A ``SentenceTransformer`` of the host's own: this package downloads none.
-        name: What it is called in messages and in the store.
-        query_prefix: Put before each query where the model was trained so and does not know it itself,
+        model: A ``SentenceTransformer`` of the host: this package downloads no models.
+        name: Its name in messages and in the store.
+        query_prefix: Prepended to each query if the model was trained so and does not do it itself,
             such as ``"query: "`` for E5.
         document_prefix: The same for documents, such as ``"passage: "``.
-        dimensions: Numbers of a vector; None: the model is asked.
-        max_tokens: How long a text may be, 8 or more; None: the model is asked.
-        batch_size: Texts of a call at the most.
-        calibration: What its cosines mean; None: found out on built-in sentences before its first use.
+        dimensions: Dimensions of a vector; None: read from the model.
+        max_tokens: Maximum number of tokens of a text, 8 or more; None: read from the model.
+        batch_size: Maximum number of texts per call.
+        calibration: Maps its cosines to similarities; None: measured with built-in sentences before the first use.
 
     Raises:
-        InvalidArgument: An argument breaks its rule.
+        InvalidArgument: An argument is invalid.
 
     """
 
@@ -261,7 +271,7 @@ class SentenceTransformerEmbedder(Calibrating):
         if not callable(getattr(self.model, "encode", None)):
             raise InvalidArgument(f"model must have encode(), got a {type(self.model).__name__}")
         if not self.dimensions:
-            # Its name since version 5, and before.
+            # The method was renamed in version 5.
             asked = getattr(self.model, "get_embedding_dimension", None) or self.model.get_sentence_embedding_dimension
             self.dimensions = asked()
         if not self.max_tokens:
@@ -270,11 +280,19 @@ class SentenceTransformerEmbedder(Calibrating):
 
     @property
     def fingerprint(self) -> str:
-        """The name, the dimensions and the prefixes; weights are not looked at, so the name should tell them."""
+        """
+        The name, the dimensions and the prefixes.
+
+        The weights are not hashed, so *name* should identify them.
+        """
         return f"sentence-transformers {self.name} {self.dimensions} {self.query_prefix!r} {self.document_prefix!r}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
-        """Return a unit vector for each text, by the model's own way for the kind where it has one."""
+        """
+        Return a unit vector for each text.
+
+        If the model has separate encode methods for queries and documents, these are used.
+        """
         prefix = self.query_prefix if kind == "query" else self.document_prefix
         encode = getattr(self.model, f"encode_{kind}", None) or self.model.encode
         given = encode(
@@ -289,7 +307,11 @@ class SentenceTransformerEmbedder(Calibrating):
 
 @attrs.define(eq=False)
 class _OnnxModel:
-    """The files of an embedder or reranker, read at the first use; *failure* is raised where that cannot be."""
+    """
+    The files of an ONNX embedder or reranker, loaded on first use.
+
+    Raises *failure* if that fails.
+    """
 
     owner: OnnxEmbedder | OnnxReranker
     failure: type[MemoryStoreError]
@@ -300,7 +322,7 @@ class _OnnxModel:
         _check.whole("threads", self.owner.threads, 1, mark=",")
 
     def run(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[Any, NDArray[np.int64]]:
-        """Return the model's first output for texts, or for pairs of texts, and 0 or 1 for each token: 0 is padding."""
+        """Return the model's first output and the attention mask (0 is padding)."""
         session, tokenizer, inputs = self._load()
         encoded = tokenizer.encode_batch(list(texts))
         mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
@@ -335,26 +357,26 @@ class _OnnxModel:
 @attrs.define(kw_only=True)
 class OnnxEmbedder(Calibrating):
     """
-    Embeds with a sentence model in ONNX form and its tokenizer (extra ``onnx``).
+    Embeds with a sentence model in ONNX format and its tokenizer (extra ``onnx``).
 
-    Files are read at the first use; nothing is ever downloaded.
-    What the model takes is seen from the names of its inputs.
+    Files are read on first use; nothing is downloaded.
+    The model's inputs are recognised by their names.
 
     Args:
         model: The path of the ``.onnx`` file.
         tokenizer: The path of its ``tokenizer.json``.
-        name: What it is called in messages and in the store.
-        dimensions: Numbers of a vector.
-        max_tokens: How many tokens the model takes, 8 or more; a longer text is embedded in pieces.
-        pooling: ``"mean"`` of the tokens (MiniLM, E5) or the first, ``"cls"`` (BGE).
-        query_prefix: Put before each query, such as ``"query: "`` for E5.
-        document_prefix: Put before each document, such as ``"passage: "`` for E5.
-        threads: Threads for one call.
-        batch_size: Texts of a call at the most.
-        calibration: What its cosines mean; None: found out on built-in sentences before its first use.
+        name: Its name in messages and in the store.
+        dimensions: Dimensions of a vector.
+        max_tokens: Maximum number of tokens that the model accepts, 8 or more; a longer text is embedded in chunks.
+        pooling: ``"mean"`` of the tokens (MiniLM, E5) or the first token, ``"cls"`` (BGE).
+        query_prefix: Prepended to each query, such as ``"query: "`` for E5.
+        document_prefix: Prepended to each document, such as ``"passage: "`` for E5.
+        threads: Number of threads per call.
+        batch_size: Maximum number of texts per call.
+        calibration: Maps its cosines to similarities; None: measured with built-in sentences before the first use.
 
     Raises:
-        InvalidArgument: An argument breaks its rule.
+        InvalidArgument: An argument is invalid.
 
     """
 
@@ -380,7 +402,9 @@ class OnnxEmbedder(Calibrating):
     @property
     def fingerprint(self) -> str:
         """
-        The SHA-256 of the model's and the tokenizer's file, pooling and prefixes; reads the files the first time.
+        The SHA-256 of both files, the pooling, the prefixes and *max_tokens*.
+
+        Reads the files on first use.
 
         Raises:
             EmbeddingFailed: A file cannot be read.
@@ -412,23 +436,23 @@ class OnnxEmbedder(Calibrating):
 @attrs.define(kw_only=True)
 class OnnxReranker:
     """
-    Reranks with a cross-encoder in ONNX form and its tokenizer (extra ``onnx``).
+    Reranks with a cross-encoder in ONNX format and its tokenizer (extra ``onnx``).
 
-    Such a model reads question and text together, and gives one figure, or one for "no" and one for "yes".
-    Files are read at the first use; nothing is ever downloaded.
-    What the model takes is seen from the names of its inputs.
+    A cross-encoder reads query and text together, and returns one number, or two for "no" and "yes".
+    Files are read on first use; nothing is downloaded.
+    The model's inputs are recognised by their names.
 
     Args:
         model: The path of the ``.onnx`` file.
         tokenizer: The path of its ``tokenizer.json``.
-        name: What it is called, in messages and figures; the name of the model's file where it is empty.
-        max_tokens: How many tokens of both texts together the model takes, 8 or more; the longer one is cut.
-        max_chars: How much of a text is given to the tokenizer.
-        threads: Threads for one call.
-        batch_size: Texts of a call at the most.
+        name: Its name, in messages and statistics; the name of the model's file if empty.
+        max_tokens: Maximum number of tokens of both texts together, 8 or more; the longer one is truncated.
+        max_chars: Maximum number of characters of a text for the tokenizer.
+        threads: Number of threads per call.
+        batch_size: Maximum number of texts per call.
 
     Raises:
-        InvalidArgument: An argument breaks its rule.
+        InvalidArgument: An argument is invalid.
 
     """
 
@@ -449,10 +473,11 @@ class OnnxReranker:
 
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """
-        Return what the model gives for each text: log-odds, for most of these models.
+        Return the model's score for each text: log-odds, for most of these models.
 
         Raises:
-            RerankingFailed: The extra ``onnx`` is not installed, a file is missing, or the model is no cross-encoder.
+            RerankingFailed: The extra ``onnx`` is not installed, a file is missing, or the model is not a
+                cross-encoder.
 
         """
         if not texts:
@@ -469,7 +494,11 @@ class OnnxReranker:
 
 
 def pooled(hidden: Any, mask: Any, pooling: str) -> Vectors:
-    """Make one unit vector of each text's tokens, where the model does not pool by itself; *mask* is 0 for padding."""
+    """
+    Return one unit vector per text, pooled from its tokens if necessary.
+
+    *mask* is 0 for padding.
+    """
     values = np.asarray(hidden, dtype=np.float64)
     if values.ndim == mask.ndim + 1:
         if pooling == "cls":
@@ -478,7 +507,7 @@ def pooled(hidden: Any, mask: Any, pooling: str) -> Vectors:
             weights = np.asarray(mask, dtype=np.float64)[:, :, None]
             values = (values * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
     vectors, usable = unit_vectors(values)
-    # What has no direction is refused by whoever asked, and must not look like a vector.
+    # A vector without direction becomes zero, so that the caller rejects it.
     vectors[~usable] = 0
     return vectors
 

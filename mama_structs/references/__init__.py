@@ -1,1 +1,1 @@
-"""Ids in payloads, and the entities that they stand for."""
+"""Detection of ids in payloads and resolution of the entities that they identify."""

@@ -1,4 +1,8 @@
-"""Answers that may be reused, by resolvers of one event loop that ask alike; bounded in age, number and bytes."""
+"""
+Cache of source answers with limited age, entry count and size.
+
+Resolvers of one event loop may share caches.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +17,29 @@ from mama_structs._internal.lru import Lru
 from mama_structs.references.results import SourceAnswer, SourceOutcome
 from mama_structs.settings import ReferenceSettings
 
-# Tells whether an answer is meant, by its key and the word for its kind.
+# Selects answers by key and kind for invalidation.
 Matches: TypeAlias = Callable[[str, str], bool]
 
 
 @attrs.define
 class _ChainHeight:
-    """The height of one source's chain, and how many answers in a row were below it."""
+    """Chain height of one source, and the number of consecutive answers below it."""
 
     height: int | None = None
     below: int = 0
 
 
 class AnswerCache:
-    """Recent answers; *clock* gives monotonic seconds."""
+    """Cache of recent answers. *clock* returns monotonic seconds."""
 
     def __init__(self, settings: ReferenceSettings, clock: Callable[[], float]) -> None:
         self._settings = settings
-        # An answer, the word by which it is invalidated, and the source that gave it.
+        # Each value is the answer, its kind for invalidation, and the source that returned it.
         self._kept: Lru[str, tuple[SourceOutcome, str, object]] = Lru(
             settings.cache_entries, max_cost=settings.cache_bytes, clock=clock
         )
         self._chains: dict[int, _ChainHeight] = {}
-        # Who else has it, where resolvers share it.
+        # All cache groups that share this cache.
         self.users: weakref.WeakSet[Caches] = weakref.WeakSet()
 
     def __len__(self) -> int:
@@ -43,11 +47,11 @@ class AnswerCache:
 
     @property
     def size(self) -> int:
-        """The bytes of all that is kept."""
+        """The total size of the cached answers in bytes."""
         return self._kept.cost
 
     def get(self, entity_id: str) -> SourceOutcome | None:
-        """Return what is known of *entity_id* and still valid, else None."""
+        """Return the valid cached answer for *entity_id*, else None."""
         kept = self._kept.get(entity_id)
         if kept is None:
             return None
@@ -59,19 +63,23 @@ class AnswerCache:
         return outcome
 
     def see(self, height: int | None, *, origin: object = None) -> None:
-        """Note the height that an answer of *origin* told."""
+        """Record the chain height of an answer from *origin*."""
         if height is None:
             return
         chain = self._chain(origin)
-        # Queries under way when a block came may answer late with the one before. More of them than can be under way
-        # mean that the chain started anew, or that a header was wrong once.
+        # Queries in flight when a block arrives may return its predecessor's height. More lower heights than parallel
+        # queries mean that the chain restarted or that one header was wrong.
         if chain.height is None or height >= chain.height or chain.below >= self._settings.max_parallel_queries:
             chain.height, chain.below = height, 0
         else:
             chain.below += 1
 
     def put(self, entity_id: str, kind: str, outcome: SourceOutcome, *, origin: object = None) -> None:
-        """Keep an answer, or that there is no such entity; sources are on chains of their own, with their heights."""
+        """
+        Cache an answer or a "not found".
+
+        Heights are tracked per *origin*, since each may be a separate chain.
+        """
         settings, size, lifetime = self._settings, len(entity_id), self._settings.cache_ttl
         if isinstance(outcome, SourceAnswer):
             self.see(outcome.height, origin=origin)
@@ -81,7 +89,7 @@ class AnswerCache:
         self._kept.put(entity_id, (outcome, kind, origin), cost=size, ttl=lifetime)
 
     def invalidate(self, matches: Matches) -> int:
-        """Forget every entry for which ``matches(id, type)``; return how many."""
+        """Delete every entry for which ``matches(id, type)`` is true. Return their number."""
         stale = [key for key in self._kept if (kept := self._kept.peek(key)) is not None and matches(key, kept[1])]
         return sum(self._kept.drop(key) is not None for key in stale)
 
@@ -90,7 +98,7 @@ class AnswerCache:
 
 
 class Caches:
-    """The caches that one resolver uses: one of its own, and those of sources that share theirs by ``shared_as``."""
+    """The caches of one resolver: its own, and the caches that sources share by ``shared_as``."""
 
     def __init__(
         self, settings: ReferenceSettings, clock: Callable[[], float], *, forget: Callable[[Matches], None]
@@ -99,23 +107,23 @@ class Caches:
         self._clock = clock
         self.forget = forget
         self._own = AnswerCache(settings, clock)
-        # By event loop and name.
+        # Keyed by event loop and name.
         self._shared: dict[tuple[Hashable, ...], AnswerCache] = {}
 
     def __len__(self) -> int:
         return len(self._own) + sum(map(len, self._shared.values()))
 
     def get(self, key: str, origin: object) -> SourceOutcome | None:
-        """Return what is known of *key*, which *origin* answers for, and still valid, else None."""
+        """Return the valid cached answer of *origin* for *key*, else None."""
         return self._of(origin)[0].get(key)
 
     def put(self, key: str, kind: str, outcome: SourceOutcome, *, origin: object) -> None:
-        """Keep what *origin* answered."""
+        """Cache the answer of *origin*."""
         cache, chain = self._of(origin)
         cache.put(key, kind, outcome, origin=chain)
 
     def invalidate(self, matches: Matches, origins: Iterable[object]) -> int:
-        """Forget every matching answer of *origins*, wherever it is kept; return how many there were."""
+        """Delete the matching answers of *origins* from all caches. Return their number."""
         for origin in origins:
             self._of(origin)
         self.forget(matches)
@@ -128,12 +136,12 @@ class Caches:
         return dropped
 
     def close(self) -> None:
-        """Use what is shared no more; the last one takes it along."""
+        """Release the shared caches. The last user deletes them."""
         self._shared.clear()
         self._own = AnswerCache(self._settings, self._clock)
 
     def _of(self, origin: object) -> tuple[AnswerCache, object]:
-        """Return the cache for *origin*, and whose chain it is on there."""
+        """Return the cache for *origin*, and the key for its chain height in that cache."""
         name = getattr(origin, "shared_as", None)
         loop = _running_loop()
         if name is None or loop is None:
@@ -146,7 +154,7 @@ class Caches:
         return self._shared[loop, name], None
 
 
-# What the resolvers of one event loop have in common of sources that answer alike.
+# Resolvers share a cache only if these settings are equal.
 _ALIKE: Final = ("cache_ttl", "cache_until", "cache_entries", "cache_bytes", "not_found_ttl")
 _shared: Final[weakref.WeakValueDictionary[tuple[Hashable, ...], AnswerCache]] = weakref.WeakValueDictionary()
 

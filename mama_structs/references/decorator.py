@@ -1,4 +1,4 @@
-"""The decorator that gives a tool its reference options."""
+"""Decorator that adds reference options to a tool."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ Include = bool | Literal["primary", "all"]
 
 class ReferencedTool(Protocol[P, R_co]):
     """
-    A tool that `with_references` decorated; it is awaited, whether the tool's own function is async or not.
+    A tool decorated with `with_references`.
 
-    It is called like the tool itself, with keywords for references beside the tool's own parameters.
-    A call without them gives the tool's own result; one with them gives a dict where the result is a mapping.
+    It is always async, even if the tool's function is not.
+    It accepts the tool's own arguments and the keywords for references.
+    A call without these keywords returns the tool's own result. A call with them returns a dict if the result is a
+    mapping.
     """
 
     __name__: str
@@ -71,8 +73,8 @@ class ReferencedTool(Protocol[P, R_co]):
         **kwargs: Any,
     ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
 
-    # A tool whose own default asks for references takes the other options alone; one overload for each that is given,
-    # since a ParamSpec allows no keywords beside its own.
+    # A tool that includes references by default accepts each of the other options without include_references. A
+    # ParamSpec allows no further keywords, so each option needs an overload.
     @overload
     def __call__(
         self,
@@ -110,9 +112,9 @@ class ReferencedTool(Protocol[P, R_co]):
 
 
 class _Referencing(Protocol):
-    """`with_references` with its arguments given."""
+    """`with_references` after it was called with options."""
 
-    # An awaitable is a result, too: the first of the two counts.
+    # An awaitable also matches the second overload; the first overload wins.
     @overload
     def __call__(self, tool: Callable[P, Awaitable[R]], /) -> ReferencedTool[P, R]: ...
     @overload
@@ -140,7 +142,11 @@ class ReferenceDecorator(Protocol):
 def bound_to(
     resolver: Resolver, base: ReferenceOptions | None = None, *, types: Collection[str] | None = None
 ) -> ReferenceDecorator:
-    """Return `with_references` for one resolver, for tools with *base* as defaults that may name only these *types*."""
+    """
+    Return `with_references` for one resolver.
+
+    *base* sets the tools' defaults, *types* the allowed type names.
+    """
 
     def decorator(tool: Any = None, /, **options: Any) -> Any:
         decorate = _decoration(resolver=resolver, base=base, types=types, **options).decorate
@@ -175,31 +181,31 @@ def with_references(
     **defaults: Any,
 ) -> Any:
     """
-    Add to a tool's result what each id in it stands for.
+    Add the entities for the ids in a tool's result to that result.
 
-    Works bare and with arguments, on functions, methods and callable objects; a plain one runs in a thread and is
-    awaited.
+    Works with and without arguments, on functions, methods and callable objects. A synchronous tool runs in a thread;
+    the decorated tool is always awaited.
     The decorated tool takes *include_references*, *reference_types*, *reference_depth*, *max_references* and
-    *max_references_per_entity* beside its own parameters (see `ReferenceOptions`); its signature shows the first three,
-    or what ``settings.references`` says.
-    Without *include_references* the tool's own object is returned, untouched.
-    A model, which calls through `Session.call`, an adapter or MCP, gets no more references than the tool's own
-    *max_references*, *max_references_per_entity*, *max_depth* and *allowed_types* permit. A call in Python may ask for
+    *max_references_per_entity* in addition to its own parameters (see `ReferenceOptions`). Its signature shows the
+    first three, or the parameters selected by ``settings.references``.
+    Without *include_references* the tool's own object is returned unchanged.
+    A model calls through `Session.call`, an adapter or MCP. It gets no more references than the tool's
+    *max_references*, *max_references_per_entity*, *max_depth* and *allowed_types* permit. A call in Python may request
     more.
 
     Args:
         tool: The tool.
-        resolver: Fetches what ids stand for; by default the resolver of the session entered in this context, else of
+        resolver: Fetches the entities; by default the resolver of the session entered in this context, else of
             the only open session of the process.
-        kind: What the tool answers: ``"query"`` for one entity, ``"list"`` for an array of them,
-            ``"auto"`` to see it from each payload.
-        primary: Names of the fields that hold direct relations, instead of the scheme's.
-        subject: The name of the tool's parameter that holds the id which the result is about.
+        kind: The kind of result: ``"query"`` for one entity, ``"list"`` for an array of them,
+            ``"auto"`` to detect it for each payload.
+        primary: Names of the fields that contain direct relations, instead of the scheme's.
+        subject: The name of the tool's parameter with the id of the result's entity.
         **defaults: This tool's default for any field of `ReferenceOptions`.
 
     Raises:
-        InvalidArgument: The tool is a generator or no function, has a parameter of one of these names or none named
-            *subject*, or a default breaks its rule.
+        InvalidArgument: The tool is a generator or not a function, has a parameter of one of these names or none named
+            *subject*, or a default is invalid.
 
     """
     decorate = _decoration(resolver=resolver, kind=kind, primary=primary, subject=subject, **defaults).decorate
@@ -231,21 +237,25 @@ def _decoration(
 
 
 def _as_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
-    """Return a tool's options; where nobody said whether it adds references, its caller is the one to ask."""
+    """
+    Return the options of a tool.
+
+    Unless a default enables references, its caller must request them.
+    """
     options = (base or ReferenceOptions()).changed(defaults)
     return attrs.evolve(options, include_references=False) if options.include_references is None else options
 
 
 @attrs.frozen
 class _Decoration:
-    """How one decorated tool adds references."""
+    """Reference settings of one decorated tool."""
 
     resolver: Resolver | None
     kind: Kind
     primary: frozenset[str] | None
     subject: str | None
     options: ReferenceOptions
-    # What the decorator itself was given, for a tool that is bound to no session.
+    # Arguments of the decorator, used if the tool is not bound to a session.
     given: Mapping[str, Any]
     types: Collection[str] | None
 
@@ -269,7 +279,7 @@ class _Decoration:
                 progress.start(function)
             if asked is None and not from_model.get():
                 return await function(*args, **kwargs)
-            # What the tool's own code asks other tools for is the host's.
+            # Tools called by this tool's own code count as host calls, not as model calls.
             token = from_model.set(False)
             try:
                 if asked is None:
@@ -280,8 +290,8 @@ class _Decoration:
                     return result
                 try:
                     return await self._enriched(result, asked, subject)
-                except Exception as error:  # noqa: BLE001 - see below
-                    # The tool did its work, perhaps for money or for good: it is never lost for the sake of references.
+                except Exception as error:  # noqa: BLE001 - see the comment below
+                    # The tool may have had side effects, so its result must not be lost if adding references fails.
                     _log.error("references could not be added to the result of %s: %s", name, raised(error))
                     return result
             finally:
@@ -290,8 +300,8 @@ class _Decoration:
         clash = [option for option in ACCEPTED if option in own.parameters]
         if clash:
             hint = "rename it: with_references adds one of this name"
-            raise InvalidArgument(f"{name} has a parameter {clash[0]!r} of its own", hint=hint)
-        # The options stand before the tool's `**kwargs`.
+            raise InvalidArgument(f"{name} already has a parameter {clash[0]!r}", hint=hint)
+        # Parameters after the tool's `**kwargs` would be invalid.
         parameters = list(own.parameters.values())
         last = [parameters.pop()] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []
         added = self.added()
@@ -303,7 +313,7 @@ class _Decoration:
         return wrapper
 
     def added(self) -> AddedParameters:
-        """Return what the tool takes beside its own parameters, and what a model is shown of it."""
+        """Return the parameters added to the tool, and the names of the shown ones."""
         resolver, options = self._who()
         types = self.types if resolver is None or self.types is not None else resolver.types
         accepted = reference_parameters(options, types)
@@ -313,7 +323,11 @@ class _Decoration:
         return AddedParameters(accepted, ACCEPTED if every else SHOWN)
 
     def _who(self) -> tuple[Resolver | None, ReferenceOptions]:
-        """Return who resolves, and the tool's options, upon those of the session where it is bound to no resolver."""
+        """
+        Return the resolver and the tool's options.
+
+        Without a resolver, both come from the current session.
+        """
         session = find_session() if self.resolver is None else None
         if session is None:
             return self.resolver, self.options
@@ -321,9 +335,9 @@ class _Decoration:
         return session.resolver, self.options if base is None else _as_defaults(base, self.given)
 
     def _asked(self, given: dict[str, Any], name: str) -> _Asked | None:
-        """Return who resolves what for one call, None where no references are asked for."""
+        """Return the resolver and options of one call, or None if it requests no references."""
         if len(given) == 1 and given.get("include_references") is False:
-            # What many a model says on every call: making options to find that out would take 5 microseconds.
+            # Fast path for a common argument of models: creating options takes 5 microseconds.
             return None
         resolver, defaults = self._who()
         if not given and not defaults.wanted:
@@ -353,7 +367,7 @@ class _Decoration:
         try:
             bound = own.bind(*args, **kwargs)
         except TypeError:
-            return None  # The call itself will say what is wrong with its arguments.
+            return None  # The call itself raises a better error for its arguments.
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
         return None if value is None else resolver.key(self.subject, value)
@@ -361,7 +375,7 @@ class _Decoration:
 
 @attrs.frozen
 class _Asked:
-    """What one call asks of whom, and the ceilings that it met."""
+    """Resolver and options of one call, and the ceilings that it exceeded."""
 
     resolver: Resolver
     options: ReferenceOptions

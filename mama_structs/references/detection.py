@@ -1,8 +1,8 @@
 """
-Which values of a payload are ids: a text by its pattern, or what stands in a field whose name tells the type.
+Detection of ids in a payload, by the pattern of a text or by the name of its field.
 
-A detection costs about what ``json.dumps`` of the same payload costs (``benchmarks/detection.py``), which is why the
-walk makes no object for what it finds, and remembers what it decided about a text and about a field's name.
+Detection costs about as much as ``json.dumps`` of the same payload (``benchmarks/detection.py``). To be that fast, the
+walk creates no object per match, and caches the classification of texts and field names.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme, plural
 
 _log = logging.getLogger("mama_structs")
 
-# From this depth on the walk remembers where it is, so that a cycle ends; real payloads never get here.
+# From this depth on the walk tracks its path, so that a cycle ends. Real payloads are not that deep.
 _CAREFUL_DEPTH: Final = 64
-# Containers entered before the walk gives up; only containers shared by others, level by level, are so many.
+# Maximum number of containers per walk. Only nested sharing of containers exceeds it.
 _MAX_CONTAINERS: Final = 500_000
-# The same for the careful walk: from each of n objects that all hold each other, it would walk n! paths.
+# The same limit for the careful walk, which would follow n! paths through n objects that all reference each other.
 _MAX_CAREFUL: Final = 250_000
-# Members read of an array that is no list: a class of a host's own may have no end.
+# Maximum number of members read from an iterable that is not a list, since it may be infinite.
 _MAX_MEMBERS: Final = 500_000
 _MAX_EMBEDDED: Final = 2**20
-# The least whole number with more digits than an id has characters.
+# Smallest whole number with more digits than an id may have characters.
 _TOO_LONG: Final = 10**MAX_ID_LENGTH
-# Space that JSON in a text may begin with.
+# Maximum number of whitespace characters before JSON in a text.
 _MARGIN: Final = 64
 _REMEMBERED: Final = 2**16
 _FIELDS: Final = 2**12
@@ -40,20 +40,25 @@ _FIELDS: Final = 2**12
 SECTION: Final = "references"
 META: Final = "references_meta"
 
-# What says nothing of an entity, and how many other fields make it stand whole where its scheme has no brief ones.
+# Fields without information about an entity, and the number of other fields that make an entity complete if its scheme
+# has no brief fields.
 _THIN: Final = frozenset({"id", "type", "links", "self", "attributes", "relationships"})
 _WHOLE: Final = 3
-# Names that only wrap an entity: what it stands under is the name above.
+# Names of wrapper mappings, which are skipped when the name of an entity's container is determined.
 _WRAPPERS: Final = frozenset({"data", "attributes"})
 
-# A container, its members, its place, its name where it is an array (None for a mapping, where keys are names), and
-# the row of the list that it stands in.
+# A container, its members, its position, its name if it is an array (None for a mapping, whose keys are names), and the
+# index of its list row.
 Members = Iterable[tuple[Any, Any]]
 Frame = tuple[Any, Members, Pointed, Any, int | None]
 
 
 class _Remembered(dict[Any, Any]):
-    """What was decided about each key, since payloads repeat ids and names all the time; None is remembered too."""
+    """
+    Cache of a function's results by key, including None.
+
+    Payloads repeat the same ids and names.
+    """
 
     def __init__(self, decide: Callable[[Any], Any], most: int = _REMEMBERED) -> None:
         super().__init__()
@@ -63,13 +68,13 @@ class _Remembered(dict[Any, Any]):
         decided = self._decide(key)
         if len(self) >= self._most:
             self.clear()
-        if type(key) is not str or len(key) <= MAX_ID_LENGTH:  # What is remembered must be small.
+        if type(key) is not str or len(key) <= MAX_ID_LENGTH:  # Long keys are not cached, to limit the memory use.
             self[key] = decided
         return decided
 
 
 class IdKind(_Remembered):
-    """A type of one scheme, and the rules for its ids by the name of the field that holds them."""
+    """A type of one scheme, and a cache of its rules by field name."""
 
     def __init__(self, name: str, scheme: IdScheme) -> None:
         super().__init__(self._rule)
@@ -92,10 +97,10 @@ class IdKind(_Remembered):
         )
 
     def is_whole(self, entity: Mapping[Any, Any]) -> bool:
-        """Tell whether a mapping with an own id says of its entity what a reader needs first."""
+        """Return True if a mapping with its own id contains the main fields of its entity."""
         if self._brief and entity.keys() >= self._brief:
             return True
-        # In JSON:API the fields stand a level down; elsewhere `guild_id` or `guild` is what is here named `guildId`.
+        # JSON:API nests the fields one level down; other APIs write `guild_id` or `guild` for `guildId`.
         parts = [entity, *(as_mapping(entity.get(name)) or {} for name in ("attributes", "relationships"))]
         names = {name for part in parts for name in part if isinstance(name, str)}
         if self._brief:
@@ -109,18 +114,22 @@ def _plain_name(name: str) -> str:
 
 
 class _Id(tuple[str, IdKind]):
-    """An id that its field makes one, in place of the value that the payload holds."""
+    """An id recognised by its field. It replaces the value of the payload during the walk."""
 
     __slots__ = ()
 
 
 class Detector:
-    """Finds the ids of some schemes: a text belongs to the first whose pattern it matches."""
+    """
+    Finds the ids of several schemes.
+
+    The first scheme with a matching pattern determines the type.
+    """
 
     def __init__(self, schemes: Sequence[IdScheme]) -> None:
         self.own_fields: tuple[str, ...] = tuple(dict.fromkeys(n for s in schemes for n in sorted(s.own)))
         self.skipped: frozenset[str] = frozenset().union(*(scheme.deny_subtrees for scheme in schemes))
-        # What lists of entities are called, in small letters; the chain's lists are called as the type is.
+        # Lowercase names of lists of entities: type names and their plurals.
         self.list_names: frozenset[str] = frozenset(
             name for scheme in schemes for kind in scheme.types or () for name in (kind.lower(), plural(kind))
         )
@@ -131,18 +140,22 @@ class Detector:
         contains = {scheme.contains for scheme in schemes if not scheme.fields}
         self.contains: str = contains.pop() if len(contains) == 1 else ""
         self._keyed = [scheme for scheme in schemes if scheme.fields]
-        # Whether names of fields tell no types, so that most mappings can be walked as they are.
+        # True if no field name determines a type, so that most mappings need no rewriting.
         self.is_plain: bool = not self._keyed
         self._promises: Mapping[str, Mapping[Any, IdKind | None]] = _Remembered(
             lambda holder: _Remembered(functools.partial(self._promise, holder)), _FIELDS
         )
-        # Fields whose values are read in a way of their own: bare numbers, and JSON in text.
+        # Fields whose values need conversion: whole numbers, and JSON as text.
         self._bare = {field: prefix for scheme in schemes for field, prefix in scheme.bare.items()}
         self._embedded = frozenset().union(*(scheme.embedded for scheme in schemes))
         self.special: frozenset[str] = frozenset(self._bare) | self._embedded
 
     def kind(self, key: object) -> IdKind | None:
-        """Return the kind of the id *key*, in the form in which it is asked for; None when it is no id."""
+        """
+        Return the type of *key*, or None if it is not an id.
+
+        Ids are accepted in the form used for queries, such as ``type:id``.
+        """
         if type(key) is not str:
             return None
         for scheme in self._keyed:
@@ -158,7 +171,7 @@ class Detector:
         return None
 
     def _kinds_of(self, scheme: IdScheme) -> Callable[[re.Match[str]], IdKind | None]:
-        """Return the scheme's `type_of` with kinds in place of names."""
+        """Return the scheme's `type_of` with type objects as results instead of names."""
         type_of = scheme.type_of
         if type_of is None:
             return lambda _: None
@@ -168,7 +181,7 @@ class Detector:
         return lambda matched: None if (name := type_of(matched[0])) is None else self._kind(str(name), scheme)
 
     def _promise(self, holder: str, field: Any) -> IdKind | None:
-        """Return the kind of the ids that a field holds by its name and that of the *holder* above it."""
+        """Return the type of the ids in a field according to its name and that of its *holder*."""
         for scheme in self._keyed if isinstance(field, str) else ():
             name = scheme.type_in(field, holder) or (scheme.type_called(holder) if field in scheme.own else None)
             if name is not None:
@@ -176,24 +189,28 @@ class Detector:
         return None
 
     def _promised(self, entity: Mapping[Any, Any], field: Any, holder: str) -> IdKind | None:
-        """Return the kind of the ids that a field of *entity* holds, which may say its own type, as in JSON:API."""
+        """
+        Return the type of the ids in a field of *entity*.
+
+        The entity may contain its type, as in JSON:API.
+        """
         for scheme in self._keyed if field in self.own_fields else ():
             if field in scheme.own and (name := scheme.type_called(entity.get("type"))) is not None:
                 return self._kind(name, scheme)
         return self._promises[holder][field]
 
     def key(self, field: str, text: str) -> str:
-        """Return the id that *text* is in a field of this name."""
+        """Return the id for *text* in a field of this name."""
         kind = self._promises[""][field] if self.kind(text) is None else None
         return text if kind is None or not kind.scheme.is_bare(text) else f"{kind.name}:{text}"
 
     def own_id(self, entity: Mapping[Any, Any], holder: str = "") -> str | None:
-        """Return the id that *entity*, which stands under the name *holder*, itself holds as its own."""
+        """Return the own id of *entity*, a mapping named *holder*, or None."""
         for field in self.own_fields:
             value = entity.get(field)
             if value is None:
                 continue
-            # Whatever object the payload holds an id in.
+            # Ids may be instances of str subclasses or of other classes.
             plain = value if type(value) is str else unstructure(value)
             text = str.__str__(plain) if isinstance(plain, str) else None
             if text is not None and (kind := self.known[text]) is not None and field in kind.scheme.own:
@@ -213,7 +230,11 @@ class Detector:
         place: Pointed = None,
         about: str = "",
     ) -> Scan:
-        """Return all occurrences of ids, but for *exclude* and below *skip*; *about* is the type of the whole."""
+        """
+        Return all id matches except *exclude* and those below *skip*.
+
+        *about* is the type of the payload's own entity.
+        """
         members = [(key, value) for key, value in payload.items() if key not in skip] if skip else payload.items()
         for careful in (False, True):
             walk = _Scanning(self, rows, exclude, about)
@@ -224,13 +245,17 @@ class Detector:
         if scan.present:
             scan.found = scan.found.where(lambda text, _: text not in scan.present)
         if scan.lookalikes:
-            # Neither id nor field is told: both are content.
+            # Ids and field names are content, so they are not logged.
             message = "skipped %d probable false positives, ids of a type that their field does not hold"
             _log.info(message, len(scan.lookalikes))
         return scan
 
     def read(self, scan: Scan, container: Mapping[Any, Any], members: Members, holder: str) -> Members:
-        """Replace what stands for an id by it, and JSON in known fields by what it says."""
+        """
+        Replace values that represent ids by these ids.
+
+        JSON texts in known fields are replaced by their content.
+        """
         if self.is_plain and container.keys().isdisjoint(self.special):
             return members
         promises = self._promises[holder]
@@ -254,12 +279,12 @@ class Detector:
                     scan.complete = False
                     return value
                 return Embedded(json.loads(text))
-        except Exception:  # noqa: BLE001 - no JSON after all, or nested too deep; or an object that fails at anything
+        except Exception:  # noqa: BLE001 - not JSON, nested too deeply, or an object of the host that raises
             return value
         return value
 
     def undenied(self, name: Any, members: Members) -> Members:
-        """Return the members of a mapping under the denied *name* without the ids that are denied with it."""
+        """Yield the members of a mapping whose name is denied, except the ids denied by it."""
         for key, value in members:
             kind = self.known[value] if type(value) is str else value[1] if type(value) is _Id else None
             if kind is None or name not in kind.scheme.deny:
@@ -267,7 +292,7 @@ class Detector:
 
 
 def holder_of(place: Pointed) -> str:
-    """Return the name under which what is at *place* stands, empty at the top."""
+    """Return the name of the mapping or list that contains *place*, empty at the top level."""
     while place is not None:
         place, key = place
         if type(key) is str and key not in _WRAPPERS:
@@ -276,22 +301,30 @@ def holder_of(place: Pointed) -> str:
 
 
 class _TooDeep(Exception):
-    """The payload is so deep that it may be a cycle."""
+    """Raised if the payload is so deep that it may contain a cycle."""
 
 
 class _TooMany(Exception):
-    """So many containers were entered that some must be shared, level by level."""
+    """
+    Raised if the walk entered too many containers.
+
+    Only containers that share other containers, level by level, cause so many.
+    """
 
 
 class _Scanning:
-    """One walk through one payload."""
+    """A single walk through a payload."""
 
     def __init__(self, detector: Detector, rows: object, exclude: Collection[str], about: str) -> None:
         self._detector, self._rows, self._exclude, self._about = detector, rows, exclude, about
         self.scan = Scan()
 
     def through(self, frame: Frame, *, careful: bool) -> bool:
-        """Walk through a payload; False when it needs a careful walk, which remembers its path to end cycles."""
+        """
+        Walk through a payload.
+
+        Return False if it needs a careful walk, which tracks its path to end cycles.
+        """
         try:
             if careful:
                 self._carefully(frame)
@@ -303,13 +336,13 @@ class _Scanning:
             return False
         return True
 
-    def _quickly(self, frame: Frame) -> None:  # noqa: C901 - for the function in it
+    def _quickly(self, frame: Frame) -> None:  # noqa: C901 - because of the nested function
         detector, rows, exclude, take, enter = self._detector, self._rows, self._exclude, self._take, self._enter
         noted, special, is_plain = detector.noted, detector.special, detector.is_plain
         add, known, contains = self.scan.found.parts.extend, detector.known, detector.contains
         entered = 0
 
-        # One function, since a call for each value would double the time.
+        # A single function, since a call per value doubles the time.
         def walk(container: Any, members: Members, place: Pointed, name: Any, row: int | None, depth: int) -> None:  # noqa: C901, PLR0912, PLR0917
             nonlocal entered
             entered += 1
@@ -369,7 +402,7 @@ class _Scanning:
                 stack.pop()
 
     def _take(self, frame: Frame, key: Any, value: Any) -> None:
-        """Take in a text that may be an id, or what its field makes one: a reference, an entity's own id, or none."""
+        """Record an id candidate as a reference, as its entity's own id, or not at all."""
         container, _, place, name, row = frame
         text, kind = value if type(value) is _Id else (value, self._detector.known[value])
         if kind is None or text in self._exclude:
@@ -379,13 +412,13 @@ class _Scanning:
             if kind.is_whole(entity):
                 self.scan.present.add(text)
                 return
-            # A mapping that only names an entity is a reference under the mapping's own name.
+            # A mapping that is not a complete entity is a reference, named after the mapping's own name.
             rule = kind[holder_of(place) or key]
         if not rule.denied:
             (self.scan.found if rule.accepted else self.scan.lookalikes).parts.extend((text, rule, row, place, key))
 
     def _enter(self, key: Any, value: Any, place: Pointed, name: Any, row: int | None) -> Frame | None:
-        """Return what stands in a container, of whatever class; None for what holds nothing."""
+        """Return the frame for the members of a container of any class, or None without members."""
         if name is None and key in self._detector.skipped:
             return None
         below: Pointed = (place, key)
@@ -404,7 +437,7 @@ class _Scanning:
                     members = [*self._detector.undenied(key, members)]
                 return value, members, below, None, row
             array = [] if plain is None else list(itertools.islice(enumerate(plain), _MAX_MEMBERS + 1))
-        except Exception:  # noqa: BLE001 - a host's class may fail at anything; what is beside it counts all the same
+        except Exception:  # noqa: BLE001 - a host's class may raise anything; scan its siblings anyway
             _log.info("an object of type %s cannot be read and was not searched for ids", type(value).__name__)
             self.scan.unread += 1
             return None
@@ -413,17 +446,21 @@ class _Scanning:
 
 
 def _written(value: object) -> str:
-    """Return a whole number's text, empty for anything else; Python refuses to write one of more than 4,300 digits."""
+    """
+    Return the text of a whole number, else an empty text.
+
+    Python cannot convert over 4,300 digits.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _TOO_LONG:
         return str(int(value))
     return ""
 
 
 def _as_key(kind: IdKind, value: Any) -> Any:
-    """Return the id that *value* is in a field for ids of *kind*, an array with its ids, or the value itself."""
+    """Return the id for *value*, an array of ids for an array, or *value* if it is not an id."""
     if isinstance(value, list | tuple):
         keys = [_as_key(kind, member) for member in value]
-        # An array of mappings stays the one that it is: rows are told by identity.
+        # Keep an array without ids unchanged: rows are recognised by identity.
         return keys if any(new is not old for new, old in zip(keys, value, strict=True)) else value
     text = str.__str__(value) if isinstance(value, str) else _written(value)
     return _Id((f"{kind.name}:{text}", kind)) if kind.scheme.is_bare(text) else value

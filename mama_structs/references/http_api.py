@@ -1,8 +1,8 @@
 """
-GET requests to one HTTP API: with retries, one gate a node, a cap on the body, and strict decoding.
+GET requests to an HTTP API, with retries, rate limiting and strict decoding.
 
-This module imports aiohttp; whoever uses it loads it when it is first used.
-What decodes raises a plain `ValueError` for a body that breaks a rule: the caller knows which answer it was.
+This module imports aiohttp, so callers import it lazily.
+Decoders raise `ValueError` for invalid bodies; the caller adds the path of the response.
 """
 
 import asyncio
@@ -55,7 +55,11 @@ _SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 
 @attrs.frozen(kw_only=True)
 class Backoff:
-    """Exponential backoff with full jitter: *base* seconds is the longest first pause, *cap* the longest."""
+    """
+    Exponential backoff with full jitter.
+
+    *base* is the maximum of the first pause, *cap* the maximum of all pauses, in seconds.
+    """
 
     base: float = 0.1
     cap: float = 2.0
@@ -70,7 +74,7 @@ class Backoff:
 
 
 def parse_retry_after(text: str | None, *, now: float) -> float | None:
-    """Read a Retry-After header: seconds, decimals included, or the date of HTTP; None where it is neither."""
+    """Parse a Retry-After header: seconds (with decimals) or an HTTP date, else None."""
     if text is None:
         return None
     if _SECONDS.fullmatch(text.strip()):
@@ -84,7 +88,11 @@ def parse_retry_after(text: str | None, *, now: float) -> float | None:
 
 
 class Body:
-    """A body that arrives in chunks, decompressed as it comes and never beyond a cap: gzip may hold gigabytes."""
+    """
+    Response body, decompressed chunk by chunk.
+
+    A size limit protects against gzip bombs.
+    """
 
     def __init__(self, encoding: str, *, limit: int) -> None:
         self._encoding = encoding.strip().lower()
@@ -96,22 +104,22 @@ class Body:
         self._content = bytearray()
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next chunk, of any length."""
-        # One byte more than allowed tells "too large" from "just fits".
+        """Append the next chunk, of any length."""
+        # One extra byte distinguishes "too large" from "exactly at the limit".
         room = self._limit - len(self._content) + 1
         self._content += self._inflate(chunk, room) if self._compressed and chunk else chunk
         if len(self._content) > self._limit:
             raise ResponseTooLarge(self._limit)
 
     def finish(self) -> bytes:
-        """Return the whole body, or raise `ValueError` where the compressed data ends too early."""
+        """Return the complete body, or raise `ValueError` if the compressed data is incomplete."""
         if self._compressed and (self._inflater is None or not self._inflater.eof):
             raise ValueError(f"ends in the middle of its {self._encoding} data")
         return bytes(self._content)
 
     def _inflate(self, chunk: bytes, room: int) -> bytes:
         if self._inflater is None:
-            # "deflate" is zlib data by the standard, but some servers leave the zlib header out.
+            # By RFC 9110 "deflate" is zlib data, but some servers omit the zlib header.
             deflated = _ZLIB if chunk[0] & 0x0F == zlib.DEFLATED else _RAW_DEFLATE
             self._inflater = zlib.decompressobj(deflated if self._encoding == "deflate" else _GZIP)
         try:
@@ -124,7 +132,7 @@ class Body:
 
 
 def decode_json(content: bytes) -> Any:
-    """Read JSON as the standard has it: UTF-8, finite numbers, and at most `MAX_DEPTH` levels."""
+    """Parse strict JSON: UTF-8, finite numbers, and at most `MAX_DEPTH` levels."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -137,7 +145,7 @@ def decode_json(content: bytes) -> Any:
         raise ValueError(f"is not JSON: {error.msg} at character {error.pos}") from error
     except _RuleError:
         raise
-    except ValueError as error:  # int() takes no more than 4300 digits
+    except ValueError as error:  # int() rejects more than 4300 digits
         raise ValueError("has a number with too many digits") from error
     if _deeper_than(value, MAX_DEPTH):
         raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
@@ -150,7 +158,7 @@ def decode_json(content: bytes) -> Any:
 
 
 class _RuleError(ValueError):
-    """A rule of ours, as opposed to one of the parser's."""
+    """Violation of a rule that is stricter than the JSON parser."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -164,7 +172,7 @@ def _finite(text: str) -> float:
     return number
 
 
-# Made once: json.loads with options would make one for each text.
+# Reused, because json.loads with options creates a decoder for every call.
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
@@ -179,7 +187,7 @@ def _deeper_than(value: Any, limit: int) -> bool:
 
 
 def open_session(*, max_connections: int) -> aiohttp.ClientSession:
-    """Return a session for one client: no cookies, no timeouts of its own."""
+    """Return a client session without cookies and without timeouts."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=max_connections),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -188,16 +196,20 @@ def open_session(*, max_connections: int) -> aiohttp.ClientSession:
 
 
 def connections_of(session: aiohttp.ClientSession, most: int) -> int:
-    """Return how many requests can be in progress at once: who waits for a connection in the session loses time."""
+    """
+    Return the maximum number of concurrent requests, limited by the session's connector.
+
+    More requests would spend their timeout waiting for a connection.
+    """
     connector = session.connector
     if connector is None:
         return most
-    # To a connector, 0 means any number.
+    # For aiohttp, a limit of 0 means unlimited.
     return min(most, connector.limit or most, connector.limit_per_host or most)
 
 
 class Temporary(Exception):
-    """*error* may be gone when asked again."""
+    """Signals that *error* may be temporary, so that the request can be retried."""
 
     def __init__(self, error: StructsError, *, retry_after: float | None = None) -> None:
         super().__init__(str(error))
@@ -206,28 +218,28 @@ class Temporary(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the node wants fewer requests, or says when it will take some again."""
+        """True if the node rate-limited the request or sent a Retry-After header."""
         return isinstance(self.error, RateLimited) or self.retry_after is not None
 
 
 @attrs.frozen
 class HttpAnswer:
-    """What came back from a path: *payload* is None where the body of an error is no JSON."""
+    """Response for a path. *payload* is None if the body of an error is not JSON."""
 
     path: str
     status: int
     headers: Mapping[str, str]
     payload: Any
-    # What to do about an answer that no such API would give.
+    # Hint for a response that such an API does not send.
     hint: str | None
 
     @property
     def is_error(self) -> bool:
-        """Whether the status says so."""
+        """True if the HTTP status is 400 or higher."""
         return self.status >= _ERRORS
 
     def refuse(self, *, code: int | None = None, message: str | None = None) -> NoReturn:
-        """Raise what an error means: one that may be gone when asked again is tried again."""
+        """Raise the error of this response, wrapped in `Temporary` if a retry may succeed."""
         wait = parse_retry_after(self.headers.get("Retry-After"), now=time.time())
         if self.status == _TOO_MANY_REQUESTS:
             refused = f"{self.path}: the node refuses more requests for now"
@@ -241,24 +253,28 @@ class HttpAnswer:
 
 @attrs.frozen(kw_only=True)
 class HttpApi:
-    """Sends requests to one API through a session of aiohttp that somebody else opens and closes."""
+    """Sends requests to one API through an aiohttp session that the caller opens and closes."""
 
     session: aiohttp.ClientSession
     base_url: str
-    # Seconds for one `ask` with all its retries, from when it has its slot of the gate: waiting costs none of it.
+    # Timeout in seconds for one `ask` with all its retries. It starts after the slot is acquired.
     timeout: float
     retries: int
     max_response_bytes: int
     gate: Gate
     backoff: Backoff
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    # The hint for an answer that no such API would give.
+    # Hint for a response that such an API does not send.
     wrong_base: str = "is the base URL that of the API?"
 
     async def ask(self, path: str, target: str, judge: Callable[[HttpAnswer], T]) -> T:
-        """Return what *judge* makes of the answer to a GET for *target*, the *path* with its query, or raise."""
+        """
+        Send a GET request for *target* and return the result of *judge* for its response.
+
+        *target* is the *path* with its query.
+        """
         attempt = current_attempt.get() or Attempt()
-        # Pauses keep their slot: a node that asks us to slow down should see fewer of us.
+        # A retry pause keeps its slot, which lowers the load on a node that rate limits.
         async with contextlib.nullcontext() if attempt.gate is self.gate else self.gate.slot(attempt):
             end = asyncio.get_running_loop().time() + self.timeout
             try:
@@ -294,7 +310,7 @@ class HttpApi:
                     self.gate.accept(period)
                     return answer
             attempt.rate_limited += isinstance(failure.error, RateLimited)
-            # What was refused waits with everybody else, at the gate.
+            # Rate-limited requests wait for the cooldown in the rate limiter.
             pause = self.gate.closed_for() if failure.is_refusal else self.backoff.pause(retry)
             if retry >= self.retries or pause >= left():
                 raise failure.error from failure.__cause__
@@ -315,21 +331,21 @@ class HttpApi:
             ) as response:
                 return judge(await self._read(path, response))
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-            # The errors' own texts name hosts and addresses.
+            # The messages of these errors contain host names and addresses.
             message = f"{path}: no lasting connection ({type(error).__name__})"
             raise Temporary(StructsUnreachable(message, hint=_NO_NODE)) from error
         except (aiohttp.InvalidURL, UnicodeError) as error:
-            # Nothing was sent: the host's name cannot be looked up.
+            # Nothing was sent, because the host name is invalid.
             message = f"{path}: the host of the base URL cannot be asked"
             raise StructsUnreachable(message, hint=_NO_NODE) from error
         except aiohttp.ClientError as error:
             raise MalformedResponse(f"the answer of {path} is not valid HTTP", hint=self.wrong_base) from error
         except (AssertionError, RuntimeError) as error:
-            # When its session is closed under a request, aiohttp trips over what is gone.
+            # aiohttp raises these errors if its session is closed during a request.
             if self.session.closed:
                 raise _session_closed() from error
             if isinstance(error, AssertionError):
-                # aiohttp's own assertions are bare; one with words is from what the host put around it.
+                # aiohttp's own assertions have no message; one with a message comes from the host's wrapper.
                 said = f": {error}"[:QUOTED] if str(error) else ""
                 hint = None if said else _OLD_AIOHTTP
                 raise StructsUnreachable(f"{path}: aiohttp cannot send this{said}", hint=hint) from error
@@ -350,11 +366,11 @@ class HttpApi:
             async for chunk in response.content.iter_chunked(_CHUNK):
                 body.feed(chunk)
             content = body.finish()
-            # A body that may be from a node at all, be it broken: a web server's page is not.
+            # Only JSON may come from a node, even if it is malformed. A web server's HTML page may not.
             hint = None if content.lstrip(_SPACE).startswith((b"{", b"[")) else self.wrong_base
             payload = decode_json(content)
         except ValueError as error:
-            # What a proxy says beside a 502 need not be JSON: the status says enough.
+            # A proxy's body for a 502 need not be JSON; the status suffices.
             if status < _ERRORS:
                 raise MalformedResponse(f"the answer of {path} {error}", hint=hint) from error
         return HttpAnswer(path, status, response.headers, payload, hint if status in _NO_ROUTE else None)

@@ -1,7 +1,7 @@
 """
-Queries under way: one for each key, shared by everybody who wants it, who holds a seat while waiting.
+Deduplication of concurrent queries: all callers that need a key wait for one query.
 
-A query is a task of its own, so that a cancelled caller never takes it away from the others.
+Each query runs in its own task, so that cancelling one caller does not cancel it for the others.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from mama_structs.references.results import (
 from mama_structs.references.schemes import Fetch, FetchMany
 from mama_structs.settings import ReferenceSettings
 
-# Seconds that closing waits for queries which do not end when they are cancelled.
+# Seconds that `close` waits for cancelled queries to end.
 _PATIENCE: Final = 1.0
-# Seconds that a caller waits for a query that it gave up; one turn of the loop is enough unless the source is stubborn.
+# Seconds that a caller waits for a query it cancelled. One iteration of the event loop suffices for a cooperative
+# source.
 _SETTLING: Final = 0.05
 
 
 @attrs.frozen(eq=False)
 class SourceQuery:
-    """How to ask for one key; *kind* is the word by which its answer is invalidated, *origin* who is asked."""
+    """Query for one key. *kind* selects its answer for invalidation, *origin* is the source."""
 
     kind: str
     origin: object
@@ -51,19 +52,19 @@ class SourceQuery:
 
 @attrs.define(eq=False)
 class Flight:
-    """One key's part in a query under way."""
+    """State of one key within an in-flight query."""
 
     question: SourceQuery
     batch: Batch
-    # Done when the source answered; *timely* is done too when the query's time is up.
+    # `outcome` is done when the source answered; `timely` also when the query timed out.
     outcome: asyncio.Future[SourceOutcome]
     timely: asyncio.Future[SourceOutcome]
-    # Who waits, and those of them who wait for as long as the source takes.
+    # Number of all waiting callers, and of callers that wait without a timeout.
     seats: int = 0
     unbounded: int = 0
 
     def land(self, outcome: SourceOutcome, *, late: bool = False) -> None:
-        """Tell everybody who waits; when it is late, those who wait for a bounded time."""
+        """Publish the outcome to all waiters; with *late*, only to waiters with a timeout."""
         for future in (self.timely,) if late else (self.outcome, self.timely):
             if not future.done():
                 future.set_result(outcome)
@@ -71,7 +72,7 @@ class Flight:
 
 @attrs.define(eq=False)
 class Batch:
-    """One upstream query, for one key or for several; until it departs, others may come along."""
+    """One upstream query for one or more keys. Keys may be added until it is sent."""
 
     origin: object
     flights: dict[str, Flight] = attrs.field(factory=dict)
@@ -81,12 +82,20 @@ class Batch:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody can use its answer: once its time is up, only those who wait without a bound."""
+        """
+        True if a caller still waits for the answer.
+
+        After the timeout, only unbounded callers count.
+        """
         return any(flight.unbounded if self.expired else flight.seats for flight in self.flights.values())
 
 
 class Flights:
-    """All queries under way of one resolver; *on_landed* gets each answer that may be kept."""
+    """
+    All in-flight queries of one resolver.
+
+    *on_landed* receives each answer that may be cached.
+    """
 
     def __init__(
         self,
@@ -99,7 +108,7 @@ class Flights:
         self._limit = settings.max_parallel_queries
         self._slots = asyncio.Semaphore(self._limit)
         self._clock = clock
-        # The sources' gates by the source's identity, and the source itself so that this stays its own.
+        # Rate limiters by the id of their source. The source is included so that its id is not reused.
         self._gates: dict[int, tuple[object, Gate | None]] = {}
         self._boarding: dict[int, Batch] = {}
         self._query_timeout = settings.query_timeout
@@ -114,9 +123,13 @@ class Flights:
 
     @contextlib.asynccontextmanager
     async def slot(self, gate: Gate | None = None, attempt: Attempt | None = None) -> AsyncIterator[None]:
-        """Hold one of the slots for upstream queries, and for an *attempt* one of the *gate* that it goes through."""
+        """
+        Hold an upstream query slot.
+
+        For an *attempt*, also hold a slot of its rate limiter *gate*.
+        """
         asking, clock = current_attempt.get(), asyncio.get_running_loop().time
-        # A source that asks through the resolver that asks it: in a second slot it could wait for itself.
+        # A source that queries through its own resolver would deadlock on a second slot.
         is_nested = asking is not None and asking.owner is self
         async with contextlib.AsyncExitStack() as held:
             if not is_nested:
@@ -129,17 +142,17 @@ class Flights:
             try:
                 yield
             finally:
-                # What a gate held back was never sent.
+                # A query that the rate limiter rejected was never sent.
                 self._counters.upstream_queries += attempt is None or attempt.requests > 0
                 if attempt is not None:
-                    # A source may have started tasks that go on: they hold no slot any more.
+                    # Tasks started by the source may outlive the query, but no longer own its slot.
                     attempt.gate = None
                 if not is_nested:
                     self._counters.latencies.append(clock() - started)
 
     @contextlib.contextmanager
     def seats(self, wanted: Mapping[str, SourceQuery], *, bounded: bool) -> Iterator[dict[str, Flight]]:
-        """Hold a seat in a query for each key; who is *bounded* waits no longer than the query timeout."""
+        """Join one query per key. A *bounded* caller waits at most the query timeout."""
         joined: dict[str, Flight] = {}
         try:
             self._join(wanted, joined, bounded=bounded)
@@ -151,19 +164,23 @@ class Flights:
                 self._drop_unwanted(flight.batch)
 
     async def settle(self, joined: Iterable[Flight]) -> None:
-        """Give queries that were cancelled a moment to release their connections, before their caller goes on."""
+        """Wait briefly until cancelled queries have released their connections."""
         batches = [flight.batch for flight in joined]
         ending = {batch.task for batch in batches if batch.task and not batch.wanted and not batch.task.done()}
         if ending:
             await asyncio.wait(ending, timeout=_SETTLING)
 
     def forget(self, matches: Callable[[str, str], bool]) -> None:
-        """Let no one join the queries for which ``matches(key, kind)``, and keep none of their answers."""
+        """
+        Detach the queries for which ``matches(key, kind)`` is true.
+
+        New callers do not join them, and their answers are not cached.
+        """
         for key in [key for key, flight in self._current.items() if matches(key, flight.question.kind)]:
             del self._current[key]
 
     async def close(self) -> None:
-        """Cancel what is under way and wait for its end."""
+        """Cancel all queries and wait for their tasks to end."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -176,11 +193,11 @@ class Flights:
 
     def _join(self, wanted: Mapping[str, SourceQuery], joined: dict[str, Flight], *, bounded: bool) -> None:
         asking = current_attempt.get()
-        # What a source asks in the middle of its answer must not wait for others: it may hold the slot they wait for.
+        # Queries that a source sends while it answers must not be batched: it may hold the slot that the batch needs.
         boarding = {} if asking is not None and asking.owner is self else self._boarding
         for key, question in wanted.items():
             flight = self._current.get(key)
-            # Sessions that share a resolver may each have a source of their own for one key.
+            # Sessions that share a resolver may each have their own source for a key.
             if flight is None or flight.question.origin is not question.origin:
                 flight = self._board(key, question, boarding)
             else:
@@ -200,7 +217,7 @@ class Flights:
             flight.batch.attempt.expires = None
 
     def _board(self, key: str, question: SourceQuery, boarding: dict[int, Batch]) -> Flight:
-        """Put *key* into the batch that its source is about to get, or into a new one."""
+        """Add *key* to the next batch of its source, or start a batch."""
         loop, origin = asyncio.get_running_loop(), question.origin
         batch = boarding.get(id(origin)) if question.fetch_many is not None else None
         if batch is None or len(batch.flights) >= (getattr(origin, "max_batch", None) or math.inf):
@@ -255,7 +272,7 @@ class Flights:
             flight.land(outcomes[key])
 
     def _depart(self, batch: Batch) -> bool:
-        """Let no one into *batch* any more, leave those behind for whom nobody waits, and tell whether any is left."""
+        """Close *batch* to new keys and drop keys without waiters. Return True if keys remain."""
         self._close_doors(batch)
         for key in [key for key, flight in batch.flights.items() if not flight.seats]:
             if self._current.get(key) is batch.flights.pop(key):
@@ -267,14 +284,14 @@ class Flights:
             del self._boarding[id(batch.origin)]
 
     def _gate_of(self, origin: object) -> Gate | None:
-        """Return the gate that a source's queries go through, None for one that has none."""
+        """Return the rate limiter of a source, or None."""
         if id(origin) not in self._gates:
             join = getattr(origin, "join_gate", None)
             self._gates[id(origin)] = origin, None if join is None else join(self, self._limit)
         return self._gates[id(origin)][1]
 
     def _expire(self, batch: Batch) -> None:
-        """Tell those who wait for a bounded time that it is up, and free the slot unless somebody waits on."""
+        """Publish the timeout to bounded waiters, and cancel the query if it has no other waiters."""
         batch.expired = True
         for flight in batch.flights.values():
             flight.land(timed_out(self._query_timeout), late=True)
@@ -286,7 +303,7 @@ class Flights:
             batch.task.cancel()
 
     def _landed(self, batch: Batch, task: asyncio.Task[None]) -> None:
-        """Clean up, however the query ended."""
+        """Remove a finished batch and publish a failure to any remaining waiters."""
         self._tasks.discard(task)
         self._remove(batch)
         error = None if task.cancelled() else task.exception()
@@ -302,7 +319,7 @@ class Flights:
 
 
 async def _ask(questions: dict[str, SourceQuery], *, asked_at: float) -> dict[str, SourceOutcome]:
-    """Ask the source and return an outcome for every key, whatever it does."""
+    """Query the source and return an outcome for every key, even if the source fails."""
     keys = list(questions)
     question = questions[keys[0]]
     try:
@@ -314,10 +331,10 @@ async def _ask(questions: dict[str, SourceQuery], *, asked_at: float) -> dict[st
         if not isinstance(answers, Mapping):
             raise MalformedResponse(f"fetch_many answered {type(answers).__name__} instead of a mapping")
         return {key: _judge(_pick(answers, key), asked_at) for key in keys}
-    except Exception as error:  # noqa: BLE001 - a source's failure is an entry, never the caller's
+    except Exception as error:  # noqa: BLE001 - a failing source must not fail the caller
         failure = failure_of(error)
         if failure.kind == NOT_FOUND.kind and len(keys) > 1:
-            # It does not say of which of them, and the others may be there.
+            # The error does not say which id is missing, and the others may exist.
             failure = failure_of(StructsError(f"fetch_many raised {type(error).__name__} for {len(keys)} ids together"))
         return dict.fromkeys(keys, attrs.evolve(failure, asked_at=asked_at))
 
@@ -330,12 +347,12 @@ def _pick(answers: Mapping[str, Any], key: str) -> object:
 
 
 def _judge(answer: object, asked_at: float) -> SourceOutcome:
-    """Take a source's answer in, or say what is wrong with it."""
+    """Validate a source's answer. Return it as plain data, or a failure."""
     if isinstance(answer, Exception):
         return attrs.evolve(failure_of(answer), asked_at=asked_at)
     try:
         data = own_copy(answer)
         height = getattr(answer, "height", None)
         return SourceAnswer(data, json_size(data), height if type(height) is int else None, asked_at)
-    except Exception as error:  # noqa: BLE001 - a mapping of a host may fail in any way
+    except Exception as error:  # noqa: BLE001 - a host's mapping may raise anything
         return failure_of(error)

@@ -1,4 +1,4 @@
-"""What a walk through a payload found: occurrences of ids, each with its place, and entities that stand whole."""
+"""Results of scanning a payload: id matches with their positions, and complete entities."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from typing import Any, Final, overload
 
 import attrs
 
-# The parts of one occurrence.
+# Number of tuple elements per occurrence.
 _PARTS: Final = 5
 
-# Where a container stands: its parent's place and the key below it; None is the payload itself.
+# Position of a container: the position of its parent and its key there. None is the payload itself.
 Pointed = tuple[Any, Any] | None
 
 
 @attrs.frozen(eq=False)
 class FieldRule:
-    """What a field's name means for ids of one type; decided once for each name, and shared by what is found there."""
+    """
+    Meaning of a field name for ids of one type.
+
+    Computed once per name and shared by its matches.
+    """
 
     type: str
     field: Any
     primary: bool = True
     accepted: bool = True
     denied: bool = False
-    # Whether entities hold their own id in it.
+    # True if entities store their own id in this field.
     own: bool = False
-    # Whether what is found there is a reference, whatever stands beside it.
+    # True if every id in this field is a reference, regardless of its sibling fields.
     plain: bool = attrs.field(init=False)
 
     @plain.default
@@ -43,44 +47,52 @@ class Found(tuple[str, FieldRule, int | None, Pointed, Any]):
 
     @property
     def id(self) -> str:
-        """The id; where the field tells its type, ``type:id``."""
+        """The id, written ``type:id`` if the field determines its type."""
         return self[0]
 
     @property
     def type(self) -> str:
-        """The name of its type, such as ``planet``."""
+        """The name of the id's type, such as ``planet``."""
         return self[1].type
 
     @property
     def field(self) -> str:
-        """The name of the field that holds it: an array's for its members, that of a mapping which only names it."""
+        """
+        The name of the field with the id.
+
+        Members of an array or of a wrapper mapping use its name.
+        """
         return str(self[1].field)
 
     @property
     def primary(self) -> bool:
-        """Whether the field holds a direct relation."""
+        """True if the field is a direct relation."""
         return self[1].primary
 
     @property
     def row(self) -> int | None:
-        """The number of the list's row that holds it, from 0; None outside the rows."""
+        """The index of the list row that contains the id, from 0; None outside the rows."""
         return self[2]
 
     @property
     def pointer(self) -> str:
-        """The JSON pointer (RFC 6901) of the value that holds it."""
+        """The JSON pointer (RFC 6901) of the value that contains the id."""
         return pointer(self[3], self[4])
 
 
 @attrs.frozen
 class Embedded:
-    """JSON that stood in a text; its members' pointers end at the text."""
+    """JSON parsed from a string. Pointers to its members end at the string."""
 
     content: Any
 
 
 def pointer(place: Pointed, key: Any) -> str:
-    """Return the JSON pointer of *key* in the container at *place*; inside embedded JSON, of the text that holds it."""
+    """
+    Return the JSON pointer of *key* in the container at *place*.
+
+    Inside nested JSON, return the pointer of the string that contains it.
+    """
     keys = [key]
     while place is not None:
         place, key = place
@@ -91,8 +103,12 @@ def pointer(place: Pointed, key: Any) -> str:
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
 
 
-class Occurrences(Sequence[Found]):  # noqa: PLW1641 - it compares by its parts, and is no key
-    """Occurrences of ids in payload order, their parts in one list; a `Found` is made where one is looked at."""
+class Occurrences(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhashable
+    """
+    Sequence of id matches in payload order.
+
+    Stored as one flat list; matches are created lazily.
+    """
 
     def __init__(self, parts: Iterable[Any] = ()) -> None:
         self.parts: list[Any] = list(parts)
@@ -121,26 +137,31 @@ class Occurrences(Sequence[Found]):  # noqa: PLW1641 - it compares by its parts,
         return repr(list(self))
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
-        """Return the parts of each, in the order of `Found`."""
+        """Return an iterator over the tuples of all matches."""
         return zip(*[iter(self.parts)] * _PARTS, strict=True)
 
     def ids(self) -> list[str]:
-        """Return the id of each."""
+        """Return the ids of all matches."""
         return self.parts[::_PARTS]
 
     def where(self, wanted: Callable[[str, FieldRule], bool]) -> Occurrences:
-        """Return those of which ``wanted(id, rule)``."""
+        """Return the matches for which ``wanted(id, rule)`` is true."""
         return Occurrences(part for one in self.tuples() if wanted(one[0], one[1]) for part in one)
 
 
 @attrs.define
 class Scan:
-    """What a walk found, in payload order: ids, and look-alikes of a type that their field does not hold."""
+    """
+    Result of a scan, in payload order: ids and look-alikes.
+
+    A look-alike is an id whose type does not fit its field.
+    """
 
     found: Occurrences = attrs.field(factory=Occurrences)
     lookalikes: Occurrences = attrs.field(factory=Occurrences)
-    # The ids of the entities that stand whole in the payload, but for those it is about: they are no references.
+    # Ids of related entities that the payload contains completely, so that they need no reference.
     present: set[str] = attrs.field(factory=set)
-    # False when the payload was too large to be walked whole; and how many objects could not be read at all.
+    # `complete` is False if the payload was too large to scan completely. `unread` counts the objects that could not be
+    # read.
     complete: bool = True
     unread: int = 0

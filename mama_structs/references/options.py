@@ -1,4 +1,4 @@
-"""What one call may ask of its references."""
+"""Options of one call for adding references to a result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _depth(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
 def _types(value: Collection[str] | None, *, name: str) -> tuple[str, ...] | None:
     if value is None:
         return None
-    # A single name is a mistake that would be read letter by letter.
+    # A single string would be iterated character by character.
     if isinstance(value, str) or not isinstance(value, Collection):
         raise InvalidArgument(
             f"{name} must be a list of type names, got {shown(value)}", hint='for one type, give ["planet"]'
@@ -87,34 +87,34 @@ _flag = _check.field(_check.flag)
 @attrs.frozen(kw_only=True)
 class ReferenceOptions:
     """
-    What one call asks of its references.
+    Options of one call for its references.
 
     Args:
         include_references: False for none, ``"primary"`` for owners and direct relations, ``"all"`` for every id,
-            True for ``"all"`` on a query and ``"primary"`` on a list. None, the default, is True where somebody asks
-            for references, and False as the default of a tool, whose caller is then the one to ask.
-        reference_depth: 0 for none, 1 for what the payload names, 2 for one level further.
+            True for ``"all"`` on a query and ``"primary"`` on a list. None, the default, means True in a direct request
+            for references, and False as the default of a tool, so that its caller has to request them.
+        reference_depth: 0 for none, 1 for ids in the payload, 2 for one level further.
         reference_types: Only entities of these types; None for all.
-        max_references: References started at the most.
-        max_references_per_entity: References of each row of a list at the most.
+        max_references: Maximum number of references.
+        max_references_per_entity: Maximum number of references for each row of a list.
         metadata: Add ``referenced_from`` (JSON pointers), ``referenced_in`` (entity, or ``root``) and ``as_of`` (the
-            chain's ``height`` where it is known, ``age`` in seconds) to each reference, and ``references_meta`` always.
-        on_error: ``"indicate"`` keeps an entry with the reason for what failed, ``"omit"`` leaves it out.
-        max_bytes: The section stays within so many bytes (compact JSON, UTF-8); None for no bound.
-        deadline: Seconds for all references of the call together; what is missing then is marked failed.
-        include_memories: Whether each reference, and what the payload is about, carries the newest decisions about
+            chain's ``height`` if known, ``age`` in seconds) to each reference, and always add ``references_meta``.
+        on_error: ``"indicate"`` returns an entry with the reason for each failure, ``"omit"`` leaves failures out.
+        max_bytes: Maximum size of the section in bytes (compact JSON, UTF-8); None for no limit.
+        deadline: Seconds for all references of the call together; missing ones are then marked as failed.
+        include_memories: Whether each reference, and the payload's own entity, includes the newest decisions about
             it; in a session only.
-        fields: What of each entity is shown: ``"all"``, ``"brief"`` for its type's main fields (`IdScheme.brief_of`),
-            or names by type, such as ``{"planet": ("name", "status")}``, where other types keep all. Which ids are
-            referenced does not depend on it.
-        expand: Which references there are, in place of *reference_types*, *reference_depth* and primary fields: paths
-            of one name or two, such as ``("guild.owner", "fleet")``. A name is that of a field (``guildId``), of its
-            relation (``guild``), or of a type.
-        max_depth: As a tool's default: the depth that a model can ask for at the most.
-        allowed_types: As a tool's default: the only types that a model can ask for; None for all.
+        fields: Fields returned for each entity: ``"all"``, ``"brief"`` for the main fields of its type
+            (`IdScheme.brief_of`), or names by type, such as ``{"planet": ("name", "status")}``, where other types
+            keep all fields. It does not affect which ids are referenced.
+        expand: Paths to the referenced entities, instead of *reference_types*, *reference_depth* and primary fields:
+            one or two names each, such as ``("guild.owner", "fleet")``. A name is that of a field (``guildId``), of
+            its relation (``guild``), or of a type.
+        max_depth: As a default of a tool: the maximum depth that a model can request.
+        allowed_types: As a default of a tool: the only types that a model can request; None for all.
 
     Raises:
-        InvalidArgument: A value breaks its rule.
+        InvalidArgument: A value is invalid.
 
     """
 
@@ -134,7 +134,7 @@ class ReferenceOptions:
     allowed_types: tuple[str, ...] | None = _types_field("allowed_types")
 
     def __attrs_post_init__(self) -> None:
-        """Refuse two answers to one question."""
+        """Raise `InvalidArgument` if *expand* is combined with types or depth."""
         if self.expand and (self.reference_types is not None or self.reference_depth != 1):
             raise InvalidArgument(
                 "expand says which references there are, and so do reference_types and reference_depth",
@@ -143,16 +143,16 @@ class ReferenceOptions:
 
     @property
     def wanted(self) -> bool:
-        """Whether these options ask for any references."""
+        """True if these options request any references."""
         return self.include_references is not False and self.reference_depth > 0
 
     @property
     def levels(self) -> int:
-        """How many levels of references are asked for."""
+        """Number of requested levels of references."""
         return max((path.count(".") + 1 for path in self.expand), default=self.reference_depth)
 
     def scope(self, *, is_list: bool) -> Scope:
-        """Return which fields count: on a list True means primary, and all must be asked for."""
+        """Return which fields to follow: by default all in a query, primary ones in a list."""
         if self.expand:
             return "all"
         if isinstance(self.include_references, str):
@@ -160,7 +160,7 @@ class ReferenceOptions:
         return "primary" if is_list else "all"
 
     def changed(self, asked: Mapping[str, Any]) -> ReferenceOptions:
-        """Return these options with what somebody asks for, where paths and types with depth replace each other."""
+        """Return a copy with *asked* applied. Paths replace types and depth, and vice versa."""
         if self.expand and not asked.keys().isdisjoint(("reference_types", "reference_depth")):
             asked = {"expand": (), **asked}
         elif asked.get("expand"):
@@ -168,7 +168,11 @@ class ReferenceOptions:
         return attrs.evolve(self, **asked)
 
     def held(self, asked: Mapping[str, Any]) -> tuple[ReferenceOptions, dict[str, Any]]:
-        """Return what a model gets that asked for this of a tool with these options, and the ceilings that it met."""
+        """
+        Return the options for a model's request, clamped to the ceilings of the tool.
+
+        The second value contains the ceilings that the request exceeded.
+        """
         wanted = self.changed(asked)
         most = {"max_references": self.max_references, "max_references_per_entity": self.max_references_per_entity}
         most["reference_depth"] = self.max_depth
@@ -183,7 +187,7 @@ class ReferenceOptions:
 
 
 def check_kind(kind: object) -> None:
-    """Raise `InvalidArgument` unless *kind* says what a payload is."""
+    """Raise `InvalidArgument` unless *kind* is a payload kind."""
     if kind not in ("auto", "query", "list"):
         raise InvalidArgument(f'kind must be "auto", "query" or "list", got {shown(kind)}')
 
@@ -197,7 +201,7 @@ def check_primary(primary: object, *, name: str = "primary") -> frozenset[str] |
     return frozenset(primary)
 
 
-# Taken in every call, shown or not, in this order.
+# All reference parameters that a call accepts, in the order of the signature.
 ACCEPTED: Final = (
     "include_references",
     "reference_types",
@@ -205,33 +209,41 @@ ACCEPTED: Final = (
     "max_references",
     "max_references_per_entity",
 )
-# What a model needs; of the others it makes no good use, and each costs every request.
+# Shown to models by default. Models rarely use the others well, and each costs tokens in every request.
 SHOWN: Final = ACCEPTED[:3]
 
 
 class Described(str):
-    """A parameter's description, as frameworks look for it beside the type: a text, or what a schema says of itself."""
+    """
+    Description and bounds of a parameter.
+
+    Frameworks such as Pydantic read it from `Annotated`.
+    """
 
     __slots__ = ("bounds",)
     bounds: dict[str, int]
 
     def __new__(cls, text: str, **bounds: int) -> Self:
-        """Return the text, with the least (*ge*) and the most (*le*) that a number may be."""
+        """Return the text with the minimum (*ge*) and maximum (*le*) of a number."""
         made = super().__new__(cls, text)
         made.bounds = bounds
         return made
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """Let Pydantic check the bounds."""
+        """Add the bounds to the Pydantic core schema."""
         return {**handler(source), **self.bounds}
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """Let Pydantic show the description."""
+        """Add the description to the JSON schema."""
         return {**handler(core), "description": str(self)}
 
 
 def reference_parameters(options: ReferenceOptions, types: Collection[str] | None) -> dict[str, inspect.Parameter]:
-    """Return the parameters by name, typed, bounded and described; *types* are all that there are, None for open."""
+    """
+    Return the typed, bounded and described parameters by name.
+
+    *types* is None if type names are open.
+    """
     kind: Any = Literal[tuple(types)] if types else str
     hints = {
         "include_references": _described(bool | Literal["primary", "all"], "Add what ids name"),
@@ -248,7 +260,7 @@ def reference_parameters(options: ReferenceOptions, types: Collection[str] | Non
 
 
 def _described(kind: Any, text: str, **bounds: Any) -> Any:
-    # Once a tool is decorated, a tool is made of it: what reads its types is loaded a little earlier.
+    # Imported on first use, because msgspec is needed for decorated tools only.
     import msgspec  # noqa: PLC0415
 
     return Annotated[kind, msgspec.Meta(description=text, **bounds), Described(text, **bounds)]

@@ -1,4 +1,4 @@
-"""What a payload is about: one entity, or a list of them, and which ids are its own."""
+"""Classification of a payload as one entity or a list of entities."""
 
 from __future__ import annotations
 
@@ -15,29 +15,34 @@ from mama_structs.references.options import Kind
 PayloadKind = Literal["query", "list"]
 Rows = list[Any] | tuple[Any, ...]
 
-# Envelopes within envelopes (`{"data": {"Player": {"id": ...}}}`) are followed so far.
+# Maximum nesting of envelopes, such as `{"data": {"Player": {"id": ...}}}`.
 _ENVELOPES: Final = 3
-# An envelope has few members; what has more is data. As many rows are looked at to see whether they are entities.
+# A mapping with more members than this is data, not an envelope. Also the number of list rows that are sampled to see
+# whether they are entities.
 _FEW: Final = 16
-# Names under which a list may stand one level down, beside the plurals of types.
+# Names, besides plurals of types, of a list that is nested one level down.
 _LISTS: Final = frozenset({"data", "items", "results", "records", "rows"})
-# What stands beside a list in JSON:API, and is none itself.
+# Names of JSON:API arrays that are never the list of entities.
 _BESIDE: Final = frozenset({"included", "errors"})
 
 
 @attrs.frozen
 class PayloadShape:
-    """What a payload is about: *own* are the ids that it itself is, *main* the id that a query is about."""
+    """
+    Kind of a payload, with the ids of its own entities.
+
+    *own* are all these ids, *main* is the id of a query's entity.
+    """
 
     kind: PayloadKind
-    # The list itself, None for a query.
+    # The list of entities; None for a query.
     rows: Rows | None
     own: frozenset[str]
     main: str | None
     _row_ids: tuple[str | None, ...] = ()
 
     def holder(self, row: int | None) -> str | None:
-        """Return the id of the entity that holds what stands in *row*, or outside the rows."""
+        """Return the id of the entity that contains *row*, or the main id outside the rows."""
         if row is None or self.rows is None:
             return self.main
         return self._row_ids[row]
@@ -46,7 +51,11 @@ class PayloadShape:
 def describe(
     payload: Mapping[str, Any], detector: Detector, *, kind: Kind = "auto", subject: str | None = None
 ) -> PayloadShape:
-    """Say what *payload* is about; ``"auto"`` is a list where it has exactly one array of entities."""
+    """
+    Classify *payload*.
+
+    With ``"auto"`` it is a list if it has exactly one array of entities.
+    """
     name, rows = ("", None) if kind == "query" else _the_list(payload, detector)
     if rows is None and kind == "list":
         name, rows = _first_array(payload, detector, _ENVELOPES)
@@ -63,7 +72,11 @@ def _without_none(*ids: str | None) -> frozenset[str]:
 
 
 def _the_list(payload: Mapping[str, Any], detector: Detector) -> tuple[str, Rows | None]:
-    """Return the only array of entities at the top or one level down, with its name; none where an entity is beside."""
+    """
+    Return the name and rows of the only array of entities at the top or one level down.
+
+    Return ``("", None)`` if there is no such array, several of them, or an entity next to it.
+    """
     arrays: list[tuple[str, Rows]] = []
     levels: list[tuple[str, Mapping[str, Any]]] = [("", payload)]
     for depth, (holder, mapping) in enumerate(levels):
@@ -91,7 +104,7 @@ def _is_called_a_list(name: object, detector: Detector) -> bool:
 
 
 def _first_array(payload: Mapping[str, Any], detector: Detector, envelopes: int) -> tuple[str, Rows | None]:
-    """Return the first array at the top, else in the first mapping."""
+    """Return the first array at the top level, else in the first nested mapping."""
     members = list(itertools.islice(_members(payload, detector), _FEW))
     for key, value in members:
         if isinstance(value, list | tuple):
@@ -101,9 +114,9 @@ def _first_array(payload: Mapping[str, Any], detector: Detector, envelopes: int)
 
 
 def _row_ids(rows: Rows, name: str, detector: Detector) -> list[str | None]:
-    """Return each row's own id."""
+    """Return the own id of each row, None for rows without one."""
     field, known = detector.own_fields[0] if detector.own_fields else None, detector.known
-    # Most rows are mappings that hold an id of a text's own type; a call for each would take twice as long.
+    # Fast path for mappings with an own id that determines its type. A function call per row doubles the time.
     return [
         text
         if type(row) is dict
@@ -116,13 +129,14 @@ def _row_ids(rows: Rows, name: str, detector: Detector) -> list[str | None]:
 
 
 def _own_id(value: object, detector: Detector, envelopes: int, holder: str = "", *, is_row: bool = False) -> str | None:
-    """Return the id of the entity that *value* is, or that stands in its envelope."""
+    """Return the id of the entity that *value* or its envelope contains, else None."""
     mapping = value if type(value) is dict else as_mapping(value)
     if mapping is None:
         return None
     if (own := detector.own_id(mapping, holder)) is not None:
         return own
-    # What says its own id in another form is no envelope; nor is a row that itself names ids: what is below is related.
+    # Neither a mapping with its own id in an unknown form nor a row that references ids is an envelope. Entities below
+    # them are related ones.
     if not envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
         return None
     if is_row and any(detector.kind(member) is not None for member in mapping.values()):
@@ -134,7 +148,7 @@ def _own_id(value: object, detector: Detector, envelopes: int, holder: str = "",
 
 
 def _members(mapping: Mapping[str, Any], detector: Detector) -> Iterator[tuple[str, Any]]:
-    """Yield the containers of an envelope that can hold its entities."""
+    """Yield the non-empty containers of an envelope that may contain its entities."""
     for key, value in mapping.items():
         if type(value) in SCALARS or key in (SECTION, META) or key in detector.skipped:
             continue

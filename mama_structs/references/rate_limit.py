@@ -1,7 +1,7 @@
 """
-One gate a node: how many queries go to it at once, and until when it wants none.
+Client-side rate limiting: a concurrency limit and a cooldown (Retry-After) per node.
 
-All who ask a node from one event loop share its gate. Loops share only the time until which the node is closed.
+All clients of one event loop share the limiter of a node. Limiters of different loops share only its cooldown.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ from mama_structs.references.results import Attempt
 
 Clock: TypeAlias = Callable[[], float]
 
-# A proxy that says a year, or a date by a wrong clock, must not close a node until the process ends.
+# Caps Retry-After: a misconfigured proxy must not block a node for the lifetime of the process.
 LONGEST: Final = 3600.0
 _NODES: Final = 1024
-# No timer is finer, and what rounding leaves is no time.
+# Below timer resolution; treat smaller remainders as zero.
 _NOTHING: Final = 1e-6
 
 
 class Closure:
-    """How long a node wants no requests, in monotonic seconds; usable from any thread."""
+    """
+    Remaining time, in monotonic seconds, during which a node must not be queried.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -40,37 +44,37 @@ class Closure:
         self._seen = -math.inf
 
     def left(self, clock: Clock) -> float:
-        """Return the seconds that are left, 0 where the node is open."""
+        """Return the remaining seconds, or 0 if the node may be queried."""
         with self._guard:
             self._pass(clock())
             return self._left if self._left > _NOTHING else 0.0
 
     def extend(self, seconds: float, clock: Clock) -> None:
-        """Close the node for so long, unless it is closed for longer."""
+        """Extend the cooldown to at least *seconds* from now."""
         with self._guard:
             self._pass(clock())
             self._left = max(self._left, min(seconds, LONGEST))
 
     def end(self) -> None:
-        """Open the node."""
+        """End the cooldown."""
         with self._guard:
             self._left = 0.0
 
     def _pass(self, now: float) -> None:
-        # While a clock steps back no time passes, and what was left stays so.
+        # Ignore clocks that step backwards.
         self._left = max(0.0, self._left - max(0.0, now - self._seen))
         self._seen = now
 
 
 @attrs.define(eq=False)
 class Gate:
-    """What the queries of one event loop to one node have in common."""
+    """Concurrency limit and cooldown for the queries of one event loop to one node."""
 
     closure: Closure
     clock: Clock
-    # How many queries at once all users together may have: the least that any of them allows.
+    # The smallest limit of all registered clients.
     limit: int = 1
-    # Refusals in a row; only one request at a time goes to a node that refused the last one.
+    # Number of consecutive rate-limit responses. After one, requests are sent one at a time.
     refusals: int = 0
     _limits: weakref.WeakKeyDictionary[object, int] = attrs.field(factory=weakref.WeakKeyDictionary, init=False)
     _busy: int = attrs.field(default=0, init=False)
@@ -79,23 +83,27 @@ class Gate:
     _period: int = attrs.field(default=0, init=False)
 
     def join(self, user: object, limit: int) -> None:
-        """Let *user*, who has so many queries at once at the most, through, until it leaves or is gone."""
+        """
+        Register a client and its maximum number of concurrent queries.
+
+        It is unregistered explicitly or when it is garbage-collected.
+        """
         self._limits[user] = limit
         self.limit = min(self._limits.values())
 
     def leave(self, user: object) -> None:
-        """Undo `join`; again is no error."""
+        """Unregister a client. Idempotent."""
         self._limits.pop(user, None)
         self.limit = min(self._limits.values(), default=1)
         self._admit()
 
     def closed_for(self) -> float:
-        """Return how many seconds the node asked to wait, 0 where it is open."""
+        """Return the remaining cooldown in seconds, or 0."""
         return self.closure.left(self.clock)
 
     @contextlib.asynccontextmanager
     async def slot(self, attempt: Attempt) -> AsyncIterator[None]:
-        """Hold one of the slots for queries, the first who came first."""
+        """Hold a query slot for the duration of the block. Waiters are served in FIFO order."""
         if self._busy < self.limit and not self._queue:
             self._busy += 1
         else:
@@ -111,7 +119,11 @@ class Gate:
     async def turn(
         self, attempt: Attempt, *, left: Callable[[], float], sleep: Callable[[float], Awaitable[None]]
     ) -> AsyncIterator[int]:
-        """Wait until the node is open, and give this open period's number; `RateLimited` where less time is *left*."""
+        """
+        Wait for the end of the cooldown and yield the number of the current period.
+
+        Raise `RateLimited` if the cooldown is not shorter than the time that *left* returns.
+        """
         waited = False
         while (closed := self.closed_for()) or self._trial is not None:
             if closed and closed >= left():
@@ -135,8 +147,12 @@ class Gate:
             trial.set_result(None)
 
     def refuse(self, period: int, *, asked: float | None, pause: float) -> None:
-        """Close the node, as *asked* by it or for a *pause* of our own, after a request that was sent in *period*."""
-        # Requests that were under way together are refused together: that is one refusal.
+        """
+        Start a cooldown after a rate-limit response to a request of *period*.
+
+        *asked* is the Retry-After of the node, *pause* the client's own backoff, both in seconds.
+        """
+        # Concurrent requests that are rejected together count as one rejection.
         if is_news := period == self._period:
             self._period += 1
             self.refusals += 1
@@ -144,7 +160,7 @@ class Gate:
             self.closure.extend(max(pause if is_news else 0.0, asked or 0.0), self.clock)
 
     def accept(self, period: int) -> None:
-        """Note that a request which was sent in *period* was not refused."""
+        """Record that a request of *period* was not rate limited."""
         if period == self._period:
             self.refusals = 0
 
@@ -155,11 +171,11 @@ class Gate:
             await admitted
         except BaseException:
             if admitted.cancelled():
-                # Who is admitted is in the queue no more.
+                # Admitted waiters are already removed from the queue.
                 with contextlib.suppress(ValueError):
                     self._queue.remove(admitted)
             else:
-                # It was admitted in the very turn of the loop in which it was cancelled.
+                # The waiter was admitted and cancelled in the same iteration of the event loop.
                 self._busy -= 1
                 self._admit()
             raise
@@ -172,13 +188,17 @@ class Gate:
                 first.set_result(None)
 
 
-# A gate goes with the last of its users, but a node stays closed when they have gone.
+# A limiter is deleted with its last client, but the cooldown of its node remains.
 _gates: weakref.WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], Gate] = weakref.WeakValueDictionary()
 _closures: Final[dict[Hashable, Closure]] = {}
 
 
 def gate_to(node: Hashable, *, is_shared: bool = True, clock: Clock = time.monotonic) -> Gate:
-    """Return the running loop's gate to *node*; one that is not shared knows nothing of other loops."""
+    """
+    Return the running loop's limiter for *node*.
+
+    An unshared limiter has a separate cooldown.
+    """
     key = (asyncio.get_running_loop(), node)
     gate = _gates.get(key)
     if gate is None:
@@ -187,7 +207,7 @@ def gate_to(node: Hashable, *, is_shared: bool = True, clock: Clock = time.monot
 
 
 def reopen(node: Hashable) -> None:
-    """Forget that *node* asked to wait: another one may listen there now."""
+    """Clear the cooldown of *node*, because another server may now listen at its address."""
     closure = _closures.get(node)
     if closure is not None:
         closure.end()
@@ -200,6 +220,6 @@ def _closure_of(node: Hashable, clock: Clock) -> Closure:
     return _closures.setdefault(node, Closure())
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has none
-    # A lock that another thread held at the fork stays locked in the child for ever.
+if hasattr(os, "register_at_fork"):  # pragma: no branch - not available on Windows
+    # A lock held by another thread at the fork would stay locked in the child process.
     os.register_at_fork(after_in_child=_closures.clear)

@@ -1,4 +1,4 @@
-"""From ids to entities: the one place that awaits."""
+"""Resolver: detects ids, fetches their entities from sources and adds them to payloads."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from mama_structs.settings import ReferenceSettings
 
 _log = logging.getLogger("mama_structs")
 
-# Gives the newest decisions about ids; an id about which there are none is left out.
+# Returns the newest decisions about ids. Ids without decisions are left out.
 AboutEntities = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
 UNKNOWN: Final = FieldRule(type="unknown", field=None)
 
-# Sets of field names and kinds of payload that a program uses; one that makes them up must not fill the memory.
+# Cache sizes for detectors by primary fields and for warnings, so that generated arguments cannot fill the memory.
 _REMEMBERED: Final = 64
 _GIVEN: Final = 10_000
-# Seconds for which an answer is new: what a tool was asked for is never older.
+# Maximum age in seconds of a cached answer for a direct `query`.
 _FRESH: Final = 1.0
 _SOURCELESS: Final = "no id was looked up: the host gave this session no source of entities"
 _STRANGE: Final = "no id was looked up: the host gave this session no source for ids such as "
@@ -58,19 +58,19 @@ _STRANGE: Final = "no id was looked up: the host gave this session no source for
 
 class Resolver:
     """
-    Finds ids in payloads and adds what they stand for.
+    Finds ids in payloads and adds the entities that they identify.
 
     Belongs to the event loop that first uses it.
 
     Args:
-        sources: Where entities come from; an id belongs to the first source whose scheme it matches.
+        sources: Sources of entities; an id belongs to the first source whose scheme it matches.
         settings: Limits and caching.
-        clock: Monotonic seconds, for the cache.
+        clock: Function that returns monotonic seconds, for the cache.
         home: The loop it belongs to; by default that of its first use.
-        recall: Gives the newest decisions about ids, for *include_memories*; None where nothing is remembered.
+        recall: Returns the newest decisions about ids, for *include_memories*; None without a memory.
 
     Raises:
-        InvalidArgument: A source has no scheme, two have one scheme, or *settings* are none.
+        InvalidArgument: A source has no scheme, two have the same scheme, or *settings* has a wrong type.
 
     """
 
@@ -92,7 +92,7 @@ class Resolver:
         self._counters = Counters()
         self._clock = clock
         self._cache = Caches(self.settings, clock, forget=self._forget)
-        # Ids whose entities were handed out before.
+        # Recently returned ids, for the statistics.
         self._given: Lru[str, bool] = Lru(_GIVEN)
         self._flights: Flights | None = None
         self._loop = home or LoopBound("resolver")
@@ -100,10 +100,10 @@ class Resolver:
         self._closing: asyncio.Task[None] | None = None
         self._warned: Lru[str, bool] = Lru(_REMEMBERED)
         self._recall = recall
-        # Finds ids that it has no source for, None until the first answer without any that it has.
+        # Detects ids of schemes without a source. Created for the first answer without known ids.
         self._strangers: Detector | None = None
         self._strange: Callable[[], Iterable[IdScheme]] = tuple
-        # What it shares all but its own sources with, None for one on its own.
+        # The resolver whose cache, queries and counters this one shares, or None.
         self._base: Resolver | None = None
         self._owned = self.sources
 
@@ -115,10 +115,11 @@ class Resolver:
         strange: Callable[[], Iterable[IdScheme]] = tuple,
     ) -> Resolver:
         """
-        Return a resolver with further *sources* that shares cache, limits, running queries and figures with this one.
+        Return a resolver with further *sources* that shares its state with this one.
 
-        Closing it leaves this one and its sources open, and once this one is closed it can be used no more.
-        An answer whose only ids are of schemes that *strange* gives, and of no source, says so.
+        They share cache, limits, queries in flight and statistics.
+        Closing it leaves this one and its sources open. It cannot be used after this one is closed.
+        *strange* returns schemes without a source. If an answer has only ids of such schemes, its metadata has a note.
 
         Raises:
             SessionClosed: The resolver is closed.
@@ -146,7 +147,7 @@ class Resolver:
             f"<Resolver {names or 'without sources'}, {len(self._cache)} cached{', closed' if self._is_closed else ''}>"
         )
 
-    # What is in a payload
+    # Detection
 
     def detect(
         self,
@@ -157,16 +158,18 @@ class Resolver:
         kind: Kind = "auto",
     ) -> Sequence[Found]:
         """
-        Return every reference in *payload* that *options* ask for, in its order, without asking a source.
+        Return the references in *payload* that *options* selects, without querying a source.
+
+        They are in payload order.
 
         Args:
             payload: A mapping, or an attrs, dataclass or pydantic object.
-            options: Which types and fields count; limits do not apply here.
-            subject: The id that the payload is about, where it does not say so itself.
+            options: Types and fields to include; limits do not apply here.
+            subject: The id of the payload's own entity, if the payload does not contain it.
             kind: See `with_references`.
 
         Raises:
-            InvalidArgument: *payload* has more than 10,000 items or 1,000,000 characters; `enrich` takes any size.
+            InvalidArgument: *payload* has more than 10,000 items or 1,000,000 characters; `enrich` accepts any size.
 
         """
         options = self._checked(options)
@@ -192,7 +195,7 @@ class Resolver:
 
     @property
     def types(self) -> tuple[str, ...] | None:
-        """The names of all types of the sources, in their order; None if a source does not name its types."""
+        """The type names of all sources in order; None if a source does not list its types."""
         every = [source.scheme.types for source in self.sources]
         if not every or None in every:
             return None
@@ -200,25 +203,25 @@ class Resolver:
 
     def key(self, field: str, value: object) -> str:
         """
-        Return the id that *value* is in a field of this name, in the form in which references are named.
+        Return the id for *value* in a field of this name, in the form of reference keys.
 
-        ``key("customer_id", 7)`` is ``"customer:7"`` where a scheme's *fields* say so; else it is the value as text.
+        ``key("customer_id", 7)`` is ``"customer:7"`` if a scheme's *fields* says so, else the value as text.
         """
         return self._detector.key(field, str(value))
 
-    # What ids stand for
+    # Resolution
 
     async def query(self, entity_id: str) -> dict[str, Any]:
         """
-        Return a source's whole answer for one id: newly asked, from a query under way, or asked within the last second.
+        Return a source's complete answer for one id.
 
-        This is what ready-made tools ask with, so that their own queries count and are shared;
-        it waits as long as the source does.
+        The answer comes from a new query, from one in flight, or from one sent within the last second.
+        Built-in tools use this method, so that their queries are counted and shared. It waits without a timeout.
 
         Raises:
             InvalidArgument: No source answers for such ids.
             EntityNotFound: There is no such entity.
-            MamaStructsError: The source failed; or whatever a host's own source raises.
+            MamaStructsError: The source failed; a host's own source may raise any other exception.
 
         """
         entity_id = str(entity_id)
@@ -240,38 +243,39 @@ class Resolver:
         source: EntitySource | None = None,
     ) -> dict[str, Any]:
         """
-        Return what *fetch* answers, as `query` does for an id: new, shared and counted among the upstream queries.
+        Return the answer of *fetch*.
 
-        For what is no entity, such as a page of a list.
+        Like a `query`, it is fresh, shared and counted as an upstream query.
+        For data other than entities, such as a page of a list.
 
         Args:
-            key: What is asked for, in words that differ from every id; *fetch* gets it.
-            fetch: An async function that answers with a mapping.
+            key: The key of the query, different from every id; it is passed to *fetch*.
+            fetch: An async function that returns a mapping.
             kind: The type by which `invalidate` finds it.
-            source: The source whose chain it is read from, so that a new block overtakes it; see *cache_until*.
+            source: The source of the data, so that a new block of its chain invalidates it; see *cache_until*.
 
         Raises:
-            Exception: Whatever *fetch* raises.
+            Exception: Any exception that *fetch* raises.
 
         """
         return await self._answer(key, SourceQuery(kind, source, fetch))
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold one of the slots for upstream queries, for a query of the host's own."""
+        """Hold an upstream query slot for a query that the host sends."""
         async with self._open().slot():
             yield
 
     async def resolve(self, ids: Iterable[str], options: ReferenceOptions | None = None) -> References:
         """
-        Return the entities that *ids* stand for.
+        Return the entities that *ids* identify.
 
         Args:
-            ids: Ids, in the order in which they shall stand; what is no id comes back as failed.
+            ids: Ids, in the order of the result; invalid ids are returned as failed.
             options: Depth and limits.
 
         Raises:
-            InvalidArgument: *ids* is no collection of ids.
+            InvalidArgument: *ids* is not a collection of ids.
 
         """
         options = self._checked(options)
@@ -288,7 +292,7 @@ class Resolver:
             if sought.paths is not None:
                 for entity_id, rule, *_ in found:
                     sought.paths.first(entity_id, rule)
-            # An id that the caller names counts in any field.
+            # Requested ids are included regardless of their field.
             return plan_level(found, options, "all")
 
         plan = await run_inline_or_in_thread(measure(given), choose)
@@ -307,22 +311,22 @@ class Resolver:
         ceilings: Mapping[str, Any] | None = None,
     ) -> Any:
         """
-        Return a shallow copy of *payload* with what its ids stand for under ``references``.
+        Return a shallow copy of *payload* with the entities of its ids under ``references``.
 
-        A payload that cannot carry references (no mapping, or with a ``references`` of its own) comes back as it is,
-        with one warning in the log.
-        Of a payload that was enriched before, the section is kept, and what failed or was left out is tried again.
+        A payload that cannot contain references (not a mapping, or with its own field ``references``) is returned
+        unchanged, with one warning in the log.
+        If the payload already has a section of references, that section is kept, and failed or omitted ids are retried.
 
         Args:
             payload: A mapping, or an attrs, dataclass or pydantic object; it is not changed.
-            options: What is asked for.
-            subject: The id that was asked for, where the payload does not say so itself.
+            options: Which references to add.
+            subject: The id of the payload's own entity, if the payload does not contain it.
             kind: See `with_references`.
-            primary: Names of the fields that hold direct relations, instead of the scheme's.
-            ceilings: What the caller was held to, by option, having asked for more; said in ``references_meta``.
+            primary: Names of the fields with direct relations, instead of the scheme's.
+            ceilings: Ceilings that reduced the caller's request, by option; reported in ``references_meta``.
 
         Raises:
-            InvalidArgument: An argument breaks its rule.
+            InvalidArgument: An argument is invalid.
             SessionClosed: The resolver is closed.
             WrongLoop: It belongs to another event loop.
 
@@ -342,7 +346,7 @@ class Resolver:
         shape, scan = await run_inline_or_in_thread(load, _search, mapping, detector, kind=kind, subject=subject)
         scope = options.scope(is_list=shape.kind == "list")
         earlier = mapping.get(META, {}).get("omitted_ids", ())
-        # What is one line only is asked for again.
+        # Entries truncated to a line are fetched again.
         existing = {key: entry for key, entry in mapping.get(SECTION, {}).items() if not isinstance(entry, str)}
         sought = self._seeking(options, existing=existing, ceilings=ceilings or {})
         sought.omitted = {str(one): EARLIER for one in earlier}
@@ -369,25 +373,27 @@ class Resolver:
         return enriched
 
     def ready(self, options: ReferenceOptions) -> None:
-        """Raise the errors that `enrich` with these options would raise, before a tool runs in vain."""
+        """Raise the errors that `enrich` would raise with these options, before a tool runs."""
         self._checked(options)
         if self.settings.enabled:
             self._open()
 
-    # Care
+    # Cache and lifecycle
 
     def invalidate(self, what: str | None = None) -> int:
         """
-        Forget cached answers and do not cache running queries, for all resolvers that share the cache.
+        Delete cached answers, and do not cache queries in flight.
+
+        This applies to all resolvers that share the cache.
 
         Args:
-            what: An id, a type's name such as ``planet`` (which means pages of planets too), or None for all.
+            what: An id, a type name such as ``planet`` (including pages of planets), or None for all.
 
         Returns:
-            How many answers were forgotten.
+            The number of deleted answers.
 
         Raises:
-            WrongLoop: This is another thread or process than the resolver's.
+            WrongLoop: The call comes from another thread or process than the resolver's.
 
         """
         self._loop.check_thread()
@@ -400,18 +406,18 @@ class Resolver:
 
     @property
     def stats(self) -> ResolverStats:
-        """What the resolver did so far."""
+        """Statistics since the creation of the resolver."""
         return self._counters.snapshot()
 
     async def close(self) -> None:
         """
-        Cancel running queries and close the sources' own connections; a second call does nothing.
+        Cancel running queries and close the sources' own connections. Idempotent.
 
-        Once begun it runs to its end, even if the caller is cancelled.
+        Closing always completes, even if the caller is cancelled.
 
         Raises:
             WrongLoop: The resolver belongs to another event loop, and stays open there.
-            Exception: What a source raised when it closed; the others are closed all the same.
+            Exception: The first error of a source; the remaining sources are closed nevertheless.
 
         """
         self._loop.check()
@@ -427,11 +433,11 @@ class Resolver:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    # Below: for this module
+    # Internals
 
     @property
     def _is_closed(self) -> bool:
-        return self._closed or (self._base is not None and self._base._is_closed)  # noqa: SLF001 - one of its own
+        return self._closed or (self._base is not None and self._base._is_closed)  # noqa: SLF001 - same class
 
     def _open(self) -> Flights:
         if self._is_closed:
@@ -472,10 +478,14 @@ class Resolver:
         *,
         named: Collection[str] = (),
     ) -> None:
-        """Resolve a level, then the next one if asked for, in what came and in entries *named* that were there."""
+        """
+        Resolve one level, and a second one if requested.
+
+        The second level consists of the ids in resolved entities and in *named* existing entries.
+        """
         until = asyncio.get_running_loop().time() + options.deadline
         await self._resolve(sought, plan, until, options.deadline)
-        if options.levels < 2:  # noqa: PLR2004 - the rule itself
+        if options.levels < 2:  # noqa: PLR2004 - compared with the second level
             return
 
         def choose() -> LevelPlan | None:
@@ -505,14 +515,18 @@ class Resolver:
     async def _remember(
         self, sought: Sought, options: ReferenceOptions, own: Collection[str] = ()
     ) -> dict[str, list[dict[str, Any]]]:
-        """Add what is remembered of each reference, and return what is of the payload's *own* entities."""
+        """
+        Add the newest decisions to each reference.
+
+        Return the decisions about the payload's *own* entities.
+        """
         if self._recall is None or not (options.include_memories or self.settings.include_memories):
             return {}
         about = sorted(own)[: options.max_references]
         try:
             remembered = await self._recall(list(dict.fromkeys([*about, *sought.references])))
         except MamaStructsError as error:
-            # The answer itself never fails because of what is added to it.
+            # Failing to add decisions must not fail the answer.
             _log.warning("what is remembered could not be added to references: %s", error)
             return {}
         for entity_id, reference in sought.references.items():
@@ -520,7 +534,7 @@ class Resolver:
         return {one: [dict(decision) for decision in remembered[one]] for one in about if one in remembered}
 
     def _seeking(self, options: ReferenceOptions, **more: Any) -> Sought:
-        """Return the beginning of what a call seeks, with what can be said before anything was asked."""
+        """Return the initial draft of a section, with the notes that need no query."""
         empty = [
             name
             for name in options.reference_types or ()
@@ -531,7 +545,7 @@ class Resolver:
         return Sought(paths=paths, fields_of=functools.partial(self._fields_of, options), notes=notes, **more)
 
     def _fields_of(self, options: ReferenceOptions, kind: str) -> Collection[str] | None:
-        """Return the fields that references of a type show, None for all."""
+        """Return the shown fields of a type, None for all."""
         if isinstance(options.fields, Mapping):
             return options.fields.get(kind)
         if options.fields == "all":
@@ -539,12 +553,16 @@ class Resolver:
         return next((names for one in self.sources if (names := one.scheme.brief_of(kind))), None)
 
     def _without_sources(self, mapping: Mapping[str, Any], kind: Kind, subject: str | None) -> tuple[str, ...]:
-        """Say that nothing was looked up where there are ids that no source answers for; or once, where none is."""
+        """
+        Return a note if the payload has ids without a source.
+
+        Also return one, once, if there are no sources.
+        """
         known = {source.scheme.name for source in self.sources}
         schemes = [scheme for scheme in self._strange() if scheme.name not in known]
         if schemes and self._strangers is None:
             self._strangers = Detector(schemes)
-        # All that this costs is paid where nothing else was found.
+        # This search runs only if no other id was found.
         ids = _search(mapping, self._strangers, kind=kind, subject=subject)[1].found.ids() if self._strangers else []
         strange = next((one for one in ids if self._detector.kind(one) is None), None)
         warned = self._warned.get(_SOURCELESS) is not None
@@ -574,7 +592,7 @@ class Resolver:
         return section, meta
 
     def _as_of(self, outcome: SourceOutcome) -> dict[str, Any]:
-        """Say of which height an answer is, and how many seconds old it may be."""
+        """Return the chain height and the maximum age in seconds of an answer."""
         if isinstance(outcome, Failure):
             return {}
         height = {} if outcome.height is None else {"height": outcome.height}
@@ -604,7 +622,7 @@ class Resolver:
         if isinstance(outcome, SourceAnswer):
             self._cache.put(key, question.kind, outcome, origin=question.origin)
         elif outcome.kind == "not_found":
-            # Without its cause, which holds every frame that it passed.
+            # Without its cause, whose traceback keeps all frames alive.
             self._cache.put(key, question.kind, attrs.evolve(outcome, cause=None), origin=question.origin)
 
     def _warn_untouched(self, payload: object, mapping: Mapping[str, Any] | None) -> None:
@@ -614,7 +632,7 @@ class Resolver:
             _log.warning("references cannot be added to %s: the result is returned as it is", what)
 
     def _question(self, entity_id: str) -> SourceQuery | Failure:
-        """Return how to ask for an id, or why it cannot be asked for."""
+        """Return the query for an id, or the failure if it cannot be queried."""
         kind, source = self._detector.kind(entity_id), self._source_of(entity_id)
         if kind is None or source is None:
             return outcomes.unknown_id(entity_id)
@@ -634,7 +652,7 @@ class Resolver:
         raise outcomes.exception_of(outcome, key)
 
     async def _load(self, wanted: Mapping[str, str], until: float, deadline: float) -> Mapping[str, SourceOutcome]:
-        """Return an outcome for every id, at *until* (loop time) at the latest."""
+        """Return an outcome for every id, no later than *until* (loop time)."""
         loaded: dict[str, SourceOutcome] = {}
         questions: dict[str, SourceQuery] = {}
         for entity_id in wanted:
@@ -666,7 +684,7 @@ class Resolver:
         for source in self._owned:
             try:
                 await source.close()
-            except Exception as error:  # noqa: BLE001 - the others are closed first
+            except Exception as error:  # noqa: BLE001 - raised after the other sources are closed
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -679,7 +697,7 @@ def _everywhere(_: str, __: FieldRule) -> bool:
 def _search(
     mapping: Mapping[str, Any], detector: Detector, *, kind: Kind, subject: object
 ) -> tuple[PayloadShape, Scan]:
-    """Say what a payload is about and find the ids in it, but for those that an earlier call added."""
+    """Classify a payload and find its ids, skipping a section that an earlier call added."""
     shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
     skip = (SECTION, META, REMEMBERED) if is_section(mapping.get(SECTION), mapping.get(META)) else ()
     main = None if shape.main is None else detector.kind(shape.main)
@@ -688,7 +706,7 @@ def _search(
 
 
 def _can_carry(mapping: Mapping[str, Any]) -> bool:
-    """Tell whether references can be added without touching what the payload has under our names."""
+    """Return True if references can be added without replacing fields of the payload."""
     if SECTION not in mapping:
         return META not in mapping
     return is_section(mapping[SECTION], mapping.get(META)) and isinstance(mapping.get(META, {}), Mapping)

@@ -1,4 +1,4 @@
-"""What came of asking sources: answers, failures in words that an agent can use, and how many there were."""
+"""Results of source queries: answers, failures with messages for an agent, and statistics."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mama_structs.errors import (
 _SAMPLES: Final = 1024
 _LONGEST: Final = 200
 _SECRETS: Final = re.compile(
-    r"(?<=://)[^/?#\s]+(?=@)"  # a user and password before a host
-    r"|(?<=\?)\S+"  # the query of a URL
+    r"(?<=://)[^/?#\s]+(?=@)"  # user and password before a host
+    r"|(?<=\?)\S+"  # query of a URL
     r"|\b(?:bearer|basic|token|api[-_]?key|password|passwd|secret|authorization)\b[\"']?"
     r"\s*[:= ]\s*(?:(?:bearer|basic)\s+)?\S+",
     re.IGNORECASE,
@@ -33,15 +33,19 @@ _SECRETS: Final = re.compile(
 
 @attrs.define
 class Attempt:
-    """One upstream query in progress: the resolver says how long there is, a client below counts what happened."""
+    """
+    One upstream query in progress.
 
-    # The event loop's time after which nobody waits any more, None without a bound.
+    The resolver sets its deadline; the HTTP client counts its events.
+    """
+
+    # Event loop time at which the last waiter times out, None without a limit.
     expires: float | None = None
     requests: int = 0
     retries: int = 0
     rate_limited: int = 0
     gate_waits: int = 0
-    # Who asks, so that a source that asks back is told apart from others, and the gate whose slot it holds.
+    # The querying object, to recognise nested queries, and the rate limiter whose slot the query holds.
     owner: object = attrs.field(default=None, repr=False)
     gate: object = attrs.field(default=None, repr=False)
 
@@ -51,7 +55,7 @@ current_attempt: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar
 
 @attrs.frozen(eq=False)
 class SourceAnswer:
-    """A source's answer for an id: plain data, its bytes as JSON, the chain's height, and when it was asked for."""
+    """Answer of a source: plain data, JSON size in bytes, chain height and query time."""
 
     data: dict[str, Any]
     size: int
@@ -61,7 +65,7 @@ class SourceAnswer:
 
 @attrs.frozen
 class Failure:
-    """Why there is no answer for an id: a word for statistics, what happened for the agent, and the exception."""
+    """Failure for one id: a kind for statistics, a message for the agent, and the exception."""
 
     kind: str
     error: str
@@ -74,7 +78,7 @@ NOT_FOUND: Final = Failure("not_found", "Entity not found")
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the failure that *error* means."""
+    """Return the failure that represents *error*."""
     if isinstance(error, StructsError):
         kind = error.type
     else:
@@ -82,7 +86,7 @@ def failure_of(error: BaseException) -> Failure:
     if kind == "not_found":
         return attrs.evolve(NOT_FOUND, cause=error)
     if isinstance(error, RateLimited) and error.retry_after is not None:
-        # A tenth is enough for short times, and nobody shall come too early.
+        # Round up so that no client retries too early: to tenths below one second, else to full seconds.
         digits = 1 if error.retry_after < 1 else 0
         seconds = math.ceil(error.retry_after * 10**digits) / 10**digits
         return Failure(kind, f"Rate limited: ask again in {seconds:g} s", error)
@@ -91,9 +95,9 @@ def failure_of(error: BaseException) -> Failure:
 
 def _text(error: BaseException) -> str:
     try:
-        # A hint is for whoever runs the program, not for the agent that reads the reference.
+        # Hints are addressed to the developer, not to the agent that reads the reference.
         text = " ".join(str(error.args[0] if isinstance(error, MamaStructsError) and error.args else error).split())
-    except Exception:  # noqa: BLE001 - a host's exception may fail to describe itself
+    except Exception:  # noqa: BLE001 - str() of a host's exception may raise
         text = ""
     if not isinstance(error, MamaStructsError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -102,24 +106,28 @@ def _text(error: BaseException) -> str:
 
 
 def timed_out(seconds: float) -> Failure:
-    """Return the failure of a query that had its time."""
+    """Return the failure of a query that exceeded its timeout."""
     return Failure("timeout", f"No answer within {seconds:g} s")
 
 
 def past_deadline(seconds: float) -> Failure:
-    """Return the failure of a reference that the whole call could not wait for."""
+    """Return the failure of a reference that missed the deadline of its call."""
     return Failure("deadline", f"No answer before the deadline of {seconds:g} s for all references")
 
 
 def gone(*, closed: bool) -> Failure:
-    """Return the failure of a query that was cancelled, by itself or because the resolver closed."""
+    """
+    Return the failure of a cancelled query.
+
+    *closed* means that closing the resolver cancelled it.
+    """
     return Failure("closed", "The resolver was closed") if closed else Failure("cancelled", "The query was cancelled")
 
 
 def exception_of(failed: Failure, key: str) -> BaseException:
-    """Return the exception for who asked for *key* alone: the source's own where there is one."""
+    """Return the exception to raise for *key*, preferably the source's own exception."""
     if failed.kind == "not_found":
-        # A new one for each caller: one that is raised again and again carries every traceback with it.
+        # A shared exception instance would accumulate the tracebacks of all callers.
         return EntityNotFound(key)
     if failed.kind == "closed":
         return SessionClosed("the resolver was closed before the answer was there")
@@ -127,33 +135,33 @@ def exception_of(failed: Failure, key: str) -> BaseException:
 
 
 def unknown_id(entity_id: str) -> Failure:
-    """Return the failure of an id that no source answers for."""
+    """Return the failure of an id that matches no source."""
     return Failure("unsupported", f"No source answers for ids such as {shown(entity_id, most=80)}")
 
 
 @attrs.frozen(kw_only=True)
 class ResolverStats:
     """
-    What a resolver did since it was made.
+    Statistics of a resolver since its creation.
 
     Args:
-        upstream_queries: Queries sent to sources; a batch is one, and one that its node's gate held back is none.
+        upstream_queries: Queries sent to sources. A batch counts as one, a query rejected by the rate limiter as none.
         cache_hits: Ids answered from the cache.
-        cache_misses: Ids that had to be asked for.
-        shared_in_flight: Ids that joined a query already under way.
-        retries: Queries that the client sent again.
-        rate_limited: Answers that refused more requests.
-        gate_waits: Queries that waited at the gate of their node, because it had asked to wait or all its slots were
-            taken, by other sessions too.
-        timeouts: References that had no answer in their time.
-        failures: Failed references by kind.
-        lookalikes: Strings skipped because their field holds another type.
-        latency: Seconds an upstream query took: quantiles ``p50``, ``p90``, ``p99`` of the last 1,024.
-        bytes_added: JSON bytes of the references handed out.
-        references: References handed out.
-        follow_up_calls_saved: Calls that the agent did not have to make, if it would have looked up every id that it
-            was told. It counts each resolved id once, and not at all if it is one of the last 10,000 ids that this
-            resolver handed out before, as a reference or as a tool's answer to `query`.
+        cache_misses: Ids that required a query.
+        shared_in_flight: Ids that joined a query already in flight.
+        retries: Queries that the client retried.
+        rate_limited: Answers that rejected the query because of a rate limit.
+        gate_waits: Queries that waited for the rate limiter of their node, because of a cooldown or because all of
+            its slots were in use, including use by other sessions.
+        timeouts: References without an answer before their timeout or deadline.
+        failures: Number of failed references by kind.
+        lookalikes: Strings skipped because their field expects another type.
+        latency: Duration of upstream queries in seconds: quantiles ``p50``, ``p90``, ``p99`` of the last 1,024.
+        bytes_added: JSON bytes of the returned references.
+        references: Number of returned references.
+        follow_up_calls_saved: Calls that the agent would have needed to look up every id it received. It counts each
+            resolved id once, and not at all if it is one of the last 10,000 ids that this resolver returned before,
+            as a reference or as a tool's answer to `query`.
 
     """
 
@@ -174,14 +182,14 @@ class ResolverStats:
 
     @property
     def hit_rate(self) -> float:
-        """The share of ids that the cache answered, 0 to 1; 0 when nothing was asked."""
+        """The ratio of ids answered from the cache, 0 to 1; 0 before the first query."""
         asked = self.cache_hits + self.cache_misses
         return self.cache_hits / asked if asked else 0.0
 
 
 @attrs.define
 class Counters:
-    """The running numbers behind `ResolverStats`."""
+    """Mutable counters from which `ResolverStats` is created."""
 
     upstream_queries: int = 0
     cache_hits: int = 0
@@ -198,7 +206,7 @@ class Counters:
     latencies: deque[float] = attrs.field(factory=lambda: deque(maxlen=_SAMPLES))
 
     def snapshot(self) -> ResolverStats:
-        """Return the numbers as they stand."""
+        """Return the current statistics."""
         counts = attrs.asdict(self, recurse=False, filter=lambda field, _: field.name not in ("failures", "latencies"))
         return ResolverStats(
             **counts,
@@ -211,8 +219,8 @@ class Counters:
 def _quantiles(samples: list[float]) -> dict[str, float]:
     if not samples:
         return {}
-    import statistics  # noqa: PLC0415 - half as slow to load as the whole module, for numbers that few ask for
+    import statistics  # noqa: PLC0415 - slow to import and rarely needed
 
-    # One sample alone is every quantile; Python 3.11 wants two for any.
+    # `statistics.quantiles` requires two samples in Python 3.11.
     cuts = statistics.quantiles(samples if len(samples) > 1 else samples * 2, n=100, method="inclusive")
     return {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98]}

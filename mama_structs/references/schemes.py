@@ -1,4 +1,4 @@
-"""Which strings are ids, of what type, and where they come from."""
+"""Id schemes (syntax and types of ids) and sources (functions that fetch entities)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import awaited
 from mama_structs.errors import InvalidArgument, shown
 
-# Longer strings are no ids of anybody; it bounds what is matched and remembered.
+# Longer strings are never ids. Limits the strings that are matched and cached.
 MAX_ID_LENGTH: Final = 512
-# What fields are called, or their last word is, that say most about an entity, where no host says which do.
+# Names, or last words of names, of the most informative fields of an entity. Used without configured brief fields.
 TELLING: Final = frozenset(
     ("name", "title", "label", "subject", "summary", "email", "code", "status", "state", "type", "kind")
 )
-# What an id is like whose type its field tells, where the scheme says no more: anything but nothing.
+# Default pattern for ids whose field determines their type: any non-empty string.
 _ANYTHING: Final = r"(?s:.+)"
 
 Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 TypeOf = Callable[[str], str | None] | Mapping[str, str]
 FetchMany = Callable[[list[str]], Awaitable[Mapping[str, Mapping[str, Any] | Exception]]]
-# What a host writes: async or plain.
+# Functions of a host may be async or synchronous.
 AnyFetch = Fetch | Callable[[str], Mapping[str, Any]]
 AnyFetchMany = FetchMany | Callable[[list[str]], Mapping[str, Mapping[str, Any] | Exception]]
 
@@ -83,12 +83,12 @@ def _hints(value: object) -> Mapping[str, frozenset[str]]:
 def _brief(value: object) -> Mapping[str, tuple[str, ...]]:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"brief must map type names to field names, got {shown(value)}")
-    # In their order, which `_names` would lose.
+    # `_names` would lose their order.
     return {str(kind): tuple(dict.fromkeys(names)) for kind, names in value.items() if _names(names)}
 
 
 def plural(name: str) -> str:
-    """Return what a list of entities of the type *name* is called, in small letters."""
+    """Return the lowercase plural of a type name, as used for lists of its entities."""
     name = name.lower()
     if name.endswith("y") and name[-2:-1] not in "aeiou":
         return f"{name[:-1]}ies"
@@ -98,38 +98,38 @@ def plural(name: str) -> str:
 @attrs.frozen(kw_only=True, eq=False)
 class IdScheme:
     """
-    Describes the ids of one system: how they look, what type they have, and which fields hold none.
+    The ids of one system: their syntax, their types, and the fields that contain no ids.
 
     Args:
         name: The scheme's name, for messages and statistics.
-        pattern: A regular expression (text or compiled) that the whole string must match;
-            may be left out where *fields* tell the types.
-        type_of: The type's name for a string that matched: a function of the string, which returns None when it is
-            no id after all, or (faster) a mapping from the text of the pattern's first group.
-        fields: The type by the name of the field that holds an id, where the id alone (``7``) does not tell it:
+        pattern: A regular expression (text or compiled) that must match the whole string;
+            optional if *fields* determines the types.
+        type_of: The type name of a matching string: a function of the string that returns None if it is not an id,
+            or (faster) a mapping from the text of the pattern's first group.
+        fields: The type by the name of the field that contains an id, for ids that do not determine it (``7``):
             ``{"customer_id": "customer", "*.assignee": "user"}``.
-            Before a dot stands the name under which the field's own mapping stands, ``*`` is any text.
-            A mapping's own id (*own*) has, where no name of these fits, the type that the mapping's ``type`` says,
-            or after which it or its list is named (``customer``, ``customers``).
+            The part before a dot is the name of the mapping that contains the field; ``*`` matches any text.
+            If no name matches, the type of a mapping's own id (*own*) comes from the mapping's ``type`` or from the
+            name of the mapping or its list (``customer``, ``customers``).
             Ids may be text, whole numbers, and arrays of both.
-            The ids of such a scheme are known everywhere as ``type:id``, such as ``customer:7``.
-        deny: Names of fields whose strings are never ids, whatever they look like.
-        deny_subtrees: Names of fields below which nothing is looked at.
-        hints: What a field's name promises: field name to type name, or to several.
-            A name that begins with ``*`` stands for every name that ends so.
-            An id of another type under such a field is skipped and counted as a look-alike.
-        primary: Names of the fields that hold direct relations; None when every field does.
-        contains: A text that every id contains; makes detection faster, nothing else.
-        bare: Field names whose whole number (not 0) stands for an id, with the text to put before the number.
-        embedded: Field names that hold JSON as text, which is parsed and searched.
-        types: All type names, so that a misspelt one can be refused; None when they are open.
-        unresolvable: Types whose ids name nothing: never taken from a payload, and not found when asked for by name.
-        own: Names of the fields in which an entity holds its own id, which is no reference.
-        brief: For each type the fields that a reader needs first, such as ``{"planet": ("name", "owner")}``.
-            An entity that stands in a payload with its own id and these fields is there already, and is not fetched.
+            The ids of such a scheme are written ``type:id`` everywhere, such as ``customer:7``.
+        deny: Names of fields whose strings are never ids.
+        deny_subtrees: Names of fields that are skipped with everything below them.
+        hints: Expected types by field name: one type name or several.
+            A name that begins with ``*`` matches every name with that ending.
+            An id of another type in such a field is skipped and counted as a look-alike.
+        primary: Names of the fields that contain direct relations; None for all fields.
+        contains: A text that every id contains; it only makes detection faster.
+        bare: Names of fields with whole numbers (not 0) that represent ids, and the prefix to add to the number.
+        embedded: Names of fields with JSON as text, which is parsed and searched.
+        types: All type names, so that unknown ones can be rejected; None if the types are open.
+        unresolvable: Types whose ids have no entity: ignored in payloads, and not found when requested.
+        own: Names of the fields that contain the entity's own id, which is not a reference.
+        brief: The main fields of each type, such as ``{"planet": ("name", "owner")}``.
+            An entity in the payload with its own id and these fields counts as present, and is not fetched.
 
     Raises:
-        InvalidArgument: The pattern is no regular expression, a collection of names is a single text,
+        InvalidArgument: The pattern is not a regular expression, a collection of names is a single text,
             or neither or both of *type_of* and *fields* are given.
 
     """
@@ -150,7 +150,7 @@ class IdScheme:
     own: frozenset[str] = attrs.field(default=frozenset({"id"}), converter=_names)
     brief: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=_brief)
     _endings: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
-    # The types by what a mapping or a list of their entities is called.
+    # Types by the names used for a mapping or a list of their entities.
     _called: Mapping[str, str] = attrs.field(init=False, repr=False)
 
     @types.default
@@ -167,7 +167,7 @@ class IdScheme:
         return {plural(kind): kind for kind in types} | {kind.lower(): kind for kind in types}
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a scheme that could name no type, or that names it in two ways."""
+        """Raise `InvalidArgument` unless either *type_of* or *fields* is given, but not both."""
         if (self.type_of is None) == (not self.fields):
             raise InvalidArgument(
                 f"the scheme {self.name!r} needs type_of or fields, and not both",
@@ -175,7 +175,7 @@ class IdScheme:
             )
 
     def match(self, text: str) -> str | None:
-        """Return the type's name if the whole *text* is an id of this scheme, else None."""
+        """Return the type name if the whole *text* is an id of this scheme, else None."""
         if self.fields:
             kind, _, bare = text.partition(":")
             return kind if kind in (self.types or ()) and self.is_bare(bare) else None
@@ -186,7 +186,7 @@ class IdScheme:
         return type_of.get(matched[1]) if isinstance(type_of, Mapping) else type_of(text)
 
     def type_in(self, field: str, holder: str) -> str | None:
-        """Return the type that *fields* give to the ids in *field* of a mapping with the name *holder*."""
+        """Return the type of ids in *field* of a mapping named *holder*, or None."""
         if field in self.deny:
             return None
         path = f"{holder}.{field}"
@@ -196,23 +196,27 @@ class IdScheme:
         return None
 
     def type_called(self, name: object) -> str | None:
-        """Return the type whose entities stand in a mapping or list with this *name*."""
+        """Return the type whose entities a mapping or list of this *name* contains, or None."""
         return self._called.get(name.lower()) if isinstance(name, str) else None
 
     def bare_id(self, key: str) -> str:
-        """Return the id as its own system writes it, so without a type that *fields* added."""
+        """
+        Return the id in the syntax of its system.
+
+        A type prefix that was added because of *fields* is removed.
+        """
         return key.partition(":")[2] if self.fields else key
 
     def is_bare(self, text: str) -> bool:
-        """Tell whether *text* can be an id without its type."""
+        """Return True if *text* can be an id without its type prefix."""
         return 0 < len(text) <= MAX_ID_LENGTH and self.pattern.fullmatch(text) is not None
 
     def brief_of(self, kind: str) -> tuple[str, ...]:
-        """Return the fields of a type that a reader needs first; empty if the scheme names none."""
+        """Return the main fields of a type; empty if the scheme names none."""
         return self.brief.get(kind, ())
 
     def expected(self, field: str) -> frozenset[str] | None:
-        """Return the types that the ids in a field have by its name, or None if any type is possible."""
+        """Return the expected types of the ids in a field, or None if any type is possible."""
         if field in self.hints:
             return self.hints[field]
         for ending, types in self._endings:
@@ -223,25 +227,33 @@ class IdScheme:
 
 @runtime_checkable
 class EntitySource(Protocol):
-    """What a `Resolver` needs of a source; `Source` is the ready-made one."""
+    """
+    The interface that a `Resolver` requires of a source.
+
+    `Source` is the default implementation.
+    """
 
     @property
     def scheme(self) -> IdScheme:
-        """The ids that the source answers for."""
+        """The scheme of the source's ids."""
 
     @property
     def fetch(self) -> Fetch | None:
-        """Answer one id with the entity's fields, or raise `mama_structs.errors.EntityNotFound`."""
+        """
+        Function that returns the fields of one entity.
+
+        It raises `mama_structs.errors.EntityNotFound` if there is no such entity.
+        """
 
     @property
     def fetch_many(self) -> FetchMany | None:
-        """Answer many ids at once: a mapping from id to the fields, or to the exception for that id."""
+        """Function that returns, for several ids, the fields of each or the exception for that id."""
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the answer's fields as they stand in a reference."""
+        """Return the answer's fields in the form of a reference."""
 
     async def close(self) -> None:
-        """Release what the source itself opened."""
+        """Close the resources that the source itself opened."""
 
 
 def _fetch(function: AnyFetch | None) -> Fetch | None:
@@ -253,7 +265,7 @@ def _fetch_many(function: AnyFetchMany | None) -> FetchMany | None:
 
 
 def _of_bare_id(scheme: IdScheme, function: Fetch | None) -> Fetch | None:
-    """Return a function of the key that asks one of the bare id."""
+    """Return a function of the key that calls *function* with the bare id."""
     if function is None:
         return None
 
@@ -272,7 +284,7 @@ def _of_bare_ids(scheme: IdScheme, function: FetchMany | None) -> FetchMany | No
         answers = await function(list(bare.values()))
         if not isinstance(answers, Mapping):
             return answers
-        # A database answers with the numbers that it was asked for as text.
+        # A database may return integer keys for ids that were passed as text.
         named = {str(one): answer for one, answer in answers.items()}
         return {key: named[one] for key, one in bare.items() if one in named}
 
@@ -282,25 +294,25 @@ def _of_bare_ids(scheme: IdScheme, function: FetchMany | None) -> FetchMany | No
 @attrs.frozen(kw_only=True, eq=False)
 class Source:
     """
-    A host's own source of entities.
+    A source of entities, backed by functions of the host.
 
-    The functions get ids as payloads hold them.
-    Where the scheme's *fields* tell the types, that is the bare id (``"7"``, as text) if the scheme has one type,
-    else ``type:id``, and the answers of *fetch_many* are named likewise.
+    The functions receive ids as they occur in payloads.
+    If the scheme's *fields* determines the types, that is the bare id (``"7"``, as text) for a scheme with one type,
+    else ``type:id``. The keys of the mapping that *fetch_many* returns have the same form.
 
     Args:
-        scheme: The ids that it answers for; may be given by position.
-        fetch: ``fetch(id) -> Mapping``, async or plain (then it runs in a thread): the entity's fields;
-            raises `mama_structs.errors.EntityNotFound` when there is none.
+        scheme: The scheme of its ids; may be positional.
+        fetch: ``fetch(id) -> Mapping``, async or synchronous (then it runs in a thread): the entity's fields;
+            raises `mama_structs.errors.EntityNotFound` if there is no such entity.
         fetch_many: ``fetch_many(ids) -> Mapping``, likewise: for each id the fields, or an exception.
-            It is called once for the unknown ids of all calls that come together: in one turn of the event loop, or
-            while none of the resolver's slots is free. Ids that its answer leaves out count as not found.
-            At least one of the two is needed; with both, one id alone goes to *fetch*.
-        max_batch: The most ids for *fetch_many* at once; None for any number.
-        is_cached: Whether answers may be reused for a while; False for what is at hand anyway and changes.
+            It is called once for the unknown ids of all concurrent calls: calls in one iteration of the event loop, or
+            while all slots of the resolver are in use. Ids missing from its answer count as not found.
+            At least one of the two is required; with both, *fetch* is called for a single id.
+        max_batch: Maximum number of ids per call of *fetch_many*; None for no limit.
+        is_cached: Whether answers may be cached; False for cheap lookups of data that changes.
 
     Raises:
-        InvalidArgument: Neither function was given, or one of them is a generator or no function.
+        InvalidArgument: Neither function was given, or one of them is a generator or not a function.
 
     """
 
@@ -313,7 +325,7 @@ class Source:
     is_cached: bool = True
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a source that could not answer."""
+        """Raise `InvalidArgument` if both functions are missing, and adapt functions to bare ids."""
         if self.fetch is None and self.fetch_many is None:
             raise InvalidArgument(
                 f"the source {self.scheme.name!r} cannot fetch anything", hint="give fetch=, fetch_many= or both"
@@ -327,23 +339,24 @@ class Source:
         cls, path: str | os.PathLike[str], *, tables: Collection[str] | None = None, name: str | None = None
     ) -> Source:
         """
-        Return a source for the rows of a SQLite database: every foreign key of one column becomes a reference.
+        Return a source for the rows of a SQLite database.
 
-        A row is known as ``table:key``, such as ``customers:7``, after a table whose primary key is one column.
-        A column that names rows of different tables in different tables counts where its mapping stands under the
-        table's name.
-        The database is opened for each question, for reading only, in a thread.
+        Every single-column foreign key becomes a reference.
+        The id of a row is ``table:key``, such as ``customers:7``, for tables with a single-column primary key.
+        A column that references different tables in different tables counts only in a mapping named after its
+        table.
+        For each query the database is opened read-only, in a thread.
 
         Args:
-            path: The database's file.
+            path: The database file.
             tables: Only these tables; None for all.
-            name: The scheme's name; None for that of the file.
+            name: The scheme's name; None for the name of the file.
 
         Raises:
-            InvalidArgument: There is no such file, it is no SQLite database, or it has no such foreign key or table.
+            InvalidArgument: The file does not exist, is not a SQLite database, or has no such foreign key or table.
 
         """
-        from mama_structs.sources.sqlite import sqlite_source  # noqa: PLC0415 - it needs this class
+        from mama_structs.sources.sqlite import sqlite_source  # noqa: PLC0415 - circular import
 
         return sqlite_source(path, tables=tables, name=name)
 
@@ -359,23 +372,23 @@ class Source:
         name: str | None = None,
     ) -> EntitySource:
         """
-        Return a source for an HTTP API that OpenAPI 3 describes.
+        Return a source for an HTTP API with an OpenAPI 3 description.
 
-        Each ``GET`` path with one parameter at its end (``/users/{userId}``) makes a type, called after the schema of
-        its answer, or else after the path (``user``); an entity is known as ``type:id``.
-        Fields that name entities are those called after the parameter or the type (``user_id``, ``userId``,
-        ``*_user_id``, and plurals), and those that the ``links`` of an operation lead to a type.
+        Each ``GET`` path that ends in its only parameter (``/users/{userId}``) defines a type, named after the schema
+        of its answer, or else after the path (``user``). The id of an entity is ``type:id``.
+        Fields named after the parameter or the type (``user_id``, ``userId``, ``*_user_id``, and plurals) are
+        references, and so are fields that the ``links`` of an operation map to a type.
 
         Args:
             spec: The document: a mapping, JSON text, or the path of a JSON file.
             fields: Further fields with the type of each, as in `IdScheme`.
-            base_url: Where the paths begin; None for the document's first server.
+            base_url: The base URL of the paths; None for the document's first server.
             headers: Sent with every request, such as ``Authorization``.
             session: The host's `aiohttp.ClientSession`; None for connections that close with the source.
             name: The scheme's name; None for the API's title.
 
         Raises:
-            InvalidArgument: It is no such document, it has no such path, or a server's URL is missing.
+            InvalidArgument: The document is invalid, it has no such path, or a server's URL is missing.
 
         """
         from mama_structs.sources.openapi import OpenApiSource, read_document  # noqa: PLC0415 - rarely needed
@@ -384,16 +397,16 @@ class Source:
         own = document.title if name is None else name
         return OpenApiSource(document, fields=fields, base_url=base_url, headers=headers, session=session, name=own)
 
-    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
-        """Return the answer: a host's mapping already is the entity's fields."""
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
+        """Return the answer unchanged: a host's mapping already contains the entity's fields."""
         return answer
 
     async def close(self) -> None:
-        """Do nothing: what the functions use is the host's."""
+        """Do nothing: the host owns the resources of its functions."""
 
 
 def check_sources(sources: object) -> tuple[EntitySource, ...]:
-    """Return *sources* as a tuple, or raise `InvalidArgument` where two of them answer for one scheme."""
+    """Return *sources* as a tuple, or raise `InvalidArgument` for duplicate scheme names."""
     if isinstance(sources, str | EntitySource) or not isinstance(sources, Iterable):
         raise InvalidArgument(f"sources must be a list of sources, got {shown(sources)}")
     checked: list[EntitySource] = []

@@ -1,4 +1,4 @@
-"""The ``references`` section of an answer: which ids go into it, what it says of them, and of what it leaves out."""
+"""The ``references`` section of an answer: selection of ids, entries, and metadata."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from mama_structs.references.results import Failure, SourceOutcome
 
 ROOT: Final = "root"
 REMEMBERED: Final = "remembered"
-# What an entry has of its own, which is no data of the entity.
+# Keys of an entry that this package adds; they are not fields of the entity.
 ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in", "as_of", REMEMBERED)
 SHORTENED: Final = "shortened"
-"""What says in the meta that references are shorter than they were; then an entry may be one line of text."""
+"""Key in the metadata of a truncated section, whose entries may be single lines of text."""
 FAILED: Final = " failed: "
-"""Between type and reason, in the line of a failed reference."""
+"""Separator of type and reason in the line of a failed reference."""
 _FAILED_KEYS: Final = frozenset({*ADDED, "status", "error"})
 
-# What a field's name has behind that of the relation which it holds.
+# Ending of a reference field's name, to be removed for the name of its relation.
 _ID_ENDING: Final = re.compile(r"(?<=.)(?:Ids?|_ids?)$")
-# Where the field's name stands in a pointer into a reference: ``/references/2-1/owner``.
+# Index of the field name in a pointer into a reference: ``/references/2-1/owner``.
 _FIELD: Final = 3
 
-# Ids that are listed of those left out, however little room there is.
+# Minimum number of omitted ids to list, regardless of the size limit.
 _LISTED: Final = 20
 
 PER_ENTITY: Final = "max_references_per_entity"
@@ -41,21 +41,25 @@ TOTAL: Final = "max_references"
 BYTES: Final = "max_bytes"
 EARLIER: Final = "earlier"
 
-# Why an id does not count, as the option is called that says so; or because of a hint, as it is no id of its field.
+# Reason why an id is excluded: the name of the option, or a hint that its field expects another type.
 Filter = Literal["primary", "types", "path"]
 HINTS: Final = "hints"
 
 
 @attrs.define
 class LevelPlan:
-    """What one level of a call will do, in payload order: ids with their type, the limit, or why they do not count."""
+    """
+    Selection for one level of references, in payload order.
+
+    `start` maps ids to types, `omitted` maps ids to the limit, and `filtered` to the reason of their exclusion.
+    """
 
     start: dict[str, str] = attrs.field(factory=dict)
     omitted: dict[str, str] = attrs.field(factory=dict)
     filtered: dict[str, Filter] = attrs.field(factory=dict)
 
 
-def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thousands
+def plan_level(  # noqa: C901, PLR0912 - a single pass over up to tens of thousands of matches
     found: Iterable[tuple[Any, ...]],
     options: ReferenceOptions,
     scope: Scope,
@@ -63,7 +67,11 @@ def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thous
     known: Collection[str] = (),
     started: int = 0,
 ) -> LevelPlan:
-    """Choose from what was found on one level, when ids are *known* and so many references *started* already."""
+    """
+    Select the ids to resolve from the matches of one level.
+
+    *known* ids are skipped; *started* is the number of references of earlier levels.
+    """
     plan = LevelPlan()
     start, omitted, filtered = plan.start, plan.omitted, plan.filtered
     types = None if options.reference_types is None else frozenset(options.reference_types)
@@ -102,19 +110,23 @@ def plan_level(  # noqa: C901, PLR0912 - one pass over what may be tens of thous
 
 
 class Paths:
-    """What *expand* names, by field, relation or type: first steps in the payload, second ones in entities."""
+    """
+    Paths of the option *expand*, by field, relation or type.
+
+    The first step of a path is in the payload, the second one in an entity.
+    """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._first: dict[str, set[str]] = {}
         for path in paths:
             first, _, second = path.partition(".")
             self._first.setdefault(first, set()).update([second] if second else [])
-        # The second steps by the rule of a field, None where no path leads through it; payloads have few rules.
+        # Second steps by the rule of a field, None if no path leads through it. Cached, since payloads have few rules.
         self._by_rule: dict[FieldRule, set[str] | None] = {}
         self._below: dict[str, set[str]] = {}
 
     def first(self, entity_id: str, rule: FieldRule) -> bool:
-        """Tell whether a path begins with this occurrence, and remember where it goes on."""
+        """Return True if this match is the first step of a path, and record the second steps."""
         if rule not in self._by_rule:
             matching = [self._first[name] for name in _names_of(rule) if name in self._first]
             self._by_rule[rule] = set().union(*matching) if matching else None
@@ -125,41 +137,45 @@ class Paths:
         return True
 
     def second(self, holder: str, rule: FieldRule) -> bool:
-        """Tell whether a path goes on with this field of the entity *holder*."""
+        """Return True if this field of the entity *holder* is the second step of a path."""
         return not self._below.get(holder, set()).isdisjoint(_names_of(rule))
 
 
 def _names_of(rule: FieldRule) -> set[str]:
-    """Return by which names a path can lead through a field: its own, without the ending, and its type's."""
+    """
+    Return the names by which a path can select a field.
+
+    These are the field name with and without its id ending, and its type.
+    """
     field = str(rule.field)
     return {field, _ID_ENDING.sub("", field), rule.type} - {""}
 
 
-# Where an id was found: the entity that holds it (None for none), the reference whose fields hold it (None for the
+# Position of an id: the entity that contains it (or None), the reference whose fields contain it (None for the
 # payload), and the JSON pointer into the finished answer.
 IdPlace = tuple[str | None, str | None, str]
 
 
 @attrs.define
 class Reference:
-    """One reference of a call: its type, what came of it, its entity's fields, and the newest decisions about it."""
+    """A reference: its type, outcome and fields, and the newest decisions about its entity."""
 
     kind: str
     outcome: SourceOutcome
     fields: Mapping[str, Any] = attrs.field(factory=dict)
-    # The id as its own system writes it, where that is not the key of the entry.
+    # The id in the syntax of its system, if it differs from the key of the entry.
     bare_id: str | None = None
     remembered: Sequence[Mapping[str, Any]] = ()
-    # Of which height it is and how old, said where metadata is asked for.
+    # Chain height and age of the answer, shown if metadata is requested.
     as_of: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def is_failed(self) -> bool:
-        """Whether it could not be resolved."""
+        """True if the reference could not be resolved."""
         return isinstance(self.outcome, Failure)
 
     def written_id(self, key: str) -> Any:
-        """Return the id as its own system writes it, as a number where the entity does."""
+        """Return the id in the syntax of its system, as a number if the entity has a number."""
         own = self.fields.get("id")
         return own if self.bare_id is not None and str(own) == self.bare_id else self.bare_id or key
 
@@ -167,7 +183,11 @@ class Reference:
 def entry_of(
     entity_id: str, reference: Reference, places: Sequence[IdPlace] | None, fields: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """Return a reference's entry, with all *fields* of the entity or some; names that it needs itself get a ``_``."""
+    """
+    Return the entry of a reference with all or some *fields* of its entity.
+
+    Fields whose names collide with those of the entry get a ``_`` suffix.
+    """
     own: dict[str, Any] = {"reference_type": reference.kind, "id": reference.written_id(entity_id)}
     if isinstance(reference.outcome, Failure):
         own |= {"status": "failed", "error": reference.outcome.error}
@@ -188,19 +208,23 @@ def entry_of(
             while key in reference.fields or key in entry:
                 key += "_"
         entry[key] = copy_plain(value)
-    # Nor may an entity's error read as that of a reference.
+    # An entity with an error field must not look like a failed reference.
     if not reference.is_failed and is_failed(entry):
         entry["error_"] = entry.pop("error")
     return entry
 
 
 def is_failed(entry: Mapping[str, Any]) -> bool:
-    """Tell whether an entry is a failed reference, and not an entity whose own status happens to be that word."""
+    """Return True if an entry is a failed reference, not an entity with the status "failed"."""
     return entry.get("status") == "failed" and "error" in entry and _FAILED_KEYS.issuperset(entry)
 
 
 def is_section(value: object, meta: object = None) -> bool:
-    """Tell whether a payload's ``references``, with this meta, are a section of ours, and not the tool's own."""
+    """
+    Return True if ``references`` is a section that this package added.
+
+    Otherwise it is a field of the tool's own result.
+    """
     lines = isinstance(meta, Mapping) and SHORTENED in meta
     return isinstance(value, Mapping) and all(
         (isinstance(entry, Mapping) and "reference_type" in entry and "id" in entry)
@@ -210,7 +234,7 @@ def is_section(value: object, meta: object = None) -> bool:
 
 
 def read_line(entity_id: str, line: str) -> dict[str, Any]:
-    """Return the entry that one line stands for: what kind of entity it is, and what the line says of it."""
+    """Parse one line of a truncated section into an entry."""
     kind, failed, error = line.partition(FAILED)
     if failed and " " not in kind:
         return {"reference_type": kind, "id": entity_id, "status": "failed", "error": error}
@@ -219,38 +243,38 @@ def read_line(entity_id: str, line: str) -> dict[str, Any]:
 
 @attrs.define(kw_only=True)
 class Sought:
-    """All that one call found, asked and left out, before it becomes a section."""
+    """Data that one call collects before it creates the section."""
 
     references: dict[str, Reference] = attrs.field(factory=dict)
-    # Where each id was found; empty unless metadata is asked for.
+    # Positions of each id; empty unless metadata is requested.
     places: dict[str, list[IdPlace]] = attrs.field(factory=dict)
-    # Ids left out by a limit, and ids that were not asked for, with the limit's name and the reason.
+    # Ids omitted because of a limit, and ids not queried, with the name of the limit or the reason.
     omitted: dict[str, str] = attrs.field(factory=dict)
     filtered: dict[str, str] = attrs.field(factory=dict)
-    # The paths that say what counts, None without any.
+    # The paths that select references, None without *expand*.
     paths: Paths | None = None
-    # Which fields of a type are shown, None for all.
+    # Function that returns the shown fields of a type, None for all.
     fields_of: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)
-    # What else there is to say, in sentences.
+    # Further messages, in sentences.
     notes: tuple[str, ...] = ()
-    # The ids of entities that stand whole in what was searched, and are no references for it.
+    # Ids of complete entities in the searched data, which need no reference.
     present: set[str] = attrs.field(factory=set)
-    # Whether everything was searched whole, how many look-alikes were skipped, and how many objects are unreadable.
+    # True if everything was scanned; number of skipped look-alikes and of unreadable objects.
     complete: bool = True
     lookalikes: int = 0
     unread: int = 0
-    # The section that the payload has already.
+    # The section that the payload already contains.
     existing: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
-    # What the caller asked more of, and was held to.
+    # Ceilings that reduced the caller's request.
     ceilings: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def answered(self) -> set[str]:
-        """The ids of the existing section that were resolved."""
+        """The resolved ids of the existing section."""
         return {entity_id for entity_id, entry in self.existing.items() if not is_failed(entry)}
 
     def note(self, scan: Scan, holder: Callable[[int | None], str | None], *, via: str | None, metadata: bool) -> None:
-        """Take in what a search found, in the payload or in the fields of the reference *via*."""
+        """Add the result of a scan of the payload or of the fields of the reference *via*."""
         self.present |= scan.present
         self.lookalikes += len(scan.lookalikes)
         for found in scan.lookalikes:
@@ -261,7 +285,7 @@ class Sought:
             self.places.setdefault(found.id, []).append((holder(found.row), via, found.pointer))
 
     def search_below(self, detector: Detector, named: Collection[str], *, metadata: bool) -> list[tuple[Any, ...]]:
-        """Return the ids in what was resolved, and in the entries *named* of the existing section."""
+        """Return the ids in resolved references and in *named* entries of the existing section."""
         found: list[tuple[Any, ...]] = []
         for entity_id in [*named, *self.references]:
             is_named = entity_id in named
@@ -282,23 +306,27 @@ class Sought:
     def on_paths(
         self, found: Iterable[tuple[Any, ...]], leads: Callable[[str, FieldRule], bool]
     ) -> Iterable[tuple[Any, ...]]:
-        """Return what the paths name of what was found, all of it without any; the rest is filtered."""
+        """Return the matches on the paths, or all matches without paths. The others are filtered."""
         if self.paths is None:
             return found
         every = list(found)
-        # What counts elsewhere is no longer filtered when all is told.
+        # Ids that another match selects are removed from `filtered` in the section.
         self.filtered.update((one[0], "path") for one in every)
         return [one for one in every if leads(one[0], one[1])]
 
     def is_over(self, most: int | None) -> bool:
-        """Tell whether the section is over *most* bytes already, so that a further level could add nothing."""
+        """
+        Return True if the section already exceeds *most* bytes.
+
+        A further level would then add nothing.
+        """
         if most is None:
             return False
         entries = {key: entry_of(key, one, None, self.fields_of(one.kind)) for key, one in self.references.items()}
         return json_size({**self.existing, **entries}) > most
 
     def section(self, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the section, and its meta (empty where there is nothing to say)."""
+        """Return the section and its metadata, which is empty if there is nothing to report."""
         kept = {entity_id: entry for entity_id, entry in self.existing.items() if entity_id not in self.references}
         places = self.places if options.metadata else None
         shown = {
@@ -313,7 +341,7 @@ class Sought:
             shown = fitting
         section = {**kept, **shown}
         for entity_id, entry in shown.items() if options.metadata else ():
-            # What is not shown cannot be pointed into.
+            # Pointers into entries or fields that are not shown would be invalid.
             entry["referenced_from"] = [
                 pointer
                 for _, via, pointer in self.places.get(entity_id, ())
@@ -355,14 +383,14 @@ class Sought:
         return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}
 
     def _shows(self, via: str, place: str) -> bool:
-        """Tell whether the entry of *via* shows the field that a pointer leads into."""
+        """Return True if the entry of *via* shows the field to which the pointer *place* leads."""
         one = self.references.get(via)
         fields = None if one is None else self.fields_of(one.kind)
         return fields is None or place.split("/")[_FIELD].replace("~1", "/").replace("~0", "~") in fields
 
 
 def _listed(ids: Iterable[str], room: int | None) -> list[str]:
-    """Return the first twenty ids, and as many more as fit into *room* bytes of JSON."""
+    """Return the first twenty ids, and further ones that fit into *room* bytes of JSON."""
     sizes = itertools.accumulate(json_size(one) + len(",") for one in ids)
     return [
         one
@@ -372,7 +400,7 @@ def _listed(ids: Iterable[str], room: int | None) -> list[str]:
 
 
 def _fitting(entries: Mapping[str, dict[str, Any]], room: int, *, is_first: bool) -> dict[str, dict[str, Any]]:
-    """Return the entries before the first that does not fit into *room* bytes; the braces are counted already."""
+    """Return the leading entries that fit into *room* bytes, without the outer braces."""
     fitting: dict[str, dict[str, Any]] = {}
     for entity_id, entry in entries.items():
         room -= json_size({entity_id: entry}) - len("{}") + (0 if is_first else len(","))
@@ -390,7 +418,7 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     Args:
         entries: The ``references`` section.
-        meta: The ``references_meta`` beside it; empty when there is nothing to say beside them.
+        meta: The ``references_meta`` of the section; empty if there is nothing to report.
 
     """
 
@@ -399,7 +427,7 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     @classmethod
     def of(cls, result: object) -> References:
-        """Return the references of a tool's result; empty when it has none."""
+        """Return the references of a tool's result; empty if it has none."""
         mapping = as_mapping(result) or {}
         section, meta = mapping.get(SECTION), mapping.get(META)
         if not isinstance(section, Mapping) or not is_section(section, meta):
@@ -431,17 +459,17 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     @property
     def failed(self) -> dict[str, str]:
-        """The references that could not be resolved, each with what happened."""
+        """The ids that could not be resolved, each with its error message."""
         return {entity_id: str(entry["error"]) for entity_id, entry in self.entries.items() if is_failed(entry)}
 
     @property
     def omitted(self) -> tuple[str, ...]:
-        """The ids that a limit left out, as far as the answer lists them; ``meta["omitted"]`` counts all."""
+        """The ids omitted because of a limit, if listed; ``meta["omitted"]`` counts all."""
         return tuple(self.meta.get("omitted_ids", ()))
 
     @property
     def filtered(self) -> dict[str, int]:
-        """How many ids were not fetched, by the reason: ``primary``, ``types``, ``path`` or ``hints``."""
+        """Number of excluded ids by reason: ``primary``, ``types``, ``path`` or ``hints``."""
         return dict(self.meta.get("filtered", {}))
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """
-How the references of an answer become shorter where they do not fit: fewer fields first, and fewer references last.
+Truncation of the references section, first to fewer fields, then to fewer references.
 
-Nothing here stores anything: what is left out is named as a text, for which whoever has a place gives a handle.
+This module stores nothing. Omitted content is returned as named texts, for which the caller may supply handles.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ OMITTED: Final = "omitted_ids"
 OMITTED_FD: Final = "omitted_fd"
 MOST_IDS: Final = 20
 
-# What the texts are called that handles are asked for.
+# Names of the omitted texts for which handles can be supplied.
 _REST: Final = SECTION
 _IDS: Final = META
-# Of an entity of which no brief fields are known, so many that are no containers say what it is.
+# Number of scalar fields in the brief form of a type without configured brief fields.
 _FEW: Final = 3
 _MOST_LINE: Final = 160
 _MOST_WORD: Final = 60
@@ -35,7 +35,11 @@ Entries = Mapping[str, Any]
 
 @attrs.frozen
 class _Form:
-    """One way to write every reference: what ``references_meta.shortened`` calls it, and how it is made."""
+    """
+    A rendering of all references.
+
+    `left` is its name in ``references_meta.shortened``, `write` renders one entry.
+    """
 
     left: str
     write: Callable[[Any, BriefOf], Any]
@@ -43,18 +47,18 @@ class _Form:
 
 @attrs.frozen
 class ShrunkReferences:
-    """References as they fit, and what they leave out."""
+    """References truncated to fit, and the omitted content."""
 
     section: Entries
     meta: Entries
-    # The name of the form, None where the references are whole; and of how many.
+    # Name of the rendering, None if complete; and the number of references before truncation.
     left: str | None
     of: int
     texts: Mapping[str, Callable[[], str]]
     is_bare: bool = False
 
     def answer(self, handles: Mapping[str, str]) -> dict[str, Any]:
-        """Return section and meta with the handles that were given."""
+        """Return the section and its metadata with *handles* for the omitted texts."""
         if self.is_bare:
             return {}
         meta = {key: value for key, value in self.meta.items() if key != OMITTED}
@@ -70,14 +74,14 @@ class ShrunkReferences:
 
 @attrs.frozen
 class ReferenceShare:
-    """The references of an answer, which have a share of their own in what a model reads."""
+    """The references of an answer, which get a separate share of the answer's size budget."""
 
     payload: Entries
     brief_of: BriefOf
 
     @classmethod
     def of(cls, answer: Entries, brief_of: BriefOf) -> ReferenceShare | None:
-        """Return the share of an answer, None where it has no references of ours."""
+        """Return the references of an answer, or None if this package added none."""
         section, meta = answer.get(SECTION), answer.get(META, {})
         return cls(answer, brief_of) if is_section(section, meta) and SECTION in answer else None
 
@@ -88,11 +92,15 @@ class ReferenceShare:
 
     @property
     def is_over(self) -> bool:
-        """Whether there are too many ids to be listed, however much room there is."""
+        """True if there are more omitted ids than may be listed at any size."""
         return len(self._meta.get(OMITTED, ())) > MOST_IDS
 
     def within(self, room: int, width: int) -> ShrunkReferences:
-        """Return the references in the fullest form that fits in a room, for handles of so many characters."""
+        """
+        Return the most complete form that fits into *room* characters.
+
+        Handles are assumed to be *width* characters long.
+        """
         section, meta = self._section, self._meta
         ids = list(meta.get(OMITTED, ()))
         texts: dict[str, Callable[[], str]] = {}
@@ -111,7 +119,11 @@ class ReferenceShare:
         return self._first(made, room, width)
 
     def _first(self, made: ShrunkReferences, room: int, width: int) -> ShrunkReferences:
-        """Return as many of the shortest references as fit, and without most of the meta where it is too long."""
+        """
+        Return the first references that fit in the shortest form.
+
+        The metadata is reduced too if necessary.
+        """
         for meta in (made.meta, _counts(made.meta), {}):
             none = attrs.evolve(made, section={}, meta=meta)
             left = room - _length(none, width)
@@ -153,7 +165,7 @@ def _lines(values: Iterable[Any]) -> str:
     return "\n".join(map(json_text, values))
 
 
-# The forms, from the fullest to the shortest
+# Renderings, from the most to the least complete
 
 
 def _is_empty(value: Any) -> bool:
@@ -161,7 +173,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _without_empty(value: Any) -> Any:
-    """Return a mapping without what is empty or zero, at any depth of mappings."""
+    """Return a mapping without empty or zero values, recursively for nested mappings."""
     if not isinstance(value, Mapping):
         return value
     kept = {key: _without_empty(member) for key, member in value.items()}
@@ -196,7 +208,7 @@ def _title(entry: Any, brief_of: BriefOf) -> str:
 
 
 def _said(entry: Entries, brief_of: BriefOf) -> list[str]:
-    """Return the names of the fields that say most in few words, without those that are empty."""
+    """Return the names of the non-empty summary fields of an entry."""
     scalars = (key for key, value in entry.items() if key not in ADDED and not isinstance(value, (Mapping, list)))
     named = brief_of(str(entry["reference_type"])) or dict.fromkeys(["name", *islice(scalars, _FEW)])
     return [key for key in named if key in entry and key not in ADDED and not _is_empty(entry[key])]

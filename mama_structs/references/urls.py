@@ -1,4 +1,4 @@
-"""Where the routes of an HTTP API begin."""
+"""Validation of the base URL of an HTTP API."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LONGEST_HOST, _LONGEST_LABEL = 253, 63
 
 
 def base_url_of(text: str) -> str:
-    """Return a base URL without its last slash, or raise `InvalidArgument`."""
+    """Return a base URL without its trailing slash, or raise `InvalidArgument`."""
     hint = "such as http://localhost:1317"
     try:
         parts = urlsplit(text) if isinstance(text, str) else None
         port = parts.port if parts else None
     except ValueError as error:
         raise InvalidArgument("base_url is no URL", hint=hint) from error
-    # The URL itself stays out of the messages: where it breaks a rule it may hold a password.
+    # Error messages omit the URL, because a malformed one may contain a password.
     if parts is None or parts.scheme not in ("http", "https"):
         raise InvalidArgument("base_url must begin with http:// or https://", hint=hint)
     if "@" in parts.netloc:
@@ -39,8 +39,8 @@ def base_url_of(text: str) -> str:
 
 
 def _is_host(host: str, netloc: str) -> bool:
-    """Whether a host can be looked up: an address, or a name that the encoding of names takes."""
-    # An IPv6 address stands in brackets, and nothing else does; parsers differ on what follows the brackets.
+    """Return True if the host is an IP address or a name that DNS accepts."""
+    # URL parsers disagree about text after "]", so only IPv6 addresses may be bracketed.
     written = f"[{host}]" if ":" in host else host
     if not _HOST.fullmatch(host) or not _PORT.fullmatch(netloc.lower().removeprefix(written)):
         return False

@@ -1,1 +1,1 @@
-"""Sources of references made from a database or an API description."""
+"""Reference sources for systems other than the Structs chain."""

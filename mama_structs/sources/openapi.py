@@ -1,4 +1,8 @@
-"""An HTTP API that OpenAPI 3 describes, as a source of entities: what it answers for one id is an entity's type."""
+"""
+Reference source for an HTTP API with an OpenAPI 3 description.
+
+Each route for one entity defines a type.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 _ENTITY_PATH: Final = re.compile(r"(?P<before>(?:/[^/{}]+)*/(?P<collection>[^/{}]+))/\{(?P<parameter>[^/{}]+)\}/?")
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 _IRREGULAR: Final = {"people": "person", "children": "child", "men": "man", "women": "woman", "data": "data"}
-# How far one schema leads to another.
+# Maximum number of references between schemas to follow.
 _MAX_STEPS: Final = 32
 _BRIEF: Final = 6
 _GONE: Final = frozenset({404, 410})
@@ -39,7 +43,11 @@ _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 
 @attrs.frozen
 class EntityRoute:
-    """How to ask for one entity: a path with one parameter at its end, and the field of the answer that holds it."""
+    """
+    Route for one entity: a path that ends in its only parameter.
+
+    *envelope* is the field of the answer that contains the entity.
+    """
 
     kind: str
     path: str
@@ -49,7 +57,11 @@ class EntityRoute:
 
 
 def read_document(spec: object) -> ApiDocument:
-    """Return an OpenAPI 3 document from a mapping, a path or JSON text, or raise `InvalidArgument`."""
+    """
+    Return an OpenAPI 3 document from a mapping, a path or JSON text.
+
+    Raise `InvalidArgument` if it is not one.
+    """
     hint = (
         "give the document as a dict (yaml.safe_load reads one that is YAML), as JSON text, or the path of a JSON file"
     )
@@ -69,7 +81,7 @@ def read_document(spec: object) -> ApiDocument:
 
 
 class ApiDocument:
-    """An OpenAPI document: where its local references lead, and what its routes and schemas say."""
+    """An OpenAPI document: resolves local references, and reads its routes and schemas."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._spec = spec
@@ -82,19 +94,23 @@ class ApiDocument:
 
     @property
     def server(self) -> str | None:
-        """The first server's URL, None where it is relative or has variables."""
+        """The URL of the first server, None if it is relative or contains variables."""
         servers = self._spec.get("servers")
         first = _mapping(servers[0]).get("url") if isinstance(servers, list) and servers else None
         return first if isinstance(first, str) and "://" in first and "{" not in first else None
 
     @property
     def title(self) -> str:
-        """What the API is called."""
+        """The title of the API, or "openapi"."""
         title = _mapping(self._spec.get("info")).get("title")
         return title if isinstance(title, str) and title else "openapi"
 
     def fields(self) -> dict[str, str]:
-        """Return which fields name entities of which type: by their names, and by the links of the operations."""
+        """
+        Return the entity type by field name.
+
+        Sources are naming conventions and the links of the operations.
+        """
         fields: dict[str, str] = {}
         for kind, route in self.routes.items():
             words = kind.split("_")
@@ -106,7 +122,7 @@ class ApiDocument:
         return fields | dict(self._linked())
 
     def brief(self, kind: str) -> tuple[str, ...]:
-        """Return the fields of a type that say most about an entity."""
+        """Return the most informative fields of a type."""
         properties = self._properties(self.routes[kind].schema)
         plain = [name for name, schema in properties.items() if name != "id" and self._is_scalar(schema)]
         telling = [name for name in plain if _words(name)[-1:] and _words(name)[-1] in TELLING]
@@ -114,7 +130,7 @@ class ApiDocument:
         return tuple((telling or plain)[:_BRIEF] + related[:_BRIEF])
 
     def _linked(self) -> Iterator[tuple[str, str]]:
-        """Yield the fields that an operation's links name, each with the type of the operation that it leads to."""
+        """Yield the fields named by links of operations, with the type of the linked operation."""
         by_operation: dict[str, str] = {}
         for kind, route in self.routes.items():
             operation = _mapping(_mapping(_mapping(self._spec.get("paths")).get(route.path)).get("get"))
@@ -140,19 +156,19 @@ class ApiDocument:
         name: str | None
         name, schema = self._answer(operation)
         if not {"object", "null"}.issuperset(_types(schema)):
-            # A list of what fits, or a text: no entity.
+            # An array or a scalar is not an entity.
             return None
         properties = self._properties(schema)
         inner = [(key, one) for key, one in properties.items() if not self._is_scalar(one)]
         if "id" not in properties and len(inner) == 1 and self._properties(self._followed(inner[0][1])):
-            # {"data": {...}}: what the answer is about stands in its only object.
+            # {"data": {...}}: the entity is the only object of the answer.
             envelope, name, schema = inner[0][0], _name_of(inner[0][1]), self._followed(inner[0][1])
         kind = "_".join(_words(name or "")) or _singular("_".join(_words(matched["collection"])))
         return EntityRoute(kind, path, matched["parameter"], envelope, schema) if kind else None
 
     def _answer(self, operation: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
-        """Return the name and the schema of what an operation answers."""
-        # In YAML a status without quotes is a number.
+        """Return the name and the schema of an operation's successful answer."""
+        # In YAML, a status without quotes is a number.
         responses = {str(status): one for status, one in _mapping(operation.get("responses")).items()}
         good = next((responses[key] for key in ("200", "2XX", "default") if key in responses), None)
         content = _mapping(self._followed(good).get("content"))
@@ -161,7 +177,7 @@ class ApiDocument:
         return _name_of(schema), self._followed(schema)
 
     def _followed(self, node: object) -> Mapping[str, Any]:
-        """Return what a node stands for, after its local references."""
+        """Return the node after resolving its local references."""
         for _ in range(_MAX_STEPS):
             found = _mapping(node)
             reference = found.get("$ref")
@@ -173,13 +189,13 @@ class ApiDocument:
         return {}
 
     def _properties(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the properties of an object, those of the schemas that it is made of included."""
+        """Return the properties of an object, including the properties of its ``allOf`` schemas."""
         found: dict[str, Any] = {}
         parts = [schema]
         for part in parts:
             found |= _mapping(part.get("properties"))
             made_of = part.get("allOf")
-            # Each part once: one that is made of itself, and twice so, would take for ever.
+            # Visit each schema once, because recursive schemas would never end.
             for inner in map(self._followed, made_of if isinstance(made_of, list) else ()):
                 if not any(inner is met for met in parts):
                     parts.append(inner)
@@ -190,7 +206,11 @@ class ApiDocument:
 
 
 class OpenApiSource:
-    """Answers for the entities of an HTTP API; `Source.from_openapi` makes one, and says what its arguments are."""
+    """
+    Source for the entities of an HTTP API.
+
+    Created by `Source.from_openapi`, which documents the arguments.
+    """
 
     fetch_many: None = None
 
@@ -234,17 +254,21 @@ class OpenApiSource:
         return f"<OpenApiSource {self.base_url}: {', '.join(self.routes)}>"
 
     def join_gate(self, user: object, limit: int) -> Gate:
-        """Let *user*, who has *limit* queries at once at the most, through the gate to the API, and return the gate."""
+        """
+        Register *user* and its maximum of concurrent queries with the rate limiter of the API.
+
+        Return the limiter.
+        """
         own = id(self) if self._session is not None else None
         gate = gate_to((self.base_url, self._headers, own), is_shared=own is None, clock=time.monotonic)
         gate.join(user, limit)
         return gate
 
     async def fetch(self, key: str) -> Mapping[str, Any]:
-        """Return what the API answers for ``type:id``; `EntityNotFound` for 404 and 410."""
+        """Return the API's answer for ``type:id``, or raise `EntityNotFound` for 404 and 410."""
         kind, _, bare = key.partition(":")
         route = self.routes.get(kind)
-        # A path of dots leads elsewhere, however it is written.
+        # An id of dots only would change the path, because URLs normalise "." and "..".
         if route is None or not bare.strip("."):
             raise EntityNotFound(key)
         target = route.path.rstrip("/").replace(f"{{{route.parameter}}}", quote(bare, safe=""))
@@ -262,19 +286,19 @@ class OpenApiSource:
 
         return await self._connect().ask(route.path, target, judge)
 
-    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
-        """Return the answer: it already is the entity's fields."""
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
+        """Return the answer unchanged: it already contains the entity's fields."""
         return answer
 
     async def close(self) -> None:
-        """Close the connections that the source made itself; again is no error."""
+        """Close the connections that the source opened. Idempotent."""
         self._closed = True
         api, self._api = self._api, None
         if api is not None:
             api.gate.leave(self)
             if self._session is None:
                 await api.session.close()
-                # The transports of closed connections end one turn of the loop later.
+                # aiohttp closes the transports one iteration of the event loop later.
                 await asyncio.sleep(0)
 
     def _connect(self) -> HttpApi:
@@ -284,7 +308,7 @@ class OpenApiSource:
             self._home = LoopBound("source")
         self._home.check()
         if self._api is None:
-            from mama_structs.references import http_api as http  # noqa: PLC0415 - aiohttp loads when first used
+            from mama_structs.references import http_api as http  # noqa: PLC0415 - aiohttp is imported on first use
 
             session = self._session or http.open_session(max_connections=_PARALLEL)
             self._api = http.HttpApi(
@@ -301,7 +325,7 @@ class OpenApiSource:
 
 
 def _headers(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    """Return headers that a request can carry, or raise without repeating what may be secret."""
+    """Return validated headers. Error messages omit the values, which may be secret."""
     for name, value in (headers or {}).items():
         if not (isinstance(name, str) and isinstance(value, str) and f"{name}{value}".isprintable()):
             raise InvalidArgument(f"headers must map names to texts of one line, and {shown(name)} does not")
@@ -313,7 +337,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
-    """Return the types of JSON that a schema names."""
+    """Return the JSON types that a schema allows."""
     told = schema.get("type")
     return [one for one in (told if isinstance(told, list) else [told]) if isinstance(one, str)]
 

@@ -1,4 +1,4 @@
-"""A SQLite database as a source of entities: every foreign key is a reference."""
+"""Reference source for a SQLite database. Every foreign key is a reference."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import attrs
 from mama_structs.errors import InvalidArgument, shown
 from mama_structs.references.schemes import TELLING, IdScheme, Source
 
-# SQLite takes 999 variables in a statement where it is old; each id may take two.
+# Old versions of SQLite allow 999 variables per statement, and each id may use two.
 _MAX_BATCH: Final = 400
-# Seconds that a query waits while another process writes.
+# Seconds to wait for a lock while another process writes.
 _PATIENCE: Final = 1.0
 _BRIEF: Final = 4
 _LARGEST: Final = 2**63 - 1
@@ -26,24 +26,24 @@ _LARGEST: Final = 2**63 - 1
 
 @attrs.frozen(eq=False)
 class SqliteTable:
-    """A table: its columns, the one by which its rows are named, and those that name rows."""
+    """A table: its columns, its primary key column, and its foreign key columns."""
 
     name: str
     columns: tuple[str, ...]
-    # None where not one column alone names a row, such as in a table between two others.
+    # None without a single-column primary key, as in a join table.
     key: str | None
     foreign: Mapping[str, str]
 
     @property
     def brief(self) -> tuple[str, ...]:
-        """The columns that say most about a row."""
+        """The most informative columns of a row."""
         own = [name for name in self.columns if name != self.key and name not in self.foreign]
         telling = [name for name in own if name.lower().rpartition("_")[2] in TELLING]
         return (*(telling or own)[:_BRIEF], *list(self.foreign)[:_BRIEF])
 
 
 def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None = None) -> dict[str, SqliteTable]:
-    """Return the tables, with the foreign keys between them, as SQLite tells them."""
+    """Return the tables by name, with the foreign keys between them."""
     listed = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY name"
     )
@@ -55,7 +55,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
         try:
             told = connection.execute("SELECT name, pk FROM pragma_table_info(?) ORDER BY cid", (name,)).fetchall()
         except sqlite3.OperationalError as error:
-            # A table of an extension that is not loaded here says nothing of the others.
+            # A virtual table of an extension that is not loaded must not prevent reading the other tables.
             if "no such module" in str(error):
                 continue
             raise
@@ -63,7 +63,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
         primary = [column for column, place in told if place]
         if len(primary) == 1:
             keys[name] = primary[0]
-    # SQLite takes the names of tables and columns in any case.
+    # SQLite compares names of tables and columns case-insensitively.
     spelt = {name.lower(): name for name in keys}
     foreign: dict[str, dict[str, str]] = defaultdict(dict)
     for name, own in columns.items():
@@ -73,7 +73,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
         numbers = [number for number, *_ in told]
         for number, target, column, named in told:
             parent = spelt.get(target.lower())
-            # A key of several columns, or one that names its rows by another column, is no id of one value.
+            # A composite foreign key, or one to a column other than the primary key, does not identify a row by one id.
             if (
                 parent is not None
                 and numbers.count(number) == 1
@@ -85,7 +85,11 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
 
 
 def fields_of(tables: Iterable[SqliteTable]) -> dict[str, str]:
-    """Return which field names rows of which table; a column with several meanings counts below its own table only."""
+    """
+    Return the referenced table by field name.
+
+    Ambiguous columns are qualified with their own table.
+    """
     meanings: dict[str, dict[str, str]] = defaultdict(dict)
     for table in tables:
         for column, parent in table.foreign.items():
@@ -101,24 +105,24 @@ def fields_of(tables: Iterable[SqliteTable]) -> dict[str, str]:
 
 @attrs.frozen
 class SqliteDatabase:
-    """A database that is opened for each question, for reading only."""
+    """A database that is opened read-only for each query."""
 
     path: Path
     tables: Mapping[str, SqliteTable] = attrs.field(factory=dict)
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
-        """Open the database for reading, and close it."""
+        """Open the database read-only for the duration of the block."""
         connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)
         with closing(connection):
-            # A text that is no UTF-8 is shown as far as it goes.
+            # Replace invalid UTF-8 instead of raising an error.
             connection.text_factory = lambda data: data.decode("utf-8", "replace")
             connection.execute("PRAGMA query_only = ON")
             connection.execute("PRAGMA trusted_schema = OFF")
             yield connection
 
     def rows(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the rows that ids name, ``table:key`` or the key alone where there is one table, by these ids."""
+        """Return rows by id. An id is ``table:key``, or the key alone if there is only one table."""
         only = f"{next(iter(self.tables))}:" if len(self.tables) == 1 else ""
         wanted: dict[str, dict[str, str]] = defaultdict(dict)
         for one in ids:
@@ -130,7 +134,7 @@ class SqliteDatabase:
                 key = str(self.tables[table].key)
                 values = [value for bare in asked for value in _spellings(bare)]
                 marks = ", ".join("?" * len(values))
-                # The names are the database's own, and quoted.
+                # Both names come from the database's schema, and are quoted.
                 statement = f"SELECT * FROM {_quoted(table)} WHERE {_quoted(key)} IN ({marks})"  # noqa: S608
                 cursor = connection.execute(statement, values)
                 columns = [column[0] for column in cursor.description]
@@ -169,7 +173,7 @@ def sqlite_source(
             f"{file.name} has no foreign key of one column, so nothing in it refers to anything",
             hint="declare them (REFERENCES ...), or write a Source of your own: IdScheme(fields={...})",
         )
-    # A key that is also a foreign key somewhere names another row wherever it stands.
+    # A primary key name that is also a foreign key name cannot be treated as an own id.
     foreign = {column for table in every.values() for column in table.foreign}
     scheme = IdScheme(
         name=file.stem if name is None else name,
@@ -188,13 +192,17 @@ def _names(tables: object) -> frozenset[str]:
 
 
 def _spellings(bare: str) -> tuple[str | int, ...]:
-    """Return an id as text and, where it is one, as a number: a column without a type compares them as they are."""
+    """
+    Return an id as text and, if possible, as a number.
+
+    An untyped column compares values by type, so both are needed.
+    """
     is_number = bare.isascii() and bare.removeprefix("-").isdecimal() and len(bare) < len(str(_LARGEST))
     return (bare, int(bare)) if is_number else (bare,)
 
 
 def _shown(value: Any) -> Any:
-    """Return a value of a row as JSON has it."""
+    """Return a column value as a JSON value."""
     if isinstance(value, bytes):
         return f"<{len(value):,} bytes>"
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The Structs chain: ids, models, client, source of references and ready-made tools."""
+"""Structs chain: ids, models, client, reference source and predefined tools."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ _NAMES = {
     "source": "StructsSource tools",
 }
 
-if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
+if not TYPE_CHECKING:  # With __getattr__ in sight, type checkers would accept misspelt names.
     __all__, __getattr__, __dir__ = attach(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""Answers about one entity and pages of a list: the records, and the height that they were read at."""
+"""Answers about one entity and pages of a list: records with their chain height."""
 
 import functools
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -11,7 +11,7 @@ from mama_structs.structs.record import JSON_NUMBER, OFF_WIRE, Record, wire
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-# The JSON names of one record in an answer, and of the records of a page, where they are not the class's own.
+# JSON names of the record of an answer and of the records of a page, if they differ from the class name.
 _IN_ANSWER: dict[type[Record], str] = {entities.GridRecord: "gridRecord"}
 _IN_PAGE: dict[type[Record], str] = {
     entities.Address: "address",
@@ -26,11 +26,11 @@ _IN_PAGE: dict[type[Record], str] = {
 
 class Envelope(dict[str, Any]):
     """
-    A raw answer: the JSON object, and the height it was read at.
+    A raw answer: the JSON object with its chain height.
 
     Args:
         payload: The JSON object.
-        height: The chain's height, None where the node did not say it.
+        height: The chain's height, None if the node did not send it.
 
     """
 
@@ -45,7 +45,11 @@ class Envelope(dict[str, Any]):
 
 @attrs.frozen(kw_only=True, repr=False)
 class _Of(Record, Generic[R_co]):
-    """Holds records of one class: ``Answer[Guild]`` is a class of its own, which knows the JSON name of a guild."""
+    """
+    Generic base of answers and pages.
+
+    ``Answer[Guild]`` is a separate class with the JSON name of a guild.
+    """
 
     height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
 
@@ -57,19 +61,19 @@ class _Of(Record, Generic[R_co]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         _, (cls, values) = super().__reduce__()
-        # No module has the class of ``Answer[Guild]``: it is made again where a copy is.
+        # ``Answer[Guild]`` is not an attribute of any module, so pickle must create the class again.
         return _remade, (*vars(cls).get("_parts", (cls, None)), values)
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Answer(_Of[R_co]):
     """
-    What the chain says about one entity, such as ``Answer[Guild]``.
+    The chain's answer for one entity, such as ``Answer[Guild]``.
 
     Args:
         entity: Its record.
-        height: The height of the chain when it was read, None where the node did not say it.
-            It is no part of the JSON, and two answers that differ only in it are equal.
+        height: The height of the chain when it was read, None if the node did not send it.
+            It is not a field of the JSON, and does not affect equality.
 
     """
 
@@ -79,11 +83,11 @@ class Answer(_Of[R_co]):
 @attrs.frozen(kw_only=True, repr=False)
 class Pagination(Record):
     """
-    Where a page ends.
+    Position of a page within its list.
 
     Args:
-        next_key: Where the next page begins (base64), None after the last one.
-        total: How many records there are; 0 unless it was asked to be counted.
+        next_key: The key of the next page (base64), None for the last page.
+        total: The number of records; 0 unless counting was requested.
 
     """
 
@@ -94,12 +98,14 @@ class Pagination(Record):
 @attrs.frozen(kw_only=True, repr=False)
 class Page(_Of[R_co]):
     """
-    One page of a list, such as ``Page[Guild]``: bare records, without what an answer has beside its entity.
+    One page of a list, such as ``Page[Guild]``.
+
+    It has records only, without the additional fields of an answer.
 
     Args:
         records: The records, in byte order of their ids.
-        pagination: Where the page ends, None where the node gives no pages.
-        height: The height of the chain when it was read; no part of the JSON, nor of equality.
+        pagination: The position of the page, None if the node does not paginate this list.
+        height: The height of the chain when it was read. It is not a field of the JSON and does not affect equality.
 
     """
 
@@ -126,7 +132,7 @@ def _remade(cls: Any, record: type[Record] | None, values: dict[str, Any]) -> An
 
 @attrs.frozen(kw_only=True, repr=False)
 class GridAnswer(Answer[R_co]):
-    """An answer about an entity that the power grid knows, such as ``GridAnswer[Reactor]``."""
+    """An answer for an entity with power grid attributes, such as ``GridAnswer[Reactor]``."""
 
     grid_attributes: entities.GridAttributes | None = None
 
@@ -147,7 +153,11 @@ class PlanetAnswer(GridAnswer[entities.Planet]):
 
 @attrs.frozen(kw_only=True, repr=False)
 class StructAnswer(GridAnswer[entities.Struct]):
-    """The answer of ``/structs/struct/{id}``; the defenders are structs that protect this one."""
+    """
+    The answer of ``/structs/struct/{id}``.
+
+    The defenders are the structs that protect this one.
+    """
 
     struct_attributes: entities.StructAttributes | None = None
     struct_defenders: tuple[EntityId | None, ...] = ()
@@ -155,19 +165,19 @@ class StructAnswer(GridAnswer[entities.Struct]):
 
 @attrs.frozen(kw_only=True, repr=False)
 class AddressAnswer(entities.Address):
-    """The answer of ``/structs/address/{address}``: the one that is flat, record and answer at once."""
+    """The answer of ``/structs/address/{address}``, which is both answer and record."""
 
     height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
 
     @property
     def entity(self) -> entities.Address:
-        """The record, which is this answer itself."""
+        """The record, which is this answer."""
         return self
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class AttributeAnswer(Record):
-    """The answer of ``/structs/struct_attribute/{id}/{name}`` and its planet twin."""
+    """The answer of ``/structs/struct_attribute/{id}/{name}`` and of its planet counterpart."""
 
     attribute: int = 0
     height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
@@ -182,7 +192,7 @@ class BlockHeightAnswer(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class ErrorBody(Record):
-    """The body of an error; *code* is a gRPC code and, unlike all else, a JSON number."""
+    """The body of an error. *code* is a gRPC code and, unlike other numbers, a JSON number."""
 
     code: int = attrs.field(default=0, metadata=JSON_NUMBER)
     message: str = ""

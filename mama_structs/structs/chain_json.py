@@ -1,9 +1,9 @@
 """
-Chain JSON into models and back, strictly and without loss.
+Strict and lossless conversion between chain JSON and models.
 
-The converter is private and coerces nothing: cattrs' own hooks would turn None into ``"None"``, the text ``"false"``
-into True and 1.9 into 1.
-One mechanism serves every model: it reads the attributes of a `Record`, so that a new field is one line there.
+The converter is private and coerces nothing: cattrs' own hooks would convert None to ``"None"``, the text ``"false"``
+to True and 1.9 to 1.
+One mechanism handles every model: it reads the attributes of a record class, so that a new field needs one line there.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _SHOWN = 40
 
 def structure(payload: Any, cls: type[T]) -> T:
     """
-    Read a JSON value of the chain.
+    Convert a JSON value of the chain to a model.
 
     Args:
-        payload: What `json.loads` gave; it is neither changed nor kept.
+        payload: The result of `json.loads`; it is neither changed nor retained.
         cls: A model, or ``list[Model]`` for the rows of a list.
 
     Raises:
-        MalformedResponse: A value is not of the type that the chain promises; its *path* says where.
-        InvalidArgument: *cls* is nothing that can be read.
+        MalformedResponse: A value does not have the type that the chain specifies; *path* is its position.
+        InvalidArgument: *cls* is not a supported type.
 
     """
     read = _converter.get_structure_hook(cls)
@@ -57,12 +57,13 @@ def structure(payload: Any, cls: type[T]) -> T:
 
 def unstructure(value: Any) -> Any:
     """
-    Write a model, or a list of models, as the chain would: ``unstructure(structure(x, cls)) == x``.
+    Convert a model, or a list of models, to chain JSON.
 
-    A model that was made by hand is written whole, zero values included, as the chain does.
+    The conversion is lossless: ``unstructure(structure(x, cls)) == x``.
+    A model that was not parsed from JSON is written with all fields, including zero values, as the chain does.
 
     Raises:
-        InvalidArgument: *value* is nothing that can be written.
+        InvalidArgument: *value* has an unsupported type.
 
     """
     write = _converter.get_unstructure_hook(value.__class__)
@@ -73,7 +74,11 @@ def unstructure(value: Any) -> Any:
 
 
 class _Mismatch(Exception):
-    """A value breaks *rule*; the steps to it are gathered on the way out, innermost first."""
+    """
+    A value violates *rule*.
+
+    The path to it is collected while the exception propagates, innermost first.
+    """
 
     def __init__(self, rule: str) -> None:
         super().__init__(rule)
@@ -111,7 +116,7 @@ def _strict(wanted: str, accepts: Callable[[Any], object], made: Callable[[Any],
 
 
 def _is(*kinds: type) -> Callable[[Any], bool]:
-    # A bool is an int to Python.
+    # bool is a subclass of int.
     return lambda value: isinstance(value, kinds) and isinstance(value, bool) <= (bool in kinds)
 
 
@@ -120,7 +125,7 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
 
 
 def _uint(bits: int) -> tuple[Read, Write]:
-    # The pattern bounds the length, so that int() is never asked for more digits than it takes.
+    # The pattern limits the length, because int() raises another error for very long texts.
     is_decimal = _matches(_UINT)
     return _strict(f"a uint{bits} as decimal text", lambda value: is_decimal(value) and int(value) < 2**bits, int), str
 
@@ -152,7 +157,7 @@ _SCALARS: Mapping[Any, tuple[Read, Write]] = {
     str: (_strict("text", _is(str)), str),
     bool: (_strict("true or false", _is(bool)), bool),
     int: _uint(64),
-    # str() would write a zero of 18 places as 0E-18.
+    # str() writes a zero with 18 decimal places as 0E-18.
     Decimal: (_strict("a decimal as text", _matches(_DECIMAL), Decimal), lambda value: format(value, "f")),
     EntityId: (_read_id, str),
     enum.StrEnum: (_read_member, lambda member: member.value),
@@ -190,7 +195,11 @@ def _sequence(hint: Any) -> tuple[Read, Write]:
 
 
 def _union(hint: Any) -> tuple[Read, Write]:
-    """Read a reference, what may be null, or an enum whose names a newer chain may add to."""
+    """
+    Return hooks for a reference, an optional value, or an open enum.
+
+    An open enum keeps unknown names, which newer chains may add, as text.
+    """
     main, *others = (member for member in typing.get_args(hint) if member is not types.NoneType)
     if main is EntityId:
         return _read_reference, lambda value: "" if value is None else str(value)
@@ -211,7 +220,11 @@ def _union(hint: Any) -> tuple[Read, Write]:
 
 @attrs.frozen
 class _Member:
-    """How one attribute of a record is read and written; null ids do not give back by themselves what was written."""
+    """
+    Conversion of one attribute of a record.
+
+    Null ids need the original text (`needs_text`), because several texts are parsed as None.
+    """
 
     name: str
     wire: str
@@ -265,7 +278,8 @@ def _record(cls: type[Record]) -> tuple[Read, Write]:  # noqa: C901 - two functi
         written: dict[str, Any] = copy.deepcopy(dict(record.extra))
         for member in members:
             value = getattr(record, member.name)
-            # A copy with a new value (`attrs.evolve`) inherits what was said of the old one: it counts only while true.
+            # A copy with a new value (`attrs.evolve`) inherits this data of the old value, so check that it still
+            # applies.
             if member.name in record.absent and value == member.zero:
                 continue
             raw = record.as_written.get(member.name, attrs.NOTHING)
@@ -283,7 +297,7 @@ def _refuse_type(hint: Any) -> Any:
     raise InvalidArgument(f"no rule to read or write {hint!r}", hint="give a model, or a list of models")
 
 
-# cattrs asks the newest first: what none of the others knows is refused, never coerced.
+# cattrs tries the newest hook first, so types that no other hook supports are rejected instead of coerced.
 _SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[Read, Write]]], ...] = (
     (lambda _: True, _refuse_type),
     (lambda hint: isinstance(hint, type) and issubclass(hint, Record), _record),
@@ -291,7 +305,7 @@ _SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[Read, Write]]]
     (lambda hint: typing.get_origin(hint) in (Union, types.UnionType), _union),
     (lambda hint: hint is Any, lambda _: (_as_is, _as_is)),
 )
-# cattrs asks classes before shapes, and has hooks of its own for some, which coerce.
+# cattrs checks classes before these factories, and its built-in hooks for some classes coerce.
 _REFUSED: tuple[Read, Write] = (lambda _, hint: _refuse_type(hint), lambda value: _refuse_type(type(value)))
 _LISTED: tuple[Read, Write] = (_REFUSED[0], lambda items: [unstructure(item) for item in items])
 _CLASSES: Mapping[Any, tuple[Read, Write]] = {

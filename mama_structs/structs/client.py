@@ -1,4 +1,4 @@
-"""The client of a Structs node's REST interface."""
+"""Client for the REST interface of a Structs node."""
 
 import asyncio
 import functools
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mama_structs.references.http_api import Backoff
     from mama_structs.structs.transport import Transport
 else:
-    # aiohttp loads when a client is first used; annotations must be readable before that.
+    # aiohttp is imported when a client is first used, but annotations must resolve before that.
     ClientSession = Backoff = Transport = Any
 
 A = TypeVar("A", bound=Record)
@@ -59,26 +59,26 @@ _HOW_TO_READ = {
 @attrs.define(eq=False, repr=False, on_setattr=attrs.setters.frozen)
 class StructsClient:
     """
-    Reads what a Structs node knows.
+    Client that reads data from a Structs node.
 
-    ``async with StructsClient("http://localhost:1317") as client`` opens a session of its own and closes it. Given a
-    session of the host's, the client is usable at once and never closes it. Either way it belongs to one event loop
-    and one process.
+    ``async with StructsClient("http://localhost:1317") as client`` opens its own HTTP session and closes it. A client
+    with a session of the host can be used immediately and never closes that session. In both cases the client belongs
+    to one event loop and one process.
 
-    Arguments are checked before anything is sent. Lists give bare records in byte order of their ids (``1-10`` comes
-    before ``1-2``), page by page as they are iterated.
+    Arguments are validated before a request is sent. Lists return bare records in byte order of their ids (``1-10``
+    comes before ``1-2``), and fetch each page lazily.
 
     Args:
-        base_url: Where the routes begin; a path prefix is kept.
-        session: The host's `aiohttp.ClientSession`, None for one of its own.
+        base_url: The base URL of the routes; a path prefix is kept.
+        session: The host's `aiohttp.ClientSession`, None for a new one.
         timeout: Seconds for one read with all its retries, counted from when it has a connection slot.
-        max_connections: How many reads are in progress at once; others wait. A host's session may allow fewer, and so
-            may other clients and resolvers that ask the same node in this event loop: the smallest limit counts.
-        retries: How often a read is tried again after HTTP 429, 502, 503, 504 or a lost connection.
-        max_response_bytes: The largest answer, after decompression.
+        max_connections: Maximum number of concurrent reads; others wait. A host's session may allow fewer, and so
+            may other clients and resolvers for the same node in this event loop: the smallest limit applies.
+        retries: How often a read is retried after HTTP 429, 502, 503, 504 or a lost connection.
+        max_response_bytes: Maximum size of an answer, after decompression.
 
     Raises:
-        InvalidArgument: An argument breaks a rule.
+        InvalidArgument: An argument is invalid.
 
     """
 
@@ -105,25 +105,25 @@ class StructsClient:
         await self.close()
 
     def __del__(self) -> None:
-        """Warn where a session of its own was forgotten."""
-        # A base URL that was refused leaves an object without attributes.
+        """Emit a `ResourceWarning` if the client's own session was not closed."""
+        # An invalid base URL leaves an object without attributes.
         if getattr(self, "_closed", True) or not self._owns_open_session():
             return
-        # A forked child has no part in what its parent opened.
+        # A forked child process does not own the connections of its parent.
         if self._home is not None and not self._home.is_elsewhere:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
 
     @property
     def is_open(self) -> bool:
-        """Whether the client can be used now."""
+        """True if the client can be used now."""
         return not self._closed and (self.session is not None or self._transport is not None)
 
     async def open(self) -> Self:
         """
-        Open the client's own HTTP session, unless the host gave one; ``async with`` does it.
+        Open the client's own HTTP session, unless the host passed one; ``async with`` calls it.
 
         Raises:
-            InvalidArgument: It is open already; whoever closed it first would close it for both.
+            InvalidArgument: It is already open. The first `close` would otherwise close it for both callers.
             SessionClosed: It was closed before.
 
         """
@@ -134,7 +134,7 @@ class StructsClient:
         return self
 
     async def close(self) -> None:
-        """Close the client and its own HTTP session; a second call does nothing."""
+        """Close the client and its own HTTP session. Idempotent."""
         if self._closed:
             return
         self._check_home()
@@ -144,24 +144,24 @@ class StructsClient:
             self._transport.gate.leave(self)
         if own is not None:
             await own.close()
-            # The transports of closed connections end one turn of the loop later.
+            # aiohttp closes the transports one iteration of the event loop later.
             await asyncio.sleep(0)
 
     async def query(self, entity_id: EntityId | str) -> Envelope:
         """
-        Return the node's JSON answer about an entity, unchanged.
+        Return the node's JSON answer for an entity, unchanged.
 
         Raises:
-            InvalidArgument: *entity_id* is no id.
+            InvalidArgument: *entity_id* is not an id.
             EntityNotFound: The chain has no such entity.
-            StructsError: The node did not answer as promised.
+            StructsError: The node's answer is invalid or an error.
             QueryTimeout: It did not answer in time.
 
         """
         return await self._read(_readable(entity_id))
 
     async def fetch(self, entity_id: EntityId | str) -> Answer[Any]:
-        """Return the typed answer about an entity of any type that has ids; see `query` for the errors."""
+        """Return the typed answer for an entity of any type with ids; see `query` for the errors."""
         asked = _readable(entity_id)
         return _typed(await self._read(asked), ANSWERS[asked.type])
 
@@ -180,11 +180,11 @@ class StructsClient:
 
         Args:
             entity_type: The type or its name, or ``"struct_type"``.
-            key: The ``next_key`` of the page before, None for the first.
-            limit: The most records to return.
-            offset: How many records to leave out; not together with *key*.
-            reverse: Whether to begin at the end.
-            count_total: Whether the node shall count all records, which costs it a walk of them all.
+            key: The ``next_key`` of the previous page, None for the first page.
+            limit: Maximum number of records.
+            offset: Number of records to skip; not together with *key*.
+            reverse: Whether to start at the end.
+            count_total: Whether the node counts all records, which requires a scan of all of them.
 
         """
         listing = routes.listing_of(entity_type)
@@ -195,10 +195,11 @@ class StructsClient:
 
     def join_gate(self, user: object, limit: int) -> Gate:
         """
-        Let *user*, who has *limit* queries at once at the most, through the gate to the node, and return the gate.
+        Register *user* and its maximum of concurrent queries with the node's rate limiter.
 
-        Clients of one base URL and one event loop share it; one with the host's session, which may have headers and
-        credentials of its own, has its own.
+        Return the limiter.
+        Clients of one base URL and one event loop share the limiter. A client with the host's session has a separate
+        one, because that session may have its own headers and credentials.
         """
         backoff = self._backoff
         clock = time.monotonic if backoff is None else backoff.clock
@@ -206,7 +207,7 @@ class StructsClient:
         gate.join(user, limit)
         return gate
 
-    # --- one of a kind -----------------------------------------------------------------------------------------------
+    # --- single entities ----------------------------------------------------------------------------------------------
 
     async def guild(self, guild_id: Id) -> Answer[entities.Guild]:
         """Return a guild."""
@@ -249,7 +250,7 @@ class StructsClient:
         return _typed(await self._read(id_of(agreement_id, EntityType.AGREEMENT)), Answer[entities.Agreement])
 
     async def infusion(self, destination_id: Id, address: str) -> Answer[entities.Infusion]:
-        """Return what an address infused into a reactor or struct."""
+        """Return the infusion of an address into a reactor or struct."""
         to, payer = str(id_of(destination_id, *_INFUSED)), routes.address_of(address)
         asked = f"{to}-{payer}"
         return await self._one(
@@ -257,27 +258,35 @@ class StructsClient:
         )
 
     async def address(self, address: str) -> AddressAnswer:
-        """Return whom an address acts for; the player of an unknown one is None, and that is no error."""
+        """
+        Return the player for which an address acts.
+
+        The player of an unknown address is None.
+        """
         text = routes.address_of(address)
         return await self._one(AddressAnswer, "address", text, asked=text, address=text)
 
     async def struct_type(self, number: int) -> Answer[entities.StructType]:
-        """Return a kind of struct; they change only when the chain is upgraded."""
+        """Return a struct type. Struct types change only with upgrades of the chain."""
         text = str(_check.whole("number", number, 0, MAX_INDEX))
         return await self._one(Answer[entities.StructType], "struct_type", text, asked=text, id=text)
 
     async def grid(self, attribute_id: str) -> entities.GridRecord:
-        """Return one number of the power grid, by an id such as ``11-1-194``; 0 for an unknown object."""
+        """
+        Return one attribute of the power grid.
+
+        *attribute_id* is an id such as ``11-1-194``. The result is 0 for an unknown object.
+        """
         text = routes.attribute_id_of(attribute_id, GridAttribute)
         return (await self._one(Answer[entities.GridRecord], "grid", text, asked=text)).entity
 
     async def struct_attribute(self, struct_id: Id, name: StructAttribute | str) -> int:
-        """Return one number of a struct; 0 for an unknown struct."""
+        """Return one attribute of a struct; 0 for an unknown struct."""
         asked, attribute = str(id_of(struct_id, EntityType.STRUCT)), routes.attribute_of(name, StructAttribute)
         return (await self._one(AttributeAnswer, "struct_attribute", asked, attribute, asked=asked)).attribute
 
     async def planet_attribute(self, planet_id: Id, name: PlanetAttribute | str) -> int:
-        """Return one number of a planet; 0 for an unknown planet."""
+        """Return one attribute of a planet; 0 for an unknown planet."""
         asked, attribute = str(id_of(planet_id, EntityType.PLANET)), routes.attribute_of(name, PlanetAttribute)
         return (await self._one(AttributeAnswer, "planet_attribute", asked, attribute, asked=asked)).attribute
 
@@ -337,23 +346,27 @@ class StructsClient:
         return self._records(page_size, "agreement", entities.Agreement)
 
     def struct_types(self, *, page_size: int = 100) -> Rows[entities.StructType]:
-        """Iterate over all kinds of structs."""
+        """Iterate over all struct types."""
         return self._records(page_size, "struct_type", entities.StructType)
 
     def planets_by_player(self, player_id: Id, *, page_size: int = 100) -> Rows[entities.Planet]:
-        """Iterate over a player's planets; the node walks all planets for it: prefer `Player.planet_id`."""
+        """
+        Iterate over a player's planets.
+
+        The node scans all planets for it: prefer `Player.planet_id`.
+        """
         return self._records(page_size, "planet_by_player", entities.Planet, player_id, EntityType.PLAYER)
 
     def addresses_by_player(self, player_id: Id, *, page_size: int = 100) -> Rows[entities.Address]:
-        """Iterate over a player's addresses; the node walks all addresses for it."""
+        """Iterate over a player's addresses. The node scans all addresses for it."""
         return self._records(page_size, "address_by_player", entities.Address, player_id, EntityType.PLAYER)
 
     def permissions_by_object(self, object_id: Id, *, page_size: int = 100) -> Rows[entities.PermissionRecord]:
-        """Iterate over the permissions on an object; the node walks all permissions for it."""
+        """Iterate over the permissions on an object. The node scans all permissions for it."""
         return self._records(page_size, "permission/object", entities.PermissionRecord, object_id)
 
     def permissions_by_player(self, player_id: Id, *, page_size: int = 100) -> Rows[entities.PermissionRecord]:
-        """Iterate over the permissions of a player; the node walks all permissions for it."""
+        """Iterate over the permissions of a player. The node scans all permissions for it."""
         return self._records(page_size, "permission/player", entities.PermissionRecord, player_id, EntityType.PLAYER)
 
     def agreements_by_provider(self, provider_id: Id, *, page_size: int = 100) -> Rows[entities.Agreement]:
@@ -361,11 +374,11 @@ class StructsClient:
         return self._records(page_size, "agreement_by_provider", entities.Agreement, provider_id, EntityType.PROVIDER)
 
     def allocations_by_source(self, source_id: Id, *, page_size: int = 100) -> Rows[entities.Allocation]:
-        """Iterate over the allocations that a player, reactor or substation gives."""
+        """Iterate over the allocations from a player, reactor or substation."""
         return self._records(page_size, "allocation_by_source", entities.Allocation, source_id, *_SOURCES)
 
     def allocations_by_destination(self, destination_id: Id, *, page_size: int = 100) -> Rows[entities.Allocation]:
-        """Iterate over the allocations that a substation gets."""
+        """Iterate over the allocations to a substation."""
         return self._records(
             page_size, "allocation_by_destination", entities.Allocation, destination_id, EntityType.SUBSTATION
         )
@@ -374,10 +387,10 @@ class StructsClient:
         """Iterate over the infusions into a reactor or struct."""
         return self._records(page_size, "infusion_by_destination", entities.Infusion, destination_id, *_INFUSED)
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def _records(self, page_size: int, route: str, record: type[R], *of: Any) -> Rows[R]:
-        # Checked here, when the method is called: the body of a generator would wait for the first record.
+        # Validated here, because the body of a generator does not run before the first record is requested.
         segments = [str(id_of(*of))] if of else []
         _check.whole("page_size", page_size, 1, MAX_INDEX)
         return self._walk(Listing(route, record), segments, page_size)
@@ -390,7 +403,7 @@ class StructsClient:
             next_key = listing.next_key(envelope, after=key)
             for record in _typed(envelope, listing.page).records:
                 yield record
-            # A page without records is not the last one: some routes filter what they have paged.
+            # An empty page need not be the last one: some routes filter after paging.
             if next_key is None:
                 return
             key = next_key
@@ -414,10 +427,10 @@ class StructsClient:
 
     def _connect(self) -> Transport:
         if self._transport is None:
-            from mama_structs.references import http_api as http  # noqa: PLC0415 - aiohttp loads when first used
+            from mama_structs.references import http_api as http  # noqa: PLC0415 - aiohttp is imported on first use
             from mama_structs.structs import transport  # noqa: PLC0415
 
-            # Not made before: a client may be made where there is no loop, and before a fork.
+            # Created lazily, because a client may be created outside of a loop and before a fork.
             self._home = LoopBound(repr(self))
             self._home.check()
             session = self.session or http.open_session(max_connections=self.max_connections)
@@ -446,7 +459,7 @@ class StructsClient:
 
 
 def _readable(entity_id: EntityId | str) -> EntityId:
-    """Return the parsed id, or raise `EntityNotFound` where entities of its type have no ids."""
+    """Return the parsed id, or raise `EntityNotFound` if entities of its type have no ids."""
     asked = id_of(entity_id)
     if asked.type in _HOW_TO_READ:
         raise EntityNotFound(str(asked), hint=_HOW_TO_READ[asked.type])
@@ -454,7 +467,7 @@ def _readable(entity_id: EntityId | str) -> EntityId:
 
 
 def _typed(envelope: Envelope, model: type[A]) -> A:
-    """Return the answer or page in *envelope*, with the height it was read at."""
+    """Return the answer or page in *envelope* as a model, with its chain height."""
     answer: Any = structure(envelope, model)
     with_height: A = attrs.evolve(answer, height=envelope.height)
     return with_height

@@ -1,7 +1,7 @@
 """
-The records of the chain: the twelve entity types, what stands beside them in answers, and the kinds of structs.
+Records of the chain: entity types, additional parts of answers, and struct types.
 
-Fields stand in the order of the chain's definitions; numbers are whole, references are ids or None.
+Fields are in the order of the chain's definitions. Numbers are whole numbers, references are ids or None.
 ``creator`` is always an address, ``owner`` always a player.
 """
 
@@ -16,7 +16,7 @@ from mama_structs.structs.record import UINT256, Record, wire
 
 @attrs.frozen(kw_only=True, repr=False)
 class Coin(Record):
-    """An amount of one token; unlike the chain's other numbers it may have up to 256 bits."""
+    """An amount of one token. Unlike other numbers of the chain it may have up to 256 bits."""
 
     denom: str = ""
     amount: int = attrs.field(default=0, metadata=UINT256)
@@ -24,7 +24,7 @@ class Coin(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class PlayerInventory(Record):
-    """What the primary address of a player can spend."""
+    """The tokens that the primary address of a player can spend."""
 
     rocks: Coin = attrs.field(factory=Coin)
 
@@ -32,9 +32,9 @@ class PlayerInventory(Record):
 @attrs.frozen(kw_only=True, repr=False)
 class GridAttributes(Record):
     """
-    What the power grid knows of an object; power is in milliwatts.
+    Power grid attributes of an object; power is in milliwatts.
 
-    On a planet ``ore`` is what is still buried, on a player what can be stolen.
+    ``ore`` is the remaining buried ore of a planet, and the ore of a player that can be stolen.
     """
 
     ore: int = 0
@@ -56,7 +56,7 @@ class GridAttributes(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class StructAttributes(Record):
-    """The state of a struct; ``status`` is a bit mask that the ``is_`` fields spell out."""
+    """The state of a struct. The ``is_`` fields are the bits of the bit mask ``status``."""
 
     health: int = 0
     status: int = 0
@@ -74,13 +74,13 @@ class StructAttributes(Record):
 
     @property
     def protected_struct(self) -> EntityId | None:
-        """The struct that this one defends: the chain gives its bare index, 0 for none."""
+        """The struct that this one defends. The chain stores its bare index, 0 for none."""
         return EntityId(EntityType.STRUCT, self.protected_struct_index) if self.protected_struct_index else None
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class PlanetAttributes(Record):
-    """The defences and the clocks of a planet."""
+    """Attributes of a planet: defences, and the blocks at which its processes started."""
 
     planetary_shield: int = 0
     repair_network_quantity: int = 0
@@ -102,7 +102,7 @@ class PlanetAttributes(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class AttributeRecord(Record):
-    """One row of the attribute lists; its id is ``attribute-type-index``."""
+    """One row of an attribute list; its id is ``attribute-type-index``."""
 
     attribute_id: str = ""
     value: int = 0
@@ -125,7 +125,7 @@ class GridRecord(AttributeRecord):
 
 @attrs.frozen(kw_only=True, repr=False)
 class PermissionRecord(Record):
-    """Which permissions (a bit mask) a player has on an object; its id is ``object@player``."""
+    """Permissions (a bit mask) of a player on an object; its id is ``object@player``."""
 
     permission_id: str = ""
     value: int = 0
@@ -133,7 +133,7 @@ class PermissionRecord(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class GuildRankPermissionRecord(Record):
-    """From which rank on the members of a guild have a permission on an object."""
+    """Minimum rank from which members of a guild have permissions on an object."""
 
     object_id: EntityId | None = None
     guild_id: EntityId | None = None
@@ -143,7 +143,7 @@ class GuildRankPermissionRecord(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class InternalAddressAssociation(Record):
-    """Which guild or provider an internal address belongs to."""
+    """The guild or provider that owns an internal address."""
 
     address: str = ""
     object_id: EntityId | None = None
@@ -170,7 +170,7 @@ class Guild(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Player(Record):
-    """A player; ``pfp_client_render_attributes`` is text that holds JSON, kept as text."""
+    """A player. ``pfp_client_render_attributes`` contains JSON, kept as text."""
 
     id: EntityId
     index: int = 0
@@ -189,9 +189,9 @@ class Player(Record):
 @attrs.frozen(kw_only=True, repr=False)
 class Planet(Record):
     """
-    A planet; a free slot of an ambit is None.
+    A planet. A free slot of an ambit is None.
 
-    ``location_list_last`` names the last visitor even after it left: trust it only while
+    ``location_list_last`` still names the last visitor after its departure: it is valid only if
     ``location_list_start`` is set.
     """
 
@@ -215,7 +215,7 @@ class Planet(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Reactor(Record):
-    """A reactor: a validator that alpha is infused into; ``raw_address`` is base64."""
+    """A reactor: a validator into which alpha is infused. ``raw_address`` is base64."""
 
     id: EntityId
     validator: str = ""
@@ -227,7 +227,7 @@ class Reactor(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Substation(Record):
-    """A substation: what connects players to power."""
+    """A substation, which connects players to power."""
 
     id: EntityId
     owner: EntityId | None = None
@@ -238,7 +238,7 @@ class Substation(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Struct(Record):
-    """A struct; ``type`` is the number of its struct type."""
+    """A struct. ``type`` is the number of its struct type."""
 
     id: EntityId
     index: int = 0
@@ -253,7 +253,11 @@ class Struct(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Allocation(Record):
-    """Power given from a source to a substation; how much is in the answer's grid attributes."""
+    """
+    Power allocated from a source to a substation.
+
+    Its amount is in the answer's grid attributes.
+    """
 
     id: EntityId
     type: enums.AllocationType | str = enums.AllocationType.STATIC
@@ -266,7 +270,7 @@ class Allocation(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Infusion(Record):
-    """Alpha put into a reactor or a struct; it has no id of its own."""
+    """Alpha infused into a reactor or a struct. It has no id."""
 
     destination_type: EntityType | str = EntityType.GUILD
     destination_id: EntityId | None = None
@@ -281,7 +285,7 @@ class Infusion(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Address(Record):
-    """An account address and the player that it acts for; ``permissions`` is a bit mask."""
+    """An account address and the player for which it acts. ``permissions`` is a bit mask."""
 
     address: str = ""
     player_id: EntityId | None = None
@@ -291,9 +295,9 @@ class Address(Record):
 @attrs.frozen(kw_only=True, repr=False)
 class Fleet(Record):
     """
-    A fleet; its index is its owner's.
+    A fleet. It has the same index as its owner.
 
-    A fleet that was nowhere yet shows the location type ``guild`` and no location.
+    A new fleet that has no location yet has the location type ``guild`` and no location id.
     """
 
     id: EntityId
@@ -335,7 +339,7 @@ class Provider(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Agreement(Record):
-    """Power bought from a provider; its index is its allocation's."""
+    """A purchase of power from a provider. It has the same index as its allocation."""
 
     id: EntityId
     provider_id: EntityId | None = None
@@ -349,7 +353,7 @@ class Agreement(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class GuildMembershipApplication(Record):
-    """A request of a player to join a guild, or a guild's invitation."""
+    """A player's application for membership of a guild, or a guild's invitation."""
 
     guild_id: EntityId | None = None
     player_id: EntityId | None = None
@@ -362,7 +366,7 @@ class GuildMembershipApplication(Record):
 @attrs.frozen(kw_only=True, repr=False)
 class StructType(Record):
     """
-    A kind of struct; ``id`` is a bare number.
+    A type of structs. ``id`` is a bare number.
 
     The ambit fields are bit masks: 1 shifted by the number of the ambit.
     """

@@ -1,8 +1,8 @@
 """
-The chain's enums, as their names appear in JSON.
+Enums of the chain, with their names in JSON as values.
 
-The first member of each is number 0, which is what an empty record shows.
-Fields are annotated ``SomeEnum | str``: a name that a newer chain adds stays plain text.
+The first member of each enum has the number 0, which is the value in an empty record.
+Fields are annotated ``SomeEnum | str``: a name that a newer chain adds remains plain text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 
 
 class AllocationType(enum.StrEnum):
-    """How the power of an allocation is decided."""
+    """Method by which the power of an allocation is determined."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
@@ -20,7 +20,7 @@ class AllocationType(enum.StrEnum):
 
 
 class GuildJoinBypassLevel(enum.StrEnum):
-    """Who of a guild may waive the infusion minimum for a new member."""
+    """Guild members who may waive the infusion minimum for a new member."""
 
     CLOSED = "closed"
     PERMISSIONED = "permissioned"
@@ -28,7 +28,7 @@ class GuildJoinBypassLevel(enum.StrEnum):
 
 
 class GuildJoinType(enum.StrEnum):
-    """How a guild membership began."""
+    """Origin of a guild membership."""
 
     INVITE = "invite"
     REQUEST = "request"
@@ -37,7 +37,7 @@ class GuildJoinType(enum.StrEnum):
 
 
 class RegistrationStatus(enum.StrEnum):
-    """Where a guild membership application stands."""
+    """State of a guild membership application."""
 
     PROPOSED = "proposed"
     APPROVED = "approved"
@@ -46,7 +46,7 @@ class RegistrationStatus(enum.StrEnum):
 
 
 class Ambit(enum.StrEnum):
-    """The environment that a struct operates in."""
+    """The environment in which a struct operates."""
 
     NONE = "none"
     WATER = "water"
@@ -57,21 +57,21 @@ class Ambit(enum.StrEnum):
 
 
 class PlanetStatus(enum.StrEnum):
-    """Whether a planet still has ore."""
+    """State of a planet: with or without remaining ore."""
 
     ACTIVE = "active"
     COMPLETE = "complete"
 
 
 class FleetStatus(enum.StrEnum):
-    """Whether a fleet is at its owner's planet."""
+    """Location of a fleet: at its owner's planet or away."""
 
     ON_STATION = "onStation"
     AWAY = "away"
 
 
 class ProviderAccessPolicy(enum.StrEnum):
-    """Who may make an agreement with a provider."""
+    """Players who may make an agreement with a provider."""
 
     OPEN_MARKET = "openMarket"
     GUILD_MARKET = "guildMarket"
@@ -79,7 +79,7 @@ class ProviderAccessPolicy(enum.StrEnum):
 
 
 class ActiveWeaponry(enum.StrEnum):
-    """The weapon that a struct type attacks with."""
+    """The weapon with which a struct type attacks."""
 
     NONE = "noActiveWeaponry"
     GUIDED = "guidedWeaponry"
@@ -89,7 +89,7 @@ class ActiveWeaponry(enum.StrEnum):
 
 
 class WeaponControl(enum.StrEnum):
-    """Whether a weapon is guided."""
+    """The guidance of a weapon."""
 
     NONE = "noWeaponControl"
     GUIDED = "guided"
@@ -97,7 +97,7 @@ class WeaponControl(enum.StrEnum):
 
 
 class PassiveWeaponry(enum.StrEnum):
-    """The weapon that a struct type answers an attack with."""
+    """The weapon with which a struct type counters an attack."""
 
     NONE = "noPassiveWeaponry"
     COUNTER_ATTACK = "counterAttack"
@@ -107,7 +107,7 @@ class PassiveWeaponry(enum.StrEnum):
 
 
 class UnitDefenses(enum.StrEnum):
-    """What protects a struct of this type."""
+    """The defences of a struct of this type."""
 
     NONE = "noUnitDefenses"
     DEFENSIVE_MANEUVER = "defensiveManeuver"
@@ -120,7 +120,7 @@ class UnitDefenses(enum.StrEnum):
 
 
 class OreReserveDefenses(enum.StrEnum):
-    """What protects the ore of the struct's planet."""
+    """The defences of the planet's ore that a struct provides."""
 
     NONE = "noOreReserveDefenses"
     COORDINATED_RESERVE_RESPONSE_TRACKER = "coordinatedReserveResponseTracker"
@@ -131,7 +131,7 @@ class OreReserveDefenses(enum.StrEnum):
 
 
 class PlanetaryDefenses(enum.StrEnum):
-    """What protects the struct's planet."""
+    """The defences of the planet that a struct provides."""
 
     NONE = "noPlanetaryDefense"
     DEFENSIVE_CANNON = "defensiveCannon"
@@ -139,21 +139,21 @@ class PlanetaryDefenses(enum.StrEnum):
 
 
 class PlanetaryMining(enum.StrEnum):
-    """What mines ore."""
+    """The ore mining equipment of a struct type."""
 
     NONE = "noPlanetaryMining"
     ORE_MINING_RIG = "oreMiningRig"
 
 
 class PlanetaryRefineries(enum.StrEnum):
-    """What refines ore."""
+    """The ore refining equipment of a struct type."""
 
     NONE = "noPlanetaryRefinery"
     ORE_REFINERY = "oreRefinery"
 
 
 class PowerGeneration(enum.StrEnum):
-    """What turns fuel into power."""
+    """The power generator of a struct type."""
 
     NONE = "noPowerGeneration"
     SMALL_GENERATOR = "smallGenerator"
@@ -162,7 +162,7 @@ class PowerGeneration(enum.StrEnum):
 
 
 class GridAttribute(enum.StrEnum):
-    """The numbers that the chain's power grid keeps for an object, in the order of their codes."""
+    """Attributes of an object in the chain's power grid, in the order of their codes."""
 
     ORE = "ore"
     FUEL = "fuel"
@@ -182,7 +182,7 @@ class GridAttribute(enum.StrEnum):
 
 
 class StructAttribute(enum.StrEnum):
-    """The numbers that the chain keeps for a struct, in the order of their codes."""
+    """Numeric attributes of a struct, in the order of their codes."""
 
     HEALTH = "health"
     STATUS = "status"
@@ -194,7 +194,7 @@ class StructAttribute(enum.StrEnum):
 
 
 class PlanetAttribute(enum.StrEnum):
-    """The numbers that the chain keeps for a planet, in the order of their codes."""
+    """Numeric attributes of a planet, in the order of their codes."""
 
     PLANETARY_SHIELD = "planetaryShield"
     REPAIR_NETWORK_QUANTITY = "repairNetworkQuantity"

@@ -1,5 +1,5 @@
 """
-Ids of on-chain entities: the type's code, a hyphen, and a decimal index.
+Ids of on-chain entities: the code of the type, a hyphen, and a decimal index.
 
 The rules follow structsd's ``objectType`` enum and its ``%d-%d`` formatting: no leading zeros, indexes from 1.
 """
@@ -21,12 +21,12 @@ _TEXT = re.compile(r"(0|[1-9][0-9]?)-([1-9][0-9]{0,19})", re.ASCII)
 
 
 class EntityType(enum.StrEnum):
-    """The type of an entity; each is its name, and *code* is its number in ids."""
+    """The type of an entity. The value is its name; *code* is its number in ids."""
 
     code: int
 
     def __new__(cls, name: str, code: int) -> Self:
-        """Keep the code beside the name."""
+        """Create a member with a name and a code."""
         member = str.__new__(cls, name)
         member._value_ = name
         member.code = code
@@ -47,7 +47,11 @@ class EntityType(enum.StrEnum):
 
     @property
     def has_ids(self) -> bool:
-        """Whether entities of this type have ``type-index`` ids: infusions and addresses have none."""
+        """
+        True if entities of this type have ``type-index`` ids.
+
+        Infusions and addresses have none.
+        """
         return self not in (EntityType.INFUSION, EntityType.ADDRESS)
 
     @classmethod
@@ -77,7 +81,7 @@ class EntityId:
     index: int
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what the chain never issues."""
+        """Raise `InvalidArgument` for an invalid type or index."""
         if not isinstance(self.type, EntityType):
             raise InvalidArgument(f"type must be an EntityType, got {shown(self.type)}")
         if not isinstance(self.index, int) or isinstance(self.index, bool) or not 1 <= self.index <= MAX_INDEX:
@@ -86,10 +90,10 @@ class EntityId:
     @classmethod
     def parse(cls, text: str) -> EntityId:
         """
-        Read an id such as ``1-11``.
+        Parse an id such as ``1-11``.
 
         Raises:
-            InvalidArgument: *text* is no id: not of the form ``type-index``, an unknown type,
+            InvalidArgument: *text* is not an id: not of the form ``type-index``, an unknown type,
                 a leading zero, or an index outside 1 to 2**64 - 1.
 
         """
@@ -110,7 +114,7 @@ class EntityId:
         return f"EntityId.parse({str(self)!r})"
 
 
-# A tool may return models: an id in them is found like its text.
+# Tools may return models, so ids in them must be detected like text.
 written.register(EntityId, str)
 
 

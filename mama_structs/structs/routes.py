@@ -1,4 +1,4 @@
-"""Requests to the chain: what a caller gives, checked, and the routes, as pure values."""
+"""Requests to the chain: validation of arguments, and routes, as pure values."""
 
 import base64
 import enum
@@ -24,12 +24,12 @@ _ADDRESS = re.compile(r"[a-z0-9]{3,90}", re.ASCII)
 _ATTRIBUTE_ID = re.compile(r"(0|[1-9][0-9]?)-([0-9]+-[0-9]+)", re.ASCII)
 _LONGEST_KEY = 4096
 
-# --- what a caller gives ---------------------------------------------------------------------------------------------
+# --- validation of arguments -----------------------------------------------------------------------------------------
 
 
 def id_of(value: EntityId | str, *types: EntityType) -> EntityId:
-    """Return an id of one of *types* (any, where none is given), or raise `InvalidArgument`."""
-    entity_id = EntityId.parse(value)  # type: ignore[arg-type]  # it gives an EntityId back as it is
+    """Return an id with a type in *types* (any type by default), or raise `InvalidArgument`."""
+    entity_id = EntityId.parse(value)  # type: ignore[arg-type]  # parse() also accepts an EntityId
     if types and entity_id.type not in types:
         wanted = " or ".join(wanted.value for wanted in types)
         raise InvalidArgument(
@@ -40,7 +40,11 @@ def id_of(value: EntityId | str, *types: EntityType) -> EntityId:
 
 
 def address_of(text: str) -> str:
-    """Return an account address, or raise `InvalidArgument`: it goes into a path as it is."""
+    """
+    Return an account address, or raise `InvalidArgument`.
+
+    It becomes part of a path without escaping.
+    """
     if not isinstance(text, str) or not _ADDRESS.fullmatch(text):
         raise InvalidArgument(
             f"an address must be of 3 to 90 lower-case letters and digits, got {shown(text)}",
@@ -61,7 +65,11 @@ def attribute_id_of(text: str, names: type[enum.StrEnum]) -> str:
 
 
 def attribute_of(name: str, names: type[N]) -> N:
-    """Return an attribute by its name, or raise `InvalidArgument`: the chain reads a wrong name as attribute 0."""
+    """
+    Return an attribute by name, or raise `InvalidArgument`.
+
+    The chain would read an unknown name as attribute 0.
+    """
     try:
         return names(name)
     except ValueError:
@@ -71,7 +79,7 @@ def attribute_of(name: str, names: type[N]) -> N:
 
 
 def place_of(key: object) -> bytes | None:
-    """Return the place in a list that a page key stands for, None where the text is no key: base64, not too long."""
+    """Return the decoded list position of a page key, or None if it is not base64 or too long."""
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
         return None
     try:
@@ -88,7 +96,11 @@ def page_query(
     reverse: bool = False,
     count_total: bool = False,
 ) -> tuple[tuple[str, str], ...]:
-    """Return the query parameters of one page; a limit always, since without one the node counts its whole store."""
+    """
+    Return the query parameters of one page.
+
+    They always include a limit, because without one the node counts its whole store.
+    """
     if key is not None and offset is not None:
         raise InvalidArgument("key and offset exclude each other", hint="give key to go on, offset to begin somewhere")
     query = [("pagination.limit", str(_check.whole("limit", limit, 1, MAX_INDEX)))]
@@ -104,35 +116,43 @@ def page_query(
     return tuple(query)
 
 
-# --- what is asked ---------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class NodeQuery:
-    """One GET: a path of safe characters behind the base URL, and the field that the answer must have."""
+    """A GET request: a path of safe characters, and the required field of the answer."""
 
     path: str
     key: str
-    # The id that is asked for, None where there is none that could be unknown.
+    # The requested id, None if the request cannot fail with an unknown id.
     asked: str | None = None
-    # The parameters, not encoded yet.
+    # The query parameters, not yet encoded.
     query: tuple[tuple[str, str], ...] = ()
 
     @property
     def target(self) -> str:
-        """The path with the query: every reserved character is encoded, ``+``, ``/`` and ``=`` of base64 too."""
+        """
+        The path with the query.
+
+        Reserved characters are escaped, including ``+``, ``/`` and ``=`` of base64.
+        """
         if not self.query:
             return self.path
         return self.path + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in self.query)
 
 
 def one(model: type[Record], *segments: str, asked: str) -> NodeQuery:
-    """Return the request for one entity, which *segments* name, answered as *model* says."""
+    """
+    Return the request for the entity at the path *segments*.
+
+    *model* is the type of its answer.
+    """
     return NodeQuery(path="/".join(("/structs", *segments)), key=_key_of(model), asked=asked)
 
 
 def check_about(payload: Mapping[str, Any], model: type[Record], **expected: str) -> None:
-    """Raise `MalformedResponse` where the answer is not about the entity with the *expected* fields."""
+    """Raise `MalformedResponse` unless the answer's entity has the *expected* fields."""
     key = _key_of(model)
     record, path = (payload[key], f"$.{key}") if issubclass(model, Answer) else (payload, "$")
     if not isinstance(record, dict):
@@ -143,14 +163,14 @@ def check_about(payload: Mapping[str, Any], model: type[Record], **expected: str
 
 
 def _key_of(model: type[Record]) -> str:
-    """Return the JSON name of the entity, or of the field that a flat answer begins with."""
+    """Return the JSON name of the entity, or of the first field of a flat answer."""
     fields = attrs.fields_dict(model)
     return wire_name(next(fields[name] for name in ("entity", "address", "attribute") if name in fields))
 
 
 @attrs.frozen
 class Listing(Generic[R_co]):
-    """How to ask for a list of records: by which route, and what each of them is."""
+    """Route of a list of records, and their class."""
 
     name: str
     record: type[R_co]
@@ -171,7 +191,11 @@ class Listing(Generic[R_co]):
         return NodeQuery(path="/".join((f"/structs/{self.name}", *segments)), key=self.key, query=query)
 
     def next_key(self, payload: Mapping[str, Any], *, after: str | None) -> str | None:
-        """Check how a page ends, its records apart, and return where the next one begins, None after the last."""
+        """
+        Validate a page without its records.
+
+        Return the key of the next page, None after the last one.
+        """
         if not isinstance(payload[self.key], list):
             raise MalformedResponse("must be an array", path=f"$.{self.key}")
         pagination = structure({"pagination": payload.get("pagination")}, _End).pagination
@@ -179,7 +203,7 @@ class Listing(Generic[R_co]):
         if not key:
             return None
         place = place_of(key)
-        # Keys ascend in byte order from *after*; without one, the next page may begin anywhere.
+        # Keys ascend in byte order from *after*. Without *after*, the next page may start anywhere.
         if place is None or (after is not None and place <= (place_of(after) or b"")):
             raise MalformedResponse("must be a later place in base64", path="$.pagination.next_key")
         return key
@@ -187,7 +211,7 @@ class Listing(Generic[R_co]):
 
 @attrs.frozen(kw_only=True, repr=False)
 class _End(Record):
-    """What every page has beside its records."""
+    """The fields of every page except its records."""
 
     pagination: Pagination | None = None
 
@@ -204,13 +228,13 @@ ANSWERS: Mapping[EntityType, type[Answer[Any]]] = {
     EntityType.PROVIDER: GridAnswer[entities.Provider],
     EntityType.AGREEMENT: Answer[entities.Agreement],
 }
-"""How the chain answers about everything that has a ``type-index`` id."""
+"""The model of the answer for each type with ``type-index`` ids."""
 
 LISTINGS: Mapping[str, Listing[Any]] = {
     **{kind: Listing(kind.value, getattr(entities, kind.capitalize())) for kind in EntityType},
     "struct_type": Listing("struct_type", entities.StructType),
 }
-"""The whole lists, by the name of the type."""
+"""The lists of all entities, by the name of the type."""
 
 
 def listing_of(name: EntityType | str) -> Listing[Any]:

@@ -1,7 +1,7 @@
 """
-The Structs chain's ids, and which fields hold which.
+Id scheme of the Structs chain, with the types of its reference fields.
 
-Types by field follow the proto of structsd v0.16.0; names that mislead were found in its validation rules.
+Types by field follow the proto of structsd v0.16.0; misleading names were corrected by its validation rules.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 from mama_structs.references.schemes import IdScheme
 from mama_structs.structs.ids import MAX_INDEX, EntityType
 
-# Names that are denied (some hold free text of the guild API, which once allowed names such as 1-11), that hold ids of
-# one type, that are direct relations, and that a reader needs first of an entity: its name, whose and where, its state.
+# Field names by role: denied (some contain free text of the guild API, which once allowed names such as 1-11), of a
+# single type, primary (direct relations), and brief (name, owner, location and state of an entity).
 _WORDS: Final = json.loads(Path(__file__).with_name("scheme.json").read_text(encoding="utf-8"))
-# The types whose ids stand under many names that end alike (`attackerStructId`, `member_guild_ids`).
+# Types whose reference fields have many names with the same ending (`attackerStructId`, `member_guild_ids`).
 _ENDINGS: Final = {
     f"{start}{number}": kind
     for kind in ("guild", "player", "planet", "struct", "fleet")
@@ -38,7 +38,7 @@ def _snake(name: str) -> str:
 
 
 def _both_forms(names: Iterable[str]) -> Iterator[str]:
-    """The chain writes ``guildId`` and the guild API ``guild_id``."""
+    """Yield names in camelCase, as in the chain, and in snake_case, as in the guild API."""
     for name in names:
         yield name
         if not name.startswith("*"):
@@ -68,7 +68,7 @@ STRUCTS_SCHEME: Final = IdScheme(
     bare={"protectedStructIndex": "5-", "protected_struct_index": "5-"},
     embedded=frozenset({"map", "detail"}),
     types=frozenset(EntityType),
-    # The plan counts 7-n and 8-n among the ids; the chain has none, so a payload cannot mean them.
+    # `EntityType` includes 7-n and 8-n, but the chain has no such ids, so they never are references.
     unresolvable=frozenset(member for member in EntityType if not member.has_ids),
     brief={kind: tuple(fields.split()) for kind, fields in _WORDS["brief"].items()},
 )

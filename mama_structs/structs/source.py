@@ -1,4 +1,4 @@
-"""The Structs chain as a source of references, and its ready-made tools."""
+"""Reference source for the Structs chain, and its predefined tools."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ StructsTool = ReferencedTool[..., dict[str, Any]]
 
 class StructsSource:
     """
-    Answers for the chain's ids.
+    Source of the chain's entities.
 
     Args:
         origin: A node's URL, or an object with a ``url`` such as a `mama_structs.testing.FakeNode`
-            (a client is made for it, opened when first used and closed with the source);
-            a `StructsClient` (which stays its owner's);
-            or anything with ``fetch(entity_id)``, async or plain, that returns the node's answer, or the entity's
-            fields.
-        shared: Whether resolvers of this event loop that ask the same base URL share a cache. Those that ask through a
-            host's own session, or through an object that only fetches, never share one.
+            (the source creates a client for it, opened when first used and closed with the source);
+            a `StructsClient` (its owner closes it);
+            or an object with ``fetch(entity_id)``, async or synchronous, that returns the node's answer, or the
+            entity's fields.
+        shared: Whether resolvers of this event loop with the same base URL share a cache. Sources with a
+            host's own session, or with an object that only fetches, never share one.
 
     Raises:
-        InvalidArgument: *origin* is none of these, or the URL is none.
+        InvalidArgument: *origin* is none of these, or the URL is invalid.
 
     """
 
@@ -67,12 +67,12 @@ class StructsSource:
 
     @property
     def scheme(self) -> IdScheme:
-        """The chain's ids."""
+        """The scheme of the chain's ids."""
         return STRUCTS_SCHEME
 
     @property
     def fetch_many(self) -> None:
-        """The chain has no route for many ids."""
+        """None: the chain has no route for several ids."""
         return
 
     async def ready_client(self) -> StructsClient:
@@ -80,7 +80,7 @@ class StructsSource:
         Return the client, opened.
 
         Raises:
-            InvalidArgument: The source was made from an object that only fetches.
+            InvalidArgument: The source was created from an object that only fetches.
 
         """
         if self.client is None:
@@ -97,16 +97,16 @@ class StructsSource:
 
     @property
     def shared_as(self) -> Hashable | None:
-        """By what sources are known whose answers are like this one's; None where it shares them with nobody."""
+        """The key under which sources with identical answers share a cache, or None."""
         client = self.client
         return client.base_url if self._shared and client is not None and client.session is None else None
 
     def join_gate(self, user: object, limit: int) -> Gate | None:
-        """Let *user*, a resolver with so many queries at once, through the node's gate: see the client."""
+        """Register a resolver and its maximum of concurrent queries with the node's rate limiter."""
         return None if self.client is None else self.client.join_gate(user, limit)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entity's own fields, then the answer's siblings under their own names."""
+        """Return the entity's own fields, followed by the other fields of the answer."""
         envelope = EntityId.parse(entity_id).type.capitalize()
         record = answer.get(envelope)
         if not isinstance(record, Mapping):
@@ -114,18 +114,22 @@ class StructsSource:
         return {**record, **{name: value for name, value in answer.items() if name != envelope and name not in record}}
 
     def tools(self, resolver: Resolver, options: ReferenceOptions | None = None) -> list[StructsTool]:
-        """Return the ready-made tools, asking through *resolver*, with *options* as defaults and ceilings."""
+        """
+        Return the predefined tools.
+
+        They query through *resolver*; *options* sets defaults and ceilings.
+        """
         return list(_tools(self, resolver, options).values())
 
     async def close(self) -> None:
-        """Close the client that the source made itself."""
+        """Close the client that the source created itself."""
         if self._owned is not None:
             await self._owned.close()
 
 
 @attrs.frozen
 class _Entity:
-    """What the two tools for one type say: what to *avoid*, what to use *instead*, what a list *finds*."""
+    """Texts for the descriptions of the two tools for one type."""
 
     kind: EntityType
     example: str
@@ -147,24 +151,25 @@ def tools(
     origin: StructsClient | StructsSource | Any, *, resolver: Resolver | None = None, **defaults: Any
 ) -> dict[str, StructsTool]:
     """
-    Return the ready-made tools for a chain, by name: ``structs_query_<entity>`` and ``structs_list_<entities>``.
+    Return the predefined tools for a chain by name.
 
-    Their queries go through the resolver, so that they count among its parallel queries and feed its cache.
+    The names are ``structs_query_<entity>`` and ``structs_list_<entities>``.
+    Their queries go through the resolver, so that its concurrency limit and its cache apply to them.
 
     Args:
-        origin: A client, a `StructsSource`, or anything with ``fetch(entity_id)`` (which gives query tools
+        origin: A client, a `StructsSource`, or an object with ``fetch(entity_id)`` (which provides query tools
             only).
-        resolver: What resolves references, with a source on the same chain; by default one of its own.
+        resolver: Resolves references, with a source on the same chain; by default a new resolver.
         **defaults: The tools' defaults for any field of `ReferenceOptions`.
 
     Raises:
-        InvalidArgument: *origin* is none of these (a URL alone would make a client that nobody could close), or
-            *resolver* asks another chain.
+        InvalidArgument: *origin* is none of these (a client created for a URL could never be closed), or
+            *resolver* queries another chain.
 
     """
     if not isinstance(origin, StructsSource | StructsClient) and (isinstance(origin, str) or hasattr(origin, "url")):
         raise InvalidArgument(
-            "tools(...) cannot be made from a URL: nobody could close the connections",
+            "tools(...) does not accept a URL, because its connections could never be closed",
             hint="give a StructsClient, or use Session.open(structs=URL), which has the tools",
         )
     source = origin if isinstance(origin, StructsSource) else StructsSource(origin)
@@ -195,16 +200,16 @@ def _tools(
 
 
 def _are_one(source: StructsSource, other: EntitySource) -> bool:
-    """Tell whether two sources answer from the same place: one node, or one object's `fetch`."""
+    """Return True if two sources have the same origin: one node, or the `fetch` of one object."""
     if isinstance(other, StructsSource) and source.client is not None and other.client is not None:
         return source.client.base_url == other.client.base_url
-    fetch = other._own_fetch if isinstance(other, StructsSource) else other.fetch  # noqa: SLF001 - its own class
+    fetch = other._own_fetch if isinstance(other, StructsSource) else other.fetch  # noqa: SLF001 - same class
     return source is other or (fetch is not None and bool(fetch == source._own_fetch))  # noqa: SLF001 - as above
 
 
 @attrs.frozen
 class _Chain:
-    """How the tools ask."""
+    """Source, resolver and decorator of the predefined tools."""
 
     source: StructsSource
     resolver: Resolver
@@ -225,7 +230,7 @@ class _Chain:
 
     async def page(self, kind: EntityType, key: str | None, limit: int) -> JSON:
         """Return one page of the node's records."""
-        # Models write "" for what they leave out.
+        # Models often pass "" for an omitted argument.
         key = key or None if isinstance(key, str) else key
         if key is not None and place_of(key) is None:
             raise InvalidArgument(
@@ -241,7 +246,7 @@ class _Chain:
         async def fetch(_: str) -> JSON:
             return await client.list_page(kind, key=key, limit=limit)
 
-        # Named by its chain, so that no page can be taken for another chain's.
+        # The key includes the base URL, so that pages of different chains never share a cache entry.
         name = f"list {kind} {limit} {key or ''} of {client.base_url}"
         return await self.resolver.load(name, fetch, kind=kind, source=self.source)
 
@@ -255,7 +260,7 @@ def _query_tool(chain: _Chain, entity: _Entity) -> StructsTool:
         try:
             [text] = signature.bind(*args, **kwargs).arguments.values()
         except TypeError as error:
-            # As Python says it of a function that is written out.
+            # The wording of Python for a function with this signature.
             raise TypeError(f"{name}(): {error}") from None
         return await chain.query(entity, text)
 
@@ -272,7 +277,7 @@ def _query_tool(chain: _Chain, entity: _Entity) -> StructsTool:
 
 
 def _list_tool(chain: _Chain, entity: _Entity) -> StructsTool:
-    import msgspec  # noqa: PLC0415 - whoever only imports this module needs none
+    import msgspec  # noqa: PLC0415 - needed for list tools only
 
     async def page(*, pagination_key: str | None = None, pagination_limit: int = 100) -> JSON:
         return await chain.page(entity.kind, pagination_key, pagination_limit)

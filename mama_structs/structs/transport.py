@@ -1,7 +1,8 @@
 """
-What the node answers to one GET, and what its errors mean: they are told apart by the body first.
+HTTP transport to a Structs node.
 
-This module imports aiohttp; the client loads it when it is first used.
+It parses the responses of GET requests and maps error bodies to exceptions.
+This module imports aiohttp, so the client imports it lazily.
 """
 
 import functools
@@ -21,12 +22,12 @@ _WRONG_BASE = "is the base URL that of the chain's REST interface (port 1317 on 
 
 @attrs.frozen(kw_only=True)
 class Transport(HttpApi):
-    """The API of one node."""
+    """HTTP transport to the API of one node."""
 
     wrong_base: str = _WRONG_BASE
 
     async def get(self, request: NodeQuery) -> Envelope:
-        """Return the JSON object that the node answers with, or raise what it answers, or that it does not."""
+        """Return the JSON object of the response, or raise the error that it represents."""
         return await self.ask(request.path, request.target, functools.partial(_envelope, request))
 
 
@@ -34,9 +35,9 @@ def _envelope(request: NodeQuery, answer: HttpAnswer) -> Envelope:
     payload = answer.payload
     code, message = _error_of(payload)
     is_answer = isinstance(payload, dict) and request.key in payload
-    # A body that came with a good status may be an error nevertheless, as the docs of the chain have it.
+    # By the chain's documentation, a response with a success status may contain an error body.
     if answer.is_error or (code not in (None, 0) and message is not None and not is_answer):
-        # The chain answers 500 for an id that does not exist: only the body tells.
+        # The chain answers 500 for an unknown id, so the body decides.
         if request.asked is not None and code is not None and message is not None and "not found" in message.lower():
             raise EntityNotFound(request.asked)
         answer.refuse(code=code, message=message)
@@ -47,7 +48,7 @@ def _envelope(request: NodeQuery, answer: HttpAnswer) -> Envelope:
 
 
 def _error_of(payload: Any) -> tuple[int | None, str | None]:
-    """Return code and message of an error body, None for what it does not have."""
+    """Return the code and the message of an error body, None for missing ones."""
     if not isinstance(payload, dict):
         return None, None
     code, message = payload.get("code"), payload.get("message")

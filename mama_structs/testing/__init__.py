@@ -1,7 +1,7 @@
 """
-What tests against Structs data need: a world, a node that serves it, faults, a clock, Hypothesis strategies.
+Test utilities: Structs worlds, a fake node, faults, a clock and Hypothesis strategies.
 
-Names load when first used, so that importing this package costs nothing; `mama_structs.testing.strategies` needs the
+Names are imported on first use, so that importing this package is fast. `mama_structs.testing.strategies` needs the
 extra ``testing``.
 """
 
@@ -32,5 +32,5 @@ _NAMES = {
     "node.world": "Oddities World",
 }
 
-if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
+if not TYPE_CHECKING:  # With __getattr__ in sight, type checkers would accept misspelt names.
     __all__, __getattr__, __dir__ = attach(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to, and a source of entities without a network."""
+"""Fakes for tests: a manually advanced clock, and an in-memory source of entities."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Behaviour = Callable[[str], Awaitable[Any]] | BaseException
 @attrs.define
 class FakeClock:
     """
-    A clock for tests, which moves only when told to; pass its `now` as a clock.
+    A clock for tests that advances only when the test says so. Pass its `now` as a clock.
 
     Args:
-        start: What it shows at first, in seconds.
+        start: The initial time, in seconds.
 
     """
 
     _now: float = attrs.field(default=0.0, alias="start", kw_only=True)
 
     def now(self) -> float:
-        """Return the seconds shown; they never go back by themselves."""
+        """Return the current time in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward."""
+        """Advance the clock."""
         if seconds < 0:
             raise InvalidArgument(
                 f"seconds must be 0 or more, got {seconds!r}", hint="a monotonic clock never goes back"
@@ -46,19 +46,22 @@ class FakeClock:
         self._now += seconds
 
     def step(self, seconds: float) -> None:
-        """Set the clock forward or back, as a wall clock is when somebody corrects it."""
+        """Move the clock forward or back, like a wall clock that is corrected."""
         self._now += seconds
 
     def drive(self, session: Any) -> None:
         """
-        Let a session read its time here: memories, refs and conversations, not the cache of references.
+        Make a session use this clock.
+
+        It is used for memories, refs and conversations, but not for the cache of references.
 
         Args:
-            session: An open session, also of `mama_structs.sync`; start the clock in our time, such as at `time.time`.
+            session: An open session, also of `mama_structs.sync`; start the clock near the present, such as at
+                `time.time`.
 
         """
         inner: Session = bare(session)
-        shared = inner.memories._shared  # noqa: SLF001 - no door leads to a clock
+        shared = inner.memories._shared  # noqa: SLF001 - there is no public access to the clock
         for one in (shared, *(other._shared for other in getattr(shared, "others", ()))):  # noqa: SLF001 - as above
             one.clock = self.now
         if shared.judging is not None:
@@ -68,15 +71,15 @@ class FakeClock:
 
 class FakeSource:
     """
-    A source that answers from a mapping, and counts.
+    An in-memory source that records its calls.
 
     Args:
         entities: The entities by id; may be changed at any time.
-        scheme: The ids that it answers for; the Structs chain's by default.
+        scheme: The scheme of its ids; the Structs chain's by default.
         delays: Seconds before the answer, by id; one number for all.
-        behaviours: What happens instead of an answer, by id: an exception to raise, or an async function of the id
-            whose result is the answer.
-        batch: Whether many ids may be asked at once.
+        behaviours: Replacements for an answer, by id: an exception to raise, or an async function of the id
+            that returns the answer.
+        batch: Whether it has `fetch_many` instead of `fetch`.
 
     """
 
@@ -103,20 +106,20 @@ class FakeSource:
 
     @property
     def fetch(self) -> Fetch | None:
-        """Answer one id; None when the source only answers many."""
+        """Return the function for one id, or None for a batch source."""
         return None if self._batch else self._one
 
     @property
     def fetch_many(self) -> FetchMany | None:
-        """Answer many ids at once, where the source does."""
+        """Return the function for several ids, or None unless it is a batch source."""
         return self._many if self._batch else None
 
-    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's
-        """Return the answer."""
+    def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
+        """Return the answer unchanged."""
         return answer
 
     async def close(self) -> None:
-        """Note that the source was closed."""
+        """Record that the source was closed."""
         self.closed = True
 
     async def _one(self, entity_id: str) -> Any:
@@ -130,7 +133,7 @@ class FakeSource:
             for entity_id in entity_ids:
                 try:
                     answers[entity_id] = await self._answer(entity_id)
-                except Exception as error:  # noqa: BLE001 - it is the answer for that id
+                except Exception as error:  # noqa: BLE001 - the exception is the answer for that id
                     answers[entity_id] = error
         return answers
 

@@ -1,4 +1,4 @@
-"""What Hypothesis calls when it is imported: nothing of this package is loaded for it before a test does so itself."""
+"""Entry point that Hypothesis calls on import. It imports nothing else of this package."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from mama_structs._internal.lazy_import import when_loaded
 
 
 def register() -> None:
-    """Register strategies for `EntityId` and `EntityType`, as soon as there are these types."""
+    """Register strategies for `EntityId` and `EntityType` as soon as their module is imported."""
     when_loaded("mama_structs.structs.ids", _register)
 
 
 def _register() -> None:
     from hypothesis import strategies as st  # noqa: PLC0415 - Hypothesis is an extra
 
-    from mama_structs.structs.ids import EntityId, EntityType  # noqa: PLC0415 - loaded: see above
+    from mama_structs.structs.ids import EntityId, EntityType  # noqa: PLC0415 - already loaded when this runs
 
     def entity_ids(_: type[EntityId]) -> st.SearchStrategy[EntityId]:
-        from mama_structs.testing import strategies  # noqa: PLC0415 - only when drawn from
+        from mama_structs.testing import strategies  # noqa: PLC0415 - imported when the strategy is used
 
         return strategies.entity_ids()
 
     def entity_types(_: type[EntityType]) -> st.SearchStrategy[EntityType]:
-        from mama_structs.testing import strategies  # noqa: PLC0415 - only when drawn from
+        from mama_structs.testing import strategies  # noqa: PLC0415 - imported when the strategy is used
 
         return strategies.entity_types()
 

@@ -1,7 +1,7 @@
 """
-State machines of Hypothesis (extra ``testing``): a session and its memories, used in any order, while things break.
+Hypothesis state machines (extra ``testing``): random use of a session, with faults.
 
-Subclass one, add what your agent does as rules and what must hold as invariants, and give its ``TestCase`` to pytest.
+Subclass one, add your agent's actions as rules and its guarantees as invariants, and pass its ``TestCase`` to pytest.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _ALL: Final = 100_000
 
 class SessionMachine(RuleBasedStateMachine):
     """
-    A session on a directory of its own, used in any order.
+    State machine that uses a session in its own directory in random order.
 
-    Its rules call tools with arguments that their schemas accept, let a model answer with refs, let time pass, close
-    and open the session, leave it as a killed process would, and let the disk or the embedder fail once.
-    After each step every ref and memory that was acknowledged must be there; in the end `Session.check` must find
-    nothing. A tool may refuse a call by an error of ours; any other error fails the test.
+    Its rules call tools with arguments that their schemas accept, observe messages with refs, advance the clock,
+    close and open the session, simulate a killed process, and make the disk or the embedder fail once.
+    After each step every acknowledged ref and memory must exist; at the end `Session.check` must report no problem.
+    A tool may reject a call with a `MamaStructsError`; any other error fails the test.
 
     Attributes:
-        options: What `Session.open` is given beside the directory.
-        texts: Strategies for tools' parameters by name, as for `strategies.tool_arguments`; ids of memories and
-            handles that there are come by themselves.
-        session: The open session; another one after each opening.
-        clock: What the session's memories and refs read the time from.
-        faults: What lets things fail.
+        options: Arguments for `Session.open` in addition to the directory.
+        texts: Strategies for tool parameters by name, as for `strategies.tool_arguments`; existing memory ids and
+            handles are added automatically.
+        session: The open session; replaced when it is opened again.
+        clock: The clock of the session's memories and refs.
+        faults: The injected faults.
         place: The directory.
 
     """
@@ -62,7 +62,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        memory = Path("/dev/shm")  # noqa: S108 - quicker than a disk, where it is there; a directory of its own below
+        memory = Path("/dev/shm")  # noqa: S108 - faster than a disk; a private directory is created in it
         self._home = Path(tempfile.mkdtemp(prefix="mama-structs-machine-", dir=memory if memory.is_dir() else None))
         self._outer = sys.exception()
         self._runner = asyncio.Runner()
@@ -76,28 +76,36 @@ class SessionMachine(RuleBasedStateMachine):
             self._leave()
             raise
 
-    # For those who subclass it
+    # Hooks for subclasses
 
     def set_up(self, session: Session) -> Awaitable[None] | None:
-        """Make a session that was just opened ready, async or not: add the tools of your agent. Does nothing itself."""
+        """
+        Prepare a newly opened session, for example add your agent's tools.
+
+        Async or not; does nothing by default.
+        """
 
     async def open_session(self, **options: Any) -> Session:
-        """Open another session on the directory, *options* before the machine's; whoever asks for it closes it."""
+        """
+        Open another session on the directory.
+
+        *options* override the machine's; the caller closes it.
+        """
         given = {"embedder": HashEmbedder(dimensions=64), **self.options, **options}
         session = await Session.open(self.place, **given)
         self.clock.drive(session)
         return session
 
     def tools_to_call(self) -> list[str]:
-        """Return the names of the tools that the rule for tools calls: all that a model can see."""
+        """Return the names of the tools to call: all that a model can see."""
         return sorted(self.session.tools)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something in the machine's event loop, and return its result."""
+        """Run a coroutine in the machine's event loop, and return its result."""
         return self._runner.run(work)
 
     def attempt(self, work: Awaitable[T]) -> T | None:
-        """Await something, and return its result, or None where a fault that the machine planned made it fail."""
+        """Await *work* and return its result, or None if a planned fault made it fail."""
 
         async def attempted() -> T | None:
             met = self.faults.met
@@ -110,12 +118,12 @@ class SessionMachine(RuleBasedStateMachine):
 
         return self.run(attempted())
 
-    # What is done
+    # Rules
 
     @precondition(lambda self: self.tools_to_call())
     @rule(data=st.data())
     def call_a_tool(self, data: st.DataObject) -> None:
-        """Call any tool with what its schema accepts."""
+        """Call any tool with arguments that its schema accepts."""
         name = data.draw(st.sampled_from(self.tools_to_call()), label="tool")
         given = tool_arguments(self.session.tools[name].input_schema, texts={**self.texts, **self._known()})
         arguments = data.draw(given, label="arguments")
@@ -128,28 +136,28 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(planted=messages())
     def the_model_answers(self, planted: PlantedMessage) -> None:
-        """Let the session observe a message, which holds the refs that were planted."""
+        """Make the session observe a message with planted refs."""
         seen = self.attempt(self.session.observe(planted.message))
         if seen is not None:
             wanted, got = [ref.id for ref in planted.document.refs], [ref.id for ref in seen.refs]
-            assert wanted == got, f"{wanted} were marked, and {got} stored"  # noqa: S101 - a test
+            assert wanted == got, f"{wanted} were marked, and {got} stored"  # noqa: S101 - test code
             self._refs.update({ref.versioned: ref.text for ref in seen.refs})
 
     @rule(seconds=_SECONDS)
     def time_passes(self, seconds: float) -> None:
-        """Move the clock, which may also step back."""
+        """Move the clock forward or back."""
         self.clock.step(seconds)
 
     @rule()
     def open_again(self) -> None:
-        """Close the session, and come back to its conversation."""
+        """Close the session, and open it again with the same conversation."""
         self.faults.clear()
         self.run(self.session.close())
         self._open(self.session.conversation)
 
     @rule()
     def crash(self) -> None:
-        """Go on with the directory as a process that is killed now leaves it."""
+        """Continue with a copy of the directory, as after a killed process."""
         left, old = self.session, self.place
         self.faults.clear()
         self.place = self._home / f"agent-{int(old.stem.partition('-')[2]) + 1}.mama"
@@ -160,36 +168,36 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(kind=_DISK)
     def the_disk_fails(self, kind: DiskFault) -> None:
-        """Let the next transaction fail."""
+        """Make the next transaction fail."""
         self.faults.disk(kind)
 
     @rule()
     def the_embedder_fails(self) -> None:
-        """Let the embedder's next call fail."""
+        """Make the next call of the embedder fail."""
         self.faults.embedder()
 
-    # What holds
+    # Invariants
 
     @invariant()
     def what_was_acknowledged_is_there(self) -> None:
-        """Every ref has its text, and every memory that a tool saved can be read."""
+        """Assert that every ref has its text, and that every memory saved by a tool can be read."""
         for handle, text in self._refs.items():
-            assert text == self.session.refs.get(handle).text, f"{handle} is not as it was stored"  # noqa: S101 - a test
+            assert text == self.session.refs.get(handle).text, f"{handle} is not as it was stored"  # noqa: S101 - test code
         for memory_id in self._saved:
             self.run(self.session.memories.get(memory_id))
 
     def teardown(self) -> None:
-        """Look for damage, unless a step has failed already, and close everything."""
+        """Check the store for damage, unless a step already failed, and close everything."""
         try:
             if sys.exception() is self._outer:
                 self.faults.clear()
-                # What a fault kept from the disk is written now.
+                # Write data that a fault kept from the disk.
                 self.run(self.session.flush())
-                assert self.run(self.session.check()).ok, "the directory is damaged"  # noqa: S101 - a test
+                assert self.run(self.session.check()).ok, "the directory is damaged"  # noqa: S101 - test code
         finally:
             self._leave()
 
-    # How
+    # Internals
 
     def _open(self, conversation: str | None = None) -> None:
         async def opened() -> Session:
@@ -202,7 +210,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.faults = SessionFaults(self.session)
 
     def _known(self) -> dict[str, st.SearchStrategy[Any]]:
-        """Return strategies for ids and handles that there are."""
+        """Return strategies for existing ids and handles."""
         known = {
             **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements", "ids"], self._saved[-20:]),
             **dict.fromkeys(["fd", "ref_id", "evidence"], list(self._refs)[-20:]),
@@ -222,13 +230,14 @@ class SessionMachine(RuleBasedStateMachine):
 
 class MemoryMachine(SessionMachine):
     """
-    The memories of a session against a plain dict: saved, replaced, judged, deleted and searched in any order.
+    State machine that compares the memories of a session with a plain dict.
 
-    For a policy of linking, an embedder, a reranker or a judge of your own: give them in *options*.
-    After each step the session has exactly the memories that were acknowledged.
+    It saves, supersedes, deletes and searches memories, and sets outcomes of decisions.
+    To test your own linking policy, embedder, reranker or judge, pass it in *options*.
+    After each step the session has exactly the acknowledged memories.
 
     Attributes:
-        known: What was acknowledged, by id.
+        known: The acknowledged memories, by id.
 
     """
 
@@ -239,19 +248,19 @@ class MemoryMachine(SessionMachine):
         super().__init__()
 
     def tools_to_call(self) -> list[str]:
-        """Return the tools that touch no memory: those are the rules of this machine."""
+        """Return the tools that do not change memories, because the rules of this machine do."""
         return [name for name in super().tools_to_call() if name not in MEMORY_TOOLS]
 
     @rule(record=memories())
     def save(self, record: dict[str, Any]) -> None:
-        """Save any memory."""
+        """Save a memory of any type."""
         for memory in self.attempt(self.session.memories.save_many([record])) or ():
             self.known[memory.id] = memory
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), replaces=st.booleans(), record=memories())
-    def evolve(self, data: st.DataObject, replaces: bool, record: dict[str, Any]) -> None:  # noqa: FBT001 - drawn
-        """Replace a decision, or say what became of it."""
+    def evolve(self, data: st.DataObject, replaces: bool, record: dict[str, Any]) -> None:  # noqa: FBT001 - drawn by Hypothesis
+        """Supersede a decision, or set its outcome."""
         chosen = [memory.id for memory in self.known.values() if memory.type == "decision"]
         if not chosen:
             return
@@ -267,7 +276,7 @@ class MemoryMachine(SessionMachine):
     @precondition(lambda self: self.known)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        """Delete a memory, which then is nowhere."""
+        """Delete a memory, and assert that it cannot be read."""
         memory_id = data.draw(st.sampled_from(list(self.known)), label="memory")
         if self.attempt(self.session.memories.delete(memory_id)) is not None:
             del self.known[memory_id]
@@ -277,20 +286,24 @@ class MemoryMachine(SessionMachine):
 
     @rule(record=memories(), limit=st.integers(1, 10))
     def search(self, record: dict[str, Any], limit: int) -> None:
-        """Search for what a memory might say: as many hits as there are, none of them twice, none that was deleted."""
+        """
+        Search for a random text, and check the number of hits.
+
+        Hits must be distinct existing memories, and as many as the limit allows.
+        """
         hits = self.attempt(self.session.memories.search(_said(record), limit=limit))
         if hits is not None:
             found = [hit.memory.id for hit in hits]
-            assert min(limit, len(self.known)) == len(found) == len(set(found)), "a search gives too few or one twice"  # noqa: S101 - a test
-            assert set(found) <= set(self.known), "a search gives what is not there"  # noqa: S101 - a test
+            assert min(limit, len(self.known)) == len(found) == len(set(found)), "a search gives too few or one twice"  # noqa: S101 - test code
+            assert set(found) <= set(self.known), "a search gives what is not there"  # noqa: S101 - test code
 
     @invariant()
     def the_memories_are_those_that_were_acknowledged(self) -> None:
-        """No more and no fewer, each as it was returned."""
+        """Assert that exactly the acknowledged memories exist, each as it was returned."""
         there = {memory.id: memory for memory in self.run(self.session.memories.recent(limit=_ALL))}
-        assert there == self.known, "the memories are not those that were acknowledged"  # noqa: S101 - a test
+        assert there == self.known, "the memories are not those that were acknowledged"  # noqa: S101 - test code
 
 
 def _said(record: Mapping[str, Any]) -> str:
-    """Return what a memory says in the main."""
+    """Return the main text of a memory record."""
     return next(str(record[name]) for name in ("decision", "summary", "content") if name in record)

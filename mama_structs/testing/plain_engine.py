@@ -1,6 +1,6 @@
-"""An engine of memories in plain dicts: the model that other engines are compared with."""
+"""Memory engine over plain dicts: the reference model for other engines."""
 
-# ruff: noqa: D102 - what each method promises stands in the protocols, in `mama_structs.memory.engine`
+# ruff: noqa: D102 - methods are documented in the protocols of `mama_structs.memory.types.engine`
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 
-# Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009), the usual values, without the
-# factor k1 + 1, as `WordIndex` has it.
+# BM25 term weights: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009), with the
+# usual parameters, without the factor k1 + 1, as in `WordIndex`.
 _K1: Final = 1.2
 _LONGEST: Final = 200.0
 _SPARE: Final = 30.0
@@ -63,7 +63,7 @@ _SPARE: Final = 30.0
 
 @attrs.define
 class PlainReader(Writer):
-    """A `Reader` and `Writer` over dicts: every question looks at everything."""
+    """A `Reader` and `Writer` over dicts, without indexes."""
 
     is_due: bool = attrs.field(default=False, kw_only=True)
     _next: int = attrs.field(default=0, init=False)
@@ -75,7 +75,7 @@ class PlainReader(Writer):
     _contents: dict[str, str] = attrs.field(factory=dict, init=False)
     _notes: dict[str, str] = attrs.field(factory=dict, init=False)
     _others: dict[EmbedderRecord, dict[int, Vectors]] = attrs.field(factory=dict, init=False)
-    # What each change touched.
+    # The nodes that each change touched.
     _touched: list[frozenset[int]] = attrs.field(factory=list, init=False)
 
     @property
@@ -227,7 +227,7 @@ class PlainReader(Writer):
         return self._contents.keys() & set(digests)
 
     def users_of_content(self, digest: str) -> Nodes:
-        """Return the memories whose evidence names the stored text with this hash."""
+        """Return the memories whose evidence refers to the stored text with this hash."""
         users = (node for node, memory in self._memories.items() if digest in digests_in(memory.evidence))
         return np.array(sorted(users), np.int64)
 
@@ -235,11 +235,11 @@ class PlainReader(Writer):
         return {name: self._notes[name] for name in self.note_names(prefix)}
 
     def note_names(self, prefix: str = "") -> list[str]:
-        """Return the names of notes."""
+        """Return the names of the notes with a prefix."""
         return sorted(name for name in self._notes if name.startswith(prefix))
 
     def notes_named(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the notes of these names."""
+        """Return the notes with these names."""
         return {name: self._notes[name] for name in names if name in self._notes}
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
@@ -326,7 +326,7 @@ class PlainReader(Writer):
         self._others[embedder] = self._others.get(embedder, {}) | found
 
     def take_vectors(self, embedder: EmbedderRecord) -> None:
-        """Let an embedder's vectors count, and drop all others."""
+        """Activate the vectors of an embedder, and delete all others."""
         self._vectors = dict(self._others.get(embedder, {}))
         self._others = {}
 
@@ -334,7 +334,7 @@ class PlainReader(Writer):
         """Return a copy that later writes do not change."""
         made = copy.copy(self)
         for field in attrs.fields(PlainReader):
-            # What is inside of these is replaced and never changed.
+            # A shallow copy suffices: nested values are replaced, never modified.
             setattr(made, field.name, copy.copy(getattr(self, field.name)))
         return made
 
@@ -359,12 +359,12 @@ class PlainReader(Writer):
 @attrs.define
 class PlainEngine:
     """
-    An `Engine` over a `PlainReader`, of one process and one thread, which keeps nothing on disk.
+    An `Engine` over a `PlainReader`, for one process and one thread, without a disk.
 
     Args:
         namespace: Its name.
-        embedder: Which embedder's vectors count.
-        memories: What it keeps; tests may look and write there without awaiting.
+        embedder: The embedder of the active vectors.
+        memories: Its data; tests may read and write it synchronously.
 
     """
 
@@ -375,18 +375,18 @@ class PlainEngine:
     _maintained_at: int = attrs.field(default=0, init=False)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
-        """Run *plan* on the present state."""
+        """Run *plan* on the current state."""
         return plan(self.memories)
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """Run *plan*; what it wrote is undone where it raises."""
+        """Run *plan* as a transaction, which is rolled back if it raises."""
         attempt = self.memories.copy()
         answer = plan(attempt)
         self.memories = attempt
         return answer
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
-        """Return the links and evidence that lead nowhere: there are none."""
+        """Return the findings: links to missing memories, which never exist here."""
         memories = self.memories
         known = set(memories.ids(memories.window()))
         if progress is not None:
@@ -399,23 +399,27 @@ class PlainEngine:
         ]
 
     async def rebuild(self, progress: Progress | None = None) -> list[str]:
-        """Do nothing: nothing is derived, and nothing damaged."""
+        """Do nothing: there is no derived data."""
         if progress is not None:
             progress(self.memories.count(), self.memories.count())
         return []
 
     async def settled(self) -> None:
-        """Return at once: words are looked for in the texts themselves."""
+        """Return immediately: there is no background indexing."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
-        """Note that maintenance has begun and return as of when it judges ages, or None where it is not due."""
+        """
+        Record the start of maintenance.
+
+        Return the time for which it judges ages, or None if it is not due.
+        """
         if not self.memories.change or 0 <= now_ms - self._maintained_at < every_ms:
             return None
         before, self._maintained_at = self._maintained_at, now_ms
         return min(now_ms, before) if before else None
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
-        """Let an embedder's vectors count, and drop all others, unless memories lack them."""
+        """Activate the vectors of an embedder and delete all others, unless memories lack vectors."""
         if embedder != self.embedder:
             if self.memories.without_vectors(embedder):
                 return False
@@ -423,12 +427,12 @@ class PlainEngine:
             self.embedder = embedder
         return True
 
-    async def erase(self, *, wait: float) -> tuple[str, ...]:  # noqa: ARG002 - the protocol's
-        """Return at once: there is no disk."""
+    async def erase(self, *, wait: float) -> tuple[str, ...]:  # noqa: ARG002 - required by the protocol
+        """Return immediately: there is no disk."""
         return ()
 
     def figures(self) -> dict[str, Any]:
-        """Return figures about what is kept."""
+        """Return statistics of the stored data."""
         kinds = self.memories.facts(self.memories.window()).types.tolist()
         return {
             "memories": self.memories.count(),

@@ -1,4 +1,4 @@
-"""What a scripted model says, as providers' APIs give it: whole, and as the events of a stream."""
+"""Formats of provider APIs for a scripted model: complete messages and stream events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cut = Callable[[str], list[str]]
 
 @attrs.frozen
 class WireCall:
-    """One call of a tool, with an id of its own."""
+    """One tool call with its id."""
 
     id: str
     name: str
@@ -24,12 +24,16 @@ class WireCall:
 
     @property
     def text(self) -> str:
-        """Its arguments as a model writes them."""
+        """The arguments as JSON text, as a model writes them."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments, separators=(",", ":"))
 
     @property
     def data(self) -> Data:
-        """Its arguments as data, where there is no other form for them."""
+        """
+        The arguments as a dict, for formats without JSON text.
+
+        Raise `InvalidArgument` for invalid JSON.
+        """
         try:
             given = json.loads(self.text)
         except ValueError:
@@ -41,7 +45,7 @@ class WireCall:
 
 @attrs.frozen
 class WireAnswer:
-    """A message of the model."""
+    """One message of the model."""
 
     id: str
     text: str
@@ -49,6 +53,7 @@ class WireAnswer:
 
     @property
     def known(self) -> Data:
+        """The fields that all formats have in common."""
         return {"id": self.id, "model": "scripted"}
 
 
@@ -60,7 +65,7 @@ _FIELDS: Final[Data] = {
 
 
 def response(answer: WireAnswer) -> Data:
-    """Return a whole response."""
+    """Return a complete response."""
     text = {"type": "output_text", "text": answer.text, "annotations": []}
     said = {"type": "message", "id": f"{answer.id}_m", "role": "assistant", "status": "completed", "content": [text]}
     called = [
@@ -73,7 +78,7 @@ def response(answer: WireAnswer) -> Data:
 
 
 def response_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
-    """Yield a response's events."""
+    """Yield the stream events of a response."""
     whole = response(answer)
     yield {"type": "response.created", "response": {**whole, "status": "in_progress", "output": []}}
     for index, item in enumerate(whole["output"]):
@@ -108,7 +113,7 @@ def _function(call: WireCall, arguments: str) -> Data:
 
 
 def completion(answer: WireAnswer) -> Data:
-    """Return a whole chat completion."""
+    """Return a complete chat completion."""
     functions = [_function(one, one.text) for one in answer.calls]
     message = {"role": "assistant", "content": answer.text} | ({"tool_calls": functions} if functions else {})
     choice = {"index": 0, "finish_reason": "tool_calls" if functions else "stop", "message": message}
@@ -116,7 +121,7 @@ def completion(answer: WireAnswer) -> Data:
 
 
 def completion_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
-    """Yield a chat completion's chunks."""
+    """Yield the chunks of a chat completion."""
 
     def chunk(delta: Data, finish_reason: str | None = None) -> Data:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
@@ -147,14 +152,14 @@ def _message(answer: WireAnswer, content: list[Data], stop_reason: str | None) -
 
 
 def message(answer: WireAnswer) -> Data:
-    """Return a whole message."""
+    """Return a complete message."""
     blocks = [{**_called(one), "input": one.data} for one in answer.calls]
     content: list[Data] = [*([{"type": "text", "text": answer.text}] if answer.text else []), *blocks]
     return _message(answer, content, "tool_use" if blocks else "end_turn")
 
 
 def message_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
-    """Yield a message's events."""
+    """Yield the stream events of a message."""
     yield {"type": "message_start", "message": _message(answer, [], None)}
     text = [({"type": "text", "text": ""}, "text_delta", "text", answer.text)] if answer.text else []
     calls = [
@@ -176,7 +181,7 @@ def message_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
     yield {"type": "message_stop"}
 
 
-# By how the path of a request ends: an answer as a whole, and as events.
+# Renderers by the end of the request path: for a complete answer, and for its events.
 APIS: Final[Mapping[str, tuple[Callable[[WireAnswer], Data], Callable[[WireAnswer, Cut], Iterator[Data]]]]] = {
     "/responses": (response, response_events),
     "/chat/completions": (completion, completion_events),
@@ -185,7 +190,7 @@ APIS: Final[Mapping[str, tuple[Callable[[WireAnswer], Data], Callable[[WireAnswe
 
 
 def sent_events(events: Iterable[Data]) -> str:
-    """Write events as a server sends them."""
+    """Return the body of a server-sent event stream."""
     lines = [
         (f"event: {event['type']}\n" if "type" in event else "")
         + f"data: {json.dumps(event if 'object' in event else {**event, 'sequence_number': number})}\n\n"

@@ -1,7 +1,8 @@
 """
-The pytest plugin: the fixtures ``mama_session``, ``mama_clock`` and ``mama_structs_node``, and markers for two of them.
+Pytest plugin with fixtures and markers.
 
-Every run of every user loads this module, so it imports nothing but pytest; the rest comes with the first use.
+The fixtures are ``mama_session``, ``mama_clock`` and ``mama_structs_node``; two of them have markers.
+Every pytest run of every user loads this module, so it imports only pytest. Other imports happen on first use.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ASYNC = "_mama_session_of_the_tests_loop"
 
 
 async def _of_the_loop(tmp_path: Path, mama_clock: FakeClock, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
-    from mama_structs import Session  # noqa: PLC0415 - see the module's docstring
+    from mama_structs import Session  # noqa: PLC0415 - see the module docstring
 
     async with Session.open(tmp_path / "agent.mama", **_options(request)) as session:
         mama_clock.drive(session)
@@ -34,7 +35,7 @@ async def _of_the_loop(tmp_path: Path, mama_clock: FakeClock, request: pytest.Fi
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the markers and the async fixture."""
     config.addinivalue_line(
         "markers",
         "mama_structs_node(seed=0, players=40, **options): "
@@ -44,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "mama_session(**options): what Session.open is given for the session of the fixture mama_session."
     )
-    # In its strict mode pytest-asyncio runs only fixtures that it made; it is loaded, or it is not used.
+    # pytest-asyncio in strict mode runs only fixtures of its decorator. If it is used, it is already imported.
     made = sys.modules.get("pytest_asyncio") if config.pluginmanager.hasplugin("asyncio") else None
     fixtures: Any = types.ModuleType("mama_structs_async_fixtures")
     fixtures.session = (pytest.fixture if made is None else made.fixture)(name=_ASYNC)(_of_the_loop)
@@ -52,8 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return what a marker says, with an embedder that is the same everywhere."""
-    from mama_structs import HashEmbedder  # noqa: PLC0415 - see the module's docstring
+    """Return the options of the marker, with an embedder that is identical on all machines."""
+    from mama_structs import HashEmbedder  # noqa: PLC0415 - see the module docstring
 
     marker = request.node.get_closest_marker("mama_session")
     if marker is not None and marker.args:
@@ -65,8 +66,12 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def mama_clock() -> FakeClock:
-    """Give a `mama_structs.testing.FakeClock` that begins with 2026; what `mama_session` reads the time from."""
-    from mama_structs.testing.fakes import FakeClock  # noqa: PLC0415 - see the module's docstring
+    """
+    Return a `mama_structs.testing.FakeClock` that starts at 2026-01-01 (UTC).
+
+    `mama_session` uses it.
+    """
+    from mama_structs.testing.fakes import FakeClock  # noqa: PLC0415 - see the module docstring
 
     return FakeClock(start=_START)
 
@@ -76,15 +81,16 @@ def mama_session(
     request: pytest.FixtureRequest, tmp_path: Path, mama_clock: FakeClock
 ) -> Iterator[Session | sync.Session]:
     """
-    Give an open session on a directory of the test's own: for async tests of their loop, else a `sync.Session`.
+    Yield an open session in the test's own directory.
 
-    It embeds with `HashEmbedder`, and its time is that of ``mama_clock``.
+    Async tests get a `Session` of their loop, other tests a `sync.Session`.
+    It embeds with `HashEmbedder`, and uses ``mama_clock``.
     The marker of the same name sets further options of `Session.open`, by name.
     """
     if inspect.iscoroutinefunction(request.function):
         yield request.getfixturevalue(_ASYNC)
         return
-    from mama_structs import sync  # noqa: PLC0415 - see the module's docstring
+    from mama_structs import sync  # noqa: PLC0415 - see the module docstring
 
     with sync.Session.open(tmp_path / "agent.mama", **_options(request)) as session:
         mama_clock.drive(session)
@@ -94,11 +100,11 @@ def mama_session(
 @pytest.fixture
 def mama_structs_node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
     """
-    Give a `mama_structs.testing.FakeNode` that listens, for sync and async tests alike.
+    Yield a listening `mama_structs.testing.FakeNode`, for sync and async tests.
 
-    It runs in a thread with a loop of its own.
-    The marker of the same name sets its options, by name; the closest one counts.
-    What it cannot mean is a `pytest.UsageError`.
+    It runs in a thread with its own event loop.
+    The marker of the same name sets its options, by name; the closest marker applies.
+    Invalid options raise a `pytest.UsageError`.
     """
     marker = request.node.get_closest_marker("mama_structs_node")
     with _made(marker).in_thread() as node:
@@ -106,8 +112,8 @@ def mama_structs_node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
 
 
 def _made(marker: pytest.Mark | None) -> FakeNode:
-    """Return the node that a marker describes, or raise a `pytest.UsageError` of one line."""
-    from mama_structs.errors import InvalidArgument  # noqa: PLC0415 - see the module's docstring
+    """Return the node that a marker describes, or raise a `pytest.UsageError`."""
+    from mama_structs.errors import InvalidArgument  # noqa: PLC0415 - see the module docstring
     from mama_structs.testing.node.fake_node import FakeNode  # noqa: PLC0415
 
     if marker is None:

@@ -1,4 +1,4 @@
-"""A model that says what a script has it say: whole conversations, streamed too, without a provider."""
+"""Scripted model for tests: complete conversations, also streamed, without a provider."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _turns_text(text: str) -> str:
 @attrs.frozen
 class ModelTurn:
     """
-    What the model says in one message.
+    One message of the scripted model.
 
     Args:
         text: Its text.
-        calls: The tools that it calls, in order: a name, as in the session or on the wire, and arguments. A text is
-            what the model wrote in their place, which may be no JSON.
+        calls: Its tool calls, in order: a tool name, as in the session or on the wire, and arguments. Arguments may be
+            a text, which is sent as written and may be invalid JSON.
 
     """
 
@@ -57,14 +57,14 @@ class ModelTurn:
 @attrs.frozen
 class ModelRequest:
     """
-    What the model was asked.
+    A request that the model received.
 
     Args:
-        said: What it was shown of the conversation: who said what, without what a session recalled.
-        tools: The names of the tools that it was offered, as they are on the wire.
-        messages: The conversation as the framework gave it.
-        sent: What came with it: the whole request as a dict for the clients and the OpenAI Agents SDK, an ``AgentInfo``
-            of Pydantic AI, the options of LangChain.
+        said: The messages of the conversation with their speakers, without recalled memories.
+        tools: The names of the offered tools, as they are on the wire.
+        messages: The conversation in the framework's own format.
+        sent: The rest of the request: the whole request as a dict for the clients and the OpenAI Agents SDK, an
+            ``AgentInfo`` of Pydantic AI, the options of LangChain.
 
     """
 
@@ -75,7 +75,7 @@ class ModelRequest:
 
     @property
     def results(self) -> list[str]:
-        """What tools answered so far."""
+        """The tool results in the conversation so far."""
         return [one.text for one in self.said if one.speaker == "tool"]
 
 
@@ -84,25 +84,25 @@ Step: TypeAlias = Said | Callable[[ModelRequest], Said] | Generator[Said, ModelR
 
 
 class _ScriptOver(LookupError):
-    """The model was asked for more than its script has."""
+    """Raised if the model receives a request after the end of its script."""
 
 
 class ScriptedModel:
     """
-    A model that says what a script has it say, in the shape that a framework takes.
+    A model that follows a script, for several frameworks.
 
-    It has no network.
-    A framework that streams gets the text and the arguments in pieces.
-    Where the script is over and the model is asked once more, the request fails and says so.
+    It uses no network.
+    A streaming framework receives text and arguments in pieces.
+    A request after the end of the script fails with an error that says so.
 
     Args:
         script: Its messages in order: a text, a call of one tool (a pair of a name and arguments), a `ModelTurn`, a
-            function that makes one of them of what the model was asked, or a generator of several, which is sent what
-            the model was asked next.
-        cut: How many characters a piece of a stream has, or a function that cuts a text into its pieces.
+            function that returns one of them for a request, or a generator of several, which is sent each
+            request after its first.
+        cut: Number of characters per piece of a stream, or a function that splits a text into pieces.
 
     Attributes:
-        requests: What it was asked, in order.
+        requests: The received requests, in order.
 
     """
 
@@ -122,11 +122,11 @@ class ScriptedModel:
 
     @property
     def left(self) -> int:
-        """How many steps of the script were not begun yet."""
+        """The number of remaining steps of the script."""
         return len(self._script) - self._next
 
     def _turn(self, messages: object, tools: Iterable[str], sent: object) -> WireAnswer:
-        """Return the next message, and keep what was asked."""
+        """Record the request and return the next message."""
         request = ModelRequest(tuple(spoken_in(messages)), tuple(tools), messages, sent)
         self.requests.append(request)
         said = self._said(request)
@@ -168,7 +168,7 @@ class ScriptedModel:
         return pieces
 
     def _pieces(self, answer: WireAnswer) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what comes one after the other: a piece of the text, or of a call."""
+        """Yield the stream in order: pieces of the text, then pieces of each call."""
         for piece in self._cut(answer.text) or [""] * (not answer.calls):
             yield piece, {}
         for index, one in enumerate(answer.calls):
@@ -177,7 +177,11 @@ class ScriptedModel:
                 yield "", {"index": index, "id": None, "name": None, "args": piece}
 
     def openai(self) -> Any:
-        """Return an ``openai.AsyncOpenAI``: ``responses`` and ``chat.completions`` (extra ``openai``)."""
+        """
+        Return an ``openai.AsyncOpenAI`` (extra ``openai``).
+
+        It supports ``responses`` and ``chat.completions``.
+        """
         return self._client(importlib.import_module("openai"), "AsyncOpenAI")
 
     def anthropic(self) -> Any:
@@ -185,7 +189,7 @@ class ScriptedModel:
         return self._client(importlib.import_module("anthropic"), "AsyncAnthropic")
 
     def _client(self, sdk: Any, name: str) -> Any:
-        # Whichever HTTP client this version of the SDK brings along.
+        # Use the HTTP client of this version of the SDK.
         http = importlib.import_module(sdk.DefaultAsyncHttpxClient.__mro__[1].__module__)
 
         def respond(request: Any) -> Any:
@@ -205,7 +209,7 @@ class ScriptedModel:
         return getattr(sdk, name)(api_key="none", base_url="http://scripted.invalid", http_client=client, max_retries=0)
 
     def openai_agents(self) -> Any:
-        """Return a model of the OpenAI Agents SDK, for ``Agent(model=...)`` (extra ``openai-agents``)."""
+        """Return a model for the OpenAI Agents SDK's ``Agent(model=...)`` (extra ``openai-agents``)."""
         agents = importlib.import_module("agents")
         return agents.OpenAIResponsesModel("scripted", openai_client=self.openai())
 
@@ -256,7 +260,7 @@ class ScriptedModel:
             def _generate(self, asked: list[Any], *_: object, **options: Any) -> Any:
                 return core.generate_from_stream(self._stream(asked, **options))
 
-            # In the loop's own thread, so that a step may use what belongs to it.
+            # Async methods run in the event loop's thread, so that a step may use objects of that loop.
 
             async def _agenerate(self, asked: list[Any], *_: object, **options: Any) -> Any:
                 return self._generate(asked, **options)

@@ -1,4 +1,4 @@
-"""What can go wrong below a session: the disk, other writers, the embedder."""
+"""Injection of faults below a session: of the disk, of other writers, and of the embedder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DiskFault", "SessionFaults"]
 T = TypeVar("T")
 
 DiskFault = Literal["failing", "full", "read_only", "busy"]
-"""An input or output error, no room, a file that cannot be written any more, or a lock that somebody else holds."""
+"""An I/O error, a full disk, a file that is no longer writable, or a lock held by another process."""
 
 _CODES: Final = {
     "failing": sqlite3.SQLITE_IOERR,
@@ -29,12 +29,16 @@ _CODES: Final = {
 
 
 def fail_transactions(storage: RowStorage, planned: Callable[[], DiskFault | None]) -> None:
-    """Let a storage's transactions fail: *planned* is asked before each whether this one does, and how."""
+    """
+    Inject faults into a storage's transactions.
+
+    *planned* returns the fault of each transaction, or None.
+    """
 
     def in_transaction(work: Callable[[Rows], T], **given: Any) -> T:
         kind = planned()
         if kind is None:
-            return type(storage)._in_transaction(storage, work, **given)  # noqa: SLF001 - below every door
+            return type(storage)._in_transaction(storage, work, **given)  # noqa: SLF001 - there is no public access to the storage
         if kind == "busy":
             raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
 
@@ -52,24 +56,24 @@ def fail_transactions(storage: RowStorage, planned: Callable[[], DiskFault | Non
 
 class SessionFaults:
     """
-    Makes what a session stands on fail, when a test says so.
+    Makes the storage or the embedder of a session fail, when a test says so.
 
-    A transaction that fails is undone after all of its work was done, as on a disk that fails at the end; one that is
-    ``"busy"`` does not begin, and nobody has to wait for it.
-    Sessions of this process that share the directory share the disk's faults.
+    A failing transaction is rolled back after all of its work, as on a disk that fails at the commit. A
+    ``"busy"`` transaction does not begin, and fails without waiting.
+    Sessions of this process that share the directory share the disk faults.
 
     Args:
         session: The session; a `mama_structs.sync.Session` as well.
 
     Attributes:
-        met: How many transactions and calls of the embedder failed so far.
+        met: The number of transactions and embedder calls that failed so far.
 
     """
 
     def __init__(self, session: Any) -> None:
         inner: Session = bare(session)
         self.met: int = 0
-        storage: RowStorage = inner._common.home.storage  # noqa: SLF001 - below every door
+        storage: RowStorage = inner._common.home.storage  # noqa: SLF001 - there is no public access to the storage
         self._embedding = inner.memories._shared.embedding  # noqa: SLF001 - as above
         self._disk: DiskFault = "failing"
         self._left = {"disk": 0.0, "embedder": 0.0}
@@ -82,16 +86,16 @@ class SessionFaults:
 
     @property
     def planned(self) -> bool:
-        """Whether something is still to fail."""
+        """True if a planned fault remains."""
         return any(self._left.values())
 
     def disk(self, kind: DiskFault = "failing", *, times: int | None = 1) -> None:
         """
-        Let the next transactions that write fail.
+        Make the next write transactions fail.
 
         Args:
-            kind: How. What is ``"full"`` for several saves at once is tried again for each.
-            times: How many; None for all until `clear`.
+            kind: The fault. After ``"full"`` in a group of concurrent saves, each save is retried on its own.
+            times: The number of failures; None for all until `clear`.
 
         """
         self._disk = choice("kind", kind, ("failing", "full", "read_only", "busy"))
@@ -99,16 +103,16 @@ class SessionFaults:
 
     def embedder(self, *, times: int | None = 1) -> None:
         """
-        Let the next calls of the embedder fail; what was embedded before is not asked for again.
+        Make the next calls of the embedder fail. Cached embeddings need no call.
 
         Args:
-            times: How many; None for all until `clear`.
+            times: The number of failures; None for all until `clear`.
 
         """
         self._left["embedder"] = math.inf if times is None else times
 
     def clear(self) -> None:
-        """Let everything work again."""
+        """Remove all planned faults."""
         self._left = dict.fromkeys(self._left, 0.0)
 
     def _meets(self, what: str) -> bool:

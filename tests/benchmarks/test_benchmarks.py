@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("[!_]*.py")))
 def test_every_benchmark_runs(name, tmp_path):
-    """A tiny run prints a table and writes its figures, and nothing goes wrong in silence."""
+    """A short run prints a table, writes its results, and emits no warnings."""
     done = subprocess.run(
         [sys.executable, "-W", "error", FOLDER / f"{name}.py", "--quick", "--results", tmp_path],
         capture_output=True,
@@ -27,8 +27,8 @@ def test_every_benchmark_runs(name, tmp_path):
     assert {"python", "system", "cores"} == written["machine"].keys()
 
 
-def test_forks_share_what_they_inherit(monkeypatch):
-    """A thousand forks of 10 MB take under 50 MB, and a tenth of what copies of the dict take."""
+def test_forks_share_inherited_data(monkeypatch):
+    """A thousand forks of 10 MB use less than 50 MB, and a tenth of the memory of dict copies."""
     monkeypatch.syspath_prepend(FOLDER)
     rows = {row["case"]: row for row in importlib.import_module("refs").forking(10_000, 1_000)}
 

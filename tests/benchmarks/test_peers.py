@@ -1,4 +1,4 @@
-"""The comparison with other packages: its page says what was measured, all of it, and what it is measured with works."""
+"""Comparison with other packages: the page matches the results, and the benchmarks work."""
 
 import importlib
 import json
@@ -14,20 +14,19 @@ WRITTEN = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
 
 @pytest.fixture
 def table(monkeypatch):
-    """Return the module that makes the table."""
+    """Return the module that creates the table."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module("_peers_table")
 
 
-def test_the_page_is_made_from_the_figures(table):
-    """Each row of the page is that of docs/comparison.json: nobody wrote a figure by hand."""
+def test_page_matches_results(table):
     page = PAGE.read_text(encoding="utf-8")
 
     assert table.page_with(page, WRITTEN) == page, "run `python benchmarks/peers.py --table`"
 
 
-def test_no_row_and_no_peer_is_missing(table):
-    """Every row is on the page, has a cell for every peer, and each peer has a column or a reason."""
+def test_page_has_every_row_and_every_peer(table):
+    """A peer without a column has a reason."""
     figures = WRITTEN["figures"]
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     rows = {line.split(" | ")[0].removeprefix("| "): line.split(" | ") for line in lines if line.startswith("| ")}
@@ -39,8 +38,8 @@ def test_no_row_and_no_peer_is_missing(table):
         assert all(cell.strip("| ") for cell in rows[label]), label
 
 
-def test_where_others_are_better_is_said_in_words(table):
-    """For each row in which another one has the better figure, the page says who, and both figures."""
+def test_page_names_every_row_in_which_a_peer_is_better(table):
+    """The sentence contains the peer and both numbers."""
     said = PAGE.read_text(encoding="utf-8")
     behind = [line for line in table.lines_of(WRITTEN["figures"]) if line.better and line.ahead()]
 
@@ -52,8 +51,7 @@ def test_where_others_are_better_is_said_in_words(table):
             assert f"{table.PEERS[name].title} {line.cell(name)}" in sentence
 
 
-def test_what_a_peer_has_not_is_no_blank(table):
-    """Where a peer has no such notion the table says so, and it is neither ahead nor behind."""
+def test_missing_value_has_a_text_and_no_rank(table):
     line = table.Line("open", {"ours": 3.0, "numpy": None}, "{:.1f} s", -1)
 
     assert ["3.0 s", "no such thing"] == line.cells
@@ -61,15 +59,15 @@ def test_what_a_peer_has_not_is_no_blank(table):
 
 
 @pytest.mark.parametrize(("better", "ahead"), [(1, ["numpy", "chroma"]), (-1, ["mem0"]), (0, [])])
-def test_who_is_ahead_is_decided_by_what_is_shown(table, better, ahead):
-    """More or less is better as the row says; figures that read the same are the same."""
+def test_rank_uses_displayed_numbers(table, better, ahead):
+    """Numbers with the same text are equal."""
     line = table.Line("x", {"ours": 2.0, "mem0": 1.0, "chroma": 3.0, "numpy": 4.0, "lancedb": 2.001}, "{:.1f}", better)
 
     assert ahead == line.ahead()
 
 
-def test_a_vector_without_its_line_is_nobodys(monkeypatch, tmp_path):
-    """What was killed between the two files of the raw peer does not shift what is saved afterwards."""
+def test_vector_without_metadata_line_is_ignored(monkeypatch, tmp_path):
+    """The raw peer may be killed between writing its two files."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     scale, shared = importlib.import_module("scale"), importlib.import_module("_scale")
     corpus, store = tmp_path / "corpus", tmp_path / "store"
@@ -89,8 +87,7 @@ def test_a_vector_without_its_line_is_nobodys(monkeypatch, tmp_path):
     peer.close()
 
 
-def test_ours_finds_what_it_saved(monkeypatch, tmp_path):
-    """Our own peer saves, finds by vectors and by questions, and says after another opening what there is."""
+def test_own_peer_finds_saved_memories_after_reopening(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     scale, shared = importlib.import_module("scale"), importlib.import_module("_scale")
     corpus = tmp_path / "corpus"
@@ -110,8 +107,8 @@ def test_ours_finds_what_it_saved(monkeypatch, tmp_path):
     peer.close()
 
 
-def test_a_peer_that_fails_is_named_and_the_others_go_on(monkeypatch, tmp_path):
-    """Who cannot be run is no blank column and ends no run: the error's name is the reason."""
+def test_failing_peer_is_reported_and_others_continue(monkeypatch, tmp_path):
+    """The reason is the name of the error."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     peers = importlib.import_module("peers")
     corpus, stores = tmp_path / "corpus", tmp_path / "stores"

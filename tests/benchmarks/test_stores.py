@@ -1,4 +1,4 @@
-"""The comparison of what stores keep: its page says what was found, all of it, and why something was not asked."""
+"""Conformance comparison of stores: the page matches the results and explains failures."""
 
 import importlib
 import json
@@ -15,20 +15,19 @@ RESULTS = [(name, one) for name, own in WRITTEN["figures"]["stores"].items() for
 
 @pytest.fixture
 def stores(monkeypatch):
-    """Return the script that makes the table."""
+    """Return the script that creates the table."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module("stores")
 
 
-def test_the_page_is_made_from_the_results(stores):
-    """Nobody wrote a cell by hand."""
+def test_page_matches_results(stores):
     page = PAGE.read_text(encoding="utf-8")
 
     assert stores.page_with(page, WRITTEN) == page, "run `python benchmarks/stores.py --table`"
 
 
-def test_every_store_was_asked_everything(stores):
-    """Each store has its versions and a result for each check of the suite as it is now, in its order."""
+def test_every_store_has_all_results(stores):
+    """The checks are the current ones of the suite, in the same order."""
     suite = importlib.import_module("mama_structs.testing.conformance.checks")
     named = [(check.name, check.sentence) for check in suite.CHECKS.values()]
 
@@ -38,21 +37,18 @@ def test_every_store_was_asked_everything(stores):
         assert named == [(one["name"], one["sentence"]) for one in own["checks"]]
 
 
-def test_each_no_and_each_excuse_is_explained_on_the_page():
-    """What is not a yes has a line with what was found, or the reason."""
+def test_page_explains_every_failed_and_excused_check():
     page = PAGE.read_text(encoding="utf-8")
     explained = re.findall(r"^\* .*, (no|excused), `(\w+)`: .{10,}\.$", page, re.MULTILINE)
 
     assert len([one for _, one in RESULTS if one["outcome"] != "passed"]) == len(explained)
 
 
-def test_what_the_suite_itself_got_wrong_is_no_result():
-    """An error of the suite's own process is none of the store."""
+def test_results_contain_no_errors_of_the_suite():
     assert [] == [one for _, one in RESULTS if "_Served" in str(one["findings"])]
 
 
-def test_ours_is_excused_only_on_a_server():
-    """A directory has to do all of it, and a server all but what a host cannot do there."""
+def test_own_store_is_excused_only_on_a_server():
     ours = [one["outcome"] for name, one in RESULTS if name == "ours"]
     server = [one["name"] for name, one in RESULTS if name == "server" and one["outcome"] != "passed"]
 
@@ -60,8 +56,7 @@ def test_ours_is_excused_only_on_a_server():
     assert ["full_disk_loses_nothing", "no_byte_is_left"] == server
 
 
-def test_drivers_do_no_work_of_the_store(stores):
-    """A driver excuses itself only from what the suite knows, with a reason, and is some fifty lines long."""
+def test_drivers_are_short_and_excuse_only_known_capabilities(stores):
     suite = importlib.import_module("mama_structs.testing.conformance.checks")
     for file in (ROOT / "benchmarks" / "_stores").glob("[!_]*.py"):
         text = file.read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ ENTITIES = {
 
 @pytest.fixture
 async def virtual_time(monkeypatch):
-    """Let the loop's clock run only while nothing else does: pauses take no time, and no machine is too slow for one."""
+    """Advance the loop's clock only when the loop is idle, so that pauses take no time."""
     loop = asyncio.get_running_loop()
     now, select = loop.time(), loop._selector.select
 
@@ -61,7 +61,7 @@ def resolver(make_resolver, source):
 
 @pytest.fixture
 def at_rest():
-    """Return a check that nothing of a resolver is left under way."""
+    """Return a check that a resolver has no queries or tasks left."""
 
     async def check(resolver, *sources):
         for _ in range(5):

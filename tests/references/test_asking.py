@@ -1,4 +1,4 @@
-"""What a Python caller can ask for beside types and depth, and what an answer says of what it leaves out."""
+"""Options of a Python caller (fields, expand), and the metadata about omitted references."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def resolver():
 
 
 def reference_options(**more):
-    """Draw what a caller may say, as keywords."""
+    """Return a strategy for reference options, as keywords."""
     return st.fixed_dictionaries(
         {},
         optional={
@@ -52,14 +52,14 @@ async def asked(resolver, payload=PLAYER, **options):
 
 
 class TestFields:
-    async def test_named_fields_are_shown_of_the_named_types_only(self, resolver):
+    async def test_enrich_with_named_fields_filters_only_the_named_types(self, resolver):
         section = (await asked(resolver, fields={"planet": ["status", "owner"], "guild": ()}))["references"]
 
         assert {"reference_type": "planet", "id": "2-1", "owner": "1-11", "status": "active"} == section["2-1"]
         assert {"reference_type": "guild", "id": "0-1"} == section["0-1"]
         assert {*ENTITIES["9-11"], "reference_type"} == section["9-11"].keys()
 
-    async def test_brief_is_what_the_scheme_says(self, resolver):
+    async def test_enrich_with_brief_fields_returns_scheme_brief_fields(self, resolver):
         section = (await asked(resolver, fields="brief"))["references"]
 
         for entry in section.values():
@@ -67,7 +67,7 @@ class TestFields:
             assert brief
             assert entry.keys() <= {"reference_type", "id", *brief}
 
-    async def test_a_type_without_a_brief_list_keeps_all(self):
+    async def test_enrich_with_brief_fields_returns_all_fields_when_type_has_no_brief(self):
         scheme = IdScheme(name="keys", pattern="([A-Z]+)-[0-9]+", type_of={"OPS": "issue"})
 
         async def fetch(key):
@@ -77,12 +77,12 @@ class TestFields:
 
         assert {"reference_type", "id", "title", "state"} == result["references"]["OPS-1"].keys()
 
-    async def test_a_failure_still_says_what_happened(self, resolver):
+    async def test_enrich_with_fields_keeps_error_of_failed_reference(self, resolver):
         section = (await asked(resolver, {"owner": "1-99"}, fields={"player": ["name"]}))["references"]
 
         assert "Entity not found" == section["1-99"]["error"]
 
-    async def test_nothing_points_into_a_field_that_is_not_shown(self, resolver):
+    async def test_referenced_from_omits_pointers_into_hidden_fields(self, resolver):
         result = await asked(resolver, fields={"guild": ["name"]}, reference_depth=2, metadata=True)
 
         assert [] == result["references"]["3-1"]["referenced_from"]
@@ -93,7 +93,7 @@ class TestFields:
         options=reference_options(),
         fields=st.sampled_from(["brief", {"planet": ("name",)}, {"guild": (), "player": ("nothing",)}]),
     )
-    async def test_fields_never_change_which_ids_are_referenced(self, options, fields):
+    async def test_fields_option_does_not_change_referenced_ids(self, options, fields):
         whole, short = [
             await asked(Resolver([FakeSource(ENTITIES)], clock=FakeClock().now), **options, fields=chosen)
             for chosen in ("all", fields)
@@ -103,7 +103,7 @@ class TestFields:
         assert whole.get("references_meta") == short.get("references_meta")
 
     @given(options=reference_options(max_bytes=st.integers(0, 900)))
-    async def test_all_fields_are_what_there_was_without_a_word(self, options):
+    async def test_fields_all_equals_default(self, options):
         one, other = [
             await asked(Resolver([FakeSource(ENTITIES)], clock=FakeClock().now), **options, **more)
             for more in ({}, {"fields": "all"})
@@ -111,8 +111,8 @@ class TestFields:
 
         assert json.dumps(one) == json.dumps(other)
 
-    async def test_brief_makes_depth_two_of_a_player_a_quarter(self):
-        """Of 8,275 bytes at most 2,000 are left, with all thirteen references."""
+    async def test_brief_fields_reduce_depth_two_section_of_player_to_a_quarter(self):
+        """The section shrinks from 8,275 to at most 2,000 bytes, with all thirteen references."""
         async with FakeNode.world(seed=1, players=120) as node, Session.open(structs=node.url) as session:
             answer = await session.call("structs_query_player", {"player_id": "1-11"})
             sections = {
@@ -141,38 +141,38 @@ class TestExpand:
             (["guild.guild"], ["0-1"]),
         ],
     )
-    async def test_paths_say_which_references_there_are(self, resolver, paths, found):
-        """By a field's name, by the relation that it holds, or by a type."""
+    async def test_expand_selects_references_by_path(self, resolver, paths, found):
+        """Steps of a path are names of fields, relations or types."""
         assert found == list((await asked(resolver, expand=paths))["references"])
 
-    async def test_what_no_path_leads_to_is_counted(self, resolver):
+    async def test_enrich_with_expand_counts_ids_without_path_as_filtered(self, resolver):
         meta = (await asked(resolver, expand=["guild.owner"]))["references_meta"]
 
         assert {"path": 3} == meta["filtered"]
         assert (2, 2, 0, 0) == tuple(meta[name] for name in ("found", "resolved", "failed", "omitted"))
 
-    async def test_on_a_list_secondary_fields_can_be_named(self, resolver):
+    async def test_enrich_of_list_with_expand_includes_secondary_fields(self, resolver):
         planets = {"Planet": [{"id": "2-1", "owner": "1-11", "space": ["5-1"]}]}
 
         assert ["5-1"] == list((await asked(resolver, planets, expand=["struct"]))["references"])
 
-    async def test_limits_hold_for_paths_too(self, resolver):
+    async def test_enrich_with_expand_applies_max_references(self, resolver):
         result = await asked(resolver, expand=["guild", "planet", "fleet"], max_references=1)
 
         assert ["0-1"] == list(result["references"])
         assert ["2-1", "9-11"] == result["references_meta"]["omitted_ids"]
 
-    async def test_ids_that_are_asked_for_by_name_go_on_by_their_type(self, resolver):
+    async def test_resolve_with_expand_follows_paths_from_requested_ids(self, resolver):
         found = await resolver.resolve(["0-1", "2-1"], ReferenceOptions(expand=["guild.reactor"]))
 
         assert ["0-1", "2-1", "3-1"] == list(found)
 
-    def test_detection_knows_the_paths(self, resolver):
+    def test_detect_with_expand_returns_ids_on_paths(self, resolver):
         found = resolver.detect(PLAYER["Player"], ReferenceOptions(expand=["fleet", "guild.owner"]), subject="1-11")
 
         assert ["0-1", "9-11"] == [one.id for one in found]
 
-    async def test_a_caller_who_names_types_or_a_depth_takes_the_place_of_a_tools_paths(self, resolver):
+    async def test_call_with_types_or_depth_replaces_expand_of_tool(self, resolver):
         @with_references(resolver=resolver, expand=["fleet"])
         async def look() -> dict:
             return PLAYER
@@ -196,13 +196,13 @@ class TestExpand:
             ({"fields": {"planet": "name"}}, "fields must be field names"),
         ],
     )
-    def test_what_cannot_be_meant_is_refused(self, options, message):
+    def test_reference_options_reject_invalid_fields_and_paths(self, options, message):
         with pytest.raises(InvalidArgument, match=message):
             ReferenceOptions(**options)
 
 
 class TestSilence:
-    async def test_what_was_filtered_is_counted_by_its_reason_also_where_nothing_is_left(self, resolver):
+    async def test_meta_counts_filtered_ids_by_reason_even_without_references(self, resolver):
         by_type = await asked(resolver, reference_types=["reactor"])
         planets = {"Planet": [{"id": "2-7", "space": ["5-1", "5-2"]}]}
 
@@ -212,7 +212,7 @@ class TestSilence:
         assert {"types": 3} == References.of(by_type).filtered
 
     @given(options=reference_options(max_bytes=st.integers(0, 900)))
-    async def test_the_meta_adds_up(self, options):
+    async def test_meta_counts_are_consistent(self, options):
         result = await asked(Resolver([FakeSource(ENTITIES)]), **options)
         meta = result.get("references_meta")
         if meta:
@@ -222,12 +222,12 @@ class TestSilence:
             named = {"0-1", "2-1", "9-11", "1-12", "3-1", "1-11", "5-1"}
             assert meta["found"] + sum(meta.get("filtered", {}).values()) <= len(named)
 
-    async def test_types_that_name_nothing_say_so(self, resolver):
+    async def test_meta_notes_types_without_ids(self, resolver):
         meta = (await asked(resolver, reference_types=["infusion", "address"]))["references_meta"]
 
         assert ["infusion and address found nothing: there are no ids of such a type"] == meta["notes"]
 
-    async def test_ids_beyond_twenty_are_listed_as_far_as_the_bytes_allow(self):
+    async def test_meta_lists_more_than_twenty_omitted_ids_within_max_bytes(self):
         payload = {"rows": [f"1-{number}" for number in range(1, 101)]}
         few, many = [
             (await asked(Resolver([FakeSource({})]), payload, max_references=0, max_bytes=room))["references_meta"]
@@ -240,8 +240,12 @@ class TestSilence:
         assert "100 omitted" in repr(References.of({"references": {}, "references_meta": few}))
 
     @pytest.mark.parametrize("sources", [[], [Source(JIRA, fetch=lambda key: {"id": key})]])
-    async def test_an_answer_whose_ids_have_no_source_says_so_and_the_log_once(self, sources, caplog):
-        """With no source at all, and with one for other ids; what a payload itself is needs none."""
+    async def test_enrich_notes_ids_without_source_and_logs_once(self, sources, caplog):
+        """
+        Covers sessions without sources and with a source for other ids.
+
+        The payload's own id needs no source.
+        """
         async with Session.open(sources=sources) as session:
 
             @session.with_references
@@ -257,7 +261,7 @@ class TestSilence:
         assert "references_meta" not in own
         assert 1 == caplog.text.count("structs= or sources=")
 
-    async def test_a_session_without_sources_says_so_once_of_what_has_no_such_ids(self, caplog):
+    async def test_enrich_notes_missing_sources_once_when_payload_has_no_known_ids(self, caplog):
         async with Session.open() as session:
             first, second = [await session.resolver.enrich({"key": "ABC-1"}) for _ in range(2)]
 
@@ -265,11 +269,11 @@ class TestSilence:
         assert "references_meta" not in second
         assert 1 == caplog.text.count("structs= or sources=")
 
-    async def test_a_session_with_a_source_says_nothing_where_there_are_no_ids(self):
+    async def test_enrich_has_no_notes_when_session_has_sources_and_payload_has_no_ids(self):
         async with Session.open(sources=[FakeSource({})]) as session:
             assert {"a": 1, "references": {}} == await session.resolver.enrich({"a": 1})
 
-    async def test_the_error_for_a_tool_of_the_chain_names_what_brings_it(self):
+    async def test_unknown_chain_tool_error_hints_at_structs_option(self):
         async with Session.open() as session:
             with pytest.raises(UnknownTool) as caught:
                 await session.call("structs_query_player", {"player_id": "1-1"})

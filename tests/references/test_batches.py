@@ -1,4 +1,4 @@
-"""Ids of calls that come together go to a batch source together."""
+"""Concurrent calls send their ids to a batch source together."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ KEY_SCHEME = IdScheme(name="keys", pattern="k[0-9]", type_of=lambda _: "key")
 
 
 @given(data=st.data())
-def test_batches_are_full_at_the_most_and_everybody_gets_an_own_answer(data):
-    """Whatever comes when and whoever is cancelled; nothing is left under way, and no id is asked for twice."""
+def test_batches_respect_max_batch_and_every_caller_gets_its_answers(data):
+    """
+    Holds for any timing and cancellation.
+
+    No query is left running, and no id is requested twice.
+    """
     limit = data.draw(st.none() | st.integers(1, 4))
     slots = data.draw(st.integers(1, 3))
     wanted = data.draw(st.lists(st.lists(st.sampled_from(KEYS), min_size=1, unique=True), min_size=1, max_size=8))
@@ -63,14 +67,17 @@ def test_batches_are_full_at_the_most_and_everybody_gets_an_own_answer(data):
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "5"])
-def test_a_batch_has_room_for_one_at_least(most):
-    """Anything else is refused when the source is made."""
+def test_source_rejects_invalid_max_batch(most):
     with pytest.raises(InvalidArgument, match="max_batch"):
         Source(KEY_SCHEME, fetch_many=print, max_batch=most)
 
 
-async def test_a_not_found_that_is_raised_for_several_is_said_of_none():
-    """It does not say of which of them; nothing is kept of it, and one alone is not found."""
+async def test_not_found_raised_for_batch_fails_all_ids_without_caching():
+    """
+    The error does not identify the missing id, so nothing is cached.
+
+    For a single id it means "not found".
+    """
 
     async def fetch_many(keys):
         if "k0" in keys:
@@ -87,8 +94,7 @@ async def test_a_not_found_that_is_raised_for_several_is_said_of_none():
     assert ({}, {"k0": "Entity not found"}) == (alone.failed, missing)
 
 
-async def test_a_single_id_goes_to_fetch_where_there_is_one():
-    """Two that come together go to fetch_many, whoever asks."""
+async def test_single_id_uses_fetch_and_concurrent_ids_use_fetch_many():
     asked = []
 
     def fetch(key):

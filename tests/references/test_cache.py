@@ -1,4 +1,4 @@
-"""What may be reused, for how long, and how much of it is kept."""
+"""Cache of answers: expiry, eviction, size limits and block heights."""
 
 import pytest
 from hypothesis import settings
@@ -26,7 +26,7 @@ def cache_of(**options):
 
 
 class CacheAgainstModel(RuleBasedStateMachine):
-    """A cache does what a plain list of entries, looked through each time, would do."""
+    """The cache behaves like a plain list of entries that is searched linearly."""
 
     @initialize(
         options=st.fixed_dictionaries(
@@ -126,8 +126,8 @@ TestCacheAgainstModel = CacheAgainstModel.TestCase
 TestCacheAgainstModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def test_an_answer_is_valid_until_its_ttl_and_not_a_moment_longer():
-    """Just before the TTL the answer is there, at the TTL it is gone; asking does not prolong it."""
+def test_answer_expires_exactly_at_its_ttl():
+    """Reading an answer does not extend its lifetime."""
     cache, clock = cache_of(cache_ttl=10.0)
     kept = answer()
     cache.put("1-1", "player", kept)
@@ -139,8 +139,7 @@ def test_an_answer_is_valid_until_its_ttl_and_not_a_moment_longer():
     assert (0, 0) == (len(cache), cache.size)
 
 
-def test_the_least_recently_used_goes_first():
-    """Asking for an answer keeps it; what nobody asked for makes room."""
+def test_least_recently_used_answer_is_evicted_first():
     cache, _ = cache_of(cache_entries=2)
     for entity_id in ("1-1", "1-2"):
         cache.put(entity_id, "player", answer())
@@ -150,8 +149,8 @@ def test_the_least_recently_used_goes_first():
     assert [True, False, True] == [cache.get(entity_id) is not None for entity_id in ("1-1", "1-2", "1-3")]
 
 
-def test_bytes_are_bounded_and_one_answer_over_the_bound_is_not_kept():
-    """A large answer pushes others out; one that could never fit pushes out nothing, and replaces what was known."""
+def test_answers_are_evicted_to_respect_cache_bytes():
+    """An answer over the limit evicts only the cached answer for its id."""
     cache, _ = cache_of(cache_bytes=100)
     for number in range(1, 6):
         cache.put(f"1-{number}", "player", answer(17))
@@ -167,8 +166,8 @@ def test_bytes_are_bounded_and_one_answer_over_the_bound_is_not_kept():
     assert None is not cache.get("1-7")
 
 
-def test_a_not_found_is_kept_briefly_and_never_longer_than_an_answer():
-    """A not-found has a life of its own, bounded by the TTL; 0 keeps none."""
+def test_not_found_expires_after_not_found_ttl_or_cache_ttl():
+    """The shorter one applies; 0 disables caching of not-found."""
     cache, clock = cache_of(cache_ttl=30.0, not_found_ttl=5.0)
     short, _ = cache_of(cache_ttl=2.0, not_found_ttl=5.0)
     never, _ = cache_of(not_found_ttl=0)
@@ -184,8 +183,7 @@ def test_a_not_found_is_kept_briefly_and_never_longer_than_an_answer():
 
 
 @pytest.mark.parametrize("options", [{"cache_ttl": 0}, {"cache_entries": 0}, {"cache_bytes": 0}])
-def test_nothing_is_kept_where_nothing_may_be(options):
-    """A TTL, a number or a size of 0 switches the cache off."""
+def test_zero_limit_disables_cache(options):
     cache, _ = cache_of(**options)
     cache.put("1-1", "player", answer())
     cache.put("1-2", "player", MISSING)
@@ -193,8 +191,8 @@ def test_nothing_is_kept_where_nothing_may_be(options):
     assert (None, None, 0, 0) == (cache.get("1-1"), cache.get("1-2"), len(cache), cache.size)
 
 
-def test_an_answer_of_an_older_block_is_gone_when_a_newer_one_was_seen():
-    """With "block" an answer lives as long as its block is the newest, and at most for the TTL."""
+def test_answer_expires_with_newer_block_in_block_mode():
+    """The TTL still applies."""
     cache, clock = cache_of(cache_until="block", cache_ttl=10.0)
     cache.see(5)
     for entity_id, height in (("1-1", 5), ("1-2", 5), ("1-3", None)):
@@ -208,8 +206,8 @@ def test_an_answer_of_an_older_block_is_gone_when_a_newer_one_was_seen():
     assert None is cache.get("1-3")
 
 
-def test_an_older_height_never_turns_the_clock_back():
-    """An answer that was under way when the block changed neither counts as new nor revives old ones."""
+def test_lower_height_does_not_revive_or_add_answers():
+    """A query in flight during a new block may return the previous height."""
     cache, _ = cache_of(cache_until="block")
     cache.see(6)
     cache.see(5)
@@ -219,8 +217,8 @@ def test_an_older_height_never_turns_the_clock_back():
     assert None is cache.get("1-1")
 
 
-def test_a_chain_that_starts_anew_is_believed_in_the_end():
-    """More answers below the height than can be under way mean that it was wrong, or that the chain was reset."""
+def test_lower_height_is_accepted_after_more_answers_than_parallel_queries():
+    """The earlier height was wrong, or the chain was reset."""
     cache, _ = cache_of(cache_until="block")
     cache.see(10**18)
     for _ in range(ReferenceSettings().max_parallel_queries + 1):
@@ -229,8 +227,7 @@ def test_a_chain_that_starts_anew_is_believed_in_the_end():
     assert None is not cache.get("1-1")
 
 
-def test_each_source_has_a_height_of_its_own():
-    """Two chains side by side do not overtake each other's answers."""
+def test_heights_are_tracked_per_source():
     cache, _ = cache_of(cache_until="block")
     first, second = object(), object()
     cache.put("1-1", "player", answer(height=5), origin=first)
@@ -240,8 +237,7 @@ def test_each_source_has_a_height_of_its_own():
     assert None is not cache.get("2-1")
 
 
-def test_heights_mean_nothing_without_block_mode():
-    """With "ttl" a new block changes nothing."""
+def test_heights_are_ignored_in_ttl_mode():
     cache, _ = cache_of()
     cache.put("1-1", "player", answer(height=5))
     cache.see(9)
@@ -249,8 +245,7 @@ def test_heights_mean_nothing_without_block_mode():
     assert None is not cache.get("1-1")
 
 
-def test_a_failure_has_no_height():
-    """A not-found lives through blocks for its own time."""
+def test_not_found_survives_new_blocks():
     cache, _ = cache_of(cache_until="block")
     cache.put("1-1", "player", Failure("not_found", "Entity not found"))
     cache.see(9)

@@ -1,4 +1,8 @@
-"""What a host allows: defaults for whoever says nothing, ceilings for models, and neither for the host's own calls."""
+"""
+Defaults and ceilings set by a host.
+
+Ceilings apply to models, not to the host's own calls.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ MANY = {"rows": [{"playerId": f"1-{number}"} for number in range(1, 3000)]}
 
 
 def of_many(resolver, **options):
-    """Return a tool whose result names thousands of ids."""
+    """Return a tool whose result contains thousands of ids."""
 
     @with_references(resolver=resolver, **options)
     async def many() -> dict[str, Any]:
@@ -38,7 +42,7 @@ def of_many(resolver, **options):
 
 
 def for_model(function):
-    """Return what runs a function as a tool that a model called."""
+    """Return a function that runs a tool as if a model called it."""
     tool = Tool.from_function(function)
 
     async def run(**arguments):
@@ -48,8 +52,8 @@ def for_model(function):
 
 
 class TestCeilings:
-    async def test_a_hosts_twenty_hold_against_a_models_million(self):
-        """Counted at the node: what a model passes opens no flood."""
+    async def test_model_cannot_exceed_max_references_of_session(self):
+        """The node counts the requests."""
         async with FakeNode.world(seed=1, players=120) as node:
             options = ReferenceOptions(max_references=20)
             async with Session.open(structs=node.url, references=options) as session:
@@ -66,7 +70,7 @@ class TestCeilings:
             assert 1 + 20 >= len(node.requests)
             assert result
 
-    async def test_the_answer_says_which_ceilings_were_met(self):
+    async def test_exceeded_ceilings_are_reported_in_meta(self):
         source = FakeSource({})
         tool = for_model(of_many(Resolver([source]), max_references=3, max_depth=1))
 
@@ -75,14 +79,14 @@ class TestCeilings:
         assert {"max_references": 3, "reference_depth": 1} == meta["ceilings"]
         assert 3 == len(source.asked)
 
-    async def test_within_the_ceilings_nothing_is_said_of_them(self):
+    async def test_meta_has_no_ceilings_when_none_is_exceeded(self):
         tool = for_model(of_many(Resolver([FakeSource({})]), max_references=3))
 
         meta = (await tool(include_references=True, max_references=2))["references_meta"]
 
         assert "ceilings" not in meta
 
-    async def test_without_a_word_of_the_host_the_defaults_are_the_ceilings(self):
+    async def test_defaults_are_ceilings_when_host_sets_none(self):
         source = FakeSource({})
         tool = for_model(of_many(Resolver([source])))
 
@@ -90,7 +94,7 @@ class TestCeilings:
 
         assert 50 == len(source.asked)
 
-    async def test_types_that_the_host_does_not_allow_are_not_fetched(self):
+    async def test_model_cannot_fetch_types_outside_allowed_types(self):
         payload = {"guildId": "0-1", "planetId": "2-1"}
         source = FakeSource({"0-1": {"id": "0-1"}, "2-1": {"id": "2-1"}})
 
@@ -108,7 +112,7 @@ class TestCeilings:
         assert "0-1" not in source.asked
         assert ["0-1", "2-1"] == list((await look(include_references=True))["references"])
 
-    async def test_a_direct_call_is_the_hosts_own_and_bound_by_none(self):
+    async def test_direct_call_is_not_limited_by_ceilings(self):
         source = FakeSource({})
 
         function = of_many(Resolver([source]), max_references=3, max_depth=0)
@@ -118,8 +122,8 @@ class TestCeilings:
             assert 100 == len(set(source.asked))
             assert "ceilings" not in result["references_meta"]
 
-    async def test_what_a_tools_own_code_asks_for_is_the_hosts(self):
-        """The outermost decorated tool takes the model's part; below it Python calls Python."""
+    async def test_nested_tool_call_by_tool_code_is_not_limited_by_ceilings(self):
+        """Only the outermost decorated tool is called by the model."""
         source = FakeSource({})
         inner = of_many(Resolver([source]), max_references=3)
 
@@ -132,7 +136,7 @@ class TestCeilings:
 
         assert 60 == len(source.asked)
 
-    async def test_they_hold_below_other_decorators_and_in_tools_that_pass_on_what_a_model_says(self):
+    async def test_ceilings_apply_below_other_decorators_and_in_forwarding_tools(self):
         source = FakeSource({})
         tool = of_many(Resolver([source]), max_references=3)
 
@@ -149,7 +153,7 @@ class TestCeilings:
 
         assert 3 == len(set(source.asked))
 
-    async def test_calls_side_by_side_do_not_lift_each_others_ceilings(self):
+    async def test_concurrent_calls_do_not_affect_each_others_ceilings(self):
         source = FakeSource({}, delays=0.01)
         tool = for_model(of_many(Resolver([source]), max_references=3))
 
@@ -171,8 +175,8 @@ class TestCeilings:
         ceiling=st.integers(0, 60),
         per_entity=st.integers(0, 5),
     )
-    async def test_whatever_is_passed_no_more_is_started_than_the_ceiling(self, given, ceiling, per_entity):
-        """Through a session's call, for any arguments, whether they are refused or not."""
+    async def test_session_call_never_starts_more_references_than_ceiling(self, given, ceiling, per_entity):
+        """Holds for any arguments, valid or not."""
         players = {f"1-{n}": {"id": f"1-{n}", "guildId": f"0-{n}", "planetId": f"2-{n}"} for n in range(1, 40)}
         source = FakeSource(players)
         options = {"max_references": ceiling, "max_references_per_entity": per_entity}
@@ -190,7 +194,7 @@ _LIGHT = Settings(memory=MemorySettings(exact_up_to=0))
 
 
 class TestSharing:
-    async def test_the_hosts_options_are_the_ready_made_tools_defaults(self):
+    async def test_session_reference_options_are_defaults_of_predefined_tools(self):
         async with FakeNode.world(seed=1, players=12) as node:
             options = ReferenceOptions(include_references="primary", max_references=1)
             async with Session.open(structs=node.url, references=options) as session:
@@ -199,8 +203,8 @@ class TestSharing:
                 assert options is session.references
                 assert 1 == len(result["references"])
 
-    async def test_options_without_a_word_about_it_add_nothing_by_themselves(self):
-        """A host that sets limits does not ask for references in every call."""
+    async def test_session_reference_options_add_no_references_by_default(self):
+        """A host that sets limits does not request references for every call."""
         options = ReferenceOptions(max_references=2)
         async with (
             FakeNode.world(seed=1, players=12) as node,
@@ -208,7 +212,7 @@ class TestSharing:
         ):
             assert "references" not in await session.call("structs_query_player", {"player_id": "1-1"})
 
-    async def test_the_sessions_decorator_and_a_bare_one_use_the_same_options(self):
+    async def test_session_decorator_and_bare_decorator_use_session_options(self):
         source = FakeSource({})
         async with Session.open(sources=[source], references=ReferenceOptions(max_references=2)) as session:
 
@@ -228,8 +232,12 @@ class TestSharing:
                 len((await tool(include_references=True))["references"]) for tool in (bound, own, bare)
             ]
 
-    async def test_sessions_share_a_resolver_that_its_owner_closes(self):
-        """One cache, one set of limits and figures; each session's own memories are a source of it alone."""
+    async def test_sessions_can_share_a_resolver_that_its_owner_closes(self):
+        """
+        They share cache, limits and statistics.
+
+        The memories of each session are a source of that session only.
+        """
         async with FakeNode.world(seed=1, players=12) as node:
             shared = Resolver([StructsSource(node.url)])
             async with Session.open(resolver=shared) as one, Session.open(resolver=shared) as other:
@@ -248,8 +256,8 @@ class TestSharing:
             assert (await shared.resolve(["1-1"]))["1-1"]["id"] == "1-1"
             await shared.close()
 
-    async def test_sessions_that_ask_for_one_memory_at_once_get_their_own(self):
-        """Namespaces never see each other, also where two sessions share what is under way."""
+    async def test_concurrent_sessions_do_not_share_memory_references(self):
+        """Namespaces are isolated even while sessions share queries in flight."""
         shared = Resolver([FakeSource({})])
         async with (
             Session.open(resolver=shared, namespace="a") as one,
@@ -262,7 +270,7 @@ class TestSharing:
         assert "only for a" not in str(theirs)
         await shared.close()
 
-    async def test_a_shared_resolver_on_another_loop_is_a_clear_error(self):
+    async def test_shared_resolver_in_another_loop_raises_wrong_loop(self):
         shared = Resolver([FakeSource({})])
 
         async def elsewhere():
@@ -274,7 +282,7 @@ class TestSharing:
                 await asyncio.to_thread(asyncio.run, elsewhere())
         await shared.close()
 
-    async def test_once_its_owner_closed_it_sessions_say_so(self):
+    async def test_session_raises_session_closed_after_shared_resolver_is_closed(self):
         shared = Resolver([FakeSource({})])
         async with Session.open(resolver=shared) as session:
             await shared.close()
@@ -291,13 +299,13 @@ class TestSharing:
             ({"resolver": Resolver(), "structs": "http://localhost:1317"}, "resolver= has its own sources"),
         ],
     )
-    def test_what_cannot_be_meant_is_refused_at_once(self, options, message):
+    def test_session_open_rejects_invalid_reference_arguments(self, options, message):
         with pytest.raises(InvalidArgument, match=message):
             Session.open(**options)
 
 
 class TestWhatIsShown:
-    def test_every_option_is_taken_whether_it_is_shown_or_not(self):
+    def test_tool_accepts_all_reference_options_shown_or_not(self):
         tools = {
             setting: Tool.from_function(of_many(Resolver([FakeSource({})], settings=ReferenceSettings(**setting_of))))
             for setting, setting_of in {
@@ -314,7 +322,7 @@ class TestWhatIsShown:
             given = dict.fromkeys(ACCEPTED[2:], 1) | {"include_references": True, "reference_types": ["player"]}
             assert given == tool.signature.check(given, tool=tool.name)
 
-    async def test_a_bare_tool_shows_what_its_session_has(self):
+    async def test_bare_tool_schema_depends_on_session(self):
         @with_references
         async def look() -> dict[str, Any]:
             return {}
@@ -327,7 +335,7 @@ class TestWhatIsShown:
             assert {} == session.tools.add(look).input_schema["properties"]
             assert {} == await session.call("look", {"include_references": True, "max_references": 3})
 
-    async def test_an_unknown_type_is_refused_with_the_types_there_are(self):
+    async def test_unknown_reference_type_error_lists_known_types(self):
         async with FakeNode.world(seed=1, players=12) as node, Session.open(structs=node.url) as session:
             with pytest.raises(InvalidArgument, match=r"reference_types must be .*'planet'"):
                 await session.call("structs_query_player", {"player_id": "1-1", "reference_types": ["planets"]})

@@ -32,7 +32,7 @@ def tool_on(resolver, result=RESULT, **options):
 
 
 class TestCalls:
-    async def test_without_options_the_tools_own_object_is_returned(self, resolver, source):
+    async def test_call_without_reference_options_returns_tools_own_object(self, resolver, source):
         tool = tool_on(resolver)
 
         assert RESULT is await tool()
@@ -41,27 +41,27 @@ class TestCalls:
         assert RESULT is await tool("1-11", max_references=3)
         assert [] == source.asked
 
-    async def test_with_references_each_id_comes_once(self, resolver):
+    async def test_call_with_references_adds_each_id_once(self, resolver):
         result = await tool_on(resolver)("1-11", include_references=True)
 
         assert RESULT == {key: value for key, value in result.items() if key != "references"}
         assert ["0-1", "2-1"] == list(result["references"])
 
-    async def test_options_of_the_call_hold(self, resolver):
+    async def test_call_options_select_and_limit_references(self, resolver):
         tool = tool_on(resolver)
 
         assert ["0-1"] == list((await tool(include_references="all", reference_types=["guild"]))["references"])
         assert ["0-1"] == list((await tool(include_references=True, max_references=1))["references"])
         assert "3-1" in (await tool(include_references=True, reference_depth=2))["references"]
 
-    async def test_the_tool_gets_its_own_arguments_only(self, resolver):
+    async def test_tool_does_not_receive_reference_options(self, resolver):
         tool = tool_on(resolver)
 
         await tool("1-12", include_references=True, reference_depth=2, extra=1)
 
         assert [("1-12", {"extra": 1})] == tool.calls
 
-    async def test_a_tools_defaults_hold_until_the_call_says_otherwise(self, resolver):
+    async def test_call_options_override_defaults_of_tool(self, resolver):
         tool = tool_on(resolver, include_references=True, max_references=1, metadata=True)
 
         assert ["0-1"] == list((await tool())["references"])
@@ -81,14 +81,14 @@ class TestCalls:
             {"include_references": False, "max_references_per_entity": "5"},
         ],
     )
-    async def test_wrong_options_are_refused_before_the_tool_runs(self, resolver, arguments):
+    async def test_invalid_option_is_rejected_before_tool_runs(self, resolver, arguments):
         tool = tool_on(resolver)
 
         with pytest.raises(InvalidArgument):
             await tool("1-11", **arguments)
         assert [] == tool.calls
 
-    async def test_an_error_of_the_tool_is_the_callers(self, resolver):
+    async def test_error_of_tool_is_raised_unchanged(self, resolver):
         @with_references(resolver=resolver)
         async def fails():
             raise LookupError("no such player")
@@ -96,7 +96,7 @@ class TestCalls:
         with pytest.raises(LookupError, match="no such player"):
             await fails(include_references=True)
 
-    async def test_wrong_arguments_are_the_tools_to_refuse(self, resolver):
+    async def test_wrong_arguments_raise_type_error_of_tool(self, resolver):
         @with_references(resolver=resolver, subject="player_id")
         async def tool(player_id: str) -> dict[str, Any]:
             return {}
@@ -104,7 +104,7 @@ class TestCalls:
         with pytest.raises(TypeError, match="player_id"):
             await tool(include_references=True)
 
-    async def test_the_tools_work_is_never_lost_for_the_sake_of_references(self, resolver, caplog):
+    async def test_result_is_returned_when_adding_references_fails(self, resolver, caplog):
         class Odd(dict):
             def items(self):
                 raise RuntimeError("odd")
@@ -114,7 +114,7 @@ class TestCalls:
         assert odd is await tool_on(resolver, odd)(include_references=True)
         assert "could not be added to the result of tool" in caplog.text
 
-    async def test_a_closed_resolver_is_noticed_before_the_tool_runs(self, source):
+    async def test_closed_resolver_raises_before_tool_runs(self, source):
         resolver = Resolver([source])
         tool = tool_on(resolver)
         await resolver.close()
@@ -124,7 +124,7 @@ class TestCalls:
         assert [] == tool.calls
         assert RESULT is await tool()
 
-    async def test_the_subject_is_the_argument_however_it_is_given(self, resolver):
+    async def test_subject_is_read_from_positional_keyword_or_default_argument(self, resolver):
         @with_references(resolver=resolver, subject="player_id")
         async def activity(player_id: str = "1-11") -> dict[str, Any]:
             return {"rows": [{"playerId": "1-11"}, {"owner": "1-12"}]}
@@ -134,7 +134,7 @@ class TestCalls:
         assert ["1-12"] == list((await activity(include_references=True))["references"])
         assert ["1-11"] == list((await activity("1-12", include_references=True))["references"])
 
-    async def test_kind_and_primary_of_the_tool_hold(self, resolver):
+    async def test_kind_and_primary_of_decorator_are_applied(self, resolver):
         payload = {"Planet": [{"id": "2-1", "owner": "1-11", "commandStruct": "5-1"}]}
 
         assert ["1-11"] == list((await tool_on(resolver, payload)(include_references=True))["references"])
@@ -151,7 +151,7 @@ class TestCalls:
 
 
 class TestForms:
-    async def test_methods_bind_to_their_object(self, resolver):
+    async def test_decorated_methods_bind_to_their_object(self, resolver):
         class Agent:
             @with_references(resolver=resolver)
             async def look(self, planet_id: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class TestForms:
         assert ["0-1"] == list((await agent.of_none(include_references=True))["references"])
         assert "self" not in inspect.signature(agent.look).parameters
 
-    async def test_callable_objects_and_partials_work(self, resolver):
+    async def test_callable_objects_and_partials_can_be_decorated(self, resolver):
         class Lookup:
             """Looks things up."""
 
@@ -193,8 +193,8 @@ class TestForms:
         assert ["0-1"] == list((await decorated("0-1", include_references=True))["references"])
         assert ["0-1"] == list((await partial(include_references=True))["references"])
 
-    def test_partials_and_objects_keep_their_docstrings_and_hints(self, resolver):
-        """What stands on the function inside, or on the object's class, is the tool's."""
+    def test_decorated_partials_and_objects_keep_docstring_and_hints(self, resolver):
+        """They come from the wrapped function, or from the object's class."""
 
         async def look(guild_id: str, *, deep: bool = False) -> dict[str, Any]:
             """Look a guild up."""
@@ -214,7 +214,7 @@ class TestForms:
         assert "guild_id" not in typing.get_type_hints(partial)
         assert ("Lookup", "Looks things up.") == (called.__name__, called.__doc__)
 
-    async def test_it_works_bare_and_bound(self, resolver):
+    async def test_bound_decorator_works_with_and_without_arguments(self, resolver):
         bound = bound_to(resolver)
 
         @bound
@@ -228,7 +228,7 @@ class TestForms:
         assert ["0-1"] == list((await one(include_references=True))["references"])
         assert ["0-1"] == (await other(include_references=True))["references_meta"]["omitted_ids"]
 
-    def test_the_wrapper_disappears(self, resolver):
+    def test_wrapper_has_name_and_docstring_of_tool(self, resolver):
         tool = tool_on(resolver)
 
         assert "tool" == tool.__name__
@@ -236,7 +236,7 @@ class TestForms:
         assert inspect.iscoroutinefunction(tool)
         assert inspect.iscoroutinefunction(inspect.unwrap(tool))
 
-    def test_its_signature_shows_what_a_model_needs_before_var_keywords(self, resolver):
+    def test_signature_shows_default_reference_options_before_var_keywords(self, resolver):
         parameters = inspect.signature(tool_on(resolver)).parameters
         names = ["player_id", "include_references", "reference_types", "reference_depth", "more"]
 
@@ -244,24 +244,24 @@ class TestForms:
         assert [False, None, 1] == [parameters[name].default for name in names[1:4]]
         assert {inspect.Parameter.KEYWORD_ONLY} == {parameters[name].kind for name in names[1:4]}
 
-    def test_its_signature_shows_all_where_the_settings_say_so(self, make_resolver, source):
+    def test_signature_shows_all_options_when_settings_request_them(self, make_resolver, source):
         parameters = inspect.signature(tool_on(make_resolver(source, parameters="all"), max_references=7)).parameters
 
         assert ["max_references", "max_references_per_entity"] == list(parameters)[4:6]
         assert 7 == parameters["max_references"].default
 
-    def test_its_signature_shows_nothing_where_the_feature_is_off(self, make_resolver, source):
+    def test_signature_shows_no_options_when_references_are_disabled(self, make_resolver, source):
         tool = tool_on(make_resolver(source, enabled=False))
 
         assert ["player_id", "more"] == list(inspect.signature(tool).parameters)
 
-    def test_its_type_hints_resolve(self, resolver):
+    def test_type_hints_of_decorated_tool_resolve(self, resolver):
         hints = typing.get_type_hints(tool_on(resolver))
 
         assert str is hints["player_id"]
         assert bool | Literal["primary", "all"] == hints["include_references"]
 
-    def test_its_signature_shows_the_tools_own_defaults(self, resolver):
+    def test_signature_shows_defaults_of_decorator(self, resolver):
         parameters = inspect.signature(tool_on(resolver, include_references="primary", reference_depth=2)).parameters
 
         assert "primary" == parameters["include_references"].default
@@ -276,10 +276,10 @@ class TestForms:
             (lambda: with_references(max_reference=3), "no option 'max_reference'"),
             (lambda: with_references(max_references=-3), "max_references must be"),
             (lambda: with_references(subject="guild_id")(_tool), "has no such parameter"),
-            (lambda: with_references(_clashing), "has a parameter 'reference_depth' of its own"),
+            (lambda: with_references(_clashing), "already has a parameter 'reference_depth'"),
         ],
     )
-    def test_what_cannot_be_decorated_is_refused_at_once(self, make, message):
+    def test_decorator_rejects_invalid_arguments_and_tools(self, make, message):
         with pytest.raises(InvalidArgument, match=message):
             make()
 
@@ -292,7 +292,7 @@ async def _clashing(reference_depth: int) -> dict[str, Any]:
     return {}
 
 
-async def test_a_bare_decorator_without_a_session_says_how_to_bind_one():
+async def test_bare_decorator_without_session_raises_no_session_with_hint():
     calls = []
 
     @with_references
@@ -311,8 +311,8 @@ async def test_a_bare_decorator_without_a_session_says_how_to_bind_one():
     [(True, {}), (True, {"include_references": False}), (False, {"include_references": True})],
     ids=["not asked for", "declined", "switched off"],
 )
-async def test_the_wrapper_adds_a_handful_of_steps_to_a_call_without_references(make_resolver, steps, enabled, options):
-    """Whichever way nobody wants them, the call does nothing that grows with the result."""
+async def test_wrapper_overhead_is_constant_for_call_without_references(make_resolver, steps, enabled, options):
+    """It does not depend on the size of the result."""
     calls = []
 
     async def bare(player_id):
@@ -327,15 +327,14 @@ async def test_the_wrapper_adds_a_handful_of_steps_to_a_call_without_references(
     assert steps.count <= 20
 
 
-async def test_switched_off_everywhere_it_adds_next_to_nothing(make_resolver, source):
-    """Whatever the call asks for."""
+async def test_disabled_resolver_returns_tools_own_object(make_resolver, source):
     tool = tool_on(make_resolver(source, enabled=False))
 
     assert RESULT is await tool("1-11", include_references=True, reference_depth=2)
     assert [] == source.asked
 
 
-async def test_it_passes_cancellation_on(make_resolver):
+async def test_cancellation_is_passed_to_source(make_resolver):
     source = FakeSource({"0-1": {"id": "0-1"}}, delays=5)
     task = asyncio.create_task(tool_on(make_resolver(source))(include_references=True))
     await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Which strings of a payload are ids, where they stand, and what must never be taken for one."""
+"""Detection of ids in payloads: positions, field rules, Python objects, hostile input."""
 
 import collections
 import dataclasses
@@ -34,7 +34,7 @@ def scan(payload, **options):
 
 
 def places(payload, **options):
-    """The ids found, with their pointers."""
+    """Return the ids found, with their pointers."""
     return [(found.id, found.pointer) for found in scan(payload, **options).found]
 
 
@@ -43,7 +43,7 @@ def ids(payload, **options):
 
 
 def look_up(payload, place):
-    """What stands at a JSON pointer, read as RFC 6901 says."""
+    """Return the value at a JSON pointer (RFC 6901)."""
     for part in place.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         payload = payload[int(key)] if isinstance(payload, list) else payload[key]
@@ -63,20 +63,20 @@ def scan_of(planted):
 
 
 def found_in(result):
-    """Every id found, once, with all its pointers: as the strategies say what they planted."""
+    """Return the pointers of every id found, in the format of the strategies."""
     found = {}
     for one in result.found:
         found.setdefault(one.id, []).append(one.pointer)
     return found
 
 
-# What was planted
+# Planted ids
 
 
 @given(strategies.payloads() | strategies.list_payloads())
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_exactly_what_was_planted_is_found(planted):
-    """Every planted reference is found with all its places, in document order, and nothing else is."""
+def test_scan_finds_exactly_the_planted_references(planted):
+    """The ids have all their pointers and are in document order."""
     result = scan_of(planted)[1]
 
     assert planted.ids == list(found_in(result))
@@ -86,8 +86,8 @@ def test_exactly_what_was_planted_is_found(planted):
 
 @given(strategies.payloads() | strategies.list_payloads())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_every_pointer_leads_to_the_id(planted):
-    """At each pointer stands the id, the bare index that means it, or the JSON text that holds it."""
+def test_pointers_lead_to_the_ids(planted):
+    """The value is the id, its bare index, or the JSON text that contains it."""
     result = scan_of(planted)[1]
 
     for one in result.found:
@@ -100,8 +100,8 @@ def test_every_pointer_leads_to_the_id(planted):
 
 @given(strategies.payloads() | strategies.list_payloads())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_primary_is_what_was_planted_as_a_direct_relation(planted):
-    """An id is primary when one of its places is a direct relation."""
+def test_scan_marks_planted_direct_relations_as_primary(planted):
+    """An id is primary if one of its occurrences is a direct relation."""
     result = scan_of(planted)[1]
 
     assert {str(one.id) for one in planted.references if one.primary} == {one.id for one in result.found if one.primary}
@@ -109,8 +109,8 @@ def test_primary_is_what_was_planted_as_a_direct_relation(planted):
 
 @given(strategies.payloads())
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_detection_is_a_function_of_the_payload(planted):
-    """A new detector, a used one, and a copy of the payload give the same; and the payload is not changed."""
+def test_scan_is_deterministic_and_does_not_change_payload(planted):
+    """New and used detectors return the same for a payload and its copy."""
     before = json.dumps(planted.payload)
     copy = json.loads(before)
     results = [
@@ -124,8 +124,7 @@ def test_detection_is_a_function_of_the_payload(planted):
 
 @given(strategies.list_payloads(min_size=1))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_the_row_of_what_was_found_is_in_its_pointer(planted):
-    """On a list page each id carries the number of its row."""
+def test_row_of_match_equals_row_in_pointer(planted):
     shape, result = scan_of(planted)
 
     assert "list" == shape.kind
@@ -135,8 +134,7 @@ def test_the_row_of_what_was_found_is_in_its_pointer(planted):
 
 @given(text=strategies.look_alikes())
 @settings(max_examples=300)
-def test_what_only_looks_like_an_id_is_never_found(text):
-    """No text that the parser refuses is found, whatever field holds it."""
+def test_scan_ignores_look_alikes_in_any_field(text):
     result = scan({"owner": text, "anything": [text], "guildId": {"x": text}})
 
     assert [] == result.found
@@ -144,8 +142,7 @@ def test_what_only_looks_like_an_id_is_never_found(text):
 
 @given(entity_id=strategies.entity_ids(), field=st.text())
 @settings(max_examples=200)
-def test_every_id_is_found_under_a_field_without_a_meaning(entity_id, field):
-    """Any id is found with its type under any name that promises and denies nothing."""
+def test_scan_finds_every_id_in_fields_without_rules(entity_id, field):
     result = scan({f"{field}!": str(entity_id)})
 
     assert [(str(entity_id), str(entity_id.type), f"{field}!")] == [
@@ -153,16 +150,15 @@ def test_every_id_is_found_under_a_field_without_a_meaning(entity_id, field):
     ]
 
 
-# The captured answers
+# Captured answers
 
 
 @pytest.mark.parametrize("file", sorted(DATA.glob("lcd_*/*.json")), ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_in_real_answers_every_string_of_the_form_is_found(file):
+def test_scan_finds_every_id_shaped_string_in_captured_answers(file):
     """
-    In what the chain really says, every type-index string outside denied fields is an id.
+    In captured answers, every type-index string outside denied fields is an id.
 
-    The hints object once: to a fleet's id that the documentation got wrong, and only the hints can tell.
-    What stands there whole is no reference.
+    Only one string is rejected by a hint: a fleet id that is wrong in the documentation. Complete entities are no references.
     """
     wrong = {"player_1-11": ["11-11"]}.get(file.stem, [])
     payload = json.loads(file.read_text())
@@ -191,12 +187,12 @@ def test_in_real_answers_every_string_of_the_form_is_found(file):
     assert wrong == [one.id for one in result.lookalikes]
 
 
-# Ids and their bounds
+# Ids and their limits
 
 
 @every_row("code", [0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
 @every_row("index", [1, 2, 9, 10, 19, 2**53 + 1, 2**63, MAX_INDEX - 1, MAX_INDEX])
-def test_codes_and_indexes_are_exact(code, index):
+def test_scan_accepts_all_type_codes_and_index_limits(code, index):
     """Codes 0-6 and 9-11 with indexes from 1 to 2**64 - 1 are ids."""
     assert [f"{code}-{index}"] == ids({"x": f"{code}-{index}"})
 
@@ -208,31 +204,29 @@ def test_codes_and_indexes_are_exact(code, index):
      "-1", "-", "", "1-१", "१-1", "\uff11-1", "1-²", "\u0661-\u0661", "uguild.0-1", "6-53@1-194", "11-1-194", "1_1",
      "1-1_0", "+1-1", "1-+1", "1-1e0", "1\u20131", "2024-01", "1-1,2-1", "x1-1"],
 )  # fmt: skip
-def test_near_misses_are_no_ids(text):
-    """Whatever differs from an id by a character is none: neither found nor counted."""
+def test_scan_ignores_near_misses(text):
+    """Texts that differ from an id by one character are not even look-alikes."""
     result = scan({"x": text, "owner": text, "l": [text]})
 
     assert ([], []) == (result.found, result.lookalikes)
 
 
-def test_ids_are_whole_values_never_keys_or_parts():
-    """An id is a whole string value: not a key, not a part of a text, not a number."""
+def test_scan_ignores_keys_substrings_and_numbers():
     assert [] == ids(
         {"1-11": "x", "a": "see 1-11", "b": 111, "c": 1.11, "d": b"1-11", "e": bytearray(b"1-11"), "2-1": None}
     )
 
 
 @pytest.mark.parametrize("code", [7, 8])
-def test_infusions_and_addresses_have_a_type_but_are_never_found(code):
-    """7-n and 8-n name nothing on the chain: known by name for those who ask, never taken from a payload."""
+def test_scan_ignores_infusion_and_address_ids(code):
+    """7-n and 8-n do not exist on the chain. `kind` still returns their type."""
     result = scan({"objectId": f"{code}-1", "owner": f"{code}-1"})
 
     assert ([], []) == (result.found, result.lookalikes)
     assert EntityType.from_code(code) == DETECTOR.kind(f"{code}-1").name
 
 
-def test_kind_tells_a_type_or_none():
-    """The kind of a text is its type; anything but an id, or but a text, has none."""
+def test_kind_returns_type_of_id_or_none():
     assert "player" == DETECTOR.kind("1-11").name
     assert [None] * 7 == [DETECTOR.kind(value) for value in ("1-0", "", None, 5, b"1-11", ["1-11"], "1-1" * 100)]
 
@@ -246,8 +240,8 @@ def test_kind_tells_a_type_or_none():
      "message", "error", "version", "schema_version", "api_version", "coordinates", "position", "range", "timestamp",
      "created_at", "updated_at", "next_key", "total", "pagination", "search_string", "tag", "label", "entry"],
 )  # fmt: skip
-def test_denied_fields_never_hold_ids(field):
-    """In a denied field, and in its arrays, nothing is found or counted; beside it and in objects below it is."""
+def test_scan_ignores_ids_in_denied_fields(field):
+    """Denial includes arrays, but neither sibling fields nor nested objects."""
     result = scan({field: "1-11", "x": {field: ["1-12", ["1-13"]]}, "owner": "1-14"})
 
     assert ["1-14"] == [found.id for found in result.found]
@@ -255,8 +249,8 @@ def test_denied_fields_never_hold_ids(field):
 
 
 @pytest.mark.parametrize("field", ["name", "error", "position"])
-def test_a_denied_field_denies_one_level_further_down(field):
-    """The texts of an object under a denied name are denied with it; what lies deeper has fields of its own."""
+def test_denied_field_also_denies_texts_of_its_object(field):
+    """Deeper fields follow their own rules."""
     below = {"owner": "1-11", "name": "1-12", "more": {"owner": "1-13"}, "land": ["5-1"]}
 
     assert ["1-13", "5-1"] == ids({field: below})
@@ -266,8 +260,7 @@ def test_a_denied_field_denies_one_level_further_down(field):
 
 @given(planted=strategies.payloads(), field=st.sampled_from(sorted(STRUCTS_SCHEME.deny - {"pagination"})))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_under_a_denied_name_only_what_lies_deeper_is_found(planted, field):
-    """Whatever stands under a denied name, exactly its ids that are no direct texts of it are found."""
+def test_scan_below_denied_name_finds_only_deeper_ids(planted, field):
     found = DETECTOR.scan({field: planted.payload}).found
 
     assert [
@@ -282,8 +275,7 @@ def test_under_a_denied_name_only_what_lies_deeper_is_found(planted, field):
     ["1-11", ["1-11"], {"owner": "1-11"}, {"a": [{"owner": "1-11"}]}, ("1-11",), {"1-11"}, types.MappingProxyType({"owner": "1-11"}),
      EntityId.parse("1-11"), [[["1-11"]]]],
 )  # fmt: skip
-def test_nothing_below_pagination_is_looked_at(subtree):
-    """`pagination` is skipped with everything below it, on every level and of every kind."""
+def test_scan_skips_everything_below_pagination(subtree):
     result = scan({"pagination": subtree, "data": [{"pagination": subtree}]})
 
     assert ([], []) == (result.found, result.lookalikes)
@@ -302,8 +294,8 @@ HINTS = {
 
 
 @pytest.mark.parametrize("field", HINTS)
-def test_a_field_holds_only_the_types_that_it_promises(field, caplog):
-    """An id of a promised type is found; of any other it is skipped, counted as a look-alike, and logged once."""
+def test_hinted_field_accepts_only_expected_types(field, caplog):
+    """Ids of other types are skipped, counted as look-alikes, and logged once per scan."""
     caplog.set_level(logging.INFO, "mama_structs")
     codes = [str(code) for code in (0, 1, 2, 3, 4, 5, 6, 9, 10, 11)]
     promised = [code for code in codes if code in HINTS[field].split()]
@@ -316,13 +308,11 @@ def test_a_field_holds_only_the_types_that_it_promises(field, caplog):
     assert 1 == len(caplog.records)
 
 
-def test_object_id_holds_any_type():
-    """`objectId` promises nothing."""
+def test_object_id_field_accepts_any_type():
     assert ["0-1", "9-1", "11-1"] == ids({"objectId": "0-1", "object_id": "9-1", "a": {"objectId": "11-1"}})
 
 
-def test_a_name_counts_for_arrays_in_arrays_but_not_for_objects_in_them():
-    """An array's members stand under its name however deep the arrays; an object's members under their own."""
+def test_field_name_applies_to_nested_arrays_but_not_to_objects_in_them():
     result = scan({"land": [["5-1", ["5-2", "2-1"]], {"planetId": "2-2", "x": "2-3"}]})
 
     assert ["5-1", "5-2", "2-2", "2-3"] == [one.id for one in result.found]
@@ -361,8 +351,8 @@ PRIMARY = [
 
 
 @pytest.mark.parametrize("field", PRIMARY)
-def test_owner_and_direct_relations_are_primary(field):
-    """These fields are direct relations in both spellings."""
+def test_owner_and_direct_relation_fields_are_primary(field):
+    """Both spellings of the field names are covered."""
     found = scan({field: [f"{code}-1" for code in range(12)]}).found
 
     assert found
@@ -372,15 +362,14 @@ def test_owner_and_direct_relations_are_primary(field):
 @pytest.mark.parametrize(
     "field", ["space", "land", "structDefenders", "commandStruct", "playerId", "objectId", "x", "locationListStart"]
 )
-def test_slots_and_other_fields_are_secondary(field):
-    """Slots, arrays and everything else are no direct relations."""
+def test_slots_and_other_fields_are_not_primary(field):
     found = scan({field: [f"{code}-1" for code in range(12)]}).found
 
     assert found
     assert not any(one.primary for one in found)
 
 
-# Numbers that stand for structs
+# Numbers that represent structs
 
 
 @pytest.mark.parametrize("field", ["protectedStructIndex", "protected_struct_index"])
@@ -392,16 +381,15 @@ def test_slots_and_other_fields_are_secondary(field):
      10**400, 10**5000, -(10**5000), "9" * 5000, "2-7", [], {}, ["7"], float("nan")))],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_a_bare_struct_index_means_the_struct(field, value, found):
-    """A number other than 0, as text or as number, is a struct's index; nothing else is."""
+def test_bare_struct_index_is_found_as_struct_id(field, value, found):
+    """Non-zero whole numbers and their texts are indexes; other values are ignored."""
     payload = {"structAttributes": {"health": "3", field: value}}
 
     assert found == ids(payload)
     assert [f"/structAttributes/{field}"] * len(found) == [one.pointer for one in scan(payload).found]
 
 
-def test_bare_indexes_are_read_in_rows_and_at_the_top():
-    """The index is read wherever the field stands."""
+def test_bare_struct_index_is_found_in_rows_and_at_top_level():
     assert [("5-3", "/protectedStructIndex"), ("5-4", "/r/0/protectedStructIndex")] == places(
         {"protectedStructIndex": "3", "r": [{"protectedStructIndex": 4}]}
     )
@@ -410,8 +398,8 @@ def test_bare_indexes_are_read_in_rows_and_at_the_top():
 # JSON in text
 
 
-def test_json_in_map_and_detail_is_searched_where_it_stands():
-    """Ids inside the JSON of `map` and `detail` stand at the text, under the names and rules of the JSON."""
+def test_scan_finds_ids_in_json_text_with_pointer_of_the_text():
+    """Field rules apply inside the JSON of `map` and `detail`."""
     text = json.dumps(
         {"owner": "1-1", "land": ["", "5-2"], "name": "2-2", "guildId": "1-9", "pagination": {"x": "1-8"}}
     )
@@ -425,8 +413,8 @@ def test_json_in_map_and_detail_is_searched_where_it_stands():
 
 
 @pytest.mark.parametrize("field", ["map", "detail"])
-def test_json_in_json_is_searched_too(field):
-    """JSON inside JSON is read, and stands at the outermost text."""
+def test_scan_finds_ids_in_json_nested_in_json(field):
+    """Their pointer is that of the outermost text."""
     inner = json.dumps({"owner": "1-2", field: json.dumps({"owner": "1-3"})})
 
     assert [("1-1", f"/a/{field}"), ("1-2", f"/a/{field}"), ("1-3", f"/a/{field}"), ("1-4", "/a/z")] == places(
@@ -439,27 +427,24 @@ def test_json_in_json_is_searched_too(field):
     ['{"owner": "1-1"', '["1-1",]', "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "{", "[", "", "null", '"1-1"', "{1-1}",
      "[" + "9" * 5000 + "]", '\ufeff["1-1"]'],
 )  # fmt: skip
-def test_broken_json_is_just_a_text(text):
-    """What is no JSON after all, or too deep, is a text like any other; what follows is found."""
+def test_scan_treats_invalid_json_as_plain_text(text):
     assert [("2-1", "/planetId")] == places({"map": text, "planetId": "2-1"})
 
 
-def test_json_with_space_around_or_with_nan_is_json():
-    """Space around JSON, and NaN in it, hide nothing."""
+def test_scan_accepts_json_text_with_whitespace_or_nan():
     assert ["1-1", "1-2", "1-3"] == ids(
         {"map": ' \n{"owner": "1-1"} ', "detail": '["1-2", NaN, "\\ud800"]', "x": {"map": '\t["1-3"]'}}
     )
 
 
-def test_a_map_that_is_no_text_is_searched_as_it_is():
-    """`map` may be the object itself, or hold an id; other fields' JSON is not read."""
+def test_scan_reads_map_field_that_is_not_text():
+    """`map` may be an object or an id. JSON in other fields is not parsed."""
     assert [("1-1", "/map/owner"), ("1-2", "/detail/0"), ("1-4", "/a/map")] == places(
         {"map": {"owner": "1-1"}, "detail": ["1-2"], "other": '{"owner": "1-3"}', "a": {"map": "1-4"}}
     )
 
 
-def test_json_over_a_megabyte_in_a_text_is_not_read():
-    """A huge text is not parsed, and says so by being a text."""
+def test_scan_ignores_json_text_over_one_megabyte():
     assert [] == ids({"map": json.dumps(["1-1", "x" * 2**20])})
 
 
@@ -470,7 +455,7 @@ class Colour(enum.StrEnum):
     ID = "1-5"
 
 
-class Old(str, enum.Enum):  # noqa: UP042 - its str() is not its text, which is the point
+class Old(str, enum.Enum):  # noqa: UP042 - needed, because str() of a member differs from its text
     ID = "1-6"
 
 
@@ -511,8 +496,8 @@ class Pair(collections.UserList):
 @pytest.mark.parametrize(
     ("value", "text"), [(Colour.ID, "1-5"), (Old.ID, "1-6"), (Text("1-7"), "1-7"), (EntityId.parse("1-11"), "1-11")]
 )
-def test_texts_and_ids_of_other_classes_are_found_like_texts(value, text):
-    """A member of an enum, a subclass of str and an `EntityId` stand for their text, at their own pointer."""
+def test_scan_finds_ids_in_str_subclasses_enums_and_entity_ids(value, text):
+    """Such a value has the text of an id, at its own pointer."""
     payload = {"owner": value, "land": [value], "rows": [{"x": (value,)}], "name": value}
     result = scan(payload)
 
@@ -522,8 +507,7 @@ def test_texts_and_ids_of_other_classes_are_found_like_texts(value, text):
     assert all(type(one.id) is str for one in result.found)
 
 
-def test_ids_of_other_classes_can_be_excluded():
-    """What is excluded is excluded by its text."""
+def test_exclude_applies_to_ids_of_other_classes():
     assert [] == ids({"owner": EntityId.parse("1-11"), "x": Colour.ID}, exclude={"1-11", "1-5"})
 
 
@@ -540,8 +524,8 @@ def test_ids_of_other_classes_can_be_excluded():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_arrays_of_other_classes_are_arrays(value, found):
-    """Tuples, sets (sorted), deques and the like hold ids under their field's name, with the member's number."""
+def test_scan_reads_tuples_sets_deques_and_other_arrays(value, found):
+    """Members have the name of the array's field. Sets are sorted."""
     expected = [(text, f"/a/playerId/{number}") for number, text in enumerate(found)]
     result = scan({"a": {"playerId": value}, "pfp": value, "guildId": value})
 
@@ -559,8 +543,8 @@ def test_arrays_of_other_classes_are_arrays(value, found):
         collections.UserDict,
     ],
 )
-def test_mappings_of_other_classes_are_objects(make):
-    """Any mapping is read like a dict: fields, bare indexes and JSON in text included."""
+def test_scan_reads_mappings_of_other_classes(make):
+    """Field rules, bare indexes and JSON texts apply as in a dict."""
     mapping = make(
         {"owner": "1-1", "protectedStructIndex": "3", "map": '["5-4"]', "pagination": {"x": "1-9"}, "name": "1-8"}
     )
@@ -572,8 +556,7 @@ def test_mappings_of_other_classes_are_objects(make):
     ] == places({"a": mapping, "l": [mapping]})
 
 
-def test_models_are_read_by_their_fields():
-    """attrs, dataclass and pydantic objects are objects with their fields, inside dicts, lists and each other."""
+def test_scan_reads_fields_of_attrs_dataclass_and_pydantic_objects():
     result = scan({"a": Model(), "l": [Data(), {"m": Model(owner=Data())}], "p": (Pydantic(),)})
 
     assert [
@@ -584,13 +567,12 @@ def test_models_are_read_by_their_fields():
     assert ["/l/0/guild_id", "/l/1/m/owner/guild_id"] == [one.pointer for one in result.lookalikes]
 
 
-def test_classes_themselves_hold_nothing():
-    """A class in a payload is no model of itself."""
+def test_scan_ignores_classes():
     assert [] == ids({"a": Model, "b": Data, "c": Pydantic, "d": EntityId, "e": EntityType, "f": dict})
 
 
-def test_keys_may_be_anything():
-    """Keys that are no text are written as text, and have no meaning as names."""
+def test_scan_accepts_keys_of_any_type():
+    """Other keys are converted to text for pointers and match no field rules."""
     payload = {
         1: "1-1",
         None: "1-2",
@@ -606,8 +588,7 @@ def test_keys_may_be_anything():
     assert ["1-7"] == ids({Colour.ID: {"x": "1-7"}})
 
 
-def test_a_field_name_of_another_class_means_the_same():
-    """A name that is a member of an enum has the meaning of its text."""
+def test_field_rules_apply_to_enum_member_keys():
     names = enum.StrEnum(
         "Names", {"GUILD": "guildId", "NAME": "name", "PAGES": "pagination", "INDEX": "protectedStructIndex"}
     )
@@ -621,8 +602,7 @@ def test_a_field_name_of_another_class_means_the_same():
     ("keys", "expected"),
     [(["a/b"], "/a~1b"), (["m~n"], "/m~0n"), (["~1"], "/~01"), ([""], "/"), (["", ""], "//"), ([0, "x"], "/0/x")],
 )
-def test_pointers_follow_rfc_6901(keys, expected):
-    """Slashes and tildes in names are escaped, in the right order; empty names stay."""
+def test_pointers_are_escaped_by_rfc_6901(keys, expected):
     place = None
     for key in keys[:-1]:
         place = (place, key)
@@ -630,36 +610,33 @@ def test_pointers_follow_rfc_6901(keys, expected):
     assert expected == pointer(place, keys[-1])
 
 
-def test_a_place_is_put_before_every_pointer():
-    """An entity's own references are pointed to from the finished answer."""
+def test_place_is_prefix_of_every_pointer():
+    """References of an entity are relative to the finished answer."""
     assert [("0-1", "/references/1-11/guildId")] == places({"guildId": "0-1"}, place=((None, "references"), "1-11"))
 
 
-def test_skipped_keys_are_keys_of_the_payload_itself():
-    """`skip` leaves out members of the payload, not of what is below, and an empty one leaves out none."""
+def test_skip_applies_to_top_level_keys_only():
     payload = {"a": "1-1", "b": {"a": "1-2"}, "protectedStructIndex": 3}
 
     assert ["1-2", "5-3"] == ids(payload, skip=("a",))
     assert ["1-1", "1-2", "5-3"] == ids(payload, skip=())
 
 
-def test_excluded_ids_are_neither_found_nor_counted():
-    """What the payload itself is does not count, not even as a look-alike."""
+def test_excluded_ids_are_neither_found_nor_counted_as_look_alikes():
     result = scan({"id": "1-1", "owner": "1-1", "guildId": "1-1", "x": ["1-1", "1-2"]}, exclude={"1-1"})
 
     assert (["1-2"], []) == ([one.id for one in result.found], result.lookalikes)
 
 
-def test_what_was_found_shows_itself():
-    """A repr names type, id and place."""
+def test_match_repr_shows_type_id_and_pointer():
     assert ["<Found player 1-1 at /owner>"] == [repr(one) for one in scan({"owner": "1-1"}).found]
 
 
 # Rows
 
 
-def test_rows_are_numbered_and_end_with_the_list():
-    """What is in a row, however deep, carries its number; what stands before and after the list none."""
+def test_matches_have_the_index_of_their_row():
+    """Matches outside the list have no row."""
     rows = [
         {"a": [{"owner": "1-1"}, ["1-2"]], "x": "1-3"},
         "1-4",
@@ -673,16 +650,15 @@ def test_rows_are_numbered_and_end_with_the_list():
     assert [None, 0, 0, 0, 1, 2, 2, 3, 4, 4, 5, None, None] == [one.row for one in found]
 
 
-def test_a_list_is_told_by_identity():
-    """An equal list elsewhere in the payload has no rows; the same one elsewhere has."""
+def test_rows_are_recognised_by_list_identity():
+    """An equal list has no rows; another occurrence of the same list has."""
     rows = [{"owner": "1-1"}]
     found = scan({"a": [{"owner": "1-1"}], "b": {"rows": rows}, "c": rows, "d": "1-2"}, rows=rows).found
 
     assert [None, 0, 0, None] == [one.row for one in found]
 
 
-def test_shared_objects_count_in_each_of_their_places_and_rows():
-    """An object that two rows share is found at both, with each row's number."""
+def test_shared_objects_are_found_at_every_occurrence():
     shared = {"owner": "1-1", "l": ["1-2"]}
     rows = [{"x": shared}, {"y": shared}, shared]
     found = scan({"rows": rows, "z": shared}, rows=rows).found
@@ -693,8 +669,8 @@ def test_shared_objects_count_in_each_of_their_places_and_rows():
     ] == [(one.pointer, one.row) for one in found]  # fmt: skip
 
 
-def test_rows_keep_their_numbers_below_great_depth():
-    """The walk that remembers its path numbers rows, and meets shared objects, like the quick one."""
+def test_careful_walk_numbers_rows_and_finds_shared_objects():
+    """Great depth triggers the walk that tracks its path."""
     shared = {"owner": "1-1"}
     rows = [{"x": shared, "deep": nested("1-2", 100, lambda value: [value])}, {"y": shared, "z": "1-3"}]
     found = scan({"rows": rows, "w": shared}, rows=rows).found
@@ -716,8 +692,7 @@ def test_rows_keep_their_numbers_below_great_depth():
     ],
     ids=["list", "dict", "tuple", "mixed", "attrs"],
 )
-def test_ten_thousand_levels_are_walked(wrap):
-    """Depth is no danger, and what lies at the bottom is found."""
+def test_scan_handles_ten_thousand_levels(wrap):
     result = scan({"owner": nested("1-1", 10_000, wrap), "z": "1-99"})
 
     assert ["1-1", "1-99"] == [one.id for one in result.found if one.id in ("1-1", "1-99")]
@@ -725,8 +700,8 @@ def test_ten_thousand_levels_are_walked(wrap):
     assert result.found[0].pointer.count("/") >= 1
 
 
-def test_ten_thousand_levels_of_tuples_in_a_set_are_skipped():
-    """A set whose members cannot even be ordered is left alone, and what is beside it is found."""
+def test_scan_skips_set_that_cannot_be_sorted():
+    """Comparing its deeply nested tuples raises an error. Sibling fields are still scanned."""
     assert ["1-2"] == ids({"a": {nested("1-1", 5000, lambda value: (value,)), 5}, "owner": "1-2"})
 
 
@@ -749,8 +724,7 @@ def cycles():
 
 
 @pytest.mark.parametrize("name", cycles())
-def test_cycles_end(name):
-    """A cycle is walked once around."""
+def test_scan_terminates_on_cycles(name):
     payload, expected = cycles()[name]
     result = scan(payload)
 
@@ -759,8 +733,7 @@ def test_cycles_end(name):
     assert result.complete
 
 
-def test_what_is_shared_inside_a_cycle_is_found_in_each_place():
-    """Ending cycles does not hide an object that is merely met twice."""
+def test_scan_of_cycle_finds_shared_objects_at_every_occurrence():
     shared = {"owner": "1-1"}
     payload = {"a": shared, "b": [shared]}
     payload["self"] = payload
@@ -768,8 +741,7 @@ def test_what_is_shared_inside_a_cycle_is_found_in_each_place():
     assert [("1-1", "/a/owner"), ("1-1", "/b/0/owner")] == places(payload)
 
 
-def test_several_self_references_do_not_multiply():
-    """An object that holds itself a hundred times is walked once."""
+def test_scan_visits_object_with_many_self_references_once():
     array = ["1-1"]
     array.extend([array] * 100)
     payload = {"a": array}
@@ -780,21 +752,21 @@ def test_several_self_references_do_not_multiply():
 
 @pytest.fixture
 def few_containers(monkeypatch):
-    """Let a walk give up after 5,000 containers, so that its steps can be counted."""
+    """Lower the container limits to 5,000, so that steps can be counted."""
     monkeypatch.setattr("mama_structs.references.detection._MAX_CONTAINERS", 5_000)
     monkeypatch.setattr("mama_structs.references.detection._MAX_CAREFUL", 5_000)
 
 
 def bounded(steps, payload, *, members):
-    """A walk takes so many steps for each member of a container that it may enter, and two walks are all there is."""
+    """Assert that a scan respects the container limit, in at most two walks."""
     with steps:
         result = scan(payload)
     assert steps.count < 2 * 5_000 * 20 * members
     return result
 
 
-def test_objects_that_all_hold_each_other_end_in_bounded_time(steps, few_containers):
-    """Of n! paths through n objects only a bounded number is walked, and the scan says that it is not whole."""
+def test_scan_of_fully_connected_objects_ends_incomplete(steps, few_containers):
+    """It walks a limited number of the n! paths through n objects."""
     nodes = [{"owner": f"1-{number + 1}"} for number in range(12)]
     for node in nodes:
         node |= {str(number): other for number, other in enumerate(nodes)}
@@ -802,8 +774,8 @@ def test_objects_that_all_hold_each_other_end_in_bounded_time(steps, few_contain
     assert not bounded(steps, nodes[0], members=13).complete
 
 
-def test_a_bomb_of_shared_lists_ends_in_bounded_time(steps, few_containers):
-    """Thirty lists that each hold the next one twice are a billion places: the walk gives up and says so."""
+def test_scan_of_shared_list_bomb_ends_incomplete(steps, few_containers):
+    """Thirty nested lists that contain the next one twice have a billion paths."""
     payload = {"first": "2-1", "bomb": nested(["1-1"], 30, lambda value: [value, value])}
     result = bounded(steps, payload, members=2)
 
@@ -812,8 +784,7 @@ def test_a_bomb_of_shared_lists_ends_in_bounded_time(steps, few_containers):
 
 
 @pytest.mark.once
-def test_two_hundred_thousand_keys_are_walked():
-    """Size alone is no danger: each field is read, and no more names and ids are remembered than there is room for."""
+def test_scan_handles_two_hundred_thousand_keys_with_bounded_caches():
     result = scan({f"k{number}": f"1-{number}" for number in range(200_001)})
 
     assert result.complete
@@ -822,8 +793,7 @@ def test_two_hundred_thousand_keys_are_walked():
     assert all(len(kind) <= 2**16 for kind in DETECTOR.known.values() if kind is not None)
 
 
-def test_long_strings_cost_nothing(steps):
-    """Ten megabytes of text are no id and no work."""
+def test_scan_skips_long_strings_cheaply(steps):
     payload = {"a": "1-" + "1" * 10**7, "b": "-" * 10**7, "map": "[" * 10**7, "owner": "1-1", "c": "\ud800-1"}
 
     assert ["1-1"] == ids(payload)
@@ -836,8 +806,7 @@ def test_long_strings_cost_nothing(steps):
      collections.UserString("1-1"), (x for x in ["1-1"]), {"1-1": 1}.values(), time],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_values_that_are_no_containers_hold_nothing(steps, value):
-    """What JSON has no array or object for is passed over."""
+def test_scan_ignores_values_without_json_form(steps, value):
     payload = {"a": value, "l": [value], "owner": value, "planetId": "2-1"}
 
     assert ["2-1"] == ids(payload)
@@ -892,24 +861,23 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_objects_that_raise_hide_nothing_but_themselves(name):
-    """An object that cannot be read is passed over; what stands before and after it is found."""
+def test_scan_skips_objects_that_raise(name):
+    """Values before and after them are found."""
     value = BROKEN[name]()
     payload = {"a": "1-1", "b": value, "c": [value, "1-2"], "protectedStructIndex": value, "map": value, "z": "1-3"}
 
     assert ["1-1", "1-2", "1-3"] == [text for text in ids(payload) if not text.startswith("5-")]
 
 
-def test_an_array_without_end_is_read_in_part():
-    """A class of a host's own that never ends does not hang the walk, which says that it is not whole."""
+def test_scan_of_infinite_array_ends_incomplete():
     result = scan({"a": Endless(), "z": "1-4"})
 
     assert ("1-3", "1-4") == (result.found[0].id, result.found[-1].id)
     assert not result.complete
 
 
-def test_a_model_with_a_cycle_that_pydantic_cannot_write_is_passed_over():
-    """Pydantic refuses to write a cycle, or an object that it does not know; the rest is found."""
+def test_scan_skips_pydantic_models_that_cannot_be_serialized():
+    """Pydantic raises for a cycle and for an object of an unknown class."""
 
     class Node(pydantic.BaseModel):
         child: object = None
@@ -920,8 +888,7 @@ def test_a_model_with_a_cycle_that_pydantic_cannot_write_is_passed_over():
     assert ["1-1"] == ids({"n": node, "m": Node(child=object()), "owner": "1-1"})
 
 
-def test_a_strange_object_is_logged_without_its_content(caplog):
-    """The log names the type of what could not be read, never what it says."""
+def test_unreadable_object_is_logged_without_content(caplog):
     caplog.set_level(logging.INFO, "mama_structs")
     scan({"b": BrokenMapping()})
 

@@ -1,4 +1,4 @@
-"""What is in a section follows from payload, options and data alone."""
+"""The references section depends only on payload, options and data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS = {"guildId": 0, "owner": 1, "planetId": 2, "reactorId": 3, "substationId
 
 @st.composite
 def graphs(draw):
-    """A small closed world: every entity refers to others, some of which do not exist."""
+    """Return a small world of entities with mutual references, some of them dangling."""
     ids = [f"{code}-{index}" for code in FIELDS.values() for index in (1, 2)]
     fields = st.dictionaries(st.sampled_from(sorted(FIELDS)), st.integers(1, 3), max_size=3)
     return {
@@ -65,7 +65,7 @@ def enriched(payload, chosen, world, waits, *, batch=False):
 
 @given(payload=payloads, chosen=options, world=graphs(), first=delays, second=delays)
 @settings(deadline=None)
-def test_latency_does_not_change_a_byte(payload, chosen, world, first, second):
+def test_enrich_result_does_not_depend_on_latency(payload, chosen, world, first, second):
     one, _ = enriched(payload, chosen, world, first)
     other, _ = enriched(payload, chosen, world, second)
     batched, _ = enriched(payload, chosen, world, second, batch=True)
@@ -75,7 +75,7 @@ def test_latency_does_not_change_a_byte(payload, chosen, world, first, second):
 
 @given(payload=payloads, chosen=options, world=graphs())
 @settings(deadline=None)
-def test_no_id_is_there_that_cannot_be_reached(payload, chosen, world):
+def test_enrich_returns_and_queries_only_reachable_ids(payload, chosen, world):
     result, source = enriched(payload, chosen, world, {})
     named = set(_texts(payload))
     second = {text for entity_id in named for text in _texts(world.get(entity_id, {}))}
@@ -87,7 +87,7 @@ def test_no_id_is_there_that_cannot_be_reached(payload, chosen, world):
 
 @given(payload=payloads, chosen=options, world=graphs())
 @settings(deadline=None)
-def test_the_limits_hold_and_nothing_is_asked_twice(payload, chosen, world):
+def test_enrich_respects_limits_and_queries_each_id_once(payload, chosen, world):
     result, source = enriched(payload, chosen, world, {})
 
     assert len(source.asked) <= chosen.max_references
@@ -101,8 +101,8 @@ def test_the_limits_hold_and_nothing_is_asked_twice(payload, chosen, world):
 
 @given(payload=payloads, world=graphs(), limit=st.integers(0, 6))
 @settings(deadline=None)
-def test_nothing_is_lost_in_silence(payload, world, limit):
-    """What the limit leaves out is listed: with what is there it makes the answer without a limit."""
+def test_enrich_lists_every_id_omitted_by_a_limit(payload, world, limit):
+    """The result and the listed ids together equal the result without a limit."""
     whole, _ = enriched(payload, ReferenceOptions(reference_depth=1, max_references=10**6), world, {})
     cut, _ = enriched(payload, ReferenceOptions(reference_depth=1, max_references=limit), world, {})
     meta = cut.get("references_meta", {"omitted_ids": []})

@@ -1,4 +1,4 @@
-"""Ids whose type only the name of their field tells."""
+"""Ids whose type is determined by the name of their field."""
 
 import collections
 
@@ -43,7 +43,7 @@ def keys(payload, scheme=SHOP):
 
 
 def bare_ids():
-    """Ids as databases and services write them."""
+    """Return a strategy for ids as written by databases and services."""
     numbers = st.integers(0, 10**6) | st.integers(-5, 10**30)
     return numbers | st.text(min_size=1, max_size=20) | st.just("x" * MAX_ID_LENGTH) | st.just("a:b/c~d")
 
@@ -53,7 +53,7 @@ NO_IDS = st.sampled_from([None, True, False, 1.5, "", "x" * (MAX_ID_LENGTH + 1),
 
 @st.composite
 def planted(draw):
-    """A scheme with fields of any names, a payload that holds ids under them and elsewhere, and where they stand."""
+    """Return a scheme with random fields, a payload, and the expected matches."""
     names = draw(st.lists(st.text("abcdefg_", min_size=2, max_size=8), min_size=2, max_size=6, unique=True))
     types = {name: draw(st.sampled_from(["customer", "user", "order"])) for name in names[: len(names) // 2]}
     expected = []
@@ -86,15 +86,19 @@ def planted(draw):
 
 
 @given(planted())
-def test_exactly_the_ids_of_the_fields_are_found(case):
-    """Text, whole numbers and arrays of both under a field of the scheme, and nothing under any other."""
+def test_scan_finds_exactly_the_ids_in_scheme_fields(case):
+    """Ids are texts, whole numbers and arrays of both."""
     scheme, payload, expected = case
 
     assert expected == found(payload, scheme)
 
 
-def test_a_dot_asks_for_the_name_above():
-    """Before the dot stands the name of the mapping or the list; a star is any name, none at the top too."""
+def test_field_pattern_with_dot_matches_name_of_container():
+    """
+    The part before the dot is the name of the mapping or list.
+
+    A star matches any name, and the top level.
+    """
     payload = {
         "assignee": "u-1",
         "ref": 9,
@@ -106,13 +110,12 @@ def test_a_dot_asks_for_the_name_above():
     assert ["user:u-1", "order:1", "order:2", "user:u-2", "product:3", "product:4", "product:5"] == keys(payload)
 
 
-def test_denied_names_hold_no_ids():
-    """A pattern does not reach into fields that the scheme denies, nor one level below them."""
+def test_denied_fields_are_excluded_from_patterns():
+    """Denial includes fields one level below a denied name."""
     assert ["customer:4"] == keys({"denied_ids": [1], "note": {"customer_id": 3, "more": {"customer_id": 4}}})
 
 
-def test_a_pattern_says_what_the_ids_look_like():
-    """Where a scheme says how its ids look, other values in the same fields are none."""
+def test_scheme_pattern_restricts_ids_in_fields():
     scheme = IdScheme(name="x", fields={"customer_id": "customer"}, pattern="[1-9][0-9]*")
 
     assert ["customer:7", "customer:8"] == keys(
@@ -128,8 +131,8 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_the_type_of_a_rows_own_id_is_known(name):
-    """Rows named after their type, or that say it, are entities, and no references to themselves."""
+def test_own_id_type_is_derived_from_container_name_or_type_field(name):
+    """Such rows are entities, and not references to themselves."""
     detector = Detector([SHOP])
     shape = describe(OWN[name], detector)
 
@@ -137,8 +140,7 @@ def test_the_type_of_a_rows_own_id_is_known(name):
     assert [] == detector.scan(OWN[name], rows=shape.rows, exclude=shape.own).found
 
 
-def test_the_type_of_an_own_id_can_be_said_in_the_scheme():
-    """A pattern for the id itself, below any name or one."""
+def test_own_id_type_can_be_declared_in_scheme_fields():
     scheme = IdScheme(name="x", fields={"people.id": "user", "owner_id": "user"})
     detector = Detector([scheme])
 
@@ -147,8 +149,7 @@ def test_the_type_of_an_own_id_can_be_said_in_the_scheme():
     assert {"user:7"} == describe({"things": [{"id": 7}]}, Detector([IdScheme(name="x", fields={"id": "user"})])).own
 
 
-def test_an_entity_that_stands_whole_is_present_and_a_poorer_one_is_a_reference():
-    """As for ids that tell their type themselves."""
+def test_complete_entity_is_present_and_incomplete_entity_is_reference():
     whole = {"id": 7, "name": "Ada", "mail": "a@x", "city": "x"}
     scan = Detector([SHOP]).scan({"customer_id": 7, "n": [{"customer": whole}, {"customer": {"id": 8}}]})
 
@@ -156,8 +157,7 @@ def test_an_entity_that_stands_whole_is_present_and_a_poorer_one_is_a_reference(
     assert [("customer:8", "customer")] == [(one.id, one.field) for one in scan.found]
 
 
-def test_two_systems_stand_side_by_side():
-    """Numbers of a database beside ids of the chain."""
+def test_schemes_with_and_without_fields_can_be_combined():
     detector = Detector([STRUCTS_SCHEME, SHOP])
     scan = detector.scan({"owner": "1-11", "customer_id": 7, "protectedStructIndex": 3, "x": "customer:9"})
 
@@ -167,8 +167,7 @@ def test_two_systems_stand_side_by_side():
     ]
 
 
-def test_a_key_is_what_the_scheme_matches():
-    """Asked for by name, ids of such a scheme are `type:id`."""
+def test_match_accepts_ids_with_type_prefix():
     assert ["customer", "user", None, None, None] == [
         SHOP.match(text) for text in ("customer:7", "user:a:b", "7", "customer:", "planet:7")
     ]
@@ -185,13 +184,13 @@ def test_a_key_is_what_the_scheme_matches():
         {"pattern": "x"},
     ],
 )
-def test_a_scheme_needs_one_way_to_tell_types(options):
+def test_id_scheme_requires_either_type_of_or_fields(options):
     with pytest.raises(InvalidArgument):
         IdScheme(name="x", **options)
 
 
 class Shop:
-    """Sources that write down what they were asked."""
+    """Source functions that record their arguments."""
 
     def __init__(self):
         self.asked = []
@@ -207,8 +206,8 @@ class Shop:
         return {int(one): {"id": int(one), "name": "Ada"} for one in ids if one == "7"}
 
 
-async def test_references_are_named_by_type_and_hold_the_bare_id(make_resolver):
-    """The section's keys say the type; the entry's id is the database's own, a number where it is one."""
+async def test_reference_keys_have_type_prefix_and_entries_have_bare_id(make_resolver):
+    """The entry's id is a number if the entity's id is one."""
     shop = Shop()
     resolver = make_resolver(Source(SHOP, fetch=shop.fetch))
     payload = {"orders": [{"id": 1, "customer_id": 7, "assignee": "u-9"}]}
@@ -224,8 +223,8 @@ async def test_references_are_named_by_type_and_hold_the_bare_id(make_resolver):
     assert enriched == await resolver.enrich(enriched, ReferenceOptions(include_references="all", reference_depth=2))
 
 
-async def test_on_the_second_level_an_entitys_type_is_the_name_above(make_resolver):
-    """`orders.ref` means the fields of an order, wherever the order came from."""
+async def test_second_level_uses_entity_type_as_container_name(make_resolver):
+    """`order.parent` applies to the fields of an order on the second level."""
     scheme = IdScheme(name="shop", fields={"ref_id": "order", "order.parent": "order"})
     rows = {"order:1": {"id": 1, "parent": 2}, "order:2": {"id": 2, "parent": 3}}
 
@@ -238,8 +237,8 @@ async def test_on_the_second_level_an_entitys_type_is_the_name_above(make_resolv
     assert ["order:1", "order:2"] == list(enriched["references"])
 
 
-async def test_a_source_of_one_type_is_asked_for_bare_ids(make_resolver):
-    """`WHERE id IN (...)` needs no types, and may answer with numbers; what it leaves out failed."""
+async def test_source_with_one_type_is_queried_with_bare_ids(make_resolver):
+    """Its answer may have numeric keys. Ids missing from it are failed references."""
     shop = Shop()
     scheme = IdScheme(name="customers", fields={"customer_id": "customer"})
     resolver = make_resolver(Source(scheme, fetch_many=shop.fetch_customers))
@@ -252,8 +251,8 @@ async def test_a_source_of_one_type_is_asked_for_bare_ids(make_resolver):
     assert {"id": 7, "name": "Ada"} == await resolver.query("customer:7")
 
 
-async def test_the_resolver_knows_the_keys_everywhere(make_resolver):
-    """Query, resolve, types, the cache and its invalidation go by `type:id`."""
+async def test_resolver_uses_type_prefixed_keys_in_all_methods(make_resolver):
+    """Covers query, resolve, types, the cache and its invalidation."""
     shop = Shop()
     resolver = make_resolver(Source(SHOP, fetch=shop.fetch))
 
@@ -270,8 +269,8 @@ async def test_the_resolver_knows_the_keys_everywhere(make_resolver):
     )  # fmt: skip
 
 
-async def test_the_argument_that_an_answer_is_about_is_read_by_its_name(make_resolver):
-    """A tool for customer 7 answers about that customer, wherever the number stands."""
+async def test_subject_argument_is_converted_to_type_prefixed_id(make_resolver):
+    """The answer about customer 7 does not reference customer 7."""
     shop = Shop()
 
     @with_references(resolver=make_resolver(Source(SHOP, fetch=shop.fetch)), subject="customer_id")
@@ -283,8 +282,7 @@ async def test_the_argument_that_an_answer_is_about_is_read_by_its_name(make_res
     assert ["user:u-1"] == list(answer["references"])
 
 
-def test_models_and_other_mappings_hold_ids_too():
-    """Any mapping, and arrays of any class."""
+def test_scan_finds_field_ids_in_other_mapping_and_array_classes():
     payload = collections.OrderedDict(
         product_ids=(3, collections.UserString("4")), more=collections.UserDict(customer_id=7)
     )

@@ -1,4 +1,4 @@
-"""Sharing, limits, timeouts and cancellation: what is under way, and what is left behind."""
+"""In-flight queries: sharing, limits, timeouts, cancellation and cleanup."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def never(entity_id):
     await asyncio.Event().wait()
 
 
-async def test_never_more_queries_at_once_than_allowed(make_resolver, at_rest):
-    """However many tools run, and the tools' own queries included."""
+async def test_concurrent_queries_never_exceed_limit(make_resolver, at_rest):
+    """The limit includes direct queries of tools."""
     source = FakeSource(MANY, delays=0.005)
     resolver = make_resolver(source)
 
@@ -39,7 +39,7 @@ async def test_never_more_queries_at_once_than_allowed(make_resolver, at_rest):
     await at_rest(resolver, source)
 
 
-async def test_a_slot_of_the_hosts_own_counts_too(make_resolver):
+async def test_host_slot_counts_towards_query_limit(make_resolver):
     source = FakeSource(MANY, delays=0.01)
     resolver = make_resolver(source, max_parallel_queries=1)
 
@@ -52,7 +52,7 @@ async def test_a_slot_of_the_hosts_own_counts_too(make_resolver):
     assert ["5-1"] == source.asked
 
 
-async def test_a_cancelled_caller_leaves_the_query_to_the_others(make_resolver, at_rest):
+async def test_cancelled_caller_does_not_cancel_shared_query(make_resolver, at_rest):
     source = FakeSource(MANY, delays=0.05)
     resolver = make_resolver(source)
     first = asyncio.create_task(resolver.query("5-1"))
@@ -70,7 +70,7 @@ async def test_a_cancelled_caller_leaves_the_query_to_the_others(make_resolver, 
     await at_rest(resolver, source)
 
 
-async def test_the_last_to_leave_cancels_the_query(make_resolver, at_rest):
+async def test_query_is_cancelled_when_last_caller_is_cancelled(make_resolver, at_rest):
     source = FakeSource(MANY, delays=5)
     resolver = make_resolver(source)
     callers = [asyncio.create_task(resolver.query("5-1")) for _ in range(3)]
@@ -86,8 +86,8 @@ async def test_the_last_to_leave_cancels_the_query(make_resolver, at_rest):
     await at_rest(resolver, source)
 
 
-async def test_a_query_that_is_being_cancelled_is_not_joined(make_resolver):
-    """Who comes right after the last one left gets a query of its own."""
+async def test_query_being_cancelled_is_not_joined(make_resolver):
+    """A caller that arrives right after the cancellation starts a new query."""
     source = FakeSource(MANY, delays=0.03)
     resolver = make_resolver(source)
     first = asyncio.create_task(resolver.query("5-1"))
@@ -99,7 +99,7 @@ async def test_a_query_that_is_being_cancelled_is_not_joined(make_resolver):
     assert ["5-1", "5-1"] == source.asked
 
 
-async def test_a_hung_query_times_out_and_the_others_are_there(make_resolver, at_rest):
+async def test_hung_query_times_out_without_affecting_others(make_resolver, at_rest):
     source = FakeSource(MANY, behaviours={"5-2": never})
     resolver = make_resolver(source, query_timeout=0.05)
 
@@ -113,8 +113,12 @@ async def test_a_hung_query_times_out_and_the_others_are_there(make_resolver, at
     await at_rest(resolver, source)
 
 
-async def test_hung_queries_free_their_slots_for_the_others(make_resolver, at_rest):
-    """As many hang as there are slots: after their time the rest is asked, within this call and for other callers."""
+async def test_timed_out_queries_release_their_slots(make_resolver, at_rest):
+    """
+    As many queries hang as there are slots.
+
+    The others run afterwards, for this call and for other callers.
+    """
     hung = [f"5-{n}" for n in range(1, 6)]
     source = FakeSource(MANY, behaviours=dict.fromkeys(hung, never))
     resolver = make_resolver(source, query_timeout=0.1)
@@ -131,8 +135,12 @@ async def test_hung_queries_free_their_slots_for_the_others(make_resolver, at_re
     await at_rest(resolver, source)
 
 
-async def test_the_time_of_a_query_starts_when_it_has_its_slot(make_resolver):
-    """Twenty queries of 30 ms through one slot: each has its 100 ms, although the last waits for 570 ms."""
+async def test_query_timeout_starts_after_slot_is_acquired(make_resolver):
+    """
+    Twenty queries of 30 ms share one slot, so the last one waits for 570 ms.
+
+    None of them exceeds the timeout of 100 ms.
+    """
     source = FakeSource(MANY, delays=0.03)
     resolver = make_resolver(source, max_parallel_queries=1, query_timeout=0.1)
 
@@ -142,7 +150,7 @@ async def test_the_time_of_a_query_starts_when_it_has_its_slot(make_resolver):
     assert {} == resolver.stats.failures
 
 
-async def test_the_deadline_marks_what_is_missing(make_resolver, at_rest):
+async def test_deadline_fails_missing_references(make_resolver, at_rest):
     source = FakeSource(MANY, delays={"5-2": 9, "5-3": 9})
     resolver = make_resolver(source, max_parallel_queries=2)
     begun = asyncio.get_running_loop().time()
@@ -157,8 +165,8 @@ async def test_the_deadline_marks_what_is_missing(make_resolver, at_rest):
     await at_rest(resolver, source)
 
 
-async def test_a_tools_own_query_waits_as_long_as_its_source(make_resolver):
-    """The bound of 2 seconds is for references; what the agent asked for is worth waiting for."""
+async def test_direct_query_is_not_limited_by_query_timeout(make_resolver):
+    """The query timeout applies to references only."""
     source = FakeSource(MANY, delays=0.1)
     resolver = make_resolver(source, query_timeout=0.02)
     own = asyncio.create_task(resolver.query("5-1"))
@@ -171,8 +179,7 @@ async def test_a_tools_own_query_waits_as_long_as_its_source(make_resolver):
     assert ["5-1"] == source.asked
 
 
-async def test_a_tools_own_query_frees_a_reference_from_no_bound_of_its_own(make_resolver):
-    """Joining a reference's query, it takes the bound away from the client below."""
+async def test_direct_query_removes_client_deadline_of_joined_query(make_resolver):
     seen = []
 
     async def told(entity_id):
@@ -190,7 +197,7 @@ async def test_a_tools_own_query_frees_a_reference_from_no_bound_of_its_own(make
     assert [None] == seen
 
 
-async def test_the_last_patient_one_to_leave_ends_a_query_whose_time_is_up(make_resolver, at_rest):
+async def test_timed_out_query_is_cancelled_when_last_unbounded_caller_leaves(make_resolver, at_rest):
     source = FakeSource(MANY, delays=5)
     resolver = make_resolver(source, query_timeout=0.02)
     own = asyncio.create_task(resolver.query("5-1"))
@@ -205,7 +212,7 @@ async def test_the_last_patient_one_to_leave_ends_a_query_whose_time_is_up(make_
     await at_rest(resolver, source)
 
 
-async def test_a_client_below_is_told_how_long_anybody_waits(make_resolver):
+async def test_source_sees_deadline_and_reports_retries_in_current_attempt(make_resolver):
     async def told(entity_id):
         attempt = current_attempt.get()
         attempt.retries += 2
@@ -225,7 +232,7 @@ async def test_a_client_below_is_told_how_long_anybody_waits(make_resolver):
 
 
 class TestBatches:
-    async def test_the_ids_of_a_level_are_asked_for_at_once(self, make_resolver):
+    async def test_ids_of_one_level_are_fetched_in_one_batch(self, make_resolver):
         source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=True)
         resolver = make_resolver(source)
 
@@ -238,7 +245,7 @@ class TestBatches:
         assert "Entity not found" == enriched["references"]["5-99"]["error"]
         assert 2 == resolver.stats.upstream_queries
 
-    async def test_what_is_known_or_under_way_is_left_out(self, make_resolver):
+    async def test_batch_omits_cached_and_inflight_ids(self, make_resolver):
         source = FakeSource(MANY, batch=True, delays=0.02)
         resolver = make_resolver(source)
         await resolver.query("5-1")
@@ -250,7 +257,7 @@ class TestBatches:
 
         assert [["5-1"], ["5-2"], ["5-3", "5-4"]] == source.batches
 
-    async def test_calls_of_one_turn_share_a_batch(self, make_resolver):
+    async def test_calls_of_one_loop_iteration_share_a_batch(self, make_resolver):
         source = FakeSource(MANY, batch=True)
         resolver = make_resolver(source)
         calls = [resolver.resolve([one]) for one in ("5-1", "5-2", "5-1")]
@@ -260,7 +267,7 @@ class TestBatches:
         assert (1, 1) == (resolver.stats.upstream_queries, resolver.stats.shared_in_flight)
         assert ["5-1", "5-2", "5-1"] == [next(iter(one)) for one in found[:3]]
 
-    async def test_what_is_asked_for_while_no_slot_is_free_goes_together(self, make_resolver):
+    async def test_ids_requested_while_no_slot_is_free_share_a_batch(self, make_resolver):
         source = FakeSource(MANY, batch=True, delays=0.05)
         resolver = make_resolver(source, max_parallel_queries=1)
         calls = []
@@ -271,7 +278,7 @@ class TestBatches:
 
         assert [["5-1"], ["5-2", "5-3"]] == source.batches
 
-    async def test_those_who_left_before_it_was_sent_are_not_asked_for(self, make_resolver, at_rest):
+    async def test_batch_omits_ids_of_callers_cancelled_before_it_is_sent(self, make_resolver, at_rest):
         source = FakeSource(MANY, batch=True, delays=0.05)
         resolver = make_resolver(source, max_parallel_queries=1)
         calls = [asyncio.create_task(resolver.resolve([one])) for one in ("5-1", "1-1")]
@@ -284,7 +291,7 @@ class TestBatches:
         assert [["5-1", "1-1"], ["5-3"]] == source.batches
         await at_rest(resolver, source)
 
-    async def test_a_source_that_asks_back_in_a_batch_waits_for_nobody(self, make_resolver):
+    async def test_nested_query_of_batch_source_does_not_wait_for_other_callers(self, make_resolver):
         async def curious(entity_ids):
             below = await resolver.resolve(["5-2", "5-3"]) if "5-1" in entity_ids else {}
             return {one: {"id": one, "below": list(below)} for one in entity_ids}
@@ -299,7 +306,7 @@ class TestBatches:
         assert ["5-2", "5-3"] == (await first)["5-1"]["below"]
         await asyncio.gather(*others)
 
-    async def test_an_id_that_the_answer_leaves_out_is_not_found(self, make_resolver):
+    async def test_id_missing_from_batch_answer_is_not_found(self, make_resolver):
         source = FakeSource(MANY, batch=True)
         answer = source._many
 
@@ -321,7 +328,7 @@ class TestBatches:
             (ZeroDivisionError("x"), "ZeroDivisionError: x"),
         ],
     )
-    async def test_whatever_a_batch_does_is_an_entry(self, make_resolver, answer, error):
+    async def test_invalid_batch_answer_becomes_failed_entries(self, make_resolver, answer, error):
         async def odd(entity_ids):
             if isinstance(answer, Exception):
                 raise answer
@@ -333,7 +340,7 @@ class TestBatches:
 
         assert error == enriched["references"]["5-1"]["error"]
 
-    async def test_a_batch_goes_on_while_anybody_waits_for_one_of_its_ids(self, make_resolver, at_rest):
+    async def test_batch_continues_while_one_of_its_ids_has_a_waiter(self, make_resolver, at_rest):
         source = FakeSource(MANY, batch=True, delays=0.05)
         resolver = make_resolver(source)
         level = asyncio.create_task(resolver.enrich({"structDefenders": ["5-1", "5-2"]}))
@@ -350,7 +357,11 @@ class TestBatches:
 
 
 async def cancelled_at(coroutine, point):
-    """Step a coroutine by hand and cancel it where it suspends after *point* steps; its result if it never gets there."""
+    """
+    Step a coroutine manually and cancel it after *point* steps.
+
+    Return its result if it finishes earlier.
+    """
     try:
         for _ in range(point):
             future = coroutine.send(None)
@@ -367,8 +378,7 @@ async def cancelled_at(coroutine, point):
 
 class TestCancellation:
     @pytest.mark.parametrize("batch", [False, True])
-    async def test_cancelled_at_every_point_nothing_is_left_behind(self, make_resolver, at_rest, batch):
-        """The enrichment is cancelled after N turns of the loop, N = 0, 1, 2, ... until it completes."""
+    async def test_enrich_cancelled_at_any_loop_iteration_leaves_nothing_behind(self, make_resolver, at_rest, batch):
         source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=batch, delays={"5-3": 0.03})
         resolver = make_resolver(source, max_parallel_queries=2, cache_ttl=0)
         options = ReferenceOptions(reference_depth=2)
@@ -389,8 +399,8 @@ class TestCancellation:
         assert turns > 2
         assert ["5-1", "5-2", "5-3", "1-1"] == list(result["references"])
 
-    async def test_cancelled_at_every_suspension_nothing_is_left_behind(self, make_resolver, at_rest):
-        """Here the coroutine itself is stepped by hand, and the exception thrown into it."""
+    async def test_enrich_cancelled_at_any_suspension_leaves_nothing_behind(self, make_resolver, at_rest):
+        """The coroutine is stepped manually, and the exception is thrown into it."""
         source = FakeSource({**MANY, "1-1": {"id": "1-1"}})
         resolver = make_resolver(source, cache_ttl=0)
         for point in range(100):
@@ -403,7 +413,7 @@ class TestCancellation:
         assert 2 <= point < 99
         assert ["5-1", "5-2", "1-1"] == list(result["references"])
 
-    async def test_closing_cancels_what_is_under_way(self, at_rest):
+    async def test_close_cancels_inflight_queries(self, at_rest):
         source = FakeSource(behaviours={"5-1": never})
         resolver = Resolver([source])
         caller = asyncio.create_task(resolver.enrich({"structId": "5-1"}))
@@ -415,7 +425,7 @@ class TestCancellation:
         assert "The resolver was closed" == enriched["references"]["5-1"]["error"]
         await at_rest(resolver, source)
 
-    async def test_closing_does_not_wait_for_ever_for_a_fetch_that_will_not_end(self, monkeypatch):
+    async def test_close_does_not_wait_for_fetch_that_ignores_cancellation(self, monkeypatch):
         monkeypatch.setattr("mama_structs.references.inflight._PATIENCE", 0.05)
         released = asyncio.Event()
 
@@ -435,7 +445,7 @@ class TestCancellation:
         assert 1 == len(resolver._flights)
         released.set()
 
-    async def test_a_fetch_that_cancels_itself_is_a_failure(self, make_resolver):
+    async def test_fetch_that_raises_cancelled_error_is_a_failure(self, make_resolver):
         source = FakeSource(behaviours={"5-1": asyncio.CancelledError()})
 
         enriched = await make_resolver(source).enrich({"structId": "5-1"})
@@ -443,7 +453,7 @@ class TestCancellation:
         assert "The query was cancelled" == enriched["references"]["5-1"]["error"]
 
 
-async def test_an_answer_that_was_asked_for_before_an_invalidation_is_not_kept(make_resolver):
+async def test_answer_requested_before_invalidation_is_not_cached(make_resolver):
     source = FakeSource(MANY, delays=0.02)
     resolver = make_resolver(source)
     early = asyncio.create_task(resolver.query("5-1"))
@@ -456,7 +466,7 @@ async def test_an_answer_that_was_asked_for_before_an_invalidation_is_not_kept(m
     assert ["5-1", "5-1"] == source.asked
 
 
-async def test_a_slow_answer_after_a_timeout_is_not_waited_for(make_resolver, at_rest):
+async def test_answer_after_timeout_is_not_awaited(make_resolver, at_rest):
     source = FakeSource(MANY, delays=0.05)
     resolver = make_resolver(source, query_timeout=0.01)
 
@@ -468,7 +478,7 @@ async def test_a_slow_answer_after_a_timeout_is_not_waited_for(make_resolver, at
     await at_rest(resolver, source)
 
 
-def test_another_loop_gets_a_typed_error():
+def test_query_in_another_loop_raises_wrong_loop():
     source = FakeSource(MANY)
     resolver = Resolver([source], settings=ReferenceSettings())
 
@@ -478,7 +488,7 @@ def test_another_loop_gets_a_typed_error():
 
 
 class TestClosing:
-    async def test_a_close_that_is_cancelled_runs_to_its_end(self):
+    async def test_cancelled_close_still_completes(self):
         source = FakeSource(behaviours={"5-1": never})
         resolver = Resolver([source])
         caller = asyncio.create_task(resolver.query("5-1"))
@@ -493,7 +503,7 @@ class TestClosing:
         with pytest.raises(SessionClosed, match="before the answer was there"):
             await caller
 
-    async def test_two_closes_end_together(self):
+    async def test_concurrent_close_waits_for_first_close(self):
         class Slow(FakeSource):
             async def close(self):
                 await asyncio.sleep(0.02)
@@ -508,7 +518,7 @@ class TestClosing:
         assert source.closed
         await first
 
-    async def test_a_source_that_fails_to_close_keeps_no_other_open(self):
+    async def test_close_closes_other_sources_when_one_fails(self):
         class Fails(FakeSource):
             async def close(self):
                 raise RuntimeError("no")
@@ -521,7 +531,7 @@ class TestClosing:
             await resolver.close()
         assert other.closed
 
-    async def test_closing_between_two_levels_leaves_the_main_answer(self):
+    async def test_close_between_levels_keeps_first_level_references(self):
         source = FakeSource({**MANY, "1-1": {"id": "1-1"}})
         resolver = Resolver([source])
 
@@ -537,7 +547,7 @@ class TestClosing:
         assert "5-1" in enriched["references"]
 
 
-def test_closing_from_another_loop_is_refused_and_harmless():
+def test_close_in_another_loop_raises_wrong_loop_without_effect():
     source = FakeSource(MANY)
     resolver = Resolver([source])
 
@@ -554,7 +564,7 @@ def test_closing_from_another_loop_is_refused_and_harmless():
     assert source.closed
 
 
-def test_another_thread_cannot_invalidate():
+def test_invalidate_in_another_thread_raises_wrong_loop():
     async def use():
         async with Resolver([FakeSource(MANY)]) as resolver:
             await resolver.query("5-1")
@@ -565,8 +575,8 @@ def test_another_thread_cannot_invalidate():
     assert 1 == asyncio.run(use())
 
 
-async def test_an_interrupt_while_a_query_starts_leaves_nothing_that_hangs(make_resolver, at_rest):
-    """The loop's task factory stands in for a KeyboardInterrupt between two lines."""
+async def test_interrupt_while_query_starts_leaves_nothing_behind(make_resolver, at_rest):
+    """A task factory simulates a KeyboardInterrupt between two lines."""
     source = FakeSource(MANY)
     resolver = make_resolver(source)
     loop = asyncio.get_running_loop()
@@ -587,8 +597,8 @@ async def test_an_interrupt_while_a_query_starts_leaves_nothing_that_hangs(make_
 
 
 class TestReentrance:
-    async def test_a_source_may_ask_its_resolver_for_other_ids(self, make_resolver):
-        """Five queries in five slots that each ask once more do not wait for each other."""
+    async def test_source_may_query_its_resolver_for_other_ids(self, make_resolver):
+        """Five queries in five slots that each send a nested query do not deadlock."""
 
         async def asks_back(entity_id):
             return await resolver.query(f"5-{int(entity_id[2:]) + 20}")
@@ -602,7 +612,7 @@ class TestReentrance:
 
         assert ["1-1"] * 5 == [entry["owner"] for entry in enriched["references"].values()]
 
-    async def test_a_source_that_asks_for_the_id_itself_is_a_failure(self, make_resolver):
+    async def test_source_querying_its_own_id_is_a_failure(self, make_resolver):
         async def asks_itself(entity_id):
             return await resolver.query(entity_id)
 
@@ -613,7 +623,7 @@ class TestReentrance:
         assert "asked for by the source that is about to answer it" in entry["error"]
 
 
-async def test_invalidating_a_type_reaches_pages_under_way(make_resolver):
+async def test_invalidate_of_type_detaches_inflight_pages(make_resolver):
     asked = []
 
     async def page(key):
@@ -631,7 +641,7 @@ async def test_invalidating_a_type_reaches_pages_under_way(make_resolver):
     assert 2 == len(asked)
 
 
-async def test_a_cached_not_found_holds_no_frames_and_grows_no_traceback(make_resolver):
+async def test_cached_not_found_has_no_cause_and_no_growing_traceback(make_resolver):
     resolver = make_resolver(FakeSource())
     depths = []
     for _ in range(20):
@@ -647,14 +657,14 @@ async def test_a_cached_not_found_holds_no_frames_and_grows_no_traceback(make_re
     assert resolver._cache.get("5-1", resolver.sources[0]).cause is None
 
 
-async def test_long_texts_are_not_remembered(make_resolver):
+async def test_detector_does_not_cache_long_texts(make_resolver):
     resolver = make_resolver(FakeSource())
     await resolver.enrich({"a": "x-" * 10_000, "b": "no-id", "structId": "5-1"})
 
     assert {"no-id", "5-1"} == resolver._detector.known.keys()
 
 
-async def test_made_up_field_names_do_not_fill_the_memory(make_resolver):
+async def test_detector_cache_is_bounded_for_generated_field_names(make_resolver):
     resolver = make_resolver(FakeSource())
     for n in range(200):
         await resolver.enrich({}, primary={f"field{n}"})

@@ -1,4 +1,4 @@
-"""The gate of a node: slots, closing times, trials."""
+"""Rate limiter of a node: slots, cooldowns and probe requests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mama_structs.testing.fakes import FakeClock
 
 
 class User:
-    """Whoever asks."""
+    """A registered client without behaviour."""
 
 
 USER = User()
 
 
 class Time(FakeClock):
-    """A clock and the sleep that moves it."""
+    """A fake clock with a sleep function that advances it."""
 
     async def sleep(self, seconds):
         until = self.now() + seconds
@@ -44,12 +44,12 @@ def gate(time):
 
 
 def at_rest(gate):
-    """Whether nobody holds or waits for anything of the gate."""
+    """Return True if no slot is held and nothing waits."""
     return (0, 0, None) == (gate._busy, len(gate._queue), gate._trial)
 
 
 async def send(gate, time, *, refused=None, pause=0.1, left=10.0, log=None, attempt=None):
-    """Do as a client does: in a slot, in a turn, one request."""
+    """Send one request like a client: in a slot, after the cooldown, with its result reported."""
     attempt = attempt or Attempt()
     async with gate.slot(attempt), gate.turn(attempt, left=lambda: left, sleep=time.sleep) as period:
         if log is not None:
@@ -70,8 +70,12 @@ async def turns(count=20):
 
 
 @given(data=st.data())
-def test_slots_are_never_more_than_the_least_limit_and_go_in_order(data):
-    """Whoever joins, leaves, asks, is served or is cancelled meanwhile, and nothing is left at the end."""
+def test_slots_never_exceed_smallest_limit_and_are_granted_in_order(data):
+    """
+    Holds for any sequence of registrations, requests and cancellations.
+
+    Nothing is left behind.
+    """
 
     async def main():
         gate, users, tasks, holding, cancelled = Gate(Closure(), FakeClock().now), {}, {}, {}, set()
@@ -80,7 +84,7 @@ def test_slots_are_never_more_than_the_least_limit_and_go_in_order(data):
         async def query(number):
             attempt = Attempt()
             async with gate.slot(attempt):
-                # Who is let in at once passes nobody but those who were let in before and have not woken up yet.
+                # Only admitted waiters that have not woken up yet may still be ahead.
                 assert attempt.gate_waits or not gate._queue
                 (queued if attempt.gate_waits else at_once).append(number)
                 holding[number] = asyncio.Event()
@@ -124,8 +128,8 @@ def test_slots_are_never_more_than_the_least_limit_and_go_in_order(data):
     asyncio.run(main())
 
 
-async def test_a_slot_that_is_granted_to_who_is_cancelled_goes_to_the_next(gate, time):
-    """Also where both happen in one turn of the loop."""
+async def test_slot_granted_to_cancelled_waiter_passes_to_next_waiter(gate, time):
+    """Also covers both events in one iteration of the event loop."""
     for late in range(6):
         done = asyncio.Event()
 
@@ -149,8 +153,7 @@ async def test_a_slot_that_is_granted_to_who_is_cancelled_goes_to_the_next(gate,
         assert at_rest(gate)
 
 
-async def test_a_user_that_is_forgotten_limits_nobody(gate):
-    """One who never left counts as long as it lives."""
+async def test_garbage_collected_client_no_longer_limits(gate):
     other = User()
     gate.join(other, 1)
     assert 1 == gate.limit
@@ -161,7 +164,7 @@ async def test_a_user_that_is_forgotten_limits_nobody(gate):
     assert 2 == gate.limit
 
 
-# --- closing ---------------------------------------------------------------------------------------------------------
+# --- cooldown --------------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -170,8 +173,12 @@ async def test_a_user_that_is_forgotten_limits_nobody(gate):
         max_size=30,
     )
 )
-def test_a_closing_time_only_falls_with_the_clock(steps):
-    """A clock that steps back neither opens a node nor keeps it closed for longer; the longest of two times counts."""
+def test_cooldown_decreases_only_with_the_clock(steps):
+    """
+    A clock that steps back neither ends nor extends it.
+
+    The longest of several cooldowns applies.
+    """
     closure, left, readings = Closure(), 0.0, [0.0]
     for step, seconds in steps:
         if step == "close":
@@ -184,8 +191,8 @@ def test_a_closing_time_only_falls_with_the_clock(steps):
         assert left == pytest.approx(closure.left(lambda: readings[-1]), abs=1e-5)
 
 
-async def test_while_a_node_wants_no_requests_none_is_sent(gate, time):
-    """Who cannot wait hears at once for how long; who can waits, and is the next to ask."""
+async def test_no_request_is_sent_during_cooldown(gate, time):
+    """A client without enough time gets `RateLimited` with the remaining seconds. Others wait."""
     log, waits = [], Attempt()
     await send(gate, time, refused=60)
     for _ in range(50):
@@ -202,8 +209,8 @@ async def test_while_a_node_wants_no_requests_none_is_sent(gate, time):
     assert at_rest(gate)
 
 
-async def test_requests_that_were_refused_together_are_one_refusal(gate, time):
-    """The pause of our own doubles once, and what the node asks for counts whoever was told."""
+async def test_concurrent_rejections_count_once(gate, time):
+    """The client's own backoff grows once, but every Retry-After is respected."""
     await asyncio.gather(send(gate, time, refused=0), send(gate, time, refused=0, pause=9.0))
     assert (1, 0.1) == (gate.refusals, gate.closed_for())
     time.advance(0.1)
@@ -213,8 +220,8 @@ async def test_requests_that_were_refused_together_are_one_refusal(gate, time):
     assert 7 == pytest.approx(gate.closed_for())
 
 
-async def test_a_node_that_refused_is_asked_by_one_at_a_time_until_it_answers(gate, time):
-    """The others wait for what comes of it."""
+async def test_rejected_node_is_probed_by_one_request_at_a_time(gate, time):
+    """Other requests wait for the result of the probe."""
     gate.join(USER, 5)
     log = []
     await send(gate, time, refused=1)
@@ -229,8 +236,8 @@ async def test_a_node_that_refused_is_asked_by_one_at_a_time_until_it_answers(ga
 
 
 @pytest.mark.parametrize("refused", [None, 0, 5])
-async def test_cancelled_at_every_point_nothing_is_left(gate, time, refused):
-    """No slot, no waiter and no trial, whoever is cancelled when; the others go on."""
+async def test_cancellation_at_any_point_leaves_no_slot_waiter_or_probe(gate, time, refused):
+    """Other requests continue."""
     for point in range(40):
         time.advance(100)
         await send(gate, time, refused=1)
@@ -248,11 +255,10 @@ async def test_cancelled_at_every_point_nothing_is_left(gate, time, refused):
         assert at_rest(gate)
 
 
-# --- who shares what -------------------------------------------------------------------------------------------------
+# --- sharing ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_loop_has_one_gate_a_node_for_as_long_as_somebody_uses_it():
-    """Another node has another gate."""
+async def test_loop_shares_one_limiter_per_node():
     gate = gate_to("http://one")
 
     assert gate is gate_to("http://one")
@@ -263,8 +269,8 @@ async def test_a_loop_has_one_gate_a_node_for_as_long_as_somebody_uses_it():
     assert kept is gate_to("http://one").closure
 
 
-def test_loops_share_only_for_how_long_a_node_is_closed():
-    """Each has its own slots; what one is told holds in all, also for who comes later, until it is over."""
+def test_loops_share_only_the_cooldown_of_a_node():
+    """Slots are separate. The cooldown also applies to limiters created later."""
     found = []
 
     async def close():
@@ -292,8 +298,8 @@ def test_loops_share_only_for_how_long_a_node_is_closed():
     assert 0 == found[0].closed_for()
 
 
-async def test_the_nodes_that_are_remembered_are_bounded(monkeypatch):
-    """Who asks ever new nodes does not fill the memory, and closed ones stay closed."""
+async def test_number_of_tracked_nodes_is_bounded(monkeypatch):
+    """Nodes with an active cooldown are kept."""
     monkeypatch.setattr("mama_structs.references.rate_limit._NODES", 8)
     monkeypatch.setattr("mama_structs.references.rate_limit._closures", known := {})
     gate_to("http://closed").closure.extend(60, lambda: 0.0)

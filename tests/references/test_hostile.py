@@ -1,4 +1,4 @@
-"""Hostile payloads and hostile sources: bounded time, a clear entry, and the main answer stands."""
+"""Hostile payloads and sources: limited work, failed entries, and an intact main answer."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ PAYLOADS = {
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-async def test_a_hostile_payload_is_answered_with_bounded_work(make_resolver, name):
-    """Every search ends, and asks for no more than its limit."""
+async def test_enrich_of_hostile_payload_does_bounded_work(make_resolver, name):
     payload = PAYLOADS[name]
     source = FakeSource({"0-1": {"id": "0-1", "name": "Orbital"}})
     resolver = make_resolver(source)
@@ -60,13 +59,13 @@ async def test_a_hostile_payload_is_answered_with_bounded_work(make_resolver, na
     assert all(enriched[key] is value for key, value in list(payload.items())[:100])
 
 
-async def test_a_search_that_was_cut_says_so(make_resolver):
+async def test_incomplete_scan_is_reported_in_meta(make_resolver):
     enriched = await make_resolver(FakeSource()).enrich(shared(40))
 
     assert enriched["references_meta"]["searched"].startswith("in part")
 
 
-async def test_a_million_ids_are_limited_and_listed(make_resolver):
+async def test_enrich_limits_and_lists_a_million_ids(make_resolver):
     source = FakeSource({"0-1": {"id": "0-1", "name": "Orbital"}})
     payload = {"guildId": "0-1", "all": [f"5-{n}" for n in range(1, 1_000_001)]}
 
@@ -107,7 +106,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_a_hostile_answer_is_a_failed_entry(make_resolver, name):
+async def test_hostile_answer_becomes_failed_entry(make_resolver, name):
     answer, error = ANSWERS[name]
     resolver = make_resolver(FakeSource({"0-1": answer, "2-1": {"id": "2-1"}}))
 
@@ -117,7 +116,7 @@ async def test_a_hostile_answer_is_a_failed_entry(make_resolver, name):
     assert {"reference_type": "planet", "id": "2-1"} == enriched["references"]["2-1"]
 
 
-async def test_an_answer_with_odd_values_is_kept(make_resolver):
+async def test_answer_with_unusual_values_is_kept(make_resolver):
     answer = {"id": "0-1", "x": math.nan, "when": ReferenceOptions, 7: (1, {2}), "bytes": b"\xff"}
 
     enriched = await make_resolver(FakeSource({"0-1": answer})).enrich({"guildId": "0-1"})
@@ -136,7 +135,7 @@ async def test_an_answer_with_odd_values_is_kept(make_resolver):
         (KeyError(), "KeyError"),
     ],
 )
-async def test_what_a_source_raises_becomes_a_short_line_without_secrets(make_resolver, error, text):
+async def test_source_error_becomes_short_line_without_secrets(make_resolver, error, text):
     resolver = make_resolver(FakeSource(behaviours={"0-1": error}))
 
     entry = (await resolver.enrich({"guildId": "0-1"}))["references"]["0-1"]
@@ -147,7 +146,7 @@ async def test_what_a_source_raises_becomes_a_short_line_without_secrets(make_re
     assert "\n" not in entry["error"]
 
 
-async def test_an_entity_full_of_reserved_names_keeps_them_all(make_resolver):
+async def test_entity_fields_with_reserved_names_are_renamed(make_resolver):
     answer = {"id": 7, "id_": 8, "reference_type": "x", "status": "failed", "error": "mine", "references": {"a": 1}}
 
     entry = (await make_resolver(FakeSource({"0-1": answer})).enrich({"guildId": "0-1"}))["references"]["0-1"]

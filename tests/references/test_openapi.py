@@ -1,4 +1,4 @@
-"""An HTTP API that OpenAPI describes as a source, asked over real sockets."""
+"""OpenAPI source, tested over real sockets."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ ISSUE = {
 
 
 def answering(schema, **more):
-    """Return the operation that answers with a schema."""
+    """Return an operation whose answer has this schema."""
     content = {"application/json": {"schema": schema}}
     return {"get": {"responses": {"200": {"description": "ok", "content": content, **more}}}}
 
@@ -75,7 +75,7 @@ ENTITIES = {
 
 @contextlib.asynccontextmanager
 async def serving(answers=None):
-    """Serve the API on a port of this machine; yields its URL, and what it was asked."""
+    """Serve the API on a local port. Yields its URL and the list of received requests."""
     asked = []
 
     async def answer(request):
@@ -97,8 +97,8 @@ async def serving(answers=None):
         await runner.cleanup()
 
 
-async def test_an_id_is_resolved_by_the_path_that_gives_its_entity():
-    """Fields called after types, and those that links lead to a type, are references."""
+async def test_enrich_fetches_entities_by_type_path():
+    """Reference fields come from type names and from links."""
     async with serving() as (url, asked):
         source = Source.from_openapi(SPEC, base_url=url, headers={"Authorization": "Bearer t"})
         async with Resolver([source]) as resolver:
@@ -113,8 +113,8 @@ async def test_an_id_is_resolved_by_the_path_that_gives_its_entity():
     assert "Bearer" not in repr(source)
 
 
-async def test_a_session_resolves_a_page_with_types_from_names_and_links():
-    """In a default session a host's own tool gets references from the API, once each."""
+async def test_session_tool_result_gets_references_from_api():
+    """Each entity is fetched once."""
     async with (
         serving() as (url, asked),
         Session.open(sources=[Source.from_openapi(json.dumps(SPEC), base_url=url)]) as session,
@@ -135,8 +135,7 @@ async def test_a_session_resolves_a_page_with_types_from_names_and_links():
 @pytest.mark.parametrize(
     ("bare", "path"), [("a/b", "/api/users/a%2Fb"), ("u1?x=1#y", None), ("ü", None), ("%2e%2e", None)]
 )
-async def test_an_id_is_one_part_of_the_path_whatever_it_says(bare, path):
-    """No id leads to another path."""
+async def test_id_is_escaped_as_one_path_segment(bare, path):
     async with serving() as (url, asked), Resolver([Source.from_openapi(SPEC, base_url=url)]) as resolver:
         with contextlib.suppress(EntityNotFound):
             await resolver.query(f"user:{bare}")
@@ -147,8 +146,8 @@ async def test_an_id_is_one_part_of_the_path_whatever_it_says(bare, path):
 
 
 @pytest.mark.parametrize("bare", [".", "..", "..."])
-async def test_dots_alone_are_asked_of_nobody(bare):
-    """A path of dots would lead to another one."""
+async def test_id_of_dots_only_is_not_found_without_request(bare):
+    """Such a path segment would lead to another path."""
     async with serving() as (url, asked), Resolver([Source.from_openapi(SPEC, base_url=url)]) as resolver:
         with pytest.raises(EntityNotFound):
             await resolver.query(f"user:{bare}")
@@ -168,7 +167,7 @@ async def test_dots_alone_are_asked_of_nobody(bare):
         (web.Response(status=429, headers={"Retry-After": "60"}), RateLimited),
     ],
 )
-async def test_what_the_api_answers_otherwise_is_a_typed_error(answer, error):
+async def test_error_answer_raises_typed_error(answer, error):
     """Only 404 and 410 mean that there is no such entity."""
     async with (
         serving({"/api/users/u1": answer}) as (url, asked),
@@ -180,8 +179,8 @@ async def test_what_the_api_answers_otherwise_is_a_typed_error(answer, error):
     assert 1 == len(asked)
 
 
-async def test_a_closed_source_asks_no_more():
-    """Connections close with the source, and twice is no error."""
+async def test_closed_source_raises_session_closed():
+    """Closing twice has no effect."""
     async with serving() as (url, _):
         source = Source.from_openapi(SPEC, base_url=url)
         assert "Ada" == (await source.fetch("user:u1"))["name"]
@@ -191,8 +190,8 @@ async def test_a_closed_source_asks_no_more():
             await source.fetch("user:u1")
 
 
-def test_types_paths_and_fields_are_read_from_the_document():
-    """A type is called after its schema or its path, and a path with two parameters makes none."""
+def test_document_defines_types_paths_and_fields():
+    """A type is named after its schema or its path. A path with two parameters defines none."""
     document = read_document(SPEC)
 
     assert {"user", "issue", "team", "company", "loop"} == set(document.routes)
@@ -204,8 +203,8 @@ def test_types_paths_and_fields_are_read_from_the_document():
     assert not fields.keys() & {"id", "key", "n"}
 
 
-def test_a_status_without_quotes_in_yaml_is_read():
-    """A reader of YAML gives the number 200 for it."""
+def test_document_accepts_numeric_status():
+    """YAML parsers return the number 200 for an unquoted status."""
     answer = answering({"$ref": "#/components/schemas/User"})["get"]["responses"]["200"]
     document = read_document({**SPEC, "paths": {"/u/{id}": {"get": {"responses": {200: answer}}}}})
 
@@ -213,8 +212,8 @@ def test_a_status_without_quotes_in_yaml_is_read():
     assert ("name",) == document.brief("user")
 
 
-def test_what_answers_with_no_object_gives_no_entity():
-    """A list of what fits is no entity, nor is a text, and no type is without a name."""
+def test_document_ignores_paths_without_object_answer():
+    """Arrays and texts are not entities, and a type needs a name."""
     paths = {
         "/issues/by/{state}": answering({"type": "array", "items": ISSUE}),
         "/motd/{day}": answering({"type": ["string", "null"]}),
@@ -226,8 +225,7 @@ def test_what_answers_with_no_object_gives_no_entity():
     assert ["issue"] == list(read_document({**SPEC, "paths": paths}).routes)
 
 
-def test_a_schema_made_of_itself_is_read_once():
-    """Twice so, it would take for ever."""
+def test_document_reads_recursive_schema_once():
     loop = {"allOf": [{"$ref": "#/components/schemas/A"}] * 2, "properties": {"name": {"type": "string"}}}
     paths = {"/as/{id}": answering({"$ref": "#/components/schemas/A"}), "/bs/{id}": answering({"allOf": 3})}
     document = read_document({"openapi": "3.0.0", "paths": paths, "components": {"schemas": {"A": loop}}})
@@ -249,8 +247,8 @@ def test_a_schema_made_of_itself_is_read_once():
         (SPEC, {"headers": {"A": "b\nc"}}, "headers"),
     ],
 )
-def test_a_document_that_gives_no_entities_is_refused_at_once(spec, options, says):
-    """The error says what is missing, and never a header's value."""
+def test_from_openapi_rejects_document_without_entities(spec, options, says):
+    """The error names the problem, but never the value of a header."""
     with pytest.raises(InvalidArgument, match=says) as caught:
         Source.from_openapi(spec, **options)
     assert "b\nc" not in str(caught.value)
@@ -286,8 +284,7 @@ def test_a_document_that_gives_no_entities_is_refused_at_once(spec, options, say
         max_leaves=30,
     )
 )
-def test_a_document_of_any_shape_is_read_or_refused(paths):
-    """Nothing that stands where a document's parts should be raises anything but our own error."""
+def test_document_of_any_shape_is_read_without_error(paths):
     document = read_document(
         {"openapi": "3.0.0", "paths": {"/a/{b}": paths, "/c/{id}": {"get": paths}}, "info": paths, "servers": paths}
     )

@@ -1,4 +1,4 @@
-"""What one call may ask of its references, and what is refused at the door."""
+"""Validation and defaults of `ReferenceOptions`."""
 
 import subprocess
 import sys
@@ -13,8 +13,8 @@ from mama_structs.references.options import ReferenceOptions
 from mama_structs.structs.ids import EntityType
 
 
-def test_defaults_are_those_of_the_design():
-    """Without a word, all direct references are wanted: 50 at most, 5 a row, within 5 seconds."""
+def test_defaults_match_design():
+    """By default all direct references are requested: at most 50, 5 per row, within 5 seconds."""
     options = ReferenceOptions()
 
     assert (None, 1, None, 50, 5) == (
@@ -44,8 +44,7 @@ def test_defaults_are_those_of_the_design():
         *(("deadline", value) for value in (0, -1, True, None, "5", float("inf"), float("nan"), 10**400)),
     ],
 )
-def test_a_value_that_breaks_its_rule_is_refused_by_name(name, value):
-    """Whatever breaks a rule is refused at once, and the message names the argument and the value."""
+def test_invalid_value_raises_error_that_names_the_argument(name, value):
     with pytest.raises(InvalidArgument) as caught:
         ReferenceOptions(**{name: value})
 
@@ -65,21 +64,19 @@ def test_a_value_that_breaks_its_rule_is_refused_by_name(name, value):
         *(("on_error", value) for value in ("indicate", "omit")),
     ],
 )
-def test_the_bounds_themselves_are_allowed(name, value):
-    """Each rule allows its own ends."""
+def test_limits_are_inclusive(name, value):
     assert value == getattr(ReferenceOptions(**{name: value}), name)
 
 
-def test_type_names_are_kept_once_and_as_plain_text():
-    """Names may come as any collection, repeated or as members of an enum."""
+def test_type_names_are_deduplicated_plain_text():
     options = ReferenceOptions(reference_types=["planet", EntityType.GUILD, "planet"])
 
     assert ("planet", "guild") == options.reference_types
     assert [str, str] == [type(name) for name in options.reference_types]
 
 
-def test_a_set_of_types_gives_the_same_options_in_every_process():
-    """A set's order depends on the process, the options made from it do not."""
+def test_types_from_set_have_the_same_order_in_every_process():
+    """The iteration order of a set depends on the process."""
     code = "from mama_structs import ReferenceOptions as R; print(R(reference_types={'planet', 'guild', 'fleet', 'player'}))"
     shown = {
         subprocess.run(
@@ -95,8 +92,7 @@ def test_a_set_of_types_gives_the_same_options_in_every_process():
     ("asked", "on_query", "on_list"),
     [(True, "all", "primary"), ("primary", "primary", "primary"), ("all", "all", "all")],
 )
-def test_a_list_shows_direct_relations_unless_all_are_asked_for(asked, on_query, on_list):
-    """True means primary on a list; "all" must be asked for."""
+def test_scope_of_list_is_primary_unless_all_is_requested(asked, on_query, on_list):
     options = ReferenceOptions(include_references=asked)
 
     assert on_query == options.scope(is_list=False)
@@ -113,8 +109,7 @@ def test_a_list_shows_direct_relations_unless_all_are_asked_for(asked, on_query,
         ({"include_references": False, "reference_depth": 0}, False),
     ],
 )
-def test_nothing_is_wanted_at_depth_zero_or_without_references(options, wanted):
-    """Depth 0 switches off as False does."""
+def test_wanted_is_false_at_depth_zero_or_without_references(options, wanted):
     assert wanted is ReferenceOptions(**options).wanted
 
 
@@ -130,12 +125,10 @@ def test_nothing_is_wanted_at_depth_zero_or_without_references(options, wanted):
         deadline=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     )
 )
-def test_the_repr_can_be_pasted_back(options):
-    """The repr makes equal options again."""
+def test_repr_evaluates_to_equal_options(options):
     assert options == eval(repr(options))
 
 
-def test_options_cannot_be_changed():
-    """Options are values."""
+def test_options_are_immutable():
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         ReferenceOptions().max_references = 1

@@ -1,4 +1,4 @@
-"""Why a reference failed, in words for an agent."""
+"""Failures of references, in messages for an agent."""
 
 import pytest
 
@@ -44,8 +44,8 @@ from mama_structs.references.results import Failure, failure_of, past_deadline, 
         (ExceptionGroup("two", [ValueError("x"), KeyError("y")]), "source_error", "ExceptionGroup: two (2 sub-exceptions)"),
     ],
 )  # fmt: skip
-def test_each_error_has_a_kind_and_says_what_happened(error, kind, text):
-    """Only a not-found says "Entity not found"; everything else says what it was, and keeps its cause."""
+def test_failure_has_kind_and_message_for_each_error(error, kind, text):
+    """Only a not-found has the message "Entity not found". The cause is kept."""
     failed = failure_of(error)
 
     assert (kind, text) == (failed.kind, failed.error)
@@ -69,21 +69,19 @@ def test_each_error_has_a_kind_and_says_what_happened(error, kind, text):
         ("mail me@example.org", "mail me@example.org"),
     ],
 )
-def test_no_secret_of_a_url_is_shown(text, shown):
-    """Names and passwords in addresses do not reach the agent, and nothing else is lost."""
+def test_failure_message_hides_secrets(text, shown):
+    """Other text, such as paths and mail addresses, is kept."""
     assert f"RuntimeError: {shown}" == failure_of(RuntimeError(text)).error
     assert shown == failure_of(StructsUnreachable(text)).error
 
 
-def test_a_secret_is_not_cut_open_by_the_length():
-    """The text is shortened after secrets are gone, so no part of one is left at the end."""
+def test_secrets_are_removed_before_message_is_truncated():
     failed = failure_of(RuntimeError("x" * 160 + " http://user:" + "s3cret" * 20 + "@node/"))
 
     assert "s3cret" not in failed.error
 
 
-def test_long_texts_are_cut_and_say_so():
-    """An agent gets 200 characters at the most."""
+def test_long_message_is_truncated_to_200_characters():
     failed = failure_of(RuntimeError("x" * 10**6))
 
     assert 200 == len(failed.error)
@@ -92,9 +90,7 @@ def test_long_texts_are_cut_and_say_so():
     assert "…" not in failure_of(MamaStructsError("y" * 200)).error
 
 
-def test_an_error_that_cannot_describe_itself_is_named():
-    """A host's exception whose text fails is shown by its class."""
-
+def test_failure_of_error_with_failing_str_has_its_class_name():
     class Odd(Exception):
         def __str__(self):
             raise RuntimeError
@@ -102,16 +98,14 @@ def test_an_error_that_cannot_describe_itself_is_named():
     assert Failure("source_error", "Odd") == failure_of(Odd())
 
 
-def test_failures_of_time_say_which_time():
-    """A query's timeout, the call's deadline and an unknown id are told apart."""
+def test_timeout_deadline_and_unknown_id_have_distinct_messages():
     assert Failure("timeout", "No answer within 2 s") == timed_out(2.0)
     assert Failure("deadline", "No answer before the deadline of 0.5 s for all references") == past_deadline(0.5)
     assert Failure("unsupported", "No source answers for ids such as '99-1'") == unknown_id("99-1")
     assert len(unknown_id("x" * 10**6).error) < 200
 
 
-def test_failures_are_compared_by_what_they_say():
-    """Two failures of one kind and text are equal, whatever caused them; the cause is not shown."""
+def test_failures_are_equal_without_their_causes():
     first, second = failure_of(ValueError("x")), failure_of(ValueError("x"))
 
     assert first == second

@@ -1,4 +1,4 @@
-"""What is resolved and what is left out, against a model that is obviously right."""
+"""Selection of references, compared with a simple model."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ def found(entity_id, *, row=None, primary=True):
 
 @st.composite
 def occurrences(draw):
-    """Occurrences in payload order: some before the rows, the rows one after the other, some after them."""
+    """Return a strategy for matches in payload order: before, in and after the rows."""
     ids = st.builds("{}-{}".format, st.sampled_from("012"), st.integers(1, 5))
     places = [None] * draw(st.integers(0, 4))
     for row in range(draw(st.integers(0, 5))):
@@ -36,7 +36,7 @@ def options_of(draw_types):
 
 
 def model(occurred, options, scope, known, started):
-    """Say the rules one after the other, each over everything."""
+    """Apply the rules one after the other to all matches."""
     asked = [
         one
         for one in occurred
@@ -63,8 +63,12 @@ def model(occurred, options, scope, known, started):
     started=st.integers(0, 14),
 )
 @settings(max_examples=max(300, settings.default.max_examples), deadline=None)
-def test_the_plan_is_what_the_rules_say(occurred, options, scope, known, started):
-    """The first allowed ids in payload order start; every other wanted id is omitted by the limit that kept it out."""
+def test_plan_level_matches_model(occurred, options, scope, known, started):
+    """
+    The first allowed ids in payload order are selected.
+
+    Every other requested id is omitted with its limit.
+    """
     start, wanted, allowed = model(occurred, options, scope, known, started)
     plan = plan_level(occurred, options, scope, known=known, started=started)
 
@@ -78,23 +82,20 @@ def test_the_plan_is_what_the_rules_say(occurred, options, scope, known, started
 
 @given(occurred=occurrences(), options=options_of(st.none()))
 @settings(deadline=None)
-def test_an_id_is_filtered_only_where_no_place_of_it_was_asked_for(occurred, options):
-    """An id with a primary place is wanted though its other places are secondary."""
+def test_plan_level_filters_only_ids_without_primary_match(occurred, options):
     plan = plan_level(occurred, options, "primary")
 
     assert {one.id for one in occurred if one.primary}.isdisjoint(plan.filtered)
     assert {"primary"} >= set(plan.filtered.values())
 
 
-def test_nothing_found_plans_nothing():
-    """An empty payload plans nothing."""
+def test_plan_level_without_matches_is_empty():
     plan = plan_level([], ReferenceOptions(), "all")
 
     assert ({}, {}, {}) == (plan.start, plan.omitted, plan.filtered)
 
 
-def test_limits_of_zero_omit_everything_in_their_reach():
-    """No references at all, or none of rows: each id left out is named with the limit."""
+def test_plan_level_with_limit_zero_omits_all_ids():
     occurred = [found("1-1"), found("0-1", row=0), found("1-1", row=1)]
     none = plan_level(occurred, ReferenceOptions(max_references=0), "all")
     no_rows = plan_level(occurred, ReferenceOptions(max_references_per_entity=0), "all")
@@ -103,8 +104,8 @@ def test_limits_of_zero_omit_everything_in_their_reach():
     assert ({"1-1": "player"}, {"0-1": PER_ENTITY}) == (no_rows.start, no_rows.omitted)
 
 
-def test_an_id_counts_once_in_each_row():
-    """An id repeated in a row takes one of its places, and an id that another row started takes one as well."""
+def test_plan_level_counts_each_id_once_per_row():
+    """An id selected by an earlier row still counts for the limit of a later row."""
     occurred = [
         found(text, row=row)
         for row, text in [(0, "1-1"), (0, "1-1"), (0, "1-2"), (0, "1-3"), (1, "1-1"), (1, "1-4"), (1, "1-5")]
@@ -115,16 +116,15 @@ def test_an_id_counts_once_in_each_row():
     assert {"1-3": PER_ENTITY, "1-5": PER_ENTITY} == plan.omitted
 
 
-def test_an_id_that_one_row_leaves_out_may_come_by_another():
-    """What one row has no room for is started where another row has."""
+def test_plan_level_selects_id_omitted_by_one_row_through_another():
     occurred = [found("1-1", row=0), found("1-2", row=0), found("1-2", row=1)]
     plan = plan_level(occurred, ReferenceOptions(max_references_per_entity=1), "all")
 
     assert (["1-1", "1-2"], {}) == (list(plan.start), plan.omitted)
 
 
-def test_reasons_for_filtering_are_told_apart():
-    """Secondary fields come before types."""
+def test_plan_level_records_reason_of_exclusion():
+    """Secondary fields take precedence over types."""
     occurred = [found("1-1", primary=False), found("2-1"), found("0-1")]
     plan = plan_level(occurred, ReferenceOptions(reference_types=["guild"]), "primary")
 
@@ -132,8 +132,7 @@ def test_reasons_for_filtering_are_told_apart():
     assert {"0-1": "guild"} == plan.start
 
 
-def test_what_earlier_levels_started_counts():
-    """The second level has only the room that the first left, and never less than none."""
+def test_plan_level_subtracts_references_of_earlier_levels():
     occurred = [found("1-1"), found("1-2")]
 
     assert ["1-1"] == list(plan_level(occurred, ReferenceOptions(max_references=5), "all", started=4).start)

@@ -1,4 +1,4 @@
-"""Entities that stand whole in an answer, and those that are only named there."""
+"""Complete entities in a payload, and incomplete ones that are references."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +19,11 @@ TRACKER = IdScheme(name="tracker", pattern=r"([A-Z]+)-[0-9]+", type_of={"USR": "
 
 
 def entities():
-    """An entity of the world as its fields, as a node answers it, or as JSON:API writes it; and its id."""
+    """
+    Return a strategy for entities in several formats, with their ids.
+
+    Formats are bare fields, a node's answer, and JSON:API.
+    """
 
     def written(entity_id, form):
         answer = WORLD.envelope(entity_id)
@@ -34,7 +38,7 @@ def entities():
 
 
 def places():
-    """Ways to put a value somewhere deep into a payload."""
+    """Return a strategy for functions that nest a value in a payload."""
     names = st.sampled_from(["a", "owner", "included", "data", "x/y", "entities"])
     wraps = names.map(lambda name: lambda value: {name: value}) | st.just(lambda value: [{"n": 1}, value])
     return st.lists(wraps, max_size=4)
@@ -58,8 +62,8 @@ def put(value, wraps):
     ),
 )
 @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
-async def test_an_entity_that_stands_whole_is_never_fetched(make_resolver, one, other, wraps, options):
-    """Whatever else names it, before or behind it, on whatever level: what is there whole is not asked for."""
+async def test_complete_entity_is_never_fetched(make_resolver, one, other, wraps, options):
+    """Holds wherever other fields reference it, on both levels."""
     source = FakeSource({str(entity): WORLD.envelope(entity) for kind in KINDS for entity in WORLD.ids(kind)})
     (entity_id, entity), (_, beside) = one, other
     payload = {"first": [entity_id], "beside": [beside], "deep": [put(entity, wraps)], "last": {"objectId": entity_id}}
@@ -72,8 +76,7 @@ async def test_an_entity_that_stands_whole_is_never_fetched(make_resolver, one, 
 
 @given(one=entities(), wraps=places(), data=st.data())
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_a_poorer_entity_is_a_reference(one, wraps, data):
-    """Where one brief field is missing, what is there is not enough."""
+def test_entity_without_a_brief_field_is_a_reference(one, wraps, data):
     entity_id, entity = one
     kind = STRUCTS_SCHEME.match(entity_id)
     missing = data.draw(st.sampled_from(STRUCTS_SCHEME.brief_of(kind)))
@@ -100,8 +103,8 @@ def test_a_poorer_entity_is_a_reference(one, wraps, data):
     ],
     ids=["the chain", "the guild API", "nested", "JSON:API"],
 )
-def test_an_entity_is_whole_in_every_spelling(player):
-    """Names in snake_case, without the Id behind, and a level down in JSON:API are the brief fields too."""
+def test_complete_entity_is_recognised_in_every_spelling(player):
+    """Brief fields may be in snake_case, without their id ending, or nested as in JSON:API."""
     assert {"1-12"} == DETECTOR.scan({"objectId": "2-1", "players": [player, {"x": 1}]}).present
 
 
@@ -115,23 +118,22 @@ def test_an_entity_is_whole_in_every_spelling(player):
         ({}, False),
     ],
 )
-def test_without_brief_fields_three_others_make_an_entity_whole(fields, whole):
-    """Id, type and links say nothing of an entity."""
+def test_entity_without_brief_fields_is_complete_with_three_other_fields(fields, whole):
+    """Id, type and links do not count."""
     scan = Detector([TRACKER]).scan({"issue": "ABC-1", "assignee": {"id": "USR-7", **fields}, "author": "USR-7"})
 
     assert (["ABC-1"] if whole else ["ABC-1", "USR-7", "USR-7"]) == [found.id for found in scan.found]
     assert ({"USR-7"} if whole else set()) == scan.present
 
 
-def test_what_the_payload_is_about_is_not_counted_as_present():
-    """Rows and the main entity are the payload itself."""
+def test_payloads_own_entities_are_not_counted_as_present():
     row = {"id": "2-1", "name": "x", "owner": "1-1", "status": "active"}
 
     assert set() == DETECTOR.scan({"Planet": [row]}, rows=[row], exclude={"2-1"}).present
 
 
-def test_a_mapping_that_only_names_an_entity_is_a_reference_under_its_own_name():
-    """`{"owner": {"id": ...}}` is an owner: primary, and held to what the name promises."""
+def test_incomplete_nested_entity_is_reference_of_its_parent_field():
+    """For example, `{"owner": {"id": ...}}` is primary, and the hints of "owner" apply."""
     scan = DETECTOR.scan(
         {
             "owner": {"id": "1-11"},
@@ -148,8 +150,7 @@ def test_a_mapping_that_only_names_an_entity_is_a_reference_under_its_own_name()
     assert ["1-1"] == [found.id for found in scan.lookalikes]
 
 
-async def test_a_json_api_list_gets_its_relations_and_not_what_it_includes(make_resolver):
-    """The usual answer of a JSON:API server: rows with relationships, some of them included."""
+async def test_json_api_list_gets_relations_except_included_entities(make_resolver):
     rows = [
         {
             "type": "planets",
@@ -169,8 +170,7 @@ async def test_a_json_api_list_gets_its_relations_and_not_what_it_includes(make_
     assert "Grace" == enriched["references"]["1-11"]["name"]
 
 
-def test_what_a_search_sets_aside_is_counted():
-    """Look-alikes, objects that cannot be read, and what stands whole are known to whoever says what is left out."""
+def test_scan_counts_look_alikes_unreadable_objects_and_present_entities():
     scan = DETECTOR.scan(
         {"fleetId": "1-1", "broken": type("Odd", (list,), {"__len__": None, "__iter__": None})([1]), "p": [PLAYER]}
     )
@@ -178,8 +178,8 @@ def test_what_a_search_sets_aside_is_counted():
     assert (1, 1, {"1-12"}) == (len(scan.lookalikes), scan.unread, scan.present)
 
 
-async def test_what_is_present_or_unreadable_is_said_where_anything_is(make_resolver):
-    """Beside other numbers the account counts what stands whole; objects that cannot be read are worth saying alone."""
+async def test_meta_reports_present_entities_and_unreadable_objects(make_resolver):
+    """Present entities are reported only with other numbers, unreadable objects always."""
     resolver = make_resolver(FakeSource({"0-1": {"id": "0-1"}}))
     broken = type("Odd", (list,), {"__len__": None, "__iter__": None})([1])
     quiet = await resolver.enrich({"guildId": "0-1", "all": [[PLAYER]]}, ReferenceOptions(include_references="primary"))

@@ -1,4 +1,4 @@
-"""What is remembered of entities, beside what they are."""
+"""Decisions about entities, added to their references."""
 
 import pytest
 
@@ -16,7 +16,7 @@ PAYLOAD = {"id": "2-1", "owner": "1-11", "guildId": "0-1"}
 
 
 class Recall:
-    """Remembers `ABOUT`, and what it was asked."""
+    """Recall function that returns `ABOUT` and records its arguments."""
 
     def __init__(self, about=ABOUT, error=None):
         self.about, self.error, self.asked = about, error, []
@@ -32,8 +32,8 @@ def resolver(recall, **settings):
     return Resolver([FakeSource(ENTITIES)], settings=ReferenceSettings(**settings), recall=recall)
 
 
-async def test_a_reference_carries_what_was_decided_about_it():
-    """Each reference about which there is something has it; the others, and the entity's own fields, are as ever."""
+async def test_references_include_decisions_about_their_entity():
+    """Other references and the entity's own fields do not change."""
     recall = Recall()
     async with resolver(recall) as one:
         result = await one.enrich(PAYLOAD, ReferenceOptions(include_memories=True))
@@ -44,16 +44,15 @@ async def test_a_reference_carries_what_was_decided_about_it():
     assert [["2-1", "1-11", "0-1"]] == recall.asked
 
 
-async def test_what_the_payload_is_about_is_remembered_beside_the_references():
-    """The queried entity is no reference to itself, so what was decided about it has a place of its own."""
+async def test_decisions_about_payloads_own_entity_are_added_to_result():
+    """The queried entity has no reference to itself."""
     async with resolver(Recall()) as one:
         result = await one.enrich(PAYLOAD, ReferenceOptions(include_memories=True))
 
     assert {"2-1": ABOUT["2-1"]} == result["remembered"]
 
 
-async def test_nothing_is_remembered_unless_it_is_asked_for():
-    """Without the option nobody is asked, and nothing is added."""
+async def test_decisions_are_not_recalled_by_default():
     recall = Recall()
     async with resolver(recall) as one:
         result = await one.enrich(PAYLOAD)
@@ -62,8 +61,7 @@ async def test_nothing_is_remembered_unless_it_is_asked_for():
     assert {"id", "owner", "guildId", "references"} == result.keys()
 
 
-async def test_a_setting_asks_for_all_calls():
-    """With the setting every call with references has what is remembered."""
+async def test_include_memories_setting_applies_to_all_calls():
     async with resolver(Recall(), include_memories=True) as one:
         result = await one.enrich(PAYLOAD)
         resolved = await one.resolve(["0-1"])
@@ -72,8 +70,8 @@ async def test_a_setting_asks_for_all_calls():
     assert ABOUT["0-1"] == resolved["0-1"]["remembered"]
 
 
-async def test_memories_that_cannot_be_read_cost_only_themselves():
-    """The answer and its references are whole, and the log says what is missing."""
+async def test_enrich_without_decisions_when_recall_fails():
+    """The failure is logged."""
     async with resolver(Recall(error=StoreBusy("busy", waited=1.0))) as one:
         result = await one.enrich(PAYLOAD, ReferenceOptions(include_memories=True))
 
@@ -81,8 +79,7 @@ async def test_memories_that_cannot_be_read_cost_only_themselves():
     assert "remembered" not in result
 
 
-async def test_what_is_remembered_counts_as_bytes():
-    """The section stays within its limit with what is remembered."""
+async def test_max_bytes_includes_decisions():
     long = {"0-1": [{"id": "d", "decision": "x" * 500}]}
     async with resolver(Recall(long)) as one:
         options = ReferenceOptions(include_memories=True, max_bytes=300)
@@ -92,8 +89,7 @@ async def test_what_is_remembered_counts_as_bytes():
     assert ["1-11"] == list(result["references"])
 
 
-async def test_an_enriched_payload_is_not_searched_for_what_is_remembered():
-    """Ids within what was remembered before are no references."""
+async def test_enriched_payload_is_not_scanned_inside_decisions():
     about = {"2-1": [{"id": "1-99", "decision": "mine"}], "0-1": [{"id": "1-98", "decision": "leave"}]}
     async with resolver(Recall(about)) as one:
         options = ReferenceOptions(include_memories=True, reference_depth=2)
@@ -103,8 +99,8 @@ async def test_an_enriched_payload_is_not_searched_for_what_is_remembered():
     assert once == again
 
 
-async def test_a_field_of_that_name_is_left_alone():
-    """A payload that has such a field keeps it, and so does an entity, under a name beside it."""
+async def test_own_field_named_remembered_is_kept():
+    """In an entity it is renamed."""
     entities = {"0-1": {"id": "0-1", "remembered": "for ever"}}
     async with Resolver([FakeSource(entities)], recall=Recall()) as one:
         result = await one.enrich(
@@ -117,8 +113,7 @@ async def test_a_field_of_that_name_is_left_alone():
     )
 
 
-async def test_a_failed_reference_that_is_remembered_is_still_a_failed_one():
-    """What was decided about an entity that is gone is worth knowing, and hides no failure."""
+async def test_failed_reference_with_decisions_is_still_failed():
     async with Resolver([FakeSource({})], recall=Recall()) as one:
         result = await one.enrich({"guildId": "0-1"}, ReferenceOptions(include_memories=True))
 
@@ -126,7 +121,6 @@ async def test_a_failed_reference_that_is_remembered_is_still_a_failed_one():
     assert ABOUT["0-1"] == result["references"]["0-1"]["remembered"]
 
 
-def test_the_option_is_a_flag():
-    """Anything but True and False is refused."""
+def test_include_memories_must_be_bool():
     with pytest.raises(InvalidArgument, match="include_memories must be True or False"):
         ReferenceOptions(include_memories=1)

@@ -27,7 +27,7 @@ def dumps(value):
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-async def test_the_plans_example_comes_out_exactly_as_written(make_resolver):
+async def test_enrich_reproduces_example_of_specification(make_resolver):
     after = json.loads((PLAN / "player_1-11_after.json").read_text())
     entities = {
         key: {name: value for name, value in entry.items() if name != "reference_type"}
@@ -40,7 +40,7 @@ async def test_the_plans_example_comes_out_exactly_as_written(make_resolver):
     assert dumps(after) == dumps(enriched)
 
 
-async def test_a_payload_from_before_the_plan_gains_the_section_and_keeps_the_rest(resolver):
+async def test_enrich_adds_references_and_keeps_other_fields(resolver):
     before = json.loads((PLAN / "player_1-11_before.json").read_text())
 
     enriched = await resolver.enrich(before)
@@ -50,7 +50,7 @@ async def test_a_payload_from_before_the_plan_gains_the_section_and_keeps_the_re
     assert "references" not in before
 
 
-async def test_the_status_of_an_entity_is_its_own(resolver):
+async def test_status_field_of_entity_is_kept(resolver):
     enriched = await resolver.enrich(PLAYER)
 
     assert "active" == enriched["references"]["2-1"]["status"]
@@ -58,8 +58,8 @@ async def test_the_status_of_an_entity_is_its_own(resolver):
     assert "status" not in enriched["references"]["0-1"]
 
 
-async def test_a_reference_says_what_really_failed(make_resolver):
-    """Not found is said only for a not-found."""
+async def test_failed_reference_has_actual_error(make_resolver):
+    """Only a not-found has the message "Entity not found"."""
 
     async def nothing(entity_id):
         return None
@@ -80,7 +80,7 @@ async def test_a_reference_says_what_really_failed(make_resolver):
     assert "$: the source answered NoneType instead of a mapping" == enriched["references"]["9-11"]["error"]
 
 
-async def test_failures_can_be_omitted_and_are_then_counted(make_resolver):
+async def test_on_error_omit_removes_and_counts_failures(make_resolver):
     resolver = make_resolver(FakeSource({"0-1": {"id": "0-1"}}))
 
     enriched = await resolver.enrich(PLAYER, ReferenceOptions(on_error="omit"))
@@ -91,7 +91,7 @@ async def test_failures_can_be_omitted_and_are_then_counted(make_resolver):
     ]
 
 
-async def test_nothing_found_gives_an_empty_section(resolver):
+async def test_enrich_without_ids_adds_empty_section(resolver):
     assert {"a": 1, "references": {}} == await resolver.enrich({"a": 1})
 
 
@@ -99,14 +99,14 @@ async def test_nothing_found_gives_an_empty_section(resolver):
     "options",
     [ReferenceOptions(include_references=False), ReferenceOptions(reference_depth=0)],
 )
-async def test_asking_for_none_returns_the_payload_itself(resolver, source, options):
+async def test_enrich_returns_payload_itself_when_no_references_are_requested(resolver, source, options):
     payload = {"guildId": "0-1"}
 
     assert payload is await resolver.enrich(payload, options)
     assert [] == source.asked
 
 
-async def test_a_switched_off_resolver_returns_the_payload_itself(make_resolver, source):
+async def test_disabled_resolver_returns_payload_itself(make_resolver, source):
     payload = {"guildId": "0-1"}
 
     assert payload is await make_resolver(source, enabled=False).enrich(payload)
@@ -114,25 +114,25 @@ async def test_a_switched_off_resolver_returns_the_payload_itself(make_resolver,
 
 
 class TestDepth:
-    async def test_depth_one_resolves_what_the_payload_names(self, resolver):
+    async def test_depth_one_resolves_ids_in_payload(self, resolver):
         enriched = await resolver.enrich(PLAYER)
 
         assert ["0-1", "2-1", "9-11"] == list(enriched["references"])
 
-    async def test_depth_two_adds_the_second_level_once_each(self, resolver, source):
-        """The queried player comes back once, since what a fetched entity refers to is not excluded."""
+    async def test_depth_two_adds_second_level_once(self, resolver, source):
+        """The queried player appears once, because ids in fetched entities are not excluded."""
         enriched = await resolver.enrich(PLAYER, ReferenceOptions(reference_depth=2))
 
         assert ["0-1", "2-1", "9-11", "1-11", "3-1"] == list(enriched["references"])
         assert sorted(set(source.asked)) == sorted(source.asked)
 
-    async def test_the_third_level_is_not_followed(self, resolver, source):
-        """3-1 names 1-12, which only depth 3 would reach."""
+    async def test_depth_two_does_not_follow_third_level(self, resolver, source):
+        """Only depth 3 would reach 1-12, which 3-1 references."""
         await resolver.enrich(PLAYER, ReferenceOptions(reference_depth=2))
 
         assert "1-12" not in source.asked
 
-    async def test_an_entity_that_names_itself_is_included_once(self, make_resolver):
+    async def test_self_referencing_entity_is_included_once(self, make_resolver):
         source = FakeSource({"0-1": {"id": "0-1", "guildId": "0-1", "owner": "1-11"}})
 
         enriched = await make_resolver(source).enrich({"guildId": "0-1"}, ReferenceOptions(reference_depth=2))
@@ -140,7 +140,7 @@ class TestDepth:
         assert ["0-1", "1-11"] == list(enriched["references"])
         assert ["0-1", "1-11"] == source.asked
 
-    async def test_the_scope_holds_on_the_second_level(self, make_resolver):
+    async def test_scope_applies_to_second_level(self, make_resolver):
         source = FakeSource({"2-1": {"id": "2-1", "owner": "1-11", "space": ["5-1", "5-2", "", ""]}})
 
         enriched = await make_resolver(source).enrich(
@@ -149,7 +149,7 @@ class TestDepth:
 
         assert ["2-1", "1-11"] == list(enriched["references"])
 
-    async def test_the_limit_counts_both_levels(self, resolver, source):
+    async def test_max_references_counts_both_levels(self, resolver, source):
         enriched = await resolver.enrich(PLAYER, ReferenceOptions(reference_depth=2, max_references=4))
 
         assert ["0-1", "2-1", "9-11", "1-11"] == list(enriched["references"])
@@ -172,7 +172,7 @@ class TestLists:
             "pagination": {"next_key": "Mi0xMDA=", "total": "0"},
         }
 
-    async def test_a_list_of_a_hundred_planets_gets_primary_references_within_the_limits(self, make_resolver):
+    async def test_list_of_hundred_planets_gets_primary_references_within_limits(self, make_resolver):
         source = FakeSource({f"1-{n}": {"id": f"1-{n}"} for n in range(1, 101)})
 
         enriched = await make_resolver(source).enrich(self.planets(100))
@@ -184,7 +184,7 @@ class TestLists:
         assert [f"1-{n}" for n in range(51, 101)] == meta["omitted_ids"]
         assert {"primary": 300} == meta["filtered"]
 
-    async def test_no_rows_own_id_is_fetched_even_when_all_are_asked_for(self, make_resolver):
+    async def test_own_ids_of_rows_are_never_fetched(self, make_resolver):
         source = FakeSource()
 
         await make_resolver(source).enrich(
@@ -194,7 +194,7 @@ class TestLists:
         assert source.asked
         assert not [entity_id for entity_id in source.asked if entity_id.startswith("2-")]
 
-    async def test_the_limit_of_a_row_counts_the_rows_own_ids(self, make_resolver):
+    async def test_per_entity_limit_applies_to_each_row(self, make_resolver):
         source = FakeSource()
         options = ReferenceOptions(include_references="all", max_references_per_entity=2)
 
@@ -203,7 +203,7 @@ class TestLists:
         assert ["1-1", "5-11", "1-2", "5-21"] == list(enriched["references"])
         assert {"max_references_per_entity": 4} == enriched["references_meta"]["omitted_by"]
 
-    async def test_an_id_that_one_row_leaves_out_may_come_in_with_another(self, make_resolver):
+    async def test_id_omitted_by_one_row_is_selected_by_another(self, make_resolver):
         payload = {"Fleet": [{"id": "9-1", "owner": "1-1", "locationId": "2-5"}, {"id": "9-2", "locationId": "2-5"}]}
 
         enriched = await make_resolver(FakeSource()).enrich(payload, ReferenceOptions(max_references_per_entity=1))
@@ -211,7 +211,7 @@ class TestLists:
         assert ["1-1", "2-5"] == list(enriched["references"])
         assert "references_meta" not in enriched
 
-    async def test_kind_and_primary_can_be_said(self, make_resolver):
+    async def test_enrich_accepts_kind_and_primary(self, make_resolver):
         payload = {"Planet": [{"id": "2-1", "owner": "1-1", "space": ["5-1"]}]}
         resolver = make_resolver(FakeSource())
 
@@ -223,8 +223,8 @@ class TestLists:
 
 
 class TestLimits:
-    async def test_the_limit_counts_what_was_started(self, make_resolver):
-        """The earlier implementation issued 51 queries for a limit of 50."""
+    async def test_max_references_limits_started_queries(self, make_resolver):
+        """An earlier implementation sent 51 queries for a limit of 50."""
         source = FakeSource({f"5-{n}": {"id": f"5-{n}"} for n in range(1, 200, 2)})
         payload = {"structDefenders": [f"5-{n}" for n in range(1, 101)]}
 
@@ -235,17 +235,17 @@ class TestLimits:
         assert 25 == enriched["references_meta"]["failed"]
         assert 50 == enriched["references_meta"]["omitted"]
 
-    async def test_types_can_be_chosen(self, resolver):
+    async def test_reference_types_select_references(self, resolver):
         enriched = await resolver.enrich(PLAYER, ReferenceOptions(reference_types=["fleet", "guild"]))
 
         assert ["0-1", "9-11"] == list(enriched["references"])
 
-    async def test_a_misspelt_type_is_refused(self, resolver, source):
+    async def test_unknown_reference_type_is_rejected(self, resolver, source):
         with pytest.raises(InvalidArgument, match="'planets', which is no type"):
             await resolver.enrich(PLAYER, ReferenceOptions(reference_types=["planets"]))
         assert [] == source.asked
 
-    async def test_the_section_stays_within_its_bytes(self, resolver):
+    async def test_section_never_exceeds_max_bytes(self, resolver):
         whole = await resolver.enrich(PLAYER)
         sizes = []
         for bound in range(0, len(dumps(whole["references"])) + 2, 7):
@@ -260,7 +260,7 @@ class TestLimits:
         exact = await resolver.enrich(PLAYER, ReferenceOptions(max_bytes=len(dumps(whole["references"]))))
         assert whole == exact
 
-    async def test_bytes_are_counted_for_a_section_that_was_there_already(self, resolver):
+    async def test_max_bytes_includes_existing_section(self, resolver):
         once = await resolver.enrich({"guildId": "0-1"})
         twice = await resolver.enrich(
             {**once, "planetId": "2-1"}, ReferenceOptions(max_bytes=len(dumps(once["references"])) + 5)
@@ -271,7 +271,7 @@ class TestLimits:
 
 
 class TestMetadata:
-    async def test_every_reference_says_where_it_was_found(self, resolver):
+    async def test_metadata_has_pointers_and_containing_entity(self, resolver):
         payload = {"Player": {"id": "1-11", "guildId": "0-1"}, "also": [{"guild_id": "0-1"}]}
 
         enriched = await resolver.enrich(payload, ReferenceOptions(metadata=True))
@@ -281,7 +281,7 @@ class TestMetadata:
         assert "1-11" == entry["referenced_in"]
         assert {"found": 1, "resolved": 1, "failed": 0, "omitted": 0} == enriched["references_meta"]
 
-    async def test_pointers_of_the_second_level_lead_into_the_section(self, resolver):
+    async def test_second_level_pointers_lead_into_section(self, resolver):
         enriched = await resolver.enrich(PLAYER, ReferenceOptions(metadata=True, reference_depth=2))
 
         for entity_id, entry in enriched["references"].items():
@@ -292,12 +292,12 @@ class TestMetadata:
                 assert entity_id == value
         assert "0-1" == enriched["references"]["3-1"]["referenced_in"]
 
-    async def test_what_no_entity_holds_is_held_by_the_root(self, resolver):
+    async def test_referenced_in_is_root_without_containing_entity(self, resolver):
         enriched = await resolver.enrich({"guildId": "0-1"}, ReferenceOptions(metadata=True))
 
         assert "root" == enriched["references"]["0-1"]["referenced_in"]
 
-    async def test_a_row_is_what_holds_its_references(self, resolver):
+    async def test_referenced_in_is_the_row_that_contains_the_id(self, resolver):
         payload = {"Fleet": [{"id": "9-1", "owner": "1-11"}, {"id": "9-2", "owner": "1-12"}]}
 
         enriched = await resolver.enrich(payload, ReferenceOptions(metadata=True))
@@ -306,7 +306,7 @@ class TestMetadata:
 
 
 class TestMerging:
-    async def test_an_enriched_payload_is_not_searched_inside_its_references(self, resolver, source):
+    async def test_enriched_payload_is_not_scanned_inside_references(self, resolver, source):
         once = await resolver.enrich(PLAYER)
         source.asked.clear()
 
@@ -315,14 +315,14 @@ class TestMerging:
         assert once == twice
         assert [] == source.asked
 
-    async def test_new_references_join_those_that_are_there(self, resolver):
+    async def test_new_references_are_added_to_existing_section(self, resolver):
         once = await resolver.enrich({"guildId": "0-1"})
 
         twice = await resolver.enrich({**once, "planetId": "2-1"})
 
         assert ["0-1", "2-1"] == list(twice["references"])
 
-    async def test_a_failed_reference_is_tried_again(self, make_resolver):
+    async def test_failed_reference_is_retried(self, make_resolver):
         source = FakeSource(behaviours={"0-1": RuntimeError("later")})
         resolver = make_resolver(source)
         once = await resolver.enrich({"guildId": "0-1"})
@@ -334,7 +334,7 @@ class TestMerging:
         assert once["references"]["0-1"]["status"] == "failed"
         assert {"reference_type": "guild", "id": "0-1"} == twice["references"]["0-1"]
 
-    async def test_omitted_ids_of_an_earlier_meta_are_not_taken_for_references(self, resolver, source):
+    async def test_omitted_ids_of_earlier_meta_are_not_references(self, resolver, source):
         once = await resolver.enrich(PLAYER, ReferenceOptions(max_references=1))
         del once["Player"]
 
@@ -345,7 +345,7 @@ class TestMerging:
         assert {"earlier": 2} == twice["references_meta"]["omitted_by"]
         assert ["2-1", "9-11"] == twice["references_meta"]["omitted_ids"]
 
-    async def test_what_was_left_out_before_is_tried_again_where_the_payload_names_it(self, resolver):
+    async def test_omitted_id_is_retried_when_payload_still_contains_it(self, resolver):
         once = await resolver.enrich(PLAYER, ReferenceOptions(max_references=1))
 
         twice = await resolver.enrich(once)
@@ -353,14 +353,14 @@ class TestMerging:
         assert ["0-1", "2-1", "9-11"] == list(twice["references"])
         assert "references_meta" not in twice
 
-    async def test_a_failed_reference_that_nobody_names_any_more_stays(self, resolver):
+    async def test_failed_reference_without_id_in_payload_is_kept(self, resolver):
         once = await resolver.enrich({"planetId": "2-99"})
 
         twice = await resolver.enrich({"references": once["references"]})
 
         assert once["references"] == twice["references"]
 
-    async def test_depth_two_follows_what_is_there_already(self, resolver, source):
+    async def test_depth_two_follows_existing_references(self, resolver, source):
         once = await resolver.enrich(PLAYER)
 
         twice = await resolver.enrich(once, ReferenceOptions(reference_depth=2, metadata=True))
@@ -368,15 +368,15 @@ class TestMerging:
         assert ["0-1", "2-1", "9-11", "1-11", "3-1"] == list(twice["references"])
         assert ["/references/0-1/primaryReactorId"] == twice["references"]["3-1"]["referenced_from"]
 
-    async def test_a_tools_own_meta_is_left_alone(self, resolver, source):
+    async def test_payload_with_own_references_meta_is_returned_unchanged(self, resolver, source):
         payload = {"guildId": "0-1", "references_meta": {"pages": 3}}
 
         assert payload is await resolver.enrich(payload)
         assert [] == source.asked
 
     @pytest.mark.parametrize("own", [["see 1", "see 2"], {"a": 1}, "x", None, {"0-1": {"id": "0-1"}}])
-    async def test_a_tools_own_references_are_left_alone(self, resolver, source, own, caplog):
-        """Changing the type of a field that was there would break the tool's readers."""
+    async def test_payload_with_own_references_field_is_returned_unchanged(self, resolver, source, own, caplog):
+        """Changing the type of an existing field would break readers of the tool's result."""
         payload = {"guildId": "0-1", "references": own}
 
         assert payload is await resolver.enrich(payload)
@@ -385,7 +385,7 @@ class TestMerging:
 
 
 class TestPayloads:
-    async def test_models_are_unstructured(self, resolver):
+    async def test_enrich_accepts_attrs_and_pydantic_objects(self, resolver):
         @attrs.frozen
         class Player:
             id: str
@@ -397,7 +397,7 @@ class TestPayloads:
         assert ["0-1"] == list((await resolver.enrich(Player("1-11", "0-1")))["references"])
         assert ["0-1"] == list((await resolver.enrich(Model(guild_id="0-1")))["references"])
 
-    async def test_what_is_no_mapping_comes_back_as_it_is_with_one_warning(self, resolver, caplog):
+    async def test_non_mapping_result_is_returned_unchanged_with_one_warning(self, resolver, caplog):
         results = [["0-1"], "0-1", 7, None]
         for result in results * 2:
             assert result is await resolver.enrich(result)
@@ -405,7 +405,7 @@ class TestPayloads:
         warned = [record.args[0] for record in caplog.records if record.levelno == logging.WARNING]
         assert ["list", "str", "int", "NoneType"] == warned
 
-    async def test_the_payload_is_never_changed(self, resolver):
+    async def test_enrich_does_not_change_payload(self, resolver):
         text = json.dumps(PLAYER)
 
         enriched = await resolver.enrich(PLAYER)
@@ -414,7 +414,7 @@ class TestPayloads:
         assert text == json.dumps(PLAYER)
         assert "1-11" == (await resolver.enrich(PLAYER))["references"]["2-1"]["owner"]
 
-    async def test_an_answer_in_the_cache_is_nobodys(self, make_resolver):
+    async def test_cached_answers_are_isolated_from_callers_and_source(self, make_resolver):
         source = FakeSource({"2-1": {"id": "2-1", "space": ["5-1", ""]}})
         resolver = make_resolver(source)
         first = await resolver.query("2-1")
@@ -425,14 +425,14 @@ class TestPayloads:
 
 
 class TestSubject:
-    async def test_the_subject_is_no_reference_anywhere(self, resolver):
+    async def test_subject_is_never_a_reference(self, resolver):
         payload = {"activity": [{"playerId": "1-11", "guildId": "0-1"}, {"owner": "1-12"}]}
 
         enriched = await resolver.enrich(payload, subject="1-11")
 
         assert ["0-1", "1-12"] == list(enriched["references"])
 
-    async def test_the_main_entity_is_none_either(self, resolver):
+    async def test_main_entity_is_never_a_reference(self, resolver):
         payload = {"Player": {"id": "1-11"}, "seen": [{"owner": "1-11"}, {"owner": "1-12"}]}
 
         enriched = await resolver.enrich(payload)
@@ -441,7 +441,7 @@ class TestSubject:
 
 
 class TestResolve:
-    async def test_ids_come_back_in_order_whatever_they_are(self, resolver):
+    async def test_resolve_returns_ids_in_order_including_invalid_ones(self, resolver):
         references = await resolver.resolve(["2-1", "7-1", "0-1", "8-3", "nonsense", "2-1"])
 
         assert ["2-1", "7-1", "0-1", "8-3", "nonsense"] == list(references)
@@ -450,7 +450,7 @@ class TestResolve:
         assert "No source answers for ids such as 'nonsense'" == references.failed["nonsense"]
         assert {"2-1"} == references.by_type("planet").keys()
 
-    async def test_limits_and_types_hold(self, resolver):
+    async def test_resolve_applies_limits_and_types(self, resolver):
         references = await resolver.resolve(
             ["2-1", "0-1", "9-11"], ReferenceOptions(reference_types=["planet", "fleet"], max_references=1)
         )
@@ -458,27 +458,27 @@ class TestResolve:
         assert ["2-1"] == list(references)
         assert ("9-11",) == references.omitted
 
-    async def test_depth_two_follows_them(self, resolver):
+    async def test_resolve_follows_depth_two(self, resolver):
         references = await resolver.resolve(["3-1"], ReferenceOptions(reference_depth=2))
 
         assert ["3-1", "0-1", "1-12"] == list(references)
 
-    async def test_none_asked_for_gives_none(self, resolver):
+    async def test_resolve_without_references_is_empty(self, resolver):
         assert {} == await resolver.resolve(["2-1"], ReferenceOptions(include_references=False))
 
-    async def test_a_single_text_is_refused(self, resolver):
+    async def test_resolve_rejects_single_text(self, resolver):
         with pytest.raises(InvalidArgument, match="must be a list of ids"):
             await resolver.resolve("2-1")
 
 
 class TestQuery:
-    async def test_a_query_feeds_the_cache_for_references(self, resolver, source):
+    async def test_query_result_is_cached_for_references(self, resolver, source):
         await resolver.query("0-1")
         await resolver.enrich({"guildId": "0-1"})
 
         assert ["0-1"] == source.asked
 
-    async def test_a_query_raises_what_the_source_raised(self, make_resolver):
+    async def test_query_raises_error_of_source(self, make_resolver):
         error = MalformedResponse("odd", path="$.Guild")
         resolver = make_resolver(FakeSource(behaviours={"0-1": error}))
 
@@ -490,13 +490,13 @@ class TestQuery:
             await resolver.query("0-1")
         assert error is raised.value
 
-    async def test_an_id_of_no_source_is_refused(self, resolver):
+    async def test_query_rejects_id_without_source(self, resolver):
         with pytest.raises(InvalidArgument, match="No source answers"):
             await resolver.query("ABC-1")
 
 
 class TestInvalidation:
-    async def test_one_id_one_type_or_all(self, resolver, source):
+    async def test_invalidate_by_id_by_type_and_all(self, resolver, source):
         await resolver.resolve(["0-1", "2-1", "9-11"])
 
         assert 1 == resolver.invalidate("0-1")
@@ -506,7 +506,7 @@ class TestInvalidation:
         await resolver.resolve(["0-1", "2-1", "9-11"])
         assert 6 == len(source.asked)
 
-    async def test_an_answer_expires(self, make_resolver, source):
+    async def test_cached_answer_expires_after_ttl(self, make_resolver, source):
         clock = FakeClock()
         resolver = make_resolver(source, clock=clock.now, cache_ttl=30)
         await resolver.resolve(["0-1"])
@@ -518,7 +518,7 @@ class TestInvalidation:
 
         assert ["0-1", "0-1"] == source.asked
 
-    async def test_until_the_next_block(self, make_resolver):
+    async def test_cached_answer_expires_with_next_block(self, make_resolver):
         class Answer(dict):
             height = 7
 
@@ -541,7 +541,7 @@ class TestInvalidation:
 
 
 class TestLoad:
-    async def test_what_is_no_entity_is_shared_cached_and_counted_as_well(self, resolver):
+    async def test_load_result_is_shared_cached_and_counted(self, resolver):
         async def page(key):
             asked.append(key)
             await asyncio.sleep(0.01)
@@ -558,7 +558,7 @@ class TestLoad:
         await resolver.load("page 1", page)
         assert 2 == len(asked)
 
-    async def test_it_raises_what_was_raised(self, resolver):
+    async def test_load_raises_error_of_fetch(self, resolver):
         async def fails(key):
             raise ZeroDivisionError(key)
 
@@ -566,7 +566,7 @@ class TestLoad:
             await resolver.load("page 2", fails)
 
 
-async def test_numbers_say_what_happened(make_resolver):
+async def test_stats_count_queries_hits_failures_and_savings(make_resolver):
     source = FakeSource({"0-1": {"id": "0-1"}, "2-1": {"id": "2-1"}}, delays=0.01)
     resolver = make_resolver(source)
 
@@ -579,12 +579,12 @@ async def test_numbers_say_what_happened(make_resolver):
     assert {"not_found": 2} == stats.failures
     assert 1 == stats.lookalikes
     assert (6, 2) == (stats.references, stats.follow_up_calls_saved)
-    # A clock may tell a little less than was waited.
+    # Clock resolution may make the measured time slightly shorter than the delay.
     assert 0.009 < stats.latency["p50"] <= stats.latency["p90"] <= stats.latency["p99"]
     assert stats.bytes_added > 0
 
 
-async def test_a_closed_resolver_says_so(source):
+async def test_closed_resolver_raises_session_closed(source):
     resolver = Resolver([source])
     async with resolver:
         await resolver.query("0-1")
@@ -596,7 +596,7 @@ async def test_a_closed_resolver_says_so(source):
         await resolver.query("0-1")
 
 
-async def test_the_typed_view_reads_any_result(resolver):
+async def test_references_of_reads_any_result(resolver):
     enriched = await resolver.enrich(PLAYER, ReferenceOptions(max_references=2))
 
     references = References.of(enriched)
@@ -608,21 +608,21 @@ async def test_the_typed_view_reads_any_result(resolver):
 
 
 @pytest.mark.parametrize("sources", [[object()], ["http://localhost"], [None]])
-def test_what_is_no_source_is_refused(sources):
+def test_resolver_rejects_invalid_source(sources):
     with pytest.raises(InvalidArgument, match="a source must have a scheme"):
         Resolver(sources)
 
 
-async def test_options_must_be_options(resolver):
+async def test_enrich_rejects_options_of_wrong_type(resolver):
     with pytest.raises(InvalidArgument, match="must be ReferenceOptions"):
         await resolver.enrich({}, {"max_references": 3})
 
 
 class TestAccounts:
-    """What is said about a call adds up."""
+    """The numbers in the metadata are consistent."""
 
-    async def test_an_omitted_failure_is_asked_for_once(self, make_resolver):
-        """Level 2 names again what failed on level 1."""
+    async def test_omitted_failure_is_queried_once(self, make_resolver):
+        """Level 2 references the id that failed on level 1."""
 
         async def fails(entity_id):
             raise RuntimeError("no")
@@ -636,7 +636,7 @@ class TestAccounts:
         assert ["0-1", "2-1"] == source.asked
         assert {"found": 2, "resolved": 1, "failed": 1, "omitted": 0}.items() <= enriched["references_meta"].items()
 
-    async def test_an_id_left_out_on_both_levels_is_found_once(self, make_resolver):
+    async def test_id_omitted_on_both_levels_is_counted_once(self, make_resolver):
         source = FakeSource({"2-1": {"id": "2-1", "owner": "1-1", "guildId": "0-1"}})
         payload = {"planetId": "2-1", "owner": "1-1", "guildId": "0-1"}
 
@@ -645,7 +645,7 @@ class TestAccounts:
         assert {"found": 3, "resolved": 1, "omitted": 2}.items() <= enriched["references_meta"].items()
 
     @pytest.mark.parametrize("bound", range(100, 1500, 100))
-    async def test_bytes_hold_with_metadata_on_two_levels(self, resolver, bound):
+    async def test_max_bytes_applies_with_metadata_and_two_levels(self, resolver, bound):
         options = ReferenceOptions(reference_depth=2, metadata=True, max_bytes=bound)
 
         enriched = await resolver.enrich(PLAYER, options)
@@ -654,12 +654,12 @@ class TestAccounts:
         meta = enriched["references_meta"]
         assert meta["found"] == meta["resolved"] + meta["failed"] + meta["omitted"]
 
-    async def test_nothing_handed_out_adds_no_bytes(self, resolver):
+    async def test_bytes_added_is_zero_without_references(self, resolver):
         await resolver.enrich({})
 
         assert 0 == resolver.stats.bytes_added
 
-    async def test_ids_that_name_nothing_cost_no_query(self, resolver, source):
+    async def test_unresolvable_ids_cost_no_query(self, resolver, source):
         references = await resolver.resolve(["7-1"])
 
         assert {"7-1": "Entity not found"} == references.failed
@@ -669,7 +669,7 @@ class TestAccounts:
 
 
 class TestArguments:
-    """Wrong arguments raise at once, before anything is asked."""
+    """Invalid arguments raise before any query is sent."""
 
     @pytest.mark.parametrize(
         ("call", "message"),
@@ -679,37 +679,37 @@ class TestArguments:
             (lambda r: r.resolve(None), "ids must be a list"),
         ],
     )
-    async def test_they_are_named(self, resolver, call, message):
+    async def test_invalid_argument_error_names_the_argument(self, resolver, call, message):
         with pytest.raises(InvalidArgument, match=message):
             await call(resolver)
 
-    def test_settings_must_be_settings(self):
+    def test_resolver_rejects_invalid_settings(self):
         with pytest.raises(InvalidArgument, match="settings must be ReferenceSettings"):
             Resolver(settings={})
 
-    def test_two_sources_of_one_scheme_are_refused(self):
+    def test_resolver_rejects_two_sources_with_one_scheme(self):
         with pytest.raises(InvalidArgument, match="two sources answer for the ids of 'structs'"):
             Resolver([FakeSource(), FakeSource()])
 
-    async def test_an_id_object_is_a_subject(self, resolver):
+    async def test_subject_may_be_entity_id_object(self, resolver):
         enriched = await resolver.enrich({"rows": [{"owner": "1-11"}]}, subject=EntityId.parse("1-11"))
 
         assert {} == enriched["references"]
 
 
-async def test_switched_off_nothing_is_resolved_either(make_resolver, source):
+async def test_disabled_resolver_resolves_nothing(make_resolver, source):
     assert {} == await make_resolver(source, enabled=False).resolve(["0-1"])
     assert [] == source.asked
 
 
-async def test_embedded_json_that_is_too_long_is_said_not_to_be_searched(resolver):
+async def test_json_text_over_size_limit_is_reported_as_partly_searched(resolver):
     enriched = await resolver.enrich({"map": "[" + '"5-1",' * 200_000 + '"5-1"]'})
 
     assert "in part" in enriched["references_meta"]["searched"]
 
 
 @pytest.mark.once
-async def test_an_answer_that_shares_its_parts_level_by_level_ends(make_resolver):
+async def test_answer_with_exponentially_shared_parts_is_a_failure(make_resolver):
     value = ["x"]
     for _ in range(40):
         value = [value, value]

@@ -1,4 +1,4 @@
-"""Schemes of a host's own, beside the chain's."""
+"""Custom id schemes in combination with the chain's scheme."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from mama_structs.testing.fakes import FakeSource
 
 
 def issue_scheme(**changes):
-    """Keys like ABC-123, as an issue tracker has them."""
+    """Return a scheme for keys like ABC-123 of an issue tracker."""
     options = {
         "name": "issues",
         "pattern": r"([A-Z]{2,5})-[1-9][0-9]*",
@@ -31,15 +31,13 @@ def ids(scan):
     return [(found.id, found.type) for found in scan.found]
 
 
-def test_two_schemes_each_find_their_own_ids():
-    """Ids of both systems are found side by side, each with its type."""
+def test_detector_finds_ids_of_each_scheme():
     scan = Detector([STRUCTS_SCHEME, issue_scheme()]).scan({"a": "1-11", "b": "ABC-7", "c": "BUG-1", "d": "abc-7"})
 
     assert [("1-11", "player"), ("ABC-7", "issue"), ("BUG-1", "bug")] == ids(scan)
 
 
-def test_each_scheme_keeps_its_own_rules_for_fields():
-    """A field that one scheme denies or reserves says nothing about the other's ids."""
+def test_field_rules_apply_per_scheme():
     payload = {"owner": "ABC-1", "title": "1-11", "guildId": "ABC-2", "fixes": "1-12", "parent": "1-13"}
     scan = Detector([STRUCTS_SCHEME, issue_scheme()]).scan(payload)
 
@@ -47,8 +45,8 @@ def test_each_scheme_keeps_its_own_rules_for_fields():
     assert [False] * 4 == [found.primary for found in scan.found]
 
 
-def test_hints_of_a_scheme_set_look_alikes_aside():
-    """An id of another type than the field promises is no reference and is counted; a denied one is not even that."""
+def test_hints_make_ids_of_other_types_look_alikes():
+    """Ids in denied fields are not counted at all."""
     payload = {"fixes": "ABC-1", "old_bug": "ABC-2", "other_bug": "BUG-1", "title": "ABC-9", "owner": "BUG-9"}
     scan = Detector([issue_scheme()]).scan(payload)
 
@@ -56,8 +54,8 @@ def test_hints_of_a_scheme_set_look_alikes_aside():
     assert ["ABC-1", "ABC-2"] == [found.id for found in scan.lookalikes]
 
 
-def test_the_first_scheme_that_matches_wins():
-    """A string that fits two schemes belongs to the first; one whose type is None goes to the next."""
+def test_first_matching_scheme_determines_type():
+    """A scheme whose type_of returns None does not match."""
     wide = IdScheme(name="wide", pattern=r"[A-Z]+-[0-9]+", type_of=lambda _: "anything")
     issues = issue_scheme()
     text = {"a": "ABC-1", "b": "ISO-8601"}
@@ -67,8 +65,7 @@ def test_the_first_scheme_that_matches_wins():
     assert [("ABC-1", "issue")] == ids(Detector([issues]).scan(text))
 
 
-def test_a_type_says_which_scheme_it_is_of():
-    """Types of one name in two schemes are told apart."""
+def test_kind_returns_scheme_of_id():
     first, second = issue_scheme(), IdScheme(name="x", pattern="x[0-9]", type_of=lambda _: "issue")
     detector = Detector([first, second])
 
@@ -77,8 +74,7 @@ def test_a_type_says_which_scheme_it_is_of():
     assert "issue" == detector.kind("ABC-1").name == detector.kind("x1").name
 
 
-def test_contains_changes_the_time_and_nothing_else():
-    """What an id must contain is a shortcut, so two schemes with different shortcuts still find everything."""
+def test_contains_does_not_change_found_ids():
     other = IdScheme(name="x", pattern="x:[0-9]+", type_of=lambda _: "x", contains=":")
     payload = {"a": "ABC-1", "b": "x:5", "c": "1-1"}
     together = Detector([issue_scheme(), other, STRUCTS_SCHEME]).scan(payload)
@@ -86,15 +82,14 @@ def test_contains_changes_the_time_and_nothing_else():
     assert [("ABC-1", "issue"), ("x:5", "x"), ("1-1", "player")] == ids(together)
 
 
-def test_without_a_list_of_primary_fields_every_field_is_primary():
-    """A scheme that does not say what is direct calls everything direct."""
+def test_every_field_is_primary_without_primary_list():
     scan = Detector([issue_scheme(primary=None)]).scan({"anywhere": "ABC-1"})
 
     assert [True] == [found.primary for found in scan.found]
 
 
-def test_a_mapping_of_types_reads_the_first_group():
-    """With a mapping the pattern's first group is the key, and a key that is missing is no id."""
+def test_type_mapping_uses_first_group_of_pattern():
+    """A missing key means that the text is not an id."""
     scheme = IdScheme(name="m", pattern="([a-z])([0-9])", type_of={"a": "apple"})
 
     assert "apple" == scheme.match("a1")
@@ -103,8 +98,7 @@ def test_a_mapping_of_types_reads_the_first_group():
     assert [("a1", "apple")] == ids(Detector([scheme]).scan({"x": "a1", "y": "b1"}))
 
 
-def test_match_and_the_detector_agree_on_long_texts():
-    """Nothing longer than the bound is an id."""
+def test_match_and_detector_have_the_same_length_limit():
     scheme = IdScheme(name="x", pattern="x+", type_of=lambda _: "x")
     longest, longer = "x" * MAX_ID_LENGTH, "x" * (MAX_ID_LENGTH + 1)
 
@@ -112,8 +106,7 @@ def test_match_and_the_detector_agree_on_long_texts():
     assert [longest] == [found.id for found in Detector([scheme]).scan({"a": longest, "b": longer}).found]
 
 
-def test_a_pattern_may_be_text_or_compiled():
-    """Both forms of a pattern mean the same."""
+def test_pattern_may_be_text_or_compiled():
     assert re.compile("x") == issue_scheme(pattern="x", type_of=str).pattern
     assert re.compile("x") == issue_scheme(pattern=re.compile("x"), type_of=str).pattern
 
@@ -140,22 +133,20 @@ def test_a_pattern_may_be_text_or_compiled():
         ({"brief": {"issue": "title"}}, "field names"),
     ],
 )
-def test_a_scheme_that_cannot_work_is_refused(changes, word):
-    """A wrong part of a scheme is refused when the scheme is made."""
+def test_id_scheme_rejects_invalid_arguments(changes, word):
     with pytest.raises(InvalidArgument, match=word):
         issue_scheme(**changes)
 
 
-def test_a_scheme_says_what_a_reader_needs_first():
-    """The brief fields of a type stand in the order given, each once; a type without them has none."""
+def test_brief_of_returns_deduplicated_fields_in_order():
     scheme = issue_scheme(brief={"issue": ["title", "state", "title"], "bug": ()})
 
     assert ("title", "state") == scheme.brief_of("issue")
     assert () == scheme.brief_of("bug") == scheme.brief_of("epic")
 
 
-def test_a_source_needs_a_function():
-    """A source that cannot fetch is refused; methods, partials and callable objects are fine."""
+def test_source_requires_a_fetch_function():
+    """Methods, partials and callable objects are accepted."""
 
     class Callable:
         async def __call__(self, key):
@@ -176,8 +167,8 @@ def test_a_source_needs_a_function():
         Source("no scheme", fetch=Callable())
 
 
-async def test_a_hosts_answer_stands_as_it_is():
-    """A host's mapping is the entity's fields already, and closing the source leaves the host's things alone."""
+async def test_flatten_returns_answer_of_host_unchanged():
+    """Closing the source does not affect the host's function."""
 
     async def fetch(key):
         raise EntityNotFound(key)
@@ -190,8 +181,7 @@ async def test_a_hosts_answer_stands_as_it_is():
     assert source.fetch is fetch
 
 
-def test_what_is_found_does_not_depend_on_hash_order():
-    """The same payload, sets included, is found the same in every process."""
+def test_detection_does_not_depend_on_hash_order():
     code = (
         "from mama_structs.references.detection import Detector\n"
         "from mama_structs.structs.scheme import STRUCTS_SCHEME\n"

@@ -1,4 +1,4 @@
-"""The section that an answer gains: its entries, what it says it leaves out, and its typed view."""
+"""The references section: entries, metadata about omissions, and the typed view."""
 
 import copy
 import json
@@ -44,8 +44,7 @@ def failure(entity_id, kind, failed, origin):
     return entry_of(entity_id, Reference(kind, failed), origin)
 
 
-def test_a_resolved_entry_is_type_id_and_the_fields_in_order():
-    """Type and id come first, then the entity's fields in the source's order, byte for byte."""
+def test_entry_has_type_id_and_fields_in_order():
     fields = {"id": "2-1", "owner": "1-1", "status": "active", "space": ["", "5-1"], "gridAttributes": {"ore": "0"}}
     entry = success("2-1", "planet", fields, None)
 
@@ -55,8 +54,7 @@ def test_a_resolved_entry_is_type_id_and_the_fields_in_order():
     ) == dumped(entry)
 
 
-def test_metadata_comes_before_the_fields():
-    """Where an id was found is told by pointers and by the entity that holds it, or the root."""
+def test_entry_metadata_precedes_fields():
     assert (
         '{"reference_type": "guild", "id": "0-1", "referenced_from": ["/a", "/b/0"], "referenced_in": "1-1", "name": "x"}'
     ) == dumped(success("0-1", "guild", {"name": "x"}, [("1-1", None, "/a"), ("2-1", None, "/b/0")]))
@@ -67,8 +65,7 @@ def test_metadata_comes_before_the_fields():
     )
 
 
-def test_a_failed_entry_says_so_and_why():
-    """Type, id, the word failed and the reason, and nothing else."""
+def test_failed_entry_has_status_and_error():
     assert '{"reference_type": "guild", "id": "0-1", "status": "failed", "error": "No answer within 2 s"}' == dumped(
         failure("0-1", "guild", Failure("timeout", "No answer within 2 s"), None)
     )
@@ -86,13 +83,11 @@ def test_a_failed_entry_says_so_and_why():
         ({"referenced_in": "here"}, {"referenced_in": "here"}),
     ],
 )  # fmt: skip
-def test_a_field_that_clashes_is_kept_under_a_longer_name(fields, expected):
-    """No field of the entity is lost: one whose name the entry needs gets underscores until it is free."""
+def test_clashing_field_is_renamed_with_underscores(fields, expected):
     assert {"reference_type": "player", "id": "1-1", **expected} == success("1-1", "player", fields, None)
 
 
-def test_pointers_do_not_hide_an_entitys_own_field():
-    """With metadata the names of the metadata are the entry's own."""
+def test_own_fields_named_like_metadata_are_renamed():
     entry = success("1-1", "player", {"referenced_in": "here", "referenced_from": "there"}, [(None, None, "/a")])
 
     assert (["/a"], "root", "here", "there") == (
@@ -101,8 +96,7 @@ def test_pointers_do_not_hide_an_entitys_own_field():
 
 
 @given(ENTITIES, PLACES)
-def test_an_entry_keeps_every_value_and_shares_none(fields, origin):
-    """Whatever fields an entity has, the entry has all their values, and none of the source's own containers."""
+def test_entry_keeps_every_value_as_a_copy(fields, origin):
     before = copy.deepcopy(fields)
     entry = success("1-1", "player", fields, origin)
 
@@ -116,14 +110,13 @@ def test_an_entry_keeps_every_value_and_shares_none(fields, origin):
 
 
 @given(ENTITIES, PLACES)
-def test_an_entity_never_looks_like_a_failure_and_a_failure_always_does(fields, origin):
-    """An entity whose own status is "failed", even one that has an error of its own, is a resolved reference."""
+def test_is_failed_distinguishes_entities_from_failures(fields, origin):
+    """An entity may have the status "failed" and an error of its own."""
     assert not is_failed(success("1-1", "player", fields, origin))
     assert is_failed(failure("1-1", "player", Failure("x", "y"), origin))
 
 
-def test_an_entity_that_failed_by_itself_keeps_its_error():
-    """A job that failed is an entity like any other: its error stays, under a name that says nothing else."""
+def test_error_field_of_failed_entity_is_renamed():
     entry = success("job-1", "job", {"status": "failed", "error": "exit 1"}, None)
 
     assert {"reference_type": "job", "id": "job-1", "status": "failed", "error_": "exit 1"} == entry
@@ -142,12 +135,12 @@ def test_an_entity_that_failed_by_itself_keeps_its_error():
         ("text", False),
     ],
 )
-def test_a_section_of_ours_is_told_from_a_tools_own_references(value, expected):
-    """Only a mapping whose every entry has type and id is a section."""
+def test_is_section_recognises_only_own_sections(value, expected):
+    """Every entry must have a type and an id."""
     assert expected is is_section(value)
 
 
-# From what was sought to a section
+# From a draft to a section
 
 
 def resolved(kind="player", **fields):
@@ -158,8 +151,8 @@ def failed(kind="timeout"):
     return Reference("player", Failure(kind, "why"))
 
 
-def test_meta_says_what_was_found_and_what_became_of_it():
-    """Numbers first, then reasons in alphabetical order, then the omitted ids in payload order."""
+def test_meta_contains_counts_reasons_and_omitted_ids():
+    """Reasons are sorted alphabetically, omitted ids are in payload order."""
     sought = Sought(
         references={"1-1": resolved(), "1-4": failed(), "1-5": failed("not_found"), "1-6": failed()},
         omitted={"1-9": "max_references", "1-2": "earlier", "1-3": "max_references"},
@@ -192,15 +185,13 @@ def test_meta_says_what_was_found_and_what_became_of_it():
         (Sought(references={}, complete=False), True, True),
     ],
 )
-def test_nothing_is_left_out_in_silence(sought, shown, hidden):
-    """Limits, ceilings, the deadline, what was not asked for and failures that are not shown are said."""
+def test_section_has_meta_when_something_is_left_out(sought, shown, hidden):
     said = [bool(sought.section(ReferenceOptions(on_error=on_error))[1]) for on_error in ("indicate", "omit")]
 
     assert [shown, hidden] == said
 
 
-def test_omitted_failures_take_no_room():
-    """What is not shown cannot fill the section."""
+def test_omitted_failures_do_not_count_towards_max_bytes():
     sought = Sought(references={"1-1": failed(), "1-2": failed(), "1-3": resolved(name="x")})
     whole, _ = sought.section(ReferenceOptions(on_error="omit"))
 
@@ -220,8 +211,8 @@ def compact(value):
     kept=st.booleans(),
     metadata=st.booleans(),
 )
-def test_a_section_never_grows_past_its_bytes(sizes, room, kept, metadata):
-    """With metadata too, and beside entries that were there before; the first that does not fit ends it."""
+def test_section_never_exceeds_max_bytes_with_metadata_and_existing_entries(sizes, room, kept, metadata):
+    """The first entry that does not fit ends the section."""
     records = {f"1-{n}": resolved(name="x" * size) for n, size in enumerate(sizes, 1)}
     places = {key: [("0-1", None, "/a"), ("1-1", "1-1", "/references/1-1/owner")] for key in records}
     sought = Sought(
@@ -248,8 +239,7 @@ SECTION = {
 }
 
 
-def test_references_are_read_by_id_type_and_outcome():
-    """The view is a mapping by id, and knows types, failures and what was left out."""
+def test_references_view_has_entries_types_failures_and_omissions():
     view = References.of({"id": "2-1", "references": SECTION, "references_meta": {"omitted_ids": ["0-1", "0-2"]}})
 
     assert SECTION == view
@@ -265,9 +255,8 @@ def test_references_are_read_by_id_type_and_outcome():
     assert "<References: 2 resolved, 1 failed, 2 omitted>" == repr(view)
 
 
-def test_an_id_object_reads_like_its_text():
-    """`EntityId` objects are keys too."""
-    from mama_structs import EntityId  # noqa: PLC0415 - as a user would
+def test_references_view_accepts_entity_id_keys():
+    from mama_structs import EntityId  # noqa: PLC0415 - imported as in user code
 
     view = References.of({"references": SECTION})
 
@@ -281,17 +270,14 @@ def test_an_id_object_reads_like_its_text():
 @pytest.mark.parametrize(
     "result", [None, 5, "text", [], {}, {"references": "my own"}, {"references": {"1-1": "x"}}, {"references": {}}]
 )
-def test_a_result_without_references_has_an_empty_view(result):
-    """Whatever a tool returned, the view is there and empty."""
+def test_references_view_of_other_results_is_empty(result):
     view = References.of(result)
 
     assert ({}, {}, (), {}) == (view, view.meta, view.omitted, view.failed)
     assert "<References: 0 resolved>" == repr(view)
 
 
-def test_the_view_reads_models_and_bears_odd_meta():
-    """A model can carry a section; a `references_meta` of another kind counts as none."""
-
+def test_references_view_reads_models_and_ignores_invalid_meta():
     @attrs.frozen
     class Result:
         references: dict
@@ -301,8 +287,7 @@ def test_the_view_reads_models_and_bears_odd_meta():
     assert () == References.of(Result(SECTION, "text")).omitted
 
 
-def test_views_are_equal_by_their_entries_and_have_no_hash():
-    """A view equals a mapping with the same entries, never anything else, and is no key."""
+def test_references_views_compare_by_entries_and_are_unhashable():
     view = References.of({"references": SECTION})
 
     assert view == References(dict(SECTION), {"omitted_ids": []})

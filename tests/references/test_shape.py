@@ -1,4 +1,4 @@
-"""Whether a payload answers a query or is a list, and whose it is."""
+"""Classification of payloads as queries or lists, with their own ids."""
 
 import collections
 import enum
@@ -81,8 +81,8 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_an_array_of_entities_makes_a_list(name):
-    """Where the only value beside paging is an array of entities, each row's own id is no reference."""
+def test_payload_with_one_array_of_entities_is_a_list(name):
+    """The own ids of the rows are not references."""
     described = shape(LISTS[name])
 
     assert ("list", None) == (described.kind, described.main)
@@ -121,8 +121,8 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_anything_else_is_a_query(name):
-    """A payload about one entity, or about several things, is a query; its first entity's id is its own."""
+def test_other_payload_is_a_query(name):
+    """The id of its first entity is its own id."""
     payload, main = QUERIES[name]
     described = shape(payload)
 
@@ -131,13 +131,13 @@ def test_anything_else_is_a_query(name):
     assert main == described.holder(None) == described.holder(3)
 
 
-def test_the_rows_are_the_payloads_own_list():
-    """Rows are told by identity, so that detection knows them again."""
+def test_rows_are_the_payloads_own_list_object():
+    """Rows are recognised by identity."""
     assert PLANETS is shape({"x": {"Planet": PLANETS}}).rows
 
 
-def test_each_row_is_held_by_its_own_entity():
-    """What stands in a row is referenced in that row's entity; what stands outside in the subject, or nowhere."""
+def test_holder_is_the_entity_of_the_row():
+    """Outside the rows it is the subject or None."""
     payload = {"rows": [{"id": "2-1"}, {"x": 1}, {"Planet": {"id": "2-2"}}]}
     described, about = shape(payload), shape(payload, subject="1-1")
 
@@ -146,8 +146,8 @@ def test_each_row_is_held_by_its_own_entity():
     assert {"2-1", "2-2", "1-1"} == about.own
 
 
-def test_the_subject_is_the_entity_that_was_asked_for():
-    """A subject is the main entity, and both it and the payload's own id are no references."""
+def test_subject_is_the_main_id():
+    """The payload's own id is not a reference either."""
     described = shape({"Player": {"id": "1-11"}}, subject="1-12")
 
     assert "1-12" == described.main
@@ -155,8 +155,7 @@ def test_the_subject_is_the_entity_that_was_asked_for():
     assert ({"1-12"}, "1-12") == (shape({"a": 1}, subject="1-12").own, shape({"a": 1}, subject="1-12").main)
 
 
-def test_a_query_stays_one_where_the_tool_says_so():
-    """A list's payload has no rows when the tool is a query."""
+def test_kind_query_overrides_list_detection():
     described = shape({"Planet": PLANETS}, kind="query")
 
     assert ("query", None, None) == (described.kind, described.rows, described.main)
@@ -175,24 +174,20 @@ def test_a_query_stays_one_where_the_tool_says_so():
         ({"Planet": {"id": "2-1"}}, None),
     ],
 )
-def test_a_list_stays_one_where_the_tool_says_so(payload, rows):
-    """A tool that says list has its first array as rows, whatever the rows hold and whatever stands beside it."""
+def test_kind_list_uses_first_array_as_rows(payload, rows):
     described = shape(payload, kind="list")
 
     assert ("list", rows) == (described.kind, described.rows)
 
 
-def test_the_own_id_counts_though_no_rows_were_found():
-    """A list tool that answers one entity still has that entity's own id."""
+def test_kind_list_without_rows_has_own_id_of_entity():
     assert ({"2-1"}, "2-1") == (
         shape({"Planet": {"id": "2-1"}}, kind="list").own,
         shape({"Planet": {"id": "2-1"}}, kind="list").main,
     )
 
 
-def test_rows_may_be_of_any_mapping():
-    """Rows of other classes have their own ids, and pydantic's too."""
-
+def test_rows_may_be_mappings_of_any_class():
     class Row(pydantic.BaseModel):
         id: str
 
@@ -201,8 +196,8 @@ def test_rows_may_be_of_any_mapping():
     assert {"2-1", "2-2", "2-3"} == shape({"rows": rows}).own
 
 
-def test_a_cyclic_payload_is_described():
-    """Envelopes are followed three levels only, so a cycle cannot hold the description up."""
+def test_describe_terminates_for_cyclic_payload():
+    """Only three levels of envelopes are followed."""
     payload = {}
     payload["a"] = {"b": payload}
     rows = [PLANETS[0]]
@@ -212,8 +207,7 @@ def test_a_cyclic_payload_is_described():
     assert "list" == shape({"rows": rows}).kind
 
 
-def test_a_payload_of_many_members_is_data_not_an_envelope():
-    """Only an envelope's few members are looked into for the entity."""
+def test_payload_with_many_members_is_not_an_envelope():
     many = {f"k{number}": {"x": number} for number in range(16)}
 
     assert None is shape({**many, "last": {"id": "1-1"}}).main
@@ -222,8 +216,7 @@ def test_a_payload_of_many_members_is_data_not_an_envelope():
 
 @given(strategies.list_payloads(min_size=1))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_own_ids_of_a_page_are_its_rows(planted):
-    """On every list page exactly the rows' ids are own."""
+def test_own_ids_of_generated_page_are_ids_of_rows(planted):
     described = shape(planted.payload)
 
     assert "list" == described.kind
@@ -233,16 +226,14 @@ def test_own_ids_of_a_page_are_its_rows(planted):
 
 @given(strategies.payloads())
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_a_query_is_about_its_subject(planted):
-    """Every payload about an entity is a query with that entity's id."""
+def test_main_id_of_generated_payload_is_its_subject(planted):
     described = shape(planted.payload)
 
     assert "query" == described.kind
     assert (None if planted.subject is None else str(planted.subject)) == described.main
 
 
-def test_what_a_row_is_related_to_is_not_the_row_itself():
-    """A row that names ids, or has an id of another system, is no envelope of what it holds."""
+def test_row_with_ids_is_not_an_envelope_of_related_entity():
     rows = [{"player_id": "1-1", "guild": {"id": "0-1"}}, {"id": "job-7", "planet": {"id": "2-1"}}, {"id": "1-5"}]
 
     described = shape({"rows": rows})
@@ -251,14 +242,12 @@ def test_what_a_row_is_related_to_is_not_the_row_itself():
     assert {"1-5"} == described.own
 
 
-def test_a_payload_with_an_id_of_another_system_is_not_about_what_it_holds():
-    """A job that names a planet is not the planet."""
+def test_payload_with_id_of_other_system_is_not_an_envelope():
     assert set() == describe({"id": "job-7", "planet": {"id": "2-1"}, "target": "2-1"}, DETECTOR).own
     assert {"2-1"} == describe({"success": True, "data": {"id": "2-1"}}, DETECTOR).own
 
 
-def test_the_field_of_an_own_id_is_the_schemes():
-    """An issue tracker's issues hold theirs under key."""
+def test_own_id_field_is_configured_by_scheme():
     scheme = IdScheme(name="issues", pattern=r"([A-Z]+)-\d+", type_of={"ABC": "issue"}, own={"key"})
 
     described = describe({"issues": [{"key": "ABC-1", "id": "10"}, {"key": "ABC-2"}]}, Detector([scheme]))
@@ -268,7 +257,7 @@ def test_the_field_of_an_own_id_is_the_schemes():
 
 
 def beside():
-    """What may stand beside a list: scalars, texts that are ids, arrays without entities, mappings that are none."""
+    """Return a strategy for siblings of a list that are not entities."""
     values = (
         st.none()
         | st.integers()
@@ -280,7 +269,7 @@ def beside():
 
 
 def rows():
-    """Rows of one type, as the chain, its envelopes or JSON:API write them, with rows among them that are no entity."""
+    """Return a strategy for rows of one type, including rows that are not entities."""
     forms = st.sampled_from(
         [
             lambda one: {"id": one, "owner": "1-9"},
@@ -301,8 +290,12 @@ def rows():
     others=st.tuples(beside(), beside()),
     included=st.sampled_from([{}, {"included": [{"id": "1-9", "name": "x"}]}, {"errors": [{"id": "1-8"}]}]),
 )
-def test_one_array_of_entities_makes_a_list_whatever_stands_beside_it(listed, name, wrapper, others, included):
-    """At the top or one level down, among members that are no entity; an entity or a second array there ends it."""
+def test_describe_recognises_list_with_any_siblings(listed, name, wrapper, others, included):
+    """
+    The array may be at the top or one level down.
+
+    Another entity or array there makes the payload a query.
+    """
     (own, array), (around, inside) = listed, others
     members = {**inside, name: array}
     payload = {**around, **included, **(members if wrapper is None else {wrapper: members})}

@@ -1,4 +1,4 @@
-"""How references become shorter where they do not fit: fewer fields first, and fewer references last."""
+"""Truncation of references: first to fewer fields, then to fewer references."""
 
 import json
 
@@ -26,7 +26,7 @@ def brief_of(kind):
 
 
 def answer_of(entries, omitted, rows=0):
-    """Return an answer with references, of which some have failed."""
+    """Return an answer with references. Some of them failed."""
     section = {}
     for number, (kind, fields, failed) in enumerate(entries, 1):
         own = {"status": "failed", "error": f"no answer {number}"} if failed else fields
@@ -42,8 +42,8 @@ def shown_within(answer, room):
 
 
 @given(ENTRIES, OMITTED, st.integers(0, 6_000))
-def test_references_are_within_their_room_and_each_is_counted(entries, omitted, room):
-    """Whatever the room, what is shown fits, in order, and the meta says how many there are and how they were cut."""
+def test_truncated_references_fit_and_are_counted(entries, omitted, room):
+    """They are in order, and the metadata contains the total and the kind of truncation."""
     answer = answer_of(entries, omitted)
     _, shown = shown_within(answer, room)
 
@@ -57,8 +57,8 @@ def test_references_are_within_their_room_and_each_is_counted(entries, omitted, 
 
 
 @given(ENTRIES, st.integers(150, 6_000))
-def test_fields_go_before_references(entries, room):
-    """A reference is left out only where each that is shown is one line, and always the last ones."""
+def test_fields_are_dropped_before_references(entries, room):
+    """References are omitted, from the end, only if all others are single lines."""
     answer = answer_of(entries, 0)
     _, shown = shown_within(answer, room)
     section = shown.get("references", {})
@@ -71,8 +71,8 @@ def test_fields_go_before_references(entries, room):
 
 
 @given(ENTRIES.filter(bool), OMITTED, st.integers(300, 2_000))
-def test_handles_give_all_references_and_all_ids(entries, omitted, room):
-    """A line of one handle is a reference as it was, a line of the other an id that was left out."""
+def test_handles_contain_all_references_and_omitted_ids(entries, omitted, room):
+    """Each line of a text is a complete reference or an omitted id."""
     answer = answer_of(entries, omitted)
     made, shown = shown_within(answer, room)
     texts = {name: [json.loads(line) for line in write().split("\n")] for name, write in made.texts.items()}
@@ -83,8 +83,8 @@ def test_handles_give_all_references_and_all_ids(entries, omitted, room):
         assert answer["references_meta"]["omitted_ids"] == texts["references_meta"]
 
 
-def test_the_forms_follow_each_other():
-    """Empty and zero fields, then all but the brief ones, then one line each, then type and name, then a count."""
+def test_forms_are_tried_from_longest_to_shortest():
+    """The forms are: no empty fields, brief fields, one line each, type and name, none."""
     planet = {"reference_type": "planet", "id": "2-1", "name": "azure-orchard", "owner": "1-11", "map": "m" * 99}
     empty = {f"slot {number}": value for number, value in enumerate(["0", None, "", 0, [], {}, {"a": "", "b": 0}] * 4)}
     answer = {"references": {"2-1": planet | empty | {"hidden": False}}}
@@ -104,8 +104,8 @@ def test_the_forms_follow_each_other():
 
 
 @given(ENTRIES.filter(bool), st.integers(0, 200))
-def test_neither_leaves_unused_what_the_other_needs(entries, rows):
-    """References have half of an answer, and what one does not use goes to the other."""
+def test_answer_and_references_share_unused_budget(entries, rows):
+    """References have half of the budget. Each part may use what the other leaves."""
     store = RefStore()
     store.own_share = lambda answer: ReferenceShare.of(answer, brief_of)
     answer, budget = answer_of(entries, 0, rows=rows), Budget(4_000)
@@ -114,13 +114,12 @@ def test_neither_leaves_unused_what_the_other_needs(entries, rows):
     assert budget.holds(json_text(shown))
     assert len(References.of(shown)) == len(entries)
     if len(shown["rows"]) < rows:
-        # One more row of 61 characters would not fit beside handles that are as long as they may become.
+        # Another row of 61 characters would not fit with handles of maximum length.
         assert len(json_text(shown)) > 4_000 - 61 - 2 * len("fd:10000")
         assert len(json_text(shown["rows"])) > 1_600
 
 
-def test_a_line_reads_as_an_entry():
-    """The typed view has mappings, and failures are told apart."""
+def test_line_is_parsed_as_entry():
     section = {"2-1": "planet azure, owner 1-1", "9-9": "fleet failed: Entity not found"}
     references = References.of({"references": section, "references_meta": {"shortened": {"of": 2}}})
 
@@ -130,8 +129,8 @@ def test_a_line_reads_as_an_entry():
     assert "guild" == read_line("0-1", "guild")["reference_type"]
 
 
-def test_a_tools_own_references_in_words_are_no_section():
-    """Texts by name are ours only where the meta says that they were shortened."""
+def test_own_references_field_with_texts_is_not_a_section():
+    """Lines are entries only if the metadata says that the section was shortened."""
     assert not is_section({"paper": "Knuth 1974"})
     assert not is_section({"paper": "Knuth 1974"}, {"found": 1})
     assert is_section({"2-1": "planet azure"}, {"shortened": {}})

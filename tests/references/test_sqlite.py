@@ -1,4 +1,4 @@
-"""A SQLite database as a source: every foreign key is a reference."""
+"""SQLite source: every foreign key is a reference."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ INSERT INTO orders VALUES (7, 2, 'ab-1', 'paid'), (8, 1, 'ab-2', 'open'), (9, 99
 
 
 def made(path, script=SHOP):
-    """Make a database from a script."""
+    """Create a database from a script."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(script)
         connection.commit()
@@ -38,12 +38,10 @@ def made(path, script=SHOP):
 
 @pytest.fixture
 def shop(tmp_path):
-    """A small shop."""
     return made(tmp_path / "shop.db")
 
 
-async def test_every_foreign_key_of_a_row_becomes_a_reference(shop):
-    """The row that a foreign key names stands among the references, under its table and key."""
+async def test_foreign_keys_of_row_become_references(shop):
     async with Resolver([Source.from_sqlite(shop)]) as resolver:
         answer = await resolver.enrich({"id": 7, "customer_id": 2, "product": "ab-1", "status": "paid"})
 
@@ -55,8 +53,7 @@ async def test_every_foreign_key_of_a_row_becomes_a_reference(shop):
     assert "inf" == answer["references"]["products:ab-1"]["weight"]
 
 
-async def test_a_row_that_is_not_there_is_a_failed_reference(shop):
-    """A foreign key that names no row is not found, and says so."""
+async def test_missing_row_is_a_failed_reference(shop):
     async with Resolver([Source.from_sqlite(shop)]) as resolver:
         answer = await resolver.enrich({"orders": [{"id": 9, "customer_id": 99, "product": None}]})
         with pytest.raises(EntityNotFound):
@@ -68,8 +65,7 @@ async def test_a_row_that_is_not_there_is_a_failed_reference(shop):
     )
 
 
-async def test_a_session_reads_a_database_two_levels_deep(shop):
-    """What a referenced row refers to is there at depth 2."""
+async def test_session_resolves_database_rows_two_levels_deep(shop):
     async with Session.open(sources=[Source.from_sqlite(shop)]) as session:
 
         @session.with_references
@@ -84,8 +80,7 @@ async def test_a_session_reads_a_database_two_levels_deep(shop):
     assert "Ada" == answer["references"]["customers:1"]["name"]
 
 
-async def test_a_page_of_rows_is_one_statement_a_table(shop, monkeypatch):
-    """However many rows a page has, the database is opened once for all that they name."""
+async def test_rows_of_one_page_are_fetched_together(shop, monkeypatch):
     opened = []
     rows = SqliteDatabase.rows
     monkeypatch.setattr(SqliteDatabase, "rows", lambda self, keys: opened.append(list(keys)) or rows(self, keys))
@@ -97,8 +92,8 @@ async def test_a_page_of_rows_is_one_statement_a_table(shop, monkeypatch):
     assert {"customers:1", "customers:2"} == set(answer["references"])
 
 
-def test_a_column_that_means_two_tables_counts_below_its_own_only(tmp_path):
-    """`parent_id` of categories and of comments name different tables."""
+def test_ambiguous_column_is_qualified_by_its_table(tmp_path):
+    """`parent_id` of categories and of comments reference different tables."""
     database = SqliteDatabase(
         made(
             tmp_path / "two.db",
@@ -115,8 +110,7 @@ def test_a_column_that_means_two_tables_counts_below_its_own_only(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["'; DROP TABLE customers; --", '"', "1 OR 1=1", "1\0", "٣", "9" * 400, "-1", "01"])
-async def test_whatever_an_id_says_it_is_only_compared(shop, key):
-    """An id is never part of a statement."""
+async def test_id_is_never_part_of_a_statement(shop, key):
     async with Resolver([Source.from_sqlite(shop)]) as resolver:
         await resolver.resolve([f"customers:{key}", f"products:{key}"])
         answer = await resolver.resolve(["customers:1"])
@@ -124,8 +118,7 @@ async def test_whatever_an_id_says_it_is_only_compared(shop, key):
     assert "Ada" == answer["customers:1"]["name"]
 
 
-async def test_names_that_need_quotes_are_read(tmp_path):
-    """Tables and columns may be called anything but with a colon."""
+async def test_table_and_column_names_are_quoted(tmp_path):
     path = made(
         tmp_path / "odd.db",
         '''
@@ -142,8 +135,7 @@ async def test_names_that_need_quotes_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database", b"SQLite format 3\0" + bytes(90)])
-def test_what_is_no_database_is_refused_at_once(tmp_path, content):
-    """A missing or foreign file is named before anything is asked."""
+def test_from_sqlite_rejects_file_that_is_not_a_database(tmp_path, content):
     path = tmp_path / "x.db"
     if content is not None:
         path.write_bytes(content)
@@ -163,8 +155,7 @@ def test_what_is_no_database_is_refused_at_once(tmp_path, content):
         ('CREATE TABLE "a:b" (id INTEGER PRIMARY KEY, b REFERENCES "a:b");', {}, "a:b"),
     ],
 )
-def test_a_database_without_references_is_refused_with_what_to_do(tmp_path, script, options, says):
-    """Who gets no references learns why."""
+def test_from_sqlite_rejects_database_without_references(tmp_path, script, options, says):
     with pytest.raises(InvalidArgument, match=says):
         Source.from_sqlite(made(tmp_path / "x.db", script), **options)
 
@@ -176,8 +167,8 @@ def test_a_database_without_references_is_refused_with_what_to_do(tmp_path, scri
         "log (at TEXT, author_id REFERENCES authors, book_id REFERENCES books)",
     ],
 )
-async def test_a_foreign_key_counts_where_no_column_names_its_row(tmp_path, table):
-    """A table between two others has no rows of its own to refer to, and refers to theirs."""
+async def test_foreign_keys_of_table_without_primary_key_are_references(tmp_path, table):
+    """A join table has no ids, but references both of its tables."""
     script = f"""
         CREATE TABLE authors (id INTEGER PRIMARY KEY, name); CREATE TABLE books (id INTEGER PRIMARY KEY, title);
         CREATE TABLE {table}; INSERT INTO authors VALUES (1, 'Ada'); INSERT INTO books VALUES (5, 'Notes');
@@ -192,8 +183,7 @@ async def test_a_foreign_key_counts_where_no_column_names_its_row(tmp_path, tabl
     assert {"authors", "books"} == source.scheme.types
 
 
-async def test_a_table_of_an_extension_that_is_not_loaded_hides_no_others(tmp_path):
-    """What this SQLite cannot read of a database is left out."""
+async def test_virtual_table_of_missing_extension_is_skipped(tmp_path):
     path = made(tmp_path / "x.db", SHOP)
     with contextlib.closing(sqlite3.connect(path)) as writer:
         writer.execute("PRAGMA writable_schema = ON")
@@ -206,8 +196,7 @@ async def test_a_table_of_an_extension_that_is_not_loaded_hides_no_others(tmp_pa
     assert "Bob" == answer["references"]["customers:2"]["name"]
 
 
-async def test_the_database_is_never_written(shop):
-    """A reading source takes no lock and changes no byte."""
+async def test_source_does_not_write_or_lock_database(shop):
     before = shop.read_bytes()
     async with Resolver([Source.from_sqlite(shop)]) as resolver:
         with contextlib.closing(sqlite3.connect(shop)) as writer:
@@ -226,8 +215,7 @@ names = st.sampled_from(["a", "b", "c", "d"])
     rows=st.integers(1, 4),
     data=st.data(),
 )
-def test_for_any_schema_every_foreign_key_is_resolved_to_the_row_that_it_names(tmp_path_factory, foreign, rows, data):
-    """Whatever tables refer to whatever, what stands under a key is the row that SQLite joins."""
+def test_foreign_keys_resolve_to_joined_rows_in_any_schema(tmp_path_factory, foreign, rows, data):
     tables = sorted({name for (name, _), target in foreign.items() for name in (name, target)})
     columns = {
         table: {f"{table}_{number}": target for (name, number), target in foreign.items() if name == table}

@@ -1,4 +1,4 @@
-"""A resolver in numbers."""
+"""Statistics of a resolver."""
 
 import attrs
 import pytest
@@ -6,8 +6,7 @@ import pytest
 from mama_structs.references.results import Counters
 
 
-def test_a_new_resolver_has_done_nothing():
-    """All numbers start at zero, and a rate without a question is 0."""
+def test_new_counters_are_zero():
     stats = Counters().snapshot()
 
     assert 0.0 == stats.hit_rate
@@ -15,8 +14,7 @@ def test_a_new_resolver_has_done_nothing():
     assert {0} == {value for value in attrs.asdict(stats).values() if value != {}}
 
 
-def test_a_snapshot_stands_still():
-    """Later work does not change the numbers that were handed out."""
+def test_snapshot_is_not_changed_by_later_counts():
     counters = Counters(cache_hits=3, cache_misses=1)
     counters.failures.update(timeout=2, deadline=3, not_found=1)
     stats = counters.snapshot()
@@ -36,16 +34,14 @@ def test_a_snapshot_stands_still():
         ([float(number) for number in range(101)], {"p50": 50.0, "p90": 90.0, "p99": 99.0}),
     ],
 )
-def test_latencies_are_quantiles(samples, expected):
-    """Half, nine tenths and ninety-nine hundredths of the queries took at most so long."""
+def test_latency_has_p50_p90_and_p99(samples, expected):
     counters = Counters()
     counters.latencies.extend(samples)
 
     assert pytest.approx(expected) == counters.snapshot().latency
 
 
-def test_only_recent_latencies_count():
-    """The last 1,024 samples are kept."""
+def test_latency_uses_last_1024_samples():
     counters = Counters()
     counters.latencies.extend([100.0] * 1000 + [1.0] * 1024)
 

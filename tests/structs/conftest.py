@@ -1,4 +1,4 @@
-"""A node on a real socket whose every byte a test decides."""
+"""A server on a real socket that answers with bytes chosen by the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mama_structs.references.rate_limit import reopen
 
 
 def http(payload=None, *, status=200, body=None, **headers):
-    """The bytes of an HTTP answer; underscores in header names stand for hyphens."""
+    """Return the bytes of an HTTP response. Underscores in header names become hyphens."""
     content = json.dumps(payload).encode() if body is None else body
     lines = [f"HTTP/1.1 {status} Whatever", "Content-Type: application/json", f"Content-Length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -20,7 +20,11 @@ def http(payload=None, *, status=200, body=None, **headers):
 
 
 class Node:
-    """Answers the n-th request with the n-th reply (bytes, or an async function of the writer), then the last one again."""
+    """
+    Answers the n-th request with the n-th reply, then repeats the last one.
+
+    A reply is bytes or an async function of the writer.
+    """
 
     def __init__(self):
         self.replies = deque()
@@ -33,7 +37,7 @@ class Node:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
-        reopen(self.url)  # the port may be that of a node which asked to wait
+        reopen(self.url)  # An earlier server on this port may have a cooldown.
 
     async def stop(self):
         self._server.close()

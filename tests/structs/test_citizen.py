@@ -1,4 +1,8 @@
-"""How gentle a whole process is to a node, on real sockets; what was sent is counted, never timed."""
+"""
+Load of a whole process on a node, over real sockets.
+
+Tests count requests instead of measuring time.
+"""
 
 import asyncio
 import contextlib
@@ -40,7 +44,7 @@ async def sessions(node, *limits):
 
 
 class Time:
-    """A clock that only sleeping moves."""
+    """A clock that only sleeping advances."""
 
     def __init__(self):
         self.now = 0.0
@@ -56,8 +60,8 @@ class Time:
         return Backoff(draw=lambda: 1.0, sleep=self.sleep, clock=lambda: self.now)
 
 
-async def test_four_sessions_send_at_most_five_requests_in_the_minute_that_a_node_asked_for(node):
-    """Fifty ids in each: what was under way is refused, the rest is not sent, and everybody hears for how long."""
+async def test_four_sessions_send_at_most_five_requests_during_cooldown(node):
+    """Each session resolves fifty ids. Requests in flight are rejected, others are not sent."""
     node.faults.add(Fault.rate_limited(retry_after=60))
     async with sessions(node, 5, 5, 5, 5) as opened:
         found = await asyncio.gather(*(session.resolver.resolve(FIFTY, ALL) for session in opened))
@@ -80,8 +84,8 @@ async def test_four_sessions_send_at_most_five_requests_in_the_minute_that_a_nod
     assert len(node.requests) <= 5
 
 
-async def test_a_node_that_does_not_say_how_long_is_asked_by_one_at_a_time_with_growing_pauses(node):
-    """Not fifty times three requests at once: after the first refusals each request has a pause before it."""
+async def test_rate_limited_node_without_retry_after_gets_single_requests_with_backoff(node):
+    """After the first rejections a pause precedes each request."""
     node.faults.add(Fault.rate_limited(retry_after=None))
     time = Time()
     async with (
@@ -92,12 +96,11 @@ async def test_a_node_that_does_not_say_how_long_is_asked_by_one_at_a_time_with_
 
     assert 20 == len(found.failed)
     assert len(node.requests) <= 5 + len(time.pauses)
-    # The pauses double up to two seconds, whoever makes them.
+    # The pauses double up to two seconds.
     assert len(node.requests) <= 5 + 5 + time.now / 2.0
 
 
-async def test_a_node_that_takes_requests_again_gets_one_and_then_the_others(node):
-    """Who has the time waits at the gate, and everything is answered."""
+async def test_recovered_node_gets_a_probe_and_then_the_waiting_requests(node):
     node.faults.add(Fault.rate_limited(retry_after=1.5), times=5)
     time = Time()
     async with (
@@ -114,8 +117,7 @@ async def test_a_node_that_takes_requests_again_gets_one_and_then_the_others(nod
 
 
 @pytest.mark.usefixtures("latency_in_turns")
-async def test_of_differing_limits_the_smallest_counts_until_its_session_closes(node):
-    """All sessions of a loop together never have more under way."""
+async def test_smallest_limit_of_all_sessions_applies_until_its_session_closes(node):
     node.latency = {"*": 0.002}
     async with sessions(node, 5, 4) as (wide, _):
         async with sessions(node, 2) as (narrow,):
@@ -131,8 +133,8 @@ async def test_of_differing_limits_the_smallest_counts_until_its_session_closes(
 
 
 @pytest.mark.usefixtures("latency_in_turns")
-async def test_a_clients_own_reads_go_through_the_same_gate(node):
-    """A client and a session that ask one node are five together, and not thirteen."""
+async def test_client_and_session_share_the_rate_limiter_of_a_node(node):
+    """Together they send five concurrent requests, not thirteen."""
     node.latency = {"*": 0.002}
     async with sessions(node, 5) as (session,), StructsClient(node.url) as client:
         await session.resolver.resolve(["1-60"], ALL)
@@ -142,8 +144,12 @@ async def test_a_clients_own_reads_go_through_the_same_gate(node):
 
 
 @pytest.mark.usefixtures("latency_in_turns")
-async def test_a_source_that_asks_the_same_node_in_its_answer_waits_for_no_slot_that_it_holds(node):
-    """Through its own resolver or another one, with a single slot, and what it leaves running takes slots again."""
+async def test_nested_query_to_same_node_does_not_deadlock(node):
+    """
+    Nested queries use the same and another resolver with one slot.
+
+    Tasks that outlive a query take slots.
+    """
     tasks, go_on = [], asyncio.Event()
 
     class Curious(StructsSource):
@@ -173,8 +179,8 @@ async def test_a_source_that_asks_the_same_node_in_its_answer_waits_for_no_slot_
         assert (4, 1) == (len(node.requests), node.most_in_flight)
 
 
-async def test_a_session_that_the_host_gave_shares_with_nobody(node):
-    """It may ask as somebody else, with headers and credentials of its own."""
+async def test_client_with_host_session_does_not_share_rate_limiter(node):
+    """A host's session may have other headers and credentials."""
     async with (
         aiohttp.ClientSession() as http,
         StructsClient(node.url, session=http) as own,
@@ -192,8 +198,7 @@ async def test_a_session_that_the_host_gave_shares_with_nobody(node):
         assert 3 == len(node.requests)
 
 
-def test_another_loop_hears_that_the_node_wants_no_requests():
-    """Threads with loops of their own share nothing else."""
+def test_cooldown_is_shared_between_event_loops():
     outcomes = []
 
     async def ask(url):
@@ -218,7 +223,7 @@ def test_another_loop_hears_that_the_node_wants_no_requests():
     assert [50, 50, 50] == [len(failed) for failed in outcomes]
 
 
-# --- one cache -------------------------------------------------------------------------------------------------------
+# --- shared cache ----------------------------------------------------------------------------------------------------
 
 
 def resolver_on(node, *, shared=True, clock=None, **settings):
@@ -226,8 +231,7 @@ def resolver_on(node, *, shared=True, clock=None, **settings):
     return Resolver([StructsSource(node.url, shared=shared)], settings=ReferenceSettings(**settings), **more)
 
 
-async def test_the_same_sources_share_what_is_cached_for_as_long_as_one_of_them_is_open(node):
-    """What one session asked is known to all of the loop that have the same settings for it."""
+async def test_sources_share_a_cache_while_one_of_them_is_open(node):
     async with sessions(node, 5, 3) as (one, other):
         await one.resolver.resolve(["2-1", "2-9999"])
         found = await other.resolver.resolve(["2-1", "2-9999"])
@@ -240,8 +244,7 @@ async def test_the_same_sources_share_what_is_cached_for_as_long_as_one_of_them_
         assert 3 == len(node.requests)
 
 
-async def test_who_wants_a_cache_of_its_own_or_caches_otherwise_shares_none(node):
-    """Nor does who asks with a session of the host's, or from another loop."""
+async def test_resolvers_with_other_settings_sessions_or_loops_do_not_share_a_cache(node):
     async with aiohttp.ClientSession() as http, StructsClient(node.url, session=http) as client:
         resolvers = [
             resolver_on(node),
@@ -264,8 +267,8 @@ async def _resolve_once(node):
         await resolver.resolve(["2-1"])
 
 
-async def test_an_invalidation_reaches_everybody_who_shares(node):
-    """Other settings too, one who has asked nothing yet as the one who says it, and answers that are under way."""
+async def test_invalidation_reaches_all_resolvers_that_share_the_cache(node):
+    """Includes resolvers with other settings and answers in flight."""
     async with resolver_on(node) as one, resolver_on(node, cache_ttl=7) as other, resolver_on(node) as third:
         for resolver in (one, other):
             await resolver.resolve(["2-1", "2-4"])
@@ -283,8 +286,7 @@ async def test_an_invalidation_reaches_everybody_who_shares(node):
         assert 2 == node.count("2-1")
 
 
-async def test_a_block_that_one_of_them_saw_is_new_to_all(node):
-    """Heights are of the node, whoever was told."""
+async def test_new_block_invalidates_shared_answers_of_all_resolvers(node):
     async with resolver_on(node, cache_until="block") as one, resolver_on(node, cache_until="block") as other:
         await one.resolve(["2-1"])
         node.advance()
@@ -294,11 +296,11 @@ async def test_a_block_that_one_of_them_saw_is_new_to_all(node):
         assert 2 == node.count("2-1")
 
 
-# --- how old an answer is --------------------------------------------------------------------------------------------
+# --- age of answers --------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_tool_is_asked_for_is_new_and_references_may_be_older(node):
-    """A second old at the most, by a clock that may step back, or the same query under way."""
+async def test_tool_answers_are_at_most_one_second_old_unlike_references(node):
+    """Covers clocks that step back, and queries in flight."""
     clock = FakeClock(start=100.0)
     async with StructsClient(node.url) as client:
         resolver = Resolver([StructsSource(client)], clock=clock.now)
@@ -332,8 +334,8 @@ async def test_what_a_tool_is_asked_for_is_new_and_references_may_be_older(node)
         await resolver.close()
 
 
-async def test_that_there_is_none_is_new_too(node):
-    """A tool repeats it for a second, and references as long as the settings say."""
+async def test_tool_repeats_not_found_for_one_second_only(node):
+    """References use not_found_ttl instead."""
     clock = FakeClock()
     async with resolver_on(node, clock=clock.now) as resolver:
         for seconds, requests in ((0.0, 1), (0.9, 1), (0.2, 2)):
@@ -346,8 +348,8 @@ async def test_that_there_is_none_is_new_too(node):
         assert 2 == len(node.requests)
 
 
-async def test_a_call_is_saved_once_for_each_id(node):
-    """Neither an answer from the cache nor what a tool was asked for saves another one, nor does a failure."""
+async def test_follow_up_calls_saved_counts_each_id_once(node):
+    """Cached answers, ids queried by tools and failures are not counted."""
     async with sessions(node, 5) as (session,):
         saved = []
         for arguments in ({}, {"include_references": True}, {"include_references": True, "reference_depth": 2}):
@@ -358,13 +360,13 @@ async def test_a_call_is_saved_once_for_each_id(node):
 
         assert (0, 0) == saved[0]
         assert first == saved[1][0]
-        # The player itself comes back on the second level, and was handed out before.
+        # The player is returned again on the second level.
         assert second - 1 == saved[2][0] == session.resolver.stats.follow_up_calls_saved
         assert session.resolver.stats.references == first + second + 1
 
 
-async def test_a_query_that_waits_at_the_gate_and_is_cancelled_at_any_turn_leaves_nothing_behind(node):
-    """No slot, no waiter, no trial and no task, and the node is asked as before."""
+async def test_query_cancelled_while_waiting_for_rate_limiter_leaves_nothing_behind(node):
+    """No slot, waiter, probe or task remains, and later queries succeed."""
     before, time = asyncio.all_tasks(), Time()
     for turns in range(400):
         node.faults.clear()

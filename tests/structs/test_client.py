@@ -1,4 +1,4 @@
-"""The client: routes, arguments, lists, and its life."""
+"""Structs client: routes, arguments, lists and lifecycle."""
 
 import ast
 import asyncio
@@ -22,7 +22,7 @@ from mama_structs.structs.ids import EntityId, EntityType
 
 ADDRESS = "structs1abc"
 TYPES = [kind for kind in EntityType if kind.has_ids]
-KEY = base64.b64encode(b"\xfb\xff\xfe1").decode()  # holds + / and =
+KEY = base64.b64encode(b"\xfb\xff\xfe1").decode()  # contains + / and =
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def rows(*ids, next_key=None, key="Player"):
     return {key: [{"id": entity_id} for entity_id in ids], "pagination": {"next_key": next_key, "total": "0"}}
 
 
-# --- one entity ------------------------------------------------------------------------------------------------------
+# --- single entities -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-async def test_every_entity_has_a_typed_read(node, client, http, kind):
-    """The method of a type, `fetch` and `query` ask the same route."""
+async def test_every_entity_type_has_a_typed_method(node, client, http, kind):
+    """The method of a type, `fetch` and `query` use the same route."""
     text = f"{kind.code}-7"
     envelope = kind.value.capitalize()
     node.says(http({envelope: {"id": text}}, Grpc_Metadata_X_Cosmos_Block_Height=5))
@@ -54,8 +54,8 @@ async def test_every_entity_has_a_typed_read(node, client, http, kind):
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-async def test_an_id_of_another_type_is_refused_before_anything_is_sent(node, client, kind):
-    """The chain would say "not found", which is not what is wrong."""
+async def test_id_of_other_type_is_rejected_before_request(node, client, kind):
+    """The chain would answer "not found" instead of naming the problem."""
     other = "2-1" if kind is not EntityType.PLANET else "1-1"
     with pytest.raises(InvalidArgument) as caught:
         await getattr(client, kind.value)(other)
@@ -65,8 +65,7 @@ async def test_an_id_of_another_type_is_refused_before_anything_is_sent(node, cl
 
 
 @pytest.mark.parametrize("text", ["abc", "1-0", "1-01", "12-1", "1-1/../guild", "1-1?x=1", "", None, 5])
-async def test_only_ids_reach_the_path(node, client, text):
-    """A path is built from parsed numbers."""
+async def test_invalid_id_is_rejected_before_request(node, client, text):
     for read in (client.player, client.fetch, client.query):
         with pytest.raises(InvalidArgument):
             await read(text)
@@ -75,8 +74,7 @@ async def test_only_ids_reach_the_path(node, client, text):
 
 
 @pytest.mark.parametrize("text", ["7-1", "8-1"])
-async def test_what_has_no_ids_is_not_found_with_a_hint(node, client, text):
-    """Infusions and addresses are read by other keys."""
+async def test_types_without_ids_raise_not_found_with_hint(node, client, text):
     for read in (client.fetch, client.query):
         with pytest.raises(EntityNotFound) as caught:
             await read(text)
@@ -95,8 +93,8 @@ async def test_what_has_no_ids_is_not_found_with_a_hint(node, client, text):
         ({"player": {"id": "1-1"}}, "$"),
     ],
 )
-async def test_an_answer_about_something_else_is_malformed(node, client, http, payload, path):
-    """Even the raw answer is about the id that was asked for."""
+async def test_answer_about_other_entity_is_malformed(node, client, http, payload, path):
+    """The raw answer is checked too."""
     node.says(http(payload))
     for read in (client.query, client.fetch, client.player):
         with pytest.raises(MalformedResponse) as caught:
@@ -105,8 +103,7 @@ async def test_an_answer_about_something_else_is_malformed(node, client, http, p
         assert path == caught.value.path
 
 
-async def test_the_path_of_an_error_begins_at_the_answer(node, client, http):
-    """What is wrong inside a record is named from the root."""
+async def test_malformed_error_path_starts_at_answer_root(node, client, http):
     node.says(http({"Player": {"id": "1-1", "guildId": 5}}))
     with pytest.raises(MalformedResponse) as caught:
         await client.player("1-1")
@@ -114,8 +111,8 @@ async def test_the_path_of_an_error_begins_at_the_answer(node, client, http):
     assert "$.Player.guildId" == caught.value.path
 
 
-async def test_infusions_are_read_by_destination_and_address(node, client, http):
-    """The answer must be about both."""
+async def test_infusion_is_read_by_destination_and_address(node, client, http):
+    """Both are checked in the answer."""
     node.says(http({"Infusion": {"destinationId": "3-1", "address": ADDRESS, "fuel": "5"}}))
     answer = await client.infusion("3-1", ADDRESS)
 
@@ -125,8 +122,7 @@ async def test_infusions_are_read_by_destination_and_address(node, client, http)
         await client.infusion("3-1", "structs1other")
 
 
-async def test_an_unknown_infusion_is_named_by_both_keys(node, client, http):
-    """That is how the chain names it."""
+async def test_unknown_infusion_error_names_both_keys(node, client, http):
     node.says(http({"code": 2, "message": "object not found"}, status=500))
     with pytest.raises(EntityNotFound) as caught:
         await client.infusion("3-1", ADDRESS)
@@ -134,8 +130,8 @@ async def test_an_unknown_infusion_is_named_by_both_keys(node, client, http):
     assert f"3-1-{ADDRESS}" == caught.value.entity_id
 
 
-async def test_an_unknown_address_belongs_to_nobody(node, client, http):
-    """The chain answers with the null player, and that is no error."""
+async def test_unknown_address_has_no_player(node, client, http):
+    """The chain answers with the null player, which is not an error."""
     node.says(http({"address": ADDRESS, "playerId": "1-0", "permissions": "0"}, Grpc_Metadata_X_Cosmos_Block_Height=9))
     answer = await client.address(ADDRESS)
 
@@ -146,8 +142,7 @@ async def test_an_unknown_address_belongs_to_nobody(node, client, http):
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "../x", "structs1ABC", "structs1 ", "structs1\n", "a" * 91, "é" * 9, None])
-async def test_only_addresses_reach_the_path(node, client, text):
-    """Nothing that could change the route."""
+async def test_invalid_address_is_rejected_before_request(node, client, text):
     with pytest.raises(InvalidArgument):
         await client.address(text)
     with pytest.raises(InvalidArgument):
@@ -156,8 +151,8 @@ async def test_only_addresses_reach_the_path(node, client, text):
     assert [] == node.requests
 
 
-async def test_struct_types_are_read_by_number(node, client, http):
-    """Their ids have no type code."""
+async def test_struct_type_is_read_by_number(node, client, http):
+    """Struct type ids have no type code."""
     node.says(http({"StructType": {"id": "14", "class": "Tank"}}))
     answer = await client.struct_type(14)
 
@@ -168,8 +163,8 @@ async def test_struct_types_are_read_by_number(node, client, http):
     assert ["/structs/struct_type/14"] == node.requests
 
 
-async def test_single_attributes_are_read_by_name(node, client, http):
-    """The chain reads a wrong name as attribute 0, so names are checked here."""
+async def test_attributes_are_read_by_name(node, client, http):
+    """The chain reads an unknown name as attribute 0, so the client validates names."""
     node.says(http({"attribute": "6"}))
 
     assert 6 == await client.struct_attribute("5-1", "health")
@@ -180,8 +175,8 @@ async def test_single_attributes_are_read_by_name(node, client, http):
             await read(text, "armour")
 
 
-async def test_grid_records_are_read_by_attribute_id(node, client, http):
-    """Three numbers: attribute, type, index."""
+async def test_grid_record_is_read_by_attribute_id(node, client, http):
+    """An attribute id consists of attribute, type and index."""
     node.says(http({"gridRecord": {"attributeId": "11-1-194", "value": "23"}}))
     record = await client.grid("11-1-194")
 
@@ -192,8 +187,8 @@ async def test_grid_records_are_read_by_attribute_id(node, client, http):
     assert ["/structs/grid/11-1-194"] == node.requests
 
 
-async def test_the_block_height_is_a_number(node, client, http):
-    """The chain's own shape, not that of its docs."""
+async def test_block_height_is_returned_as_number(node, client, http):
+    """The format is that of the chain, not of its documentation."""
     node.says(http({"blockHeight": "12345"}), http({"height": 12345}))
 
     assert 12345 == await client.block_height()
@@ -205,7 +200,7 @@ async def test_the_block_height_is_a_number(node, client, http):
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_page_is_raw_and_has_a_limit(node, client, http):
+async def test_list_page_is_raw_and_has_a_default_limit(node, client, http):
     """Without a limit the node would count its whole store."""
     node.says(http(rows("1-1"), Grpc_Metadata_X_Cosmos_Block_Height=3))
     page = await client.list_page("player")
@@ -217,7 +212,6 @@ async def test_a_page_is_raw_and_has_a_limit(node, client, http):
 
 @pytest.mark.parametrize("name", [*EntityType, "struct_type"], ids=str)
 async def test_every_type_can_be_listed(node, client, http, name):
-    """By the type, by its name, and struct types too."""
     key = routes.LISTINGS[name].key
     node.says(http({key: [], "pagination": None}))
 
@@ -225,8 +219,8 @@ async def test_every_type_can_be_listed(node, client, http, name):
     assert [f"/structs/{name}?pagination.limit=100"] == node.requests
 
 
-async def test_page_keys_are_percent_encoded(node, client, http):
-    """A plus sign would arrive as a space."""
+async def test_page_key_is_percent_encoded(node, client, http):
+    """An unescaped plus sign would be decoded as a space."""
     node.says(http(rows()))
     await client.list_page("player", key=KEY, limit=5, reverse=True, count_total=True)
 
@@ -240,8 +234,7 @@ async def test_page_keys_are_percent_encoded(node, client, http):
     } == dict(parse_qsl(urlsplit(node.requests[0]).query))
 
 
-async def test_an_offset_is_sent_without_a_key(node, client, http):
-    """Zero included."""
+async def test_offset_is_sent_without_key(node, client, http):
     node.says(http(rows()))
     await client.list_page("player", offset=0)
 
@@ -269,8 +262,7 @@ async def test_an_offset_is_sent_without_a_key(node, client, http):
         ("player", {"count_total": 1}),
     ],
 )
-async def test_wrong_page_arguments_are_refused_before_anything_is_sent(node, client, name, options):
-    """The message names the argument."""
+async def test_invalid_page_arguments_are_rejected_before_request(node, client, name, options):
     with pytest.raises(InvalidArgument):
         await client.list_page(name, **options)
 
@@ -290,8 +282,7 @@ async def test_wrong_page_arguments_are_refused_before_anything_is_sent(node, cl
         ({"player": []}, "$"),
     ],
 )
-async def test_a_page_that_is_none_is_malformed(node, client, http, payload, path):
-    """One raw page and iteration refuse the same; the docs' lower-case key is not the chain's."""
+async def test_invalid_page_is_malformed_for_list_page_and_iteration(node, client, http, payload, path):
     node.says(http(payload))
     for read in (client.list_page("player"), anext(client.players())):
         with pytest.raises(MalformedResponse) as caught:
@@ -301,8 +292,8 @@ async def test_a_page_that_is_none_is_malformed(node, client, http, payload, pat
 
 
 @pytest.mark.parametrize(("reverse", "expected"), [(False, MalformedResponse), (True, None)])
-async def test_a_page_leads_on_from_its_own_key(node, client, http, reverse, expected):
-    """Whoever follows raw pages is not led in a circle either; in reverse the keys descend."""
+async def test_list_page_rejects_next_key_that_leads_back(node, client, http, reverse, expected):
+    """In reverse order, keys descend."""
     node.says(http(rows("1-1", next_key="QQ==")))
     with pytest.raises(expected, match="later place") if expected else contextlib.nullcontext():
         await client.list_page("player", key="Qg==", reverse=reverse)
@@ -310,7 +301,7 @@ async def test_a_page_leads_on_from_its_own_key(node, client, http, reverse, exp
     assert 1 == len(node.requests)
 
 
-async def test_iterating_follows_the_pages_to_the_end(node, client, http):
+async def test_iteration_follows_pages_to_the_end(node, client, http):
     """An empty page with a next key is not the last one."""
     node.says(http(rows("1-1", "1-10", next_key="MS0xMg==")), http(rows(next_key=KEY)), http(rows("1-2")))
     found = [str(player.id) async for player in client.players(page_size=2)]
@@ -326,8 +317,8 @@ async def test_iterating_follows_the_pages_to_the_end(node, client, http):
 @pytest.mark.parametrize(
     "keys", [[KEY, KEY], ["QQ==", "Qg==", "QQ=="], ["Qg==", "QQ=="], ["Qg==", "QUE="], ["not base64"]]
 )
-async def test_iterating_ends_where_a_key_leads_back(node, client, http, keys, ids):
-    """The keys of a list ascend in byte order: a node that repeats itself, or invents new places, is refused."""
+async def test_iteration_rejects_next_key_that_leads_back(node, client, http, keys, ids):
+    """Keys of a list ascend in byte order. Otherwise iteration might never end."""
     node.says(*(http(rows(*ids, next_key=key)) for key in keys))
     with pytest.raises(MalformedResponse) as caught:
         async for _ in client.players():
@@ -338,16 +329,14 @@ async def test_iterating_ends_where_a_key_leads_back(node, client, http, keys, i
 
 
 @pytest.mark.parametrize("pagination", [{}, {"pagination": None}, {"pagination": {"next_key": ""}}])
-async def test_a_list_without_paging_is_one_page(node, client, http, pagination):
-    """Some routes give no pagination at all."""
+async def test_list_without_pagination_is_one_page(node, client, http, pagination):
     node.says(http({"Player": [{"id": "1-1"}], **pagination}))
 
     assert 1 == len([player async for player in client.players()])
     assert 1 == len(node.requests)
 
 
-async def test_iterating_can_stop_early(node, client, http):
-    """Pages that nobody wants are not read."""
+async def test_iteration_stopped_early_reads_no_further_pages(node, client, http):
     node.says(http(rows("1-1", "1-2", next_key=KEY)))
     players = client.players()
     await anext(players)
@@ -383,8 +372,7 @@ KEYS = {structs.Address: "address", entities.PermissionRecord: "permissionRecord
 
 
 @pytest.mark.parametrize("name", LISTS)
-async def test_every_list_gives_its_records(node, client, http, name):
-    """Typed, from the route that the chain has for it."""
+async def test_every_list_method_returns_typed_records_of_its_route(node, client, http, name):
     arguments, route, model, row = LISTS[name]
     node.says(http({KEYS.get(model, model.__name__): [row], "pagination": {"next_key": None, "total": "0"}}))
     records = [record async for record in getattr(client, name)(*arguments, page_size=7)]
@@ -394,8 +382,8 @@ async def test_every_list_gives_its_records(node, client, http, name):
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_lists_check_their_arguments_when_called(name):
-    """Not when the first record is wanted."""
+def test_list_methods_validate_arguments_when_called(name):
+    """Validation does not wait for the first record."""
     arguments, *_ = LISTS[name]
     client = StructsClient("http://localhost")
     with pytest.raises(InvalidArgument, match="page_size"):
@@ -405,15 +393,14 @@ def test_lists_check_their_arguments_when_called(name):
             getattr(client, name)(wrong)
 
 
-# --- the tables ------------------------------------------------------------------------------------------------------
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_type_with_ids_has_an_answer():
-    """`fetch` and `query` know a route for each."""
+def test_every_type_with_ids_has_an_answer_model():
     assert set(TYPES) == routes.ANSWERS.keys()
 
 
-# --- the client's life -----------------------------------------------------------------------------------------------
+# --- lifecycle -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -428,8 +415,8 @@ def test_every_type_with_ids_has_an_answer():
         ("http://" + "a" * 63 + ".b", "http://" + "a" * 63 + ".b"),
     ],
 )
-def test_base_urls_are_kept_without_the_last_slash(given, expected):
-    """A path prefix stays."""
+def test_base_url_loses_trailing_slashes_only(given, expected):
+    """A path prefix is kept."""
     assert expected == StructsClient(given).base_url
 
 
@@ -478,8 +465,8 @@ def test_base_urls_are_kept_without_the_last_slash(given, expected):
         b"http://localhost",
     ],
 )
-def test_wrong_base_urls_are_refused(url):
-    """At the door, and without repeating what may be a password."""
+def test_invalid_base_url_is_rejected(url):
+    """The error does not contain the URL, which may include a password."""
     with pytest.raises(InvalidArgument, match="base_url") as caught:
         StructsClient(url)
 
@@ -502,14 +489,12 @@ def test_wrong_base_urls_are_refused(url):
         {"max_response_bytes": 0},
     ],
 )
-def test_wrong_numbers_are_refused(options):
-    """The message names the argument."""
+def test_invalid_option_is_rejected_by_name(options):
     with pytest.raises(InvalidArgument, match=next(iter(options))):
         StructsClient("http://localhost", **options)
 
 
-async def test_a_prefix_comes_before_the_route(node, http):
-    """A node behind a proxy."""
+async def test_base_url_prefix_precedes_route(node, http):
     node.says(http({"Player": {"id": "1-1"}}))
     async with StructsClient(f"{node.url}/lcd/") as client:
         await client.player("1-1")
@@ -517,8 +502,7 @@ async def test_a_prefix_comes_before_the_route(node, http):
     assert ["/lcd/structs/player/1-1"] == node.requests
 
 
-async def test_a_client_that_is_not_open_says_how_to_open_it():
-    """The hint names `async with`."""
+async def test_unopened_client_error_hints_at_async_with():
     client = StructsClient("http://localhost")
     with pytest.raises(InvalidArgument, match="async with"):
         await client.player("1-1")
@@ -527,8 +511,8 @@ async def test_a_client_that_is_not_open_says_how_to_open_it():
     await client.close()
 
 
-async def test_a_closed_client_stays_closed(node):
-    """Closing again is no error, using or opening it again is."""
+async def test_closed_client_raises_session_closed(node):
+    """Closing it again is allowed."""
     client = await StructsClient(node.url).open()
     assert client.is_open
     await client.close()
@@ -540,14 +524,12 @@ async def test_a_closed_client_stays_closed(node):
             await use
 
 
-async def test_opening_twice_is_refused(client):
-    """The first to close it would close it for both."""
+async def test_opening_twice_is_rejected(client):
     with pytest.raises(InvalidArgument, match="open already"):
         await client.open()
 
 
-async def test_closing_ends_the_connections(node, http):
-    """No socket outlives the client."""
+async def test_close_closes_http_session(node, http):
     node.says(http({"Player": {"id": "1-1"}}))
     async with StructsClient(node.url) as client:
         await client.player("1-1")
@@ -556,8 +538,7 @@ async def test_closing_ends_the_connections(node, http):
     assert session.closed
 
 
-async def test_closing_ends_reads_in_progress(node):
-    """They fail at once with an error of ours."""
+async def test_close_fails_reads_in_progress_with_session_closed(node):
     asked = asyncio.Event()
 
     async def stall(writer):
@@ -573,8 +554,7 @@ async def test_closing_ends_reads_in_progress(node):
         await asyncio.wait_for(reading, 50)
 
 
-async def test_a_hosts_session_may_have_a_base_url(node, http):
-    """Ours is the one that counts."""
+async def test_base_url_of_host_session_is_ignored(node, http):
     node.says(http({"Player": {"id": "1-1"}}))
     async with aiohttp.ClientSession(base_url="http://elsewhere.invalid/x/") as session:
         await StructsClient(node.url, session=session).player("1-1")
@@ -582,8 +562,7 @@ async def test_a_hosts_session_may_have_a_base_url(node, http):
     assert ["/structs/player/1-1"] == node.requests
 
 
-async def test_the_hosts_session_is_used_and_never_closed(node, http):
-    """With or without `async with`."""
+async def test_host_session_is_used_and_never_closed(node, http):
     node.says(http({"Player": {"id": "1-1"}}))
     async with aiohttp.ClientSession() as session:
         client = StructsClient(node.url, session=session)
@@ -598,8 +577,7 @@ async def test_the_hosts_session_is_used_and_never_closed(node, http):
             await client.player("1-1")
 
 
-async def test_a_session_that_its_host_closed_is_told(node):
-    """Not a RuntimeError of somebody else's."""
+async def test_closed_host_session_raises_session_closed(node):
     session = aiohttp.ClientSession()
     client = StructsClient(node.url, session=session)
     await session.close()
@@ -607,8 +585,7 @@ async def test_a_session_that_its_host_closed_is_told(node):
         await client.player("1-1")
 
 
-def test_a_client_belongs_to_one_loop():
-    """Another loop gets a typed error, for closing too."""
+def test_client_in_another_loop_raises_wrong_loop():
     client = StructsClient("http://localhost")
     with asyncio.Runner() as home, asyncio.Runner() as other:
         home.run(client.open())
@@ -618,8 +595,8 @@ def test_a_client_belongs_to_one_loop():
         home.run(client.close())
 
 
-def test_a_client_may_be_made_before_a_fork(monkeypatch):
-    """It belongs to the process that opens it; before that there is nothing to share."""
+def test_client_may_be_created_before_fork(monkeypatch):
+    """It belongs to the process that opens it."""
     client = StructsClient("http://localhost")
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
@@ -632,8 +609,7 @@ def test_a_client_may_be_made_before_a_fork(monkeypatch):
     monkeypatch.undo()
 
 
-async def test_a_client_belongs_to_one_process(client, monkeypatch):
-    """After a fork it refuses."""
+async def test_client_in_forked_process_raises_wrong_loop(client, monkeypatch):
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     with pytest.raises(WrongLoop):
@@ -641,8 +617,7 @@ async def test_a_client_belongs_to_one_process(client, monkeypatch):
     monkeypatch.undo()
 
 
-async def test_a_forgotten_client_is_named(node):
-    """A ResourceWarning says which object it was."""
+async def test_unclosed_client_emits_resource_warning(node):
     client = await StructsClient(node.url).open()
     session = client._transport.session
     with pytest.warns(ResourceWarning, match=f"StructsClient.*{node.url}.*never closed"):
@@ -650,21 +625,18 @@ async def test_a_forgotten_client_is_named(node):
     await session.close()
 
 
-async def test_options_cannot_be_changed(client):
-    """What is checked at the door stays as it is."""
+async def test_client_options_are_immutable(client):
     with pytest.raises(AttributeError):
         client.timeout = 0
 
 
-def test_type_hints_of_every_method_can_be_read():
-    """Without aiohttp, too."""
+def test_type_hints_of_every_method_resolve_without_aiohttp():
     for _, method in inspect.getmembers(StructsClient, inspect.isfunction):
         typing.get_type_hints(method)
     assert "base_url" in typing.get_type_hints(StructsClient)
 
 
-def test_importing_the_client_does_not_import_aiohttp():
-    """It loads when a client is first used."""
+def test_importing_client_does_not_import_aiohttp():
     code = "import sys, mama_structs.structs.client; print([m for m in ('aiohttp', 'yarl') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

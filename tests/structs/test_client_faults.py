@@ -1,4 +1,4 @@
-"""The client under cancellation at every turn, and under any base URL that it accepts."""
+"""Client under cancellation at any point, and with any accepted base URL."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ READS = {
 
 
 async def cancelled_after(turns, coroutine):
-    """Whether the coroutine was cancelled after so many turns of the loop, having not ended before."""
+    """Return True if the coroutine was cancelled after *turns* loop iterations."""
     task = asyncio.create_task(coroutine)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def cancelled_after(turns, coroutine):
 
 
 async def left_over(node, before):
-    """The tasks that are neither the test's nor the node's, once those that end by themselves have ended."""
+    """Return the remaining tasks that belong neither to the test nor to the server."""
     for _ in range(5):
         await asyncio.sleep(0)
     return asyncio.all_tasks() - before - node._tasks
@@ -55,8 +55,12 @@ async def left_over(node, before):
 
 @pytest.mark.parametrize("warm", [False, True], ids=["new connection", "open connection"])
 @pytest.mark.parametrize("name", READS)
-async def test_a_read_cancelled_at_any_turn_leaves_nothing_behind(node, http, name, warm):
-    """Through retries, lost connections and pages: no connection in use, no slot taken, no task, and reads go on."""
+async def test_read_cancelled_at_any_loop_iteration_leaves_nothing_behind(node, http, name, warm):
+    """
+    Covers retries, lost connections and paging.
+
+    No connection, slot or task remains, and reads still work.
+    """
 
     async def hang_up(writer):
         writer.close()
@@ -86,8 +90,8 @@ async def test_a_read_cancelled_at_any_turn_leaves_nothing_behind(node, http, na
         assert 10 < turns < 1999
 
 
-async def test_opening_and_closing_cancelled_at_any_turn_leaves_nothing_behind(node, http):
-    """A client is open or not, and one whose closing was cancelled is closed, its session too."""
+async def test_open_or_close_cancelled_at_any_loop_iteration_leaves_nothing_behind(node, http):
+    """A client is either open or not. After a cancelled close, client and session are closed."""
     before = asyncio.all_tasks()
     node.says(http(PLAYER))
     for turns in range(20):
@@ -136,7 +140,7 @@ URLS = st.builds(
 
 @contextlib.contextmanager
 def no_network():
-    """Names are encoded as for a look-up and are unknown; no connection is made."""
+    """Fail every DNS lookup after encoding the name, and every connection."""
 
     def look_up(host, *args, **kwargs):
         host.encode("idna")
@@ -158,8 +162,7 @@ def no_network():
 @example(url="http://[::1]:9/lcd")
 @given(url=URLS)
 @settings(deadline=None)
-def test_any_base_url_is_refused_or_gives_errors_of_ours(url):
-    """What passes the door makes no read raise what a caller does not expect."""
+def test_client_with_any_base_url_raises_only_mama_structs_errors(url):
     try:
         client = StructsClient(url, retries=0, timeout=600)
     except InvalidArgument:

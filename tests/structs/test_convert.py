@@ -1,4 +1,4 @@
-"""Strict and lossless: JSON into models and back."""
+"""Strict and lossless conversion between JSON and models."""
 
 import contextlib
 import copy
@@ -102,8 +102,7 @@ def payload_of(name):
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_file_is_tried():
-    """A file that is added must be read by a test."""
+def test_every_data_file_is_tested():
     present = {f"{path.parent.name}/{path.name}" for path in DATA.glob("lcd_*/*.json")}
     if not present:
         pytest.skip("the tests run without their data")
@@ -112,15 +111,14 @@ def test_every_file_is_tried():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_the_chain_and_its_docs_show_comes_back_unchanged(name):
-    """Reading and writing lose nothing: not an unknown field, not the difference between absent and zero."""
+def test_captured_and_documented_answers_round_trip(name):
+    """Unknown fields, and the difference between absent and zero, are preserved."""
     payload = payload_of(name)
 
     assert payload == unstructure(structure(payload, FILES[name]))
 
 
-def test_an_answer_has_typed_values():
-    """References are ids, numbers are whole, enums are members."""
+def test_answer_has_typed_values():
     answer = structure(payload_of("lcd_captured/struct_5-1.json"), StructAnswer)
 
     assert EntityId.parse("1-2") == answer.entity.owner
@@ -129,8 +127,8 @@ def test_an_answer_has_typed_values():
     assert answer.height is None
 
 
-def test_absent_is_told_apart_from_zero():
-    """A missing number counts as 0, and the record knows that it was missing."""
+def test_absent_fields_are_recorded():
+    """A missing number is 0 and listed in `absent`."""
     player = structure({"id": "1-1", "index": "0"}, Player)
 
     assert (0, 0) == (player.index, player.guild_rank)
@@ -138,23 +136,20 @@ def test_absent_is_told_apart_from_zero():
     assert "index" not in player.absent
 
 
-def test_unknown_fields_are_kept():
-    """A newer chain's fields are there, under their own names."""
+def test_unknown_fields_are_kept_in_extra():
     guild = structure(payload_of("lcd_docs/guild_0-1.json"), Answer[Guild]).entity
 
     assert {"entryInfusion": "0"} == guild.extra
 
 
-def test_unknown_enum_names_stay_text():
-    """A newer chain's names break nothing."""
+def test_unknown_enum_name_remains_text():
     fleet = structure({"id": "9-1", "status": "docked"}, Fleet)
 
     assert "docked" == fleet.status
     assert not isinstance(fleet.status, FleetStatus)
 
 
-def test_known_enum_names_are_members_and_written_as_plain_text():
-    """What is written is JSON, not a subclass of text."""
+def test_known_enum_name_is_member_and_written_as_str():
     planet = structure({"id": "2-1", "status": "complete"}, Planet)
 
     assert PlanetStatus.COMPLETE is planet.status
@@ -162,40 +157,37 @@ def test_known_enum_names_are_members_and_written_as_plain_text():
 
 
 @pytest.mark.parametrize("null", ["", "1-0", "0-0", "11-0"])
-def test_null_ids_are_none_and_written_back_as_they_were(null):
-    """The null player 1-0 stands for nobody, as the empty text does, and still comes back as 1-0."""
+def test_null_id_is_none_and_written_unchanged(null):
+    """Both the null player 1-0 and the empty text are read as None."""
     address = structure({"address": "a", "playerId": null, "permissions": "0"}, Address)
 
     assert address.player_id is None
     assert null == unstructure(address)["playerId"]
 
 
-def test_null_ids_in_slots_are_none_and_written_back_as_they_were():
-    """The same holds inside arrays."""
+def test_null_ids_in_slots_are_none_and_written_unchanged():
     planet = structure({"id": "2-1", "space": ["5-1", "5-0", ""]}, Planet)
 
     assert (EntityId.parse("5-1"), None, None) == planet.space
     assert ["5-1", "5-0", ""] == unstructure(planet)["space"]
 
 
-def test_a_changed_copy_is_written_as_changed():
-    """What was remembered of the payload counts only while it is true."""
+def test_changed_copy_is_written_with_new_values():
+    """The original text applies only while the value is unchanged."""
     address = structure({"playerId": "1-0"}, Address)
     changed = attrs.evolve(address, player_id=EntityId.parse("1-2"), permissions=3)
 
     assert {"playerId": "1-2", "permissions": "3"} == unstructure(changed)
 
 
-def test_a_record_made_by_hand_is_written_whole():
-    """Zero values are written, as the chain does."""
+def test_record_created_in_code_is_written_with_all_fields():
     written = unstructure(Address(address="structs1abc"))
 
     assert {"address": "structs1abc", "playerId": "", "permissions": "0"} == written
 
 
 @pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
-def test_records_made_by_hand_come_back(model):
-    """What is written of a hand-made record reads as the same record."""
+def test_record_created_in_code_round_trips(model):
     entity = typing.get_type_hints(model).get("entity")
     fields = {"id": EntityId.parse("1-1")} if "id" in attrs.fields_dict(model) else {}
     fields = {"id": 1} if model is StructType else fields
@@ -208,36 +200,34 @@ def test_records_made_by_hand_come_back(model):
     assert json.loads(json.dumps(unstructure(record))) == unstructure(record)
 
 
-def test_tiny_decimals_are_written_in_digits():
-    """Python writes a zero of 18 places as 0E-18, which the chain does not."""
+def test_zero_decimal_is_written_without_exponent():
+    """Python writes a zero with 18 places as 0E-18."""
     infusion = structure({"commission": "0.000000000000000000"}, Infusion)
 
     assert Decimal(0) == infusion.commission
     assert "0.000000000000000000" == unstructure(infusion)["commission"]
 
 
-def test_token_amounts_may_pass_64_bits():
-    """An amount of a coin has up to 256 bits; every other number has 64."""
+def test_token_amount_may_exceed_64_bits():
+    """Amounts have up to 256 bits, all other numbers 64."""
     coin = {"denom": "ualpha", "amount": str(2**200)}
 
     assert 2**200 == structure(coin, Coin).amount
     assert coin == unstructure(structure(coin, Coin))
 
 
-def test_text_that_holds_json_stays_text():
-    """The chain's client attributes are text, whatever is in it."""
+def test_text_with_json_remains_text():
     text = '{"a": [1]}'
 
     assert text == structure({"id": "1-1", "pfpClientRenderAttributes": text}, Player).pfp_client_render_attributes
 
 
-def test_an_id_of_another_type_is_accepted():
-    """The docs have a fleet 11-11: which type a field should name is not for the reader to police."""
+def test_reference_of_other_type_is_accepted():
+    """The documentation has a fleet 11-11. Field types are not validated here."""
     assert EntityId.parse("11-11") == structure({"id": "1-11", "fleetId": "11-11"}, Player).fleet_id
 
 
-def test_records_keep_nothing_of_the_payload():
-    """Neither a later change of the payload nor of what was written reaches the record."""
+def test_record_does_not_share_data_with_payload_or_output():
     payload = {"id": "0-1", "new": {"list": [1]}}
     guild = structure(payload, Guild)
     payload["new"]["list"].append(2)
@@ -246,7 +236,7 @@ def test_records_keep_nothing_of_the_payload():
     assert {"new": {"list": [1]}} == guild.extra
 
 
-def test_null_blocks_are_none_and_differ_from_absent_ones():
+def test_null_object_is_none_and_differs_from_absent():
     """The chain writes a missing message as null."""
     null = {"Player": {"id": "1-1"}, "gridAttributes": None}
     answer = structure(null, PlayerAnswer)
@@ -256,7 +246,7 @@ def test_null_blocks_are_none_and_differ_from_absent_ones():
     assert null == unstructure(answer)
 
 
-# --- strictness: each is something that cattrs alone would let pass --------------------------------------------------
+# --- strictness: cattrs alone would accept each of these --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -316,8 +306,7 @@ def test_null_blocks_are_none_and_differ_from_absent_ones():
         pytest.param({"id": "1-1", "name": object()}, Player, "$.name", id="no JSON"),
     ],
 )  # fmt: skip
-def test_a_wrong_type_is_refused_and_named_by_its_path(payload, model, path):
-    """Nothing is coerced; the path leads from the root to the value."""
+def test_wrong_type_is_malformed_with_path(payload, model, path):
     with pytest.raises(MalformedResponse) as caught:
         structure(payload, model)
 
@@ -325,8 +314,7 @@ def test_a_wrong_type_is_refused_and_named_by_its_path(payload, model, path):
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_messages_say_what_was_wanted_and_shorten_what_came():
-    """A hostile value does not fill the log."""
+def test_malformed_error_names_expected_type_and_truncates_value():
     with pytest.raises(MalformedResponse, match=r"^\$\.ore: must be a uint64 as decimal text, got the text") as caught:
         structure({"ore": "x" * 10_000}, GridAttributes)
 
@@ -336,15 +324,14 @@ def test_messages_say_what_was_wanted_and_shorten_what_came():
 @pytest.mark.parametrize(
     "model", [float, bytes, dict[str, str], Answer, Page, GridAnswer, set[str], typing.Literal["a"]]
 )
-def test_what_has_no_rule_is_refused(model):
-    """Cattrs would fall back on rules that coerce."""
+def test_structure_rejects_unsupported_type(model):
+    """The default hooks of cattrs would coerce values."""
     with pytest.raises(InvalidArgument):
         structure("1", model)
 
 
 @pytest.mark.parametrize("value", [object(), {"a": 1}, 1.5])
-def test_what_cannot_be_written_is_refused(value):
-    """Only models and lists of them are written."""
+def test_unstructure_rejects_unsupported_value(value):
     for nothing in (b"x", bytearray(b"x"), 1.5, None, {}, {"a": 1}, [b"x"], object()):
         with pytest.raises(InvalidArgument, match="no rule"):
             unstructure(nothing)
@@ -352,14 +339,12 @@ def test_what_cannot_be_written_is_refused(value):
         unstructure(value)
 
 
-def test_remembered_text_that_cannot_be_read_is_refused():
-    """A hand-made `as_written` that is no JSON of its field is said, not written."""
+def test_invalid_as_written_is_rejected():
     with pytest.raises(InvalidArgument, match="as_written"):
         unstructure(Address(as_written={"player_id": 5}))
 
 
-def test_single_values_follow_the_same_rules():
-    """Scalars, enums and `Any` can be read alone."""
+def test_scalars_enums_and_any_can_be_converted_alone():
     assert 7 == structure("7", int)
     assert PlanetStatus.ACTIVE is structure("active", PlanetStatus)
     assert {"a": [1]} == structure({"a": [1]}, typing.Any)
@@ -390,7 +375,7 @@ SCALARS = {
 
 
 def values(hint, attribute):
-    """JSON values that a field of this type may have."""
+    """Return a strategy for the JSON values of a field of this type."""
     if NUMBER in attribute.metadata:
         return {"uint256": st.integers(0, 2**256 - 1).map(str), "json": st.integers()}[attribute.metadata[NUMBER]]
     arguments = typing.get_args(hint)
@@ -406,7 +391,7 @@ def values(hint, attribute):
 
 
 def payloads(model):
-    """JSON objects of a model: any field may be absent, unknown ones may be there."""
+    """Return a strategy for JSON objects of a model, with absent and unknown fields."""
     hints = typing.get_type_hints(model)
     required, optional = {}, {}
     for attribute in filter(is_on_wire, attrs.fields(model)):
@@ -419,9 +404,7 @@ def payloads(model):
 
 @pytest.mark.once
 @pytest.mark.parametrize("model", RECORDS, ids=lambda model: model.__name__)
-def test_nothing_is_lost_from_any_payload(model):
-    """Written again, whatever was read is what it was, and the payload was left alone."""
-
+def test_generated_payload_round_trips_unchanged(model):
     @settings(max_examples=25)
     @given(payload=payloads(model))
     def nothing_is_lost(payload):
@@ -437,8 +420,7 @@ def test_nothing_is_lost_from_any_payload(model):
 
 
 @given(payload=JSON)
-def test_any_json_gives_a_record_or_our_own_error(payload):
-    """No other exception leaves, whatever a node sends."""
+def test_structure_of_any_json_returns_record_or_raises_malformed(payload):
     for model in (PlayerAnswer, list[Planet], StructType):
         with contextlib.suppress(MalformedResponse):
             structure(payload, model)

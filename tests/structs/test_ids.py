@@ -1,4 +1,4 @@
-"""Entity ids, their types and their traps."""
+"""Entity ids and types."""
 
 import copy
 import json
@@ -29,16 +29,14 @@ NAMES = [
 ]
 
 
-def test_types_are_the_chains_in_its_order():
-    """There are twelve types; each is its name, and has its code."""
+def test_entity_types_have_names_and_codes_of_the_chain():
     assert NAMES == list(EntityType)
     assert list(range(12)) == [member.code for member in EntityType]
     assert ["infusion", "address"] == [member for member in EntityType if not member.has_ids]
 
 
 @pytest.mark.parametrize("member", EntityType, ids=str)
-def test_a_type_is_its_name(member):
-    """A type equals its name, is found by name and by code, and survives copies and JSON."""
+def test_entity_type_equals_its_name_and_survives_copies(member):
     assert member is EntityType(str(member)) is EntityType.from_code(member.code) is EntityType[member.upper()]
     assert member is copy.deepcopy(member) is pickle.loads(pickle.dumps(member))
     assert json.dumps(str(member)) == json.dumps(member)
@@ -46,15 +44,13 @@ def test_a_type_is_its_name(member):
 
 
 @pytest.mark.parametrize("code", [-1, 12, 99, "1", None, 1.5, [], {}])
-def test_other_codes_name_nothing(code):
-    """There is no type beyond the twelve."""
+def test_from_code_rejects_unknown_code(code):
     with pytest.raises(InvalidArgument, match="0 to 11"):
         EntityType.from_code(code)
 
 
 @given(strategies.entity_ids())
-def test_text_and_id_are_the_same_thing(entity_id):
-    """An id is written as the chain writes it, and read back equal."""
+def test_entity_id_text_round_trips(entity_id):
     text = str(entity_id)
 
     assert f"{entity_id.type.code}-{entity_id.index}" == text == f"{entity_id}"
@@ -64,23 +60,20 @@ def test_text_and_id_are_the_same_thing(entity_id):
 
 
 @given(strategies.look_alikes())
-def test_what_only_looks_like_an_id_is_refused(text):
-    """No look-alike is read as an id."""
+def test_parse_rejects_look_alikes(text):
     with pytest.raises(InvalidArgument):
         EntityId.parse(text)
 
 
 @pytest.mark.parametrize("text", [None, 111, 1.11, b"1-11", ["1-11"], ("1", "11"), object()])
-def test_what_is_no_text_is_refused(text):
-    """Only text is read, and the error shows what was given and how an id looks."""
+def test_parse_rejects_other_types_with_hint(text):
     with pytest.raises(InvalidArgument, match="must look like 1-11") as caught:
         EntityId.parse(text)
 
     assert "without leading zeros" in caught.value.hint
 
 
-def test_a_long_text_is_shown_in_part():
-    """An error does not repeat a megabyte."""
+def test_parse_error_truncates_long_text():
     with pytest.raises(InvalidArgument) as caught:
         EntityId.parse("1-" + "1" * 10**6)
 
@@ -88,34 +81,31 @@ def test_a_long_text_is_shown_in_part():
 
 
 @pytest.mark.parametrize("text", ["7-1", "8-1", f"0-{MAX_INDEX}", "11-1"])
-def test_every_code_can_be_written(text):
-    """Infusions and addresses have codes too, so that who asks for them gets an answer."""
+def test_parse_accepts_every_type_code(text):
+    """Infusions and addresses have codes, so that queries for them get a specific error."""
     assert text == str(EntityId.parse(text))
 
 
 @given(st.integers().filter(lambda index: not 1 <= index <= MAX_INDEX) | st.sampled_from([None, True, False, 1.0, "1"]))
-def test_an_index_outside_its_range_is_refused(index):
-    """Indexes run from 1 to 2**64 - 1 and are whole numbers."""
+def test_entity_id_rejects_index_out_of_range(index):
     with pytest.raises(InvalidArgument, match="index"):
         EntityId(EntityType.PLAYER, index)
 
 
 @pytest.mark.parametrize("kind", ["player", 1, None, EntityType])
-def test_a_type_must_be_a_type(kind):
-    """A name is not enough where the type itself is meant."""
+def test_entity_id_rejects_type_that_is_not_an_entity_type(kind):
     with pytest.raises(InvalidArgument, match="type"):
         EntityId(kind, 1)
 
 
 @given(strategies.entity_ids(), strategies.entity_ids())
-def test_ids_are_ordered_by_code_and_number(first, second):
-    """Order is that of numbers, not of texts: 2-1 before 10-1, 1-2 before 1-10."""
+def test_entity_ids_are_ordered_numerically(first, second):
+    """For example, 2-1 precedes 10-1, and 1-2 precedes 1-10."""
     assert ((first.type.code, first.index) < (second.type.code, second.index)) is (first < second)
     assert (first <= second) is not (second < first)
 
 
-def test_ids_are_values():
-    """An id cannot be changed, and no text equals it."""
+def test_entity_id_is_immutable_and_differs_from_text():
     entity_id = EntityId.parse("1-11")
 
     assert entity_id != "1-11"

@@ -1,4 +1,4 @@
-"""The models: names, defaults, immutability."""
+"""Models of the chain: names, defaults, immutability."""
 
 import ast
 import copy
@@ -51,8 +51,8 @@ def wire_names(model):
 
 
 @every_row("model", RECORDS)
-def test_type_hints_of_every_model_can_be_read(model):
-    """Annotations are evaluated by tools: nothing in them is imported for type checkers only."""
+def test_type_hints_of_every_model_resolve(model):
+    """Tools evaluate annotations, so none may be imported for type checkers only."""
     hints = typing.get_type_hints(model)
 
     assert {"extra", "absent", "as_written"} <= hints.keys()
@@ -61,13 +61,12 @@ def test_type_hints_of_every_model_can_be_read(model):
 
 @every_row("model", RECORDS)
 def test_models_are_frozen_and_keyword_only(model):
-    """A record is a value, and no order of fields is part of its interface."""
     assert all(attribute.kw_only for attribute in attrs.fields(model))
     assert model.__setattr__ is not object.__setattr__
 
 
 def test_struct_type_has_every_field_of_the_chain():
-    """68 fields of v0.16.0 and the two that came later."""
+    """These are 68 fields of v0.16.0 and two later ones."""
     names = wire_names(StructType)
 
     assert 70 == len(names) == len(set(names))
@@ -83,14 +82,13 @@ def test_struct_type_has_every_field_of_the_chain():
         (structs.StructAnswer, "Struct gridAttributes structAttributes structDefenders"),
     ],
 )  # fmt: skip
-def test_wire_names_are_derived_or_given(model, expected):
-    """CamelCase where nothing else is said, the chain's own spelling where it breaks its rule."""
+def test_wire_names_are_camel_case_or_overridden(model, expected):
     assert set(expected.split()) == set(wire_names(model))
 
 
 @every_row("model", RECORDS)
-def test_defaults_of_enums_are_the_first_names(model):
-    """An empty record shows number 0 of an enum, which is its first member."""
+def test_enum_defaults_are_first_members(model):
+    """An empty record has number 0 of an enum, which is its first member."""
     for attribute in attrs.fields(model):
         if isinstance(attribute.default, enum.Enum):
             assert next(iter(type(attribute.default))) is attribute.default
@@ -99,8 +97,7 @@ def test_defaults_of_enums_are_the_first_names(model):
 @pytest.mark.parametrize(
     ("names", "count"), [(enums.GridAttribute, 15), (enums.StructAttribute, 7), (enums.PlanetAttribute, 16)]
 )
-def test_attribute_enums_name_the_fields_of_their_blocks(names, count):
-    """The names that single attributes are read by are those of the blocks."""
+def test_attribute_enums_name_the_fields_of_attribute_records(names, count):
     block = {"GridAttribute": "GridAttributes", "StructAttribute": "StructAttributes"}.get(
         names.__name__, "PlanetAttributes"
     )
@@ -109,8 +106,7 @@ def test_attribute_enums_name_the_fields_of_their_blocks(names, count):
     assert {member.value for member in names} <= set(wire_names(getattr(entities, block)))
 
 
-def test_repr_shows_what_differs_from_zero_and_can_be_pasted_back():
-    """Most fields of most records are zero; those would hide the others."""
+def test_repr_shows_non_default_fields_and_evaluates_to_equal_record():
     fleet = Fleet(
         id=EntityId.parse("9-1"), status=FleetStatus.AWAY, space=(None, EntityId.parse("5-2")), extra={"new": 1}
     )
@@ -123,12 +119,11 @@ def test_repr_shows_what_differs_from_zero_and_can_be_pasted_back():
 
 
 def test_repr_of_absent_names_is_sorted():
-    """A repr does not change from run to run."""
     assert "Coin(absent=frozenset(['amount', 'denom']))" == repr(Coin(absent=frozenset({"denom", "amount"})))
 
 
-def test_unknown_fields_count_in_equality_and_not_in_hashes():
-    """Records can be members of sets, although what is unknown may be of any type."""
+def test_extra_affects_equality_but_not_hash():
+    """Extra fields may be unhashable, but records must be hashable."""
     plain, other = Coin(denom="ualpha"), Coin(denom="ualpha", extra={"list": []})
 
     assert plain != other
@@ -136,27 +131,24 @@ def test_unknown_fields_count_in_equality_and_not_in_hashes():
     assert hash(plain) == hash(other)
 
 
-def test_heights_do_not_count_in_equality():
-    """The height says when an answer was read, not what it says."""
+def test_height_does_not_affect_equality():
     assert AddressAnswer(address="a", height=1) == AddressAnswer(address="a", height=2)
 
 
-def test_the_flat_answer_is_its_own_entity():
-    """`entity` works on every answer."""
+def test_flat_answer_is_its_own_entity():
     answer = AddressAnswer(address="a")
 
     assert answer is answer.entity
     assert isinstance(answer.entity, Address)
 
 
-def test_protected_struct_is_the_id_of_the_bare_index():
-    """The chain names the protected struct by its bare index, with 0 for none."""
+def test_protected_struct_is_id_of_bare_index():
+    """The chain stores 0 for none."""
     assert EntityId(EntityType.STRUCT, 2184) == StructAttributes(protected_struct_index=2184).protected_struct
     assert None is StructAttributes().protected_struct
 
 
-def test_defaults_are_the_zero_of_their_type():
-    """A missing number counts as 0, a missing reference as none."""
+def test_defaults_are_zero_values_of_their_types():
     provider = Provider(id=EntityId.parse("10-1"))
 
     assert (0, None, Coin(), Decimal(0), "openMarket", "") == (
@@ -169,8 +161,7 @@ def test_defaults_are_the_zero_of_their_type():
     )
 
 
-def test_only_records_with_an_id_demand_one():
-    """Everything else may be absent."""
+def test_only_id_and_entity_are_required():
     for model in RECORDS:
         required = {
             attribute.name
@@ -181,8 +172,7 @@ def test_only_records_with_an_id_demand_one():
         assert required <= {"id", "entity"}
 
 
-def test_the_door_lists_what_it_has():
-    """Type checkers, the loader and `__all__` agree on the public names, and each loads from its home."""
+def test_public_names_match_lazy_loader_and_type_hints():
     tree = ast.parse(Path(structs.__file__).read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     typed = {alias.asname: node.module for node in guarded.body for alias in node.names if alias.asname == alias.name}
@@ -194,8 +184,7 @@ def test_the_door_lists_what_it_has():
         assert getattr(structs, name) is getattr(importlib.import_module(home), name)
 
 
-def test_an_answer_of_a_record_is_one_class():
-    """`Answer[Guild]` is the same class each time, its name can be pasted back, and it keeps to what it answers."""
+def test_generic_answer_is_one_class_with_evaluable_repr():
     answer = Answer[Guild](entity=Guild(id=EntityId.parse("0-1")), height=3)
 
     assert Answer[Guild] is type(answer)
@@ -205,8 +194,8 @@ def test_an_answer_of_a_record_is_one_class():
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
-def test_answers_and_pages_are_copied_whole(copied):
-    """Although no module has the class of `Answer[Guild]`."""
+def test_answers_and_pages_can_be_copied_and_pickled(copied):
+    """No module has an attribute for the class of `Answer[Guild]`."""
     answer = Answer[Guild](entity=Guild(id=EntityId.parse("0-1")), height=3)
     player = structs.PlayerAnswer(entity=structs.Player(id=EntityId.parse("1-1")), extra={"new": 1})
     page = Page[Guild](records=(answer.entity,), pagination=Pagination(next_key="a"))
@@ -218,8 +207,7 @@ def test_answers_and_pages_are_copied_whole(copied):
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
-def test_envelopes_are_copied_with_their_height(copied):
-    """A raw answer is a dictionary that knows when it was read."""
+def test_envelopes_keep_height_when_copied_or_pickled(copied):
     envelope = copied(Envelope({"Player": {}}, height=7))
 
     assert {"Player": {}} == envelope
@@ -228,8 +216,7 @@ def test_envelopes_are_copied_with_their_height(copied):
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
-def test_records_are_copied_whole(copied):
-    """With what is unknown in them."""
+def test_records_can_be_copied_and_pickled_with_extra_fields(copied):
     player = structs.Player(id=EntityId.parse("1-1"), extra={"new": [1]}, absent=frozenset({"name"}))
 
     assert player == copied(player)
@@ -238,8 +225,8 @@ def test_records_are_copied_whole(copied):
 
 
 @pytest.mark.parametrize("name", ["extra", "as_written"])
-def test_the_mappings_of_a_record_cannot_be_changed(name):
-    """A record is a value to its last field, also where it was copied or given a dictionary that changes later."""
+def test_record_mappings_are_read_only(name):
+    """Holds for copies, and if the passed dictionary changes later."""
     given = {"guild_id": "0-0"}
     player = structs.Player(id=EntityId.parse("1-1"), **{name: given})
     given["later"] = 1
@@ -251,8 +238,7 @@ def test_the_mappings_of_a_record_cannot_be_changed(name):
     assert f"{name}={{'guild_id': '0-0'}}" in repr(player)
 
 
-def test_copies_share_no_json():
-    """A deep copy has its own unknown fields."""
+def test_deep_copies_do_not_share_extra_fields():
     player = structs.Player(id=EntityId.parse("1-1"), extra={"new": [1]})
     copy.deepcopy(player).extra["new"].append(2)
 

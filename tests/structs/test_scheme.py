@@ -1,4 +1,4 @@
-"""The chain's scheme, read beside the parser of ids."""
+"""Scheme of the chain, compared with the parser of ids."""
 
 import re
 
@@ -24,8 +24,7 @@ NEAR = st.from_regex(r"\A[0-9]{0,3}-?[0-9]{0,22}\n?\Z") | st.integers(MAX_INDEX 
 
 @given(strategies.entity_id_texts() | strategies.look_alikes() | NEAR | st.text())
 @settings(max_examples=1000)
-def test_the_pattern_and_the_parser_agree(text):
-    """The scheme's pattern accepts exactly the texts that the parser reads, and names the same type."""
+def test_pattern_and_parser_accept_the_same_texts(text):
     assert parsed(text) == STRUCTS_SCHEME.match(text)
 
 
@@ -33,16 +32,15 @@ def test_the_pattern_and_the_parser_agree(text):
     "index",
     [1, 9, 10, MAX_INDEX, *(10**digits - 1 for digits in range(1, 20)), *(10**digits for digits in range(1, 20))],
 )
-def test_every_number_of_digits_is_right(index):
-    """The largest index has twenty digits, and the pattern counts as a number would."""
+def test_pattern_accepts_indexes_of_every_length(index):
+    """The largest index has twenty digits."""
     assert "player" == STRUCTS_SCHEME.match(f"1-{index}")
     assert None is STRUCTS_SCHEME.match(f"1-{index + MAX_INDEX}")
     assert None is STRUCTS_SCHEME.match(f"1-0{index}")
 
 
 @pytest.mark.parametrize("place", range(20))
-def test_each_digit_of_the_bound_counts(place):
-    """One more in any digit of the largest index is too large; one less is not."""
+def test_pattern_rejects_indexes_above_maximum_in_any_digit(place):
     digits = str(MAX_INDEX)
     digit = int(digits[place])
     if digit < 9:
@@ -53,8 +51,8 @@ def test_each_digit_of_the_bound_counts(place):
         assert "struct" == STRUCTS_SCHEME.match(f"5-{less}")
 
 
-def test_types_are_plain_names():
-    """Names in answers are plain text, so that any writer of JSON takes them."""
+def test_type_names_are_plain_text():
+    """Any JSON encoder accepts them."""
     names = list(STRUCTS_SCHEME.type_of.values())
 
     assert [str] * 12 == [type(name) for name in names]
@@ -62,15 +60,14 @@ def test_types_are_plain_names():
     assert {"infusion", "address"} == STRUCTS_SCHEME.unresolvable
 
 
-def test_every_rule_names_known_types():
-    """No hint promises a type that does not exist, or one that has no ids."""
+def test_hints_name_types_with_ids():
     promised = frozenset().union(*STRUCTS_SCHEME.hints.values())
 
     assert promised <= STRUCTS_SCHEME.types - STRUCTS_SCHEME.unresolvable
 
 
-def test_both_spellings_mean_the_same():
-    """What the chain writes in camel case the guild API writes in snake case: every rule holds for both."""
+def test_field_rules_cover_camel_case_and_snake_case():
+    """The chain uses camelCase, the guild API snake_case."""
 
     def snake(name):
         return re.sub("(?<=[a-z])([A-Z])", r"_\1", name).lower()
@@ -90,14 +87,12 @@ def test_both_spellings_mean_the_same():
         ("attackerStructLocationId", None), ("guildid", None), ("", None), ("*StructId", {"struct"}),
     ],
 )  # fmt: skip
-def test_a_fields_name_may_promise_types(field, types):
-    """Promises are by whole name, or by its ending."""
+def test_expected_types_match_field_name_or_suffix(field, types):
     assert (None if types is None else frozenset(types)) == STRUCTS_SCHEME.expected(field)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EntityType if kind.has_ids])
-def test_the_brief_fields_of_a_type_are_its_records(kind):
-    """What a reader needs first of each type are fields that a node's answer for it has."""
+def test_brief_fields_exist_in_records(kind):
     world = World.generate(seed=1, players=40)
     record = world.envelope(world.ids(kind)[0])[kind.capitalize()]
 

@@ -1,4 +1,4 @@
-"""The ready-made tools: what they say of themselves, what they take, and whom they ask."""
+"""Predefined tools: descriptions, arguments, and queried sources."""
 
 import inspect
 import subprocess
@@ -29,7 +29,7 @@ REFERENCES = {
 
 
 class Fetches:
-    """Anything with an async fetch; it answers with the id."""
+    """An object with an async fetch that returns the id."""
 
     def __init__(self):
         self.asked = []
@@ -60,12 +60,12 @@ def existing(node, kind):
     return node.data.ids(kind)[0]
 
 
-# What they say of themselves
+# Descriptions
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_query_tool_shows_its_real_parameter(ready, kind):
-    """Signature and type hints of a query tool are as if it was written out, its options behind its parameter."""
+async def test_query_tool_signature_shows_its_id_parameter(ready, kind):
+    """Signature and type hints equal those of a function with these parameters."""
     tool = ready[f"structs_query_{kind}"]
     first, *options = inspect.signature(tool).parameters.values()
     hints = typing.get_type_hints(tool)
@@ -77,8 +77,7 @@ async def test_a_query_tool_shows_its_real_parameter(ready, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_list_tool_shows_its_real_parameters(ready, kind):
-    """A list tool takes key and limit by name, with their defaults."""
+async def test_list_tool_signature_shows_paging_parameters(ready, kind):
     tool = ready[f"structs_list_{kind}s"]
     parameters = inspect.signature(tool).parameters
     hints = typing.get_type_hints(tool)
@@ -88,16 +87,15 @@ async def test_a_list_tool_shows_its_real_parameters(ready, kind):
     assert [str | None, int] == [hints[name] for name in ("pagination_key", "pagination_limit")]
 
 
-async def test_names_are_everywhere_the_same(ready):
-    """A tool is found under the name that tracebacks and models see."""
+async def test_tool_names_are_consistent(ready):
+    """Dictionary key, function name and model-facing name are equal."""
     assert 20 == len(ready)
     assert [*ready] == [tool.__name__ for tool in ready.values()] == [tool.__qualname__ for tool in ready.values()]
     assert [*ready] == [Tool.from_function(tool).name for tool in ready.values()]
     assert {"mama_structs.structs.source"} == {tool.__module__ for tool in ready.values()}
 
 
-async def test_descriptions_say_when_and_when_not(ready):
-    """Each description says when to use the tool, and which other tool to use when not."""
+async def test_tool_descriptions_say_when_to_use_the_tool_and_when_not(ready):
     for name, tool in ready.items():
         description = Tool.from_function(tool).description
         use, avoid = description.splitlines()
@@ -109,8 +107,8 @@ async def test_descriptions_say_when_and_when_not(ready):
         assert name not in others
 
 
-async def test_definitions_cost_little(ready):
-    """Each request to a model carries all twenty: the figure may fall, and never rise."""
+async def test_tool_definitions_do_not_exceed_their_size(ready):
+    """Each model request includes all twenty definitions. The limit may only be lowered."""
     tools = [Tool.from_function(tool) for tool in ready.values()]
     definitions = [
         {"name": one.name, "description": one.description, "input_schema": one.input_schema} for one in tools
@@ -119,8 +117,7 @@ async def test_definitions_cost_little(ready):
     assert 13_967 >= sum(len(json_text(one).encode()) for one in definitions)
 
 
-async def test_titles_are_written(ready):
-    """Titles are for people: no title is a name with its underscores taken out."""
+async def test_tool_titles_are_written_for_people(ready):
     titles = {name: Tool.from_function(tool).title for name, tool in ready.items()}
 
     assert "Look up a player" == titles["structs_query_player"]
@@ -129,8 +126,8 @@ async def test_titles_are_written(ready):
     assert 20 == len(set(titles.values()))
 
 
-async def test_a_session_shows_the_same(node, ready):
-    """The tools of a session have these titles, descriptions and schemas, and only read."""
+async def test_session_has_tools_with_same_definitions(node, ready):
+    """All of them are read-only."""
     async with Session.open(structs=node.url) as session:
         for name, function in ready.items():
             tool, own = session.tools[name], Tool.from_function(function)
@@ -139,8 +136,7 @@ async def test_a_session_shows_the_same(node, ready):
             assert tool.annotations.read_only
 
 
-async def test_parameters_are_described_with_an_example(ready):
-    """A model sees what to give and, for the id, one of the right type."""
+async def test_id_parameter_description_has_an_example_of_its_type(ready):
     for kind, example in KINDS.items():
         schema = Tool.from_function(ready[f"structs_query_{kind}"]).input_schema
         described = schema["properties"][f"{kind}_id"]["description"]
@@ -149,12 +145,11 @@ async def test_parameters_are_described_with_an_example(ready):
         assert [f"{kind}_id"] == schema["required"]
 
 
-# What they take
+# Arguments
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_ids_go_by_name_and_by_position(ready, node, kind):
-    """Both ways of giving the id ask the node for it."""
+async def test_query_tool_accepts_id_by_name_and_by_position(ready, node, kind):
     entity_id = existing(node, kind)
     tool = ready[f"structs_query_{kind}"]
 
@@ -171,8 +166,8 @@ async def test_ids_go_by_name_and_by_position(ready, node, kind):
         ((), {"entity_id": "1-11"}, "player_id"),
     ],
 )
-async def test_wrong_calls_are_type_errors(ready, node, args, kwargs, said):
-    """A call that does not fit the signature fails as one of a plain function, by the tool's name."""
+async def test_call_with_wrong_signature_raises_type_error(ready, node, args, kwargs, said):
+    """The error has the name of the tool."""
     with pytest.raises(TypeError, match=r"structs_query_player\(\)") as raised:
         await ready["structs_query_player"](*args, **kwargs)
 
@@ -180,8 +175,7 @@ async def test_wrong_calls_are_type_errors(ready, node, args, kwargs, said):
     assert [] == node.requests
 
 
-async def test_ids_of_another_type_are_refused(ready, node):
-    """The message has the right article and names the parameter, and nothing is asked."""
+async def test_query_tool_rejects_id_of_other_type_without_request(ready, node):
     with pytest.raises(
         InvalidArgument, match="agreement_id must be the id of an agreement, got 1-11, which is a player"
     ):
@@ -195,8 +189,7 @@ async def test_ids_of_another_type_are_refused(ready, node):
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001, True, 2.5, "10", None])
-async def test_limits_out_of_bounds_are_named(ready, node, limit):
-    """A limit that breaks the rule is refused under the parameter's own name."""
+async def test_list_tool_rejects_limit_out_of_range(ready, node, limit):
     with pytest.raises(InvalidArgument, match="pagination_limit must be a whole number from 1 to 1000, got "):
         await ready["structs_list_players"](pagination_limit=limit)
 
@@ -204,16 +197,15 @@ async def test_limits_out_of_bounds_are_named(ready, node, limit):
 
 
 @pytest.mark.parametrize("key", ["no base64!", 7, "A" * 10_000, b"AA=="])
-async def test_keys_that_are_none_are_named(ready, node, key):
-    """What cannot be the key of a page is refused under the parameter's own name."""
+async def test_list_tool_rejects_invalid_page_key(ready, node, key):
     with pytest.raises(InvalidArgument, match="pagination_key must be the next_key of a page, got "):
         await ready["structs_list_players"](pagination_key=key)
 
     assert [] == node.requests
 
 
-async def test_an_empty_key_is_none(ready, node):
-    """Models write "" for what they leave out: it means the first page, which is asked for once."""
+async def test_list_tool_treats_empty_page_key_as_none(ready, node):
+    """Models often pass "" for an omitted argument."""
     first = await ready["structs_list_players"](pagination_key="", pagination_limit=3)
 
     assert first == await ready["structs_list_players"](pagination_key=None, pagination_limit=3)
@@ -240,7 +232,7 @@ BAD = {
         {"max_references_per_entity": -1},
     ],
 }
-# Not in the schema, too, but each can only mean one thing, or is taken without being shown.
+# Not allowed by the schema either, but unambiguous, or accepted without being shown.
 MENDED = {
     "query": [],
     "list": [{"pagination_limit": "3"}, {"pagination_limit": None}],
@@ -263,8 +255,8 @@ GOOD = [
 @pytest.mark.parametrize(
     "name", [f"structs_query_{kind}" for kind in KINDS] + [f"structs_list_{kind}s" for kind in KINDS]
 )
-async def test_schemas_and_refusals_agree(node, name):
-    """What a tool's schema allows it takes; what it forbids it refuses before it asks, unless that can be mended."""
+async def test_tool_schema_and_validation_agree(node, name):
+    """Invalid arguments are rejected before a request is sent, unless they can be repaired."""
     form, kind = name.split("_")[1], name.split("_")[2].removesuffix("s" if "_list_" in name else "")
     own = {f"{kind}_id": existing(node, kind)} if form == "query" else {"pagination_limit": 2}
     async with Session.open(structs=node.url) as session:
@@ -288,27 +280,25 @@ async def test_schemas_and_refusals_agree(node, name):
             assert await session.call(name, own | mended)
 
 
-# Whom they ask
+# Sources
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:1317", "nonsense"])
-def test_a_url_alone_is_refused(origin):
-    """Nobody could close the client that a URL would need; the hint says what to give instead."""
-    with pytest.raises(InvalidArgument, match="nobody could close") as raised:
+def test_tools_reject_url(origin):
+    """The client for it could never be closed. The hint names the alternatives."""
+    with pytest.raises(InvalidArgument, match="could never be closed") as raised:
         tools(origin)
 
     assert "give a StructsClient" in raised.value.hint
     assert "Session.open(structs=URL)" in raised.value.hint
 
 
-async def test_an_object_with_a_url_is_refused(node):
-    """A node has no more than a URL."""
-    with pytest.raises(InvalidArgument, match="nobody could close"):
+async def test_tools_reject_object_with_url(node):
+    with pytest.raises(InvalidArgument, match="could never be closed"):
         tools(node)
 
 
-async def test_a_source_made_from_a_url_can_be_closed(node):
-    """A source of the host's own is taken: the host closes it."""
+async def test_tools_accept_source_that_host_can_close(node):
     source = StructsSource(node.url)
     answer = await tools(source)["structs_query_guild"]("0-1")
     await source.close()
@@ -317,8 +307,7 @@ async def test_a_source_made_from_a_url_can_be_closed(node):
     assert 0 == node.in_flight
 
 
-async def test_what_only_fetches_gives_query_tools():
-    """Without a node there are no pages."""
+async def test_tools_of_fetch_only_object_are_query_tools():
     fetches = Fetches()
     ready = tools(fetches)
 
@@ -328,14 +317,13 @@ async def test_what_only_fetches_gives_query_tools():
 
 
 @pytest.mark.parametrize("origin", [None, 7, object()])
-def test_what_cannot_answer_is_refused(origin):
-    """An origin must be able to fetch."""
+def test_tools_reject_origin_without_fetch(origin):
     with pytest.raises(InvalidArgument, match="structs must be"):
         tools(origin)
 
 
-async def test_a_resolver_on_the_same_chain_is_taken(client, node):
-    """The same client, the same base URL or the same object that fetches: the resolver asks what the tools ask."""
+async def test_tools_accept_resolver_on_the_same_chain(client, node):
+    """The same chain means the same client, base URL or object."""
     fetches = Fetches()
     source = StructsSource(client)
     for origin, sources in (
@@ -348,8 +336,7 @@ async def test_a_resolver_on_the_same_chain_is_taken(client, node):
         assert tools(origin, resolver=Resolver(sources))
 
 
-async def test_a_resolver_on_another_chain_is_refused(client):
-    """A resolver that would send the tools' ids elsewhere, or nowhere, is refused at once."""
+async def test_tools_reject_resolver_on_another_chain(client):
     elsewhere = StructsSource(StructsClient("http://localhost:9"))
     for sources in (
         [],
@@ -363,8 +350,8 @@ async def test_a_resolver_on_another_chain_is_refused(client):
         tools(client, resolver="http://localhost:1317")
 
 
-async def test_two_chains_never_share_a_page():
-    """A page is kept under its chain's name, also where two chains' tools use the same resolver."""
+async def test_pages_of_two_chains_are_cached_separately():
+    """Holds even if tools of two chains use the same resolver."""
     async with (
         FakeNode(World.generate(seed=1, players=12)) as first,
         FakeNode(World.generate(seed=2, players=12)) as second,
@@ -374,15 +361,14 @@ async def test_two_chains_never_share_a_page():
     ):
         ready = tools(one, resolver=resolver)
         mine = await ready["structs_list_guilds"]()
-        # As it would be if the check above was ever relaxed.
+        # Simulates a later relaxation of the check in the previous test.
         resolver.sources = (StructsSource(other), *resolver.sources)
         theirs = await tools(other, resolver=resolver)["structs_list_guilds"]()
 
         assert [first.data.rows("guild"), second.data.rows("guild")] == [mine["Guild"], theirs["Guild"]]
 
 
-def test_importing_the_toolbox_needs_no_schemas():
-    """The library that makes schemas loads with the first tools, not with this module."""
+def test_importing_structs_source_does_not_import_msgspec():
     code = "import sys, mama_structs.structs.source; sys.exit('msgspec' in sys.modules)"
 
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode

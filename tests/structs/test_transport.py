@@ -1,4 +1,4 @@
-"""One GET on real sockets: decoding, caps, errors, retries, time."""
+"""HTTP requests over real sockets: decoding, limits, errors, retries and timeouts."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ HEIGHT = {"Grpc_Metadata_X_Cosmos_Block_Height": "77"}
 
 
 class Pauses(list):
-    """A sleep that only writes down how long it should have been, and the clock that it moves."""
+    """A sleep function that only records its pauses, and a clock that they advance."""
 
     async def __call__(self, seconds):
         self.append(round(seconds, 6))
@@ -73,15 +73,15 @@ def attempt():
 
 
 def idle(client):
-    """Whether no connection is in use."""
+    """Return True if no connection is in use."""
     return not client._transport.session.connector._acquired
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_comes_with_the_height_it_was_read_at(node, client, http):
-    """The payload is the JSON object as it came; the height is in a header."""
+async def test_answer_has_payload_and_height(node, client, http):
+    """The height comes from a header."""
     node.says(http(PLAYER, **HEIGHT))
     answer = await client.query("1-11")
 
@@ -91,15 +91,13 @@ async def test_an_answer_comes_with_the_height_it_was_read_at(node, client, http
 
 
 @pytest.mark.parametrize("height", ["", "-1", "1.5", "abc", "9" * 30])
-async def test_a_junk_height_is_none(node, client, http, height):
-    """A header that is no number says nothing, and breaks nothing."""
+async def test_invalid_height_header_is_ignored(node, client, http, height):
     node.says(http(PLAYER, Grpc_Metadata_X_Cosmos_Block_Height=height))
 
     assert None is (await client.query("1-11")).height
 
 
 async def test_connections_are_reused(node, client, http):
-    """A body read to its end leaves the connection to the next request."""
     node.says(http(PLAYER))
     for _ in range(3):
         await client.query("1-11")
@@ -119,15 +117,14 @@ async def test_connections_are_reused(node, client, http):
     ],
     ids=["gzip", "x-gzip", "upper case", "zlib", "raw deflate", "identity"],
 )
-async def test_compressed_answers_are_read(node, client, http, encoding, compress):
-    """What was asked for is understood, raw deflate too."""
+async def test_compressed_answers_are_decompressed(node, client, http, encoding, compress):
     node.says(http(body=compress(json.dumps(PLAYER).encode()), Content_Encoding=encoding))
 
     assert PLAYER == await client.query("1-11")
     assert "gzip, deflate" == node.headers[0]["Accept-Encoding"]
 
 
-# --- bodies that break a rule ----------------------------------------------------------------------------------------
+# --- invalid bodies --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -153,8 +150,7 @@ async def test_compressed_answers_are_read(node, client, http, encoding, compres
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_a_body_that_breaks_a_rule_is_malformed(node, client, http, body, said):
-    """HTTP 200 promises nothing; such an answer is not asked for again."""
+async def test_invalid_body_is_malformed_without_retry(node, client, http, body, said):
     node.says(http(body=body))
     with pytest.raises(MalformedResponse, match=said) as caught:
         await client.query("1-11")
@@ -179,8 +175,8 @@ async def test_a_body_that_breaks_a_rule_is_malformed(node, client, http, body, 
         (b"[" * 1000, False),
     ],
 )
-async def test_only_what_no_node_says_casts_doubt_on_the_base_url(node, client, http, body, hinted):
-    """Broken JSON is the node's own fault; a page of a web server, or another interface, is not it."""
+async def test_malformed_error_hints_at_base_url_for_body_of_other_server(node, client, http, body, hinted):
+    """Broken JSON comes from the node, but HTML or another interface does not."""
     node.says(http(body=body))
     with pytest.raises(MalformedResponse) as caught:
         await client.query("1-11")
@@ -200,8 +196,7 @@ async def test_only_what_no_node_says_casts_doubt_on_the_base_url(node, client, 
         ((500, b"<html>oops</html>"), False),
     ],
 )
-async def test_a_web_server_without_the_route_casts_doubt_on_the_base_url(node, client, http, answer, hinted):
-    """The node itself says in JSON what it does not have."""
+async def test_api_error_hints_at_base_url_for_missing_route_without_json(node, client, http, answer, hinted):
     status, body = answer
     node.says(http(body=body, status=status))
     with pytest.raises(StructsAPIError) as caught:
@@ -222,8 +217,7 @@ async def test_a_web_server_without_the_route_casts_doubt_on_the_base_url(node, 
         ("br", b"{}", "not asked for"),
     ],
 )
-async def test_broken_compression_is_malformed(node, client, http, case):
-    """A truncated or foreign encoding is told apart from a lost connection."""
+async def test_invalid_compression_is_malformed(node, client, http, case):
     encoding, body, said = case
     node.says(http(body=body, Content_Encoding=encoding))
     with pytest.raises(MalformedResponse, match=said):
@@ -239,8 +233,8 @@ def bomb():
 
 @pytest.mark.parametrize("auto_decompress", [True, False])
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_gzip_bomb_stops_at_the_cap(node, http, own, auto_decompress):
-    """200 kB that would become 200 MB cost little more memory than the cap, with the host's session too."""
+async def test_gzip_bomb_stops_at_size_limit(node, http, own, auto_decompress):
+    """200 kB that decompress to 200 MB must not use much more memory than the limit."""
     node.says(http(body=bomb(), Content_Encoding="gzip"))
     session = None if own else aiohttp.ClientSession(auto_decompress=auto_decompress)
     async with StructsClient(node.url, session=session, max_response_bytes=1_000_000) as client:
@@ -256,8 +250,7 @@ async def test_a_gzip_bomb_stops_at_the_cap(node, http, own, auto_decompress):
     assert peak < 8_000_000
 
 
-async def test_a_plain_body_over_the_cap_is_refused(node, client, http):
-    """The cap holds for what is not compressed too, and the connection is given up."""
+async def test_uncompressed_body_over_limit_is_rejected(node, client, http):
     node.says(http({"Player": {"id": "1-11", "name": "x" * 100_000}}))
     with pytest.raises(ResponseTooLarge):
         await client.query("1-11")
@@ -266,8 +259,7 @@ async def test_a_plain_body_over_the_cap_is_refused(node, client, http):
 
 
 @given(content=st.binary(max_size=300), size=st.integers(1, 50), spare=st.integers(-1, 5))
-def test_the_cap_is_exact_however_the_body_is_cut(content, size, spare):
-    """A body of exactly the limit passes, one byte more does not."""
+def test_size_limit_is_exact_for_any_chunking(content, size, spare):
     for encoding, data in (("", content), ("gzip", gzip.compress(content)), ("deflate", zlib.compress(content))):
         body = Body(encoding, limit=len(content) + spare)
         if len(content) + spare < 0:
@@ -278,8 +270,7 @@ def test_the_cap_is_exact_however_the_body_is_cut(content, size, spare):
             assert content == body.finish()
 
 
-def test_nesting_is_allowed_up_to_the_bound():
-    """The bound is the deepest that passes."""
+def test_json_nesting_limit_is_inclusive():
     deepest = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
 
     assert decode_json(deepest)
@@ -287,15 +278,14 @@ def test_nesting_is_allowed_up_to_the_bound():
         decode_json(b"[" + deepest + b"]")
 
 
-def test_surrogate_pairs_pass():
-    """Only half a pair is refused: the two together are one character."""
+def test_surrogate_pairs_are_accepted():
+    """Only lone surrogates are rejected."""
     assert ["😀"] == decode_json(b'["\\ud83d\\ude00"]')
     assert 1.5 == decode_json(b"1.5")
 
 
 @given(content=st.binary(max_size=100))
-def test_any_bytes_decode_or_raise_a_plain_value_error(content):
-    """No other exception leaves the decoder."""
+def test_decode_json_of_any_bytes_raises_only_value_error(content):
     with contextlib.suppress(ValueError):
         decode_json(content)
 
@@ -313,8 +303,8 @@ def test_any_bytes_decode_or_raise_a_plain_value_error(content):
         (429, NOT_FOUND),
     ],
 )
-async def test_not_found_is_decided_by_the_body(node, client, http, status, payload):
-    """The chain says 500 for an id that does not exist; that is no reason to ask again."""
+async def test_not_found_is_recognised_by_body_without_retry(node, client, http, status, payload):
+    """The chain answers 500 for an unknown id."""
     node.says(http(payload, status=status))
     with pytest.raises(EntityNotFound) as caught:
         await client.query("1-11")
@@ -336,8 +326,7 @@ async def test_not_found_is_decided_by_the_body(node, client, http, status, payl
         (418, "a teapot", None),
     ],
 )
-async def test_other_errors_are_told_with_status_and_code(node, client, http, case):
-    """They are not asked again."""
+async def test_other_error_has_status_and_code_without_retry(node, client, http, case):
     status, payload, code = case
     node.says(http(payload, status=status))
     with pytest.raises(StructsAPIError) as caught:
@@ -348,22 +337,20 @@ async def test_other_errors_are_told_with_status_and_code(node, client, http, ca
     assert 1 == len(node.requests)
 
 
-async def test_a_list_that_is_not_found_is_an_error_of_the_interface(node, client, http):
-    """No id was asked for, so none is missing."""
+async def test_not_found_for_list_is_api_error(node, client, http):
     node.says(http({"code": 5, "message": "Not Found"}, status=404))
     with pytest.raises(StructsAPIError):
         await client.list_page("player")
 
 
-async def test_an_entity_with_error_like_siblings_is_no_error(node, client, http):
-    """Only a body without the entity is an error."""
+async def test_entity_with_code_and_message_fields_is_not_an_error(node, client, http):
     node.says(http({**PLAYER, "code": 1, "message": "hello"}))
 
     assert "Player" in await client.query("1-11")
 
 
-async def test_long_words_of_the_node_are_shortened_in_the_text(node, client, http):
-    """The whole message is in the attribute."""
+async def test_long_error_message_is_truncated_in_text(node, client, http):
+    """The attribute has the whole message."""
     node.says(http({"code": 2, "message": "x" * 5000}, status=500))
     with pytest.raises(StructsAPIError) as caught:
         await client.query("1-11")
@@ -372,8 +359,7 @@ async def test_long_words_of_the_node_are_shortened_in_the_text(node, client, ht
     assert len(str(caught.value)) < 400
 
 
-async def test_an_unreadable_error_body_leaves_the_status(node, client, http):
-    """A proxy's page, in whatever encoding, does not hide its 403."""
+async def test_unreadable_error_body_keeps_status(node, client, http):
     node.says(http(body=b"\xff", status=403, Content_Encoding="br"))
     with pytest.raises(StructsAPIError) as caught:
         await client.query("1-11")
@@ -383,7 +369,6 @@ async def test_an_unreadable_error_body_leaves_the_status(node, client, http):
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_redirects_are_not_followed(node, client, http, status):
-    """Our request never travels to another origin."""
     hits = []
     other = await asyncio.start_server(lambda reader, writer: (hits.append(1), writer.close()), "127.0.0.1", 0)
     port = other.sockets[0].getsockname()[1]
@@ -397,8 +382,7 @@ async def test_redirects_are_not_followed(node, client, http, status):
     assert caught.value.hint
 
 
-async def test_a_strict_host_session_changes_nothing(node, http):
-    """What the host has set for its session does not reach our requests."""
+async def test_settings_of_host_session_do_not_affect_requests(node, http):
     node.says(http(NOT_FOUND, status=500))
     async with (
         aiohttp.ClientSession(raise_for_status=True, timeout=aiohttp.ClientTimeout(total=0.0001)) as session,
@@ -408,8 +392,7 @@ async def test_a_strict_host_session_changes_nothing(node, http):
             await client.query("1-11")
 
 
-async def test_what_is_no_http_is_malformed(node, client):
-    """Another protocol on the port is not a lost connection."""
+async def test_answer_that_is_not_http_is_malformed(node, client):
     node.says(b"220 mail.example ESMTP\r\n\r\n")
     with pytest.raises(MalformedResponse, match="not valid HTTP"):
         await client.query("1-11")
@@ -428,14 +411,14 @@ async def test_what_is_no_http_is_malformed(node, client):
     ],
     ids=repr,
 )
-async def test_what_aiohttp_trips_over_is_told(node, client, monkeypatch, error, outcome):
-    """A session closed under a request, or a request that it cannot send; any other error is a bug and passes."""
+async def test_aiohttp_errors_are_mapped_to_typed_errors(node, client, monkeypatch, error, outcome):
+    """Other errors are bugs and are raised unchanged."""
     closed, expected = outcome
     session = client._transport.session
     is_closed = type(session).closed.fget
 
     def get(*args, **kwargs):
-        # Of this session alone: others, collected meanwhile, would say that they were never closed.
+        # Patched for this session only, because other collected sessions would warn that they are unclosed.
         told = property(lambda one: closed if one is session else is_closed(one))
         monkeypatch.setattr(type(session), "closed", told)
         raise error
@@ -454,8 +437,7 @@ async def test_what_aiohttp_trips_over_is_told(node, client, monkeypatch, error,
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_temporary_errors_are_asked_again(node, client, http, attempt, status):
-    """Two retries by default, with pauses that double."""
+async def test_temporary_errors_are_retried_twice_with_backoff(node, client, http, attempt, status):
     node.says(http("busy", status=status), http("busy", status=status), http(PLAYER))
 
     assert PLAYER == await client.query("1-11")
@@ -464,8 +446,7 @@ async def test_temporary_errors_are_asked_again(node, client, http, attempt, sta
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_lasting_temporary_error_is_told_after_the_retries(node, client, http, status):
-    """The last answer's status is in the error."""
+async def test_lasting_temporary_error_is_raised_after_retries(node, client, http, status):
     node.says(http(body=b"<html>bad gateway</html>", status=status))
     with pytest.raises(StructsAPIError) as caught:
         await client.query("1-11")
@@ -473,8 +454,8 @@ async def test_a_lasting_temporary_error_is_told_after_the_retries(node, client,
     assert (status, 3) == (caught.value.status, len(node.requests))
 
 
-async def test_lasting_rate_limits_are_told_after_the_retries(node, client, http, attempt):
-    """Every refusal is counted, the last one too."""
+async def test_lasting_rate_limit_is_raised_after_retries(node, client, http, attempt):
+    """Every rate-limit response is counted."""
     node.says(http("slow down", status=429))
     with pytest.raises(RateLimited) as caught:
         await client.query("1-11")
@@ -487,16 +468,15 @@ async def test_lasting_rate_limits_are_told_after_the_retries(node, client, http
     ("retry_after", "expected"),
     [("0", 0.1), ("1", 1.0), (" 2 ", 2.0), ("garbage", 0.1), ("-5", 0.1), ("1.5", 1.5), ("1.", 0.1), ("nan", 0.1)],
 )
-async def test_retry_after_is_honoured(node, client, http, retry_after, expected):
-    """The pause is never shorter than the node asks; what cannot be read says nothing."""
+async def test_retry_after_is_respected(node, client, http, retry_after, expected):
+    """Invalid values are ignored."""
     node.says(http("busy", status=429, Retry_After=retry_after), http(PLAYER))
     await client.query("1-11")
 
     assert [expected] == client._backoff.sleep
 
 
-async def test_a_wait_that_does_not_fit_fails_at_once(node, client, http, pauses):
-    """Nobody sleeps for an hour within ten seconds."""
+async def test_retry_after_longer_than_timeout_fails_immediately(node, client, http, pauses):
     node.says(http("busy", status=429, Retry_After="3600"))
     with pytest.raises(RateLimited) as caught:
         await client.query("1-11")
@@ -505,8 +485,7 @@ async def test_a_wait_that_does_not_fit_fails_at_once(node, client, http, pauses
     assert ([], 1) == (pauses, len(node.requests))
 
 
-async def test_a_date_in_retry_after_is_honoured(node, client, http):
-    """HTTP allows a date in place of seconds."""
+async def test_retry_after_date_is_respected(node, client, http):
     date = email.utils.formatdate(time.time() + 3600, usegmt=True)
     node.says(http("busy", status=503, Retry_After=date))
     with pytest.raises(StructsAPIError):
@@ -515,8 +494,8 @@ async def test_a_date_in_retry_after_is_honoured(node, client, http):
     assert 1 == len(node.requests)
 
 
-async def test_retries_end_with_the_time_of_the_caller(node, client, http, attempt, clock):
-    """A pause that ends after nobody waits any more is not begun."""
+async def test_retries_end_at_deadline_of_caller(node, client, http, attempt, clock):
+    """A pause that would end after the deadline does not begin."""
     attempt.expires = asyncio.get_running_loop().time() + 0.05
     node.says(http("busy", status=503))
     with pytest.raises(StructsAPIError):
@@ -529,21 +508,19 @@ async def test_retries_end_with_the_time_of_the_caller(node, client, http, attem
     "text",
     ["", "abc", "Wed, 99 Foo 2026 00:00:00 GMT", "9" * 400, "Wed, 21 Oct 99999 07:28:00 GMT", "٣"],
 )
-def test_junk_in_retry_after_is_none(text):
-    """A header that says nothing readable says nothing."""
+def test_invalid_retry_after_is_none(text):
     assert None is parse_retry_after(text, now=0.0)
 
 
-def test_dates_in_retry_after_are_relative_to_the_clock_given():
-    """Past dates mean now; dates without a zone are UTC."""
+def test_retry_after_date_is_relative_to_clock():
+    """Past dates mean 0 seconds; dates without a zone are UTC."""
     assert 10.0 == parse_retry_after("Thu, 01 Jan 1970 00:00:20 GMT", now=10.0)
     assert 10.0 == parse_retry_after("Thu, 01 Jan 1970 00:00:20 -0000", now=10.0)
     assert 0.0 == parse_retry_after("Thu, 01 Jan 1970 00:00:20 GMT", now=99.0)
 
 
 @given(retry=st.integers(0, 10**6), draw=st.floats(0, 1))
-def test_pauses_are_bounded(retry, draw):
-    """Never above the cap, however often it was tried."""
+def test_backoff_pause_never_exceeds_cap(retry, draw):
     assert 0 <= Backoff(draw=lambda: draw).pause(retry) <= 2.0
 
 
@@ -564,8 +541,7 @@ async def drop_in_chunks(writer):
 
 
 @pytest.mark.parametrize("drop", [hang_up, drop_in_body, drop_in_chunks])
-async def test_lost_connections_are_tried_again(node, client, http, drop, attempt):
-    """Wherever the connection breaks, the next one may last."""
+async def test_lost_connection_is_retried(node, client, http, drop, attempt):
     node.says(drop, http(PLAYER))
 
     assert PLAYER == await client.query("1-11")
@@ -573,8 +549,8 @@ async def test_lost_connections_are_tried_again(node, client, http, drop, attemp
 
 
 @pytest.mark.parametrize("drop", [hang_up, drop_in_body, drop_in_chunks])
-async def test_lost_connections_are_told_after_the_retries(node, client, drop):
-    """The cause is aiohttp's error; the text names no host."""
+async def test_lasting_connection_loss_is_unreachable(node, client, drop):
+    """The cause is aiohttp's error. The message contains no host."""
     node.says(drop)
     with pytest.raises(StructsUnreachable, match="/structs/player/1-11") as caught:
         await client.query("1-11")
@@ -585,15 +561,14 @@ async def test_lost_connections_are_told_after_the_retries(node, client, drop):
     assert idle(client)
 
 
-async def test_a_closed_port_is_unreachable(node):
-    """Nobody listens."""
+async def test_closed_port_is_unreachable(node):
     await node.stop()
     async with StructsClient(node.url, retries=0) as client:
         with pytest.raises(StructsUnreachable):
             await client.query("1-11")
 
 
-# --- time and cancellation -------------------------------------------------------------------------------------------
+# --- timeouts and cancellation ---------------------------------------------------------------------------------------
 
 
 async def stall(writer):
@@ -615,8 +590,8 @@ async def trickle(writer):
 
 
 @pytest.mark.parametrize("slow", [stall, stall_in_body, trickle])
-async def test_the_timeout_covers_the_body(node, slow):
-    """A node that keeps sending a little is as late as one that sends nothing."""
+async def test_timeout_includes_body(node, slow):
+    """A node that sends data slowly times out too."""
     node.says(slow)
     async with StructsClient(node.url, timeout=0.1) as client:
         with pytest.raises(QueryTimeout, match="/structs/player/1-11") as caught:
@@ -626,20 +601,17 @@ async def test_the_timeout_covers_the_body(node, slow):
         assert idle(client)
 
 
-async def test_the_timeout_covers_the_retries(node, http):
-    """However many retries there are, the time is one."""
+async def test_timeout_includes_retries(node, http):
     node.says(http("busy", status=503))
     async with StructsClient(node.url, timeout=0.2, retries=10_000, _backoff=Backoff(draw=lambda: 1.0)) as client:
         with pytest.raises((StructsAPIError, QueryTimeout)):
             await client.query("1-11")
 
-    # Pauses are of 0.1 and 0.2 s: the second one does not fit.
+    # Pauses are 0.1 and 0.2 s, so the second one does not fit.
     assert len(node.requests) <= 2
 
 
-async def test_waiting_for_a_slot_costs_no_time(node, http, clock):
-    """Four slow reads through one slot take four times as long, and none is late."""
-
+async def test_timeout_starts_after_slot_is_acquired(node, http, clock):
     async def slowly(writer):
         clock(0.1)
         writer.write(http(PLAYER))
@@ -653,8 +625,8 @@ async def test_waiting_for_a_slot_costs_no_time(node, http, clock):
 
 
 @pytest.mark.parametrize("limits", [{"limit": 1}, {"limit": 0, "limit_per_host": 1}])
-async def test_waiting_for_a_connection_of_the_hosts_session_costs_no_time(node, http, limits, clock):
-    """A connector that allows fewer connections than we do decides how many reads are in progress."""
+async def test_timeout_excludes_waiting_for_connection_of_host_session(node, http, limits, clock):
+    """The connector's limit determines the number of concurrent reads."""
 
     async def slowly(writer):
         clock(0.2)
@@ -669,8 +641,8 @@ async def test_waiting_for_a_connection_of_the_hosts_session_costs_no_time(node,
 
 
 @pytest.mark.parametrize(("limit", "per_host", "expected"), [(0, 0, 8), (100, 0, 8), (5, 3, 3), (3, 5, 3), (0, 20, 8)])
-async def test_the_smallest_limit_counts(limit, per_host, expected):
-    """Ours, the connector's, or that of one host; 0 is none."""
+async def test_connections_of_returns_smallest_limit(limit, per_host, expected):
+    """0 means no limit."""
     connector = aiohttp.TCPConnector(limit=limit, limit_per_host=per_host)
     async with aiohttp.ClientSession(connector=connector) as session:
         assert expected == connections_of(session, 8)
@@ -680,8 +652,7 @@ async def test_the_smallest_limit_counts(limit, per_host, expected):
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.005, 0.02, 0.05])
 @pytest.mark.parametrize("slow", [stall, stall_in_body, trickle])
-async def test_a_cancelled_read_leaves_nothing_behind(node, http, slow, delay):
-    """No connection stays in use, no slot stays taken, and the client still works."""
+async def test_cancelled_read_releases_connection_and_slot(node, http, slow, delay):
     node.says(slow)
     async with StructsClient(node.url, max_connections=1) as client:
         reading = asyncio.create_task(client.query("1-11"))
@@ -696,8 +667,7 @@ async def test_a_cancelled_read_leaves_nothing_behind(node, http, slow, delay):
         assert PLAYER == await client.query("1-11")
 
 
-async def test_a_read_cancelled_in_its_pause_leaves_nothing_behind(node, http):
-    """The slot that a pause keeps is given back."""
+async def test_read_cancelled_during_retry_pause_releases_slot(node, http):
     node.says(http("busy", status=503), http(PLAYER))
     pausing = asyncio.Event()
 

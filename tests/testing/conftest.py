@@ -1,4 +1,4 @@
-"""A node on a small world and a client that is not ours."""
+"""A fake node with a small world, and an independent HTTP client."""
 
 import asyncio
 import json
@@ -53,9 +53,9 @@ def client_of():
 @pytest.fixture
 def until():
     async def until(condition):
-        """Wait for what a node sees in its own time, which nothing announces."""
+        """Poll until *condition* is true, for events of the node without a notification."""
         async with asyncio.timeout(600):
-            while not condition():  # noqa: ASYNC110 - see above
+            while not condition():  # noqa: ASYNC110 - the node sends no notification
                 await asyncio.sleep(0.005)
 
     return until

@@ -1,4 +1,4 @@
-"""The checklist for a faithful fake server (``domain/structs.md``, section 9), over real sockets."""
+"""Fidelity checklist of the fake node (``domain/structs.md``, section 9), on real sockets."""
 
 import base64
 
@@ -11,23 +11,22 @@ NOT_IMPLEMENTED = {"code": 12, "message": "Not Implemented", "details": []}
 
 
 @pytest.mark.parametrize("path", ["/", "/structs", "/structs/player/1-1/x", "/structs/planets", "/structs/blockheight"])
-async def test_unknown_paths_are_not_implemented(get, path):
-    """A path that the chain does not have is a 501."""
+async def test_unknown_path_is_not_implemented(get, path):
+    """Paths that the chain does not have are answered with 501."""
     reply = await get(path)
 
     assert (501, NOT_IMPLEMENTED) == (reply.status, reply.json)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-async def test_other_methods_are_not_implemented(get, method):
-    """Only GET routes exist."""
+async def test_method_other_than_get_is_not_implemented(get, method):
     reply = await get("/structs/player/1-11", method=method)
 
     assert (501, NOT_IMPLEMENTED) == (reply.status, reply.json)
 
 
-async def test_values_are_written_as_the_gateway_writes_them(get):
-    """Numbers are text, zeros are there, no reference is the empty text."""
+async def test_values_have_the_format_of_the_gateway(get):
+    """Numbers are texts, zeros are included, and a missing reference is the empty text."""
     player = (await get("/structs/player/1-11")).json
     planet = (await get(f"/structs/planet/{player['Player']['planetId']}")).json
 
@@ -54,8 +53,8 @@ async def test_values_are_written_as_the_gateway_writes_them(get):
         ("agreement", ["Agreement"]),
     ],
 )
-async def test_only_single_answers_carry_attributes(node, get, entity_id, keys):
-    """One entity comes with what stands beside it; lists have bare records; four types have no grid at all."""
+async def test_only_single_answers_include_attributes(node, get, entity_id, keys):
+    """Lists have bare records. Four types have no grid attributes."""
     kind = {"0": "guild", "1": "player", "2": "planet", "3": "reactor", "4": "substation", "5": "struct",
             "6": "allocation", "9": "fleet", "10": "provider"}.get(entity_id.split("-")[0], entity_id)  # fmt: skip
     entity_id = node.data.ids("agreement")[0] if kind == "agreement" else entity_id
@@ -67,8 +66,8 @@ async def test_only_single_answers_carry_attributes(node, get, entity_id, keys):
     assert {keys[0], "pagination"} | ({"status"} if kind == "allocation" else set()) == many.keys()
 
 
-async def test_infusions_addresses_and_struct_types_have_their_own_forms(node, get):
-    """An infusion is found by two keys, an address is flat, a struct type is a bare number."""
+async def test_infusions_addresses_and_struct_types_have_special_routes(node, get):
+    """Infusions have two keys, address answers are flat, struct type ids are bare numbers."""
     infusion = node.data.rows("infusion")[0]
     address = node.data.rows("address")[0]
 
@@ -88,16 +87,16 @@ async def test_infusions_addresses_and_struct_types_have_their_own_forms(node, g
         "struct_type/99", "fleet_by_index/4000", "guild_membership_application/0-1/1-11",
     ],
 )  # fmt: skip
-async def test_an_unknown_or_malformed_id_is_a_500(get, path):
-    """The chain says 500 with code 2 where others say 404."""
+async def test_unknown_or_malformed_id_is_answered_with_500(get, path):
+    """The chain uses 500 with code 2 instead of 404."""
     reply = await get(f"/structs/{path}")
 
     assert (500, NOT_FOUND) == (reply.status, reply.json)
 
 
 @pytest.mark.parametrize(("status", "code"), [(500, 2), (404, 5), (200, 2)])
-async def test_the_status_of_a_not_found_can_be_switched(node, get, status, code):
-    """A client must cope with 404 and with 200, as the docs claim, too."""
+async def test_not_found_status_is_configurable(node, get, status, code):
+    """Clients must handle 404, and 200 as in the documentation of the chain."""
     node.not_found_status = status
     reply = await get("/structs/player/1-4000")
 
@@ -107,23 +106,22 @@ async def test_the_status_of_a_not_found_can_be_switched(node, get, status, code
 @pytest.mark.parametrize(
     "path", ["struct_type/abc", "struct_type/-1", "fleet_by_index/x", "struct_type/18446744073709551616"]
 )
-async def test_a_bad_number_in_the_path_is_a_400(get, path):
-    """A path parameter that must be a number is checked before the store is asked."""
+async def test_invalid_number_in_path_is_answered_with_400(get, path):
     reply = await get(f"/structs/{path}")
 
     assert (400, 3) == (reply.status, reply.json["code"])
 
 
-async def test_an_unknown_address_belongs_to_the_null_player(get):
-    """An address that nobody has is no error: its player is 1-0."""
+async def test_unknown_address_has_null_player(get):
+    """It is not an error: its player is 1-0."""
     reply = await get("/structs/address/structs1nobody")
 
     assert 200 == reply.status
     assert {"address": "structs1nobody", "playerId": "1-0", "permissions": "0"} == reply.json
 
 
-async def test_routes_that_never_say_not_found(get):
-    """Unknown permissions and attributes read zero, unknown owners have empty lists."""
+async def test_permission_and_attribute_routes_never_answer_not_found(get):
+    """Unknown permissions and attributes are zero, unknown owners have empty lists."""
     assert {"gridRecord": {"attributeId": "99-1-9", "value": "0"}} == (await get("/structs/grid/99-1-9")).json
     assert {"attribute": "0"} == (await get("/structs/struct_attribute/5-9999/health")).json
     assert {"attribute": "0"} == (await get("/structs/planet_attribute/2-9999/planetaryShield")).json
@@ -134,8 +132,7 @@ async def test_routes_that_never_say_not_found(get):
         assert {"next_key": None, "total": "0"} == (await get(f"/structs/{path}")).json["pagination"]
 
 
-async def test_an_unknown_attribute_name_reads_the_first_attribute(node, get):
-    """A misspelt attribute is answered with another one's value, not refused."""
+async def test_unknown_attribute_name_reads_first_attribute(node, get):
     health = node.data.envelope("5-1")["structAttributes"]["health"]
     status = node.data.envelope("5-1")["structAttributes"]["status"]
 
@@ -146,8 +143,8 @@ async def test_an_unknown_attribute_name_reads_the_first_attribute(node, get):
     ).json
 
 
-async def test_lists_default_to_a_hundred_rows_and_then_count(client_of):
-    """Without a limit there are 100 rows and a total; with a limit the total is 0 unless asked for."""
+async def test_list_without_limit_has_hundred_rows_and_total(client_of):
+    """With a limit the total is 0 unless requested."""
     async with FakeNode.world(players=150) as node, client_of(node) as get:
         default = (await get("/structs/player")).json
         limited = (await get("/structs/player?pagination.limit=10")).json
@@ -158,23 +155,22 @@ async def test_lists_default_to_a_hundred_rows_and_then_count(client_of):
     assert (1, "152") == (len(counted["Player"]), counted["pagination"]["total"])
 
 
-async def test_next_key_is_the_next_id_in_base64(get):
-    """Rows come in byte order, and the key of the next page is the next row's raw key."""
+async def test_next_key_is_base64_of_next_id(get):
+    """Rows are in byte order."""
     page = (await get("/structs/player?pagination.limit=4")).json
 
     assert ["1-1", "1-10", "1-11", "1-12"] == [row["id"] for row in page["Player"]]
     assert b"1-13" == base64.b64decode(page["pagination"]["next_key"])
 
 
-async def test_struct_type_keys_are_eight_bytes(get):
-    """Struct types order by number, and their keys are numbers in eight bytes."""
+async def test_struct_type_page_keys_have_eight_bytes(get):
+    """Struct types are in numeric order."""
     page = (await get("/structs/struct_type?pagination.limit=9")).json
 
     assert (10).to_bytes(8, "big") == base64.b64decode(page["pagination"]["next_key"])
 
 
-async def test_the_last_page_has_no_next_key_and_a_key_counts_nothing(node, get):
-    """With a key the total is 0 even when asked for; at the end the key is null."""
+async def test_last_page_has_no_next_key_and_page_by_key_has_no_total(node, get):
     last = node.data.ids("player")[-1]
     key = base64.b64encode(last.encode()).decode()
     page = (await get("/structs/player", params={"pagination.key": key, "pagination.count_total": "true"})).json
@@ -184,8 +180,7 @@ async def test_the_last_page_has_no_next_key_and_a_key_counts_nothing(node, get)
 
 
 @pytest.mark.parametrize(("path", "code"), [("player", 13), ("permission", 2), ("grid", 2), ("struct_attribute", 2)])
-async def test_offset_and_key_together_are_an_error(get, path, code):
-    """The two ways to page exclude each other."""
+async def test_offset_with_key_is_an_error(get, path, code):
     reply = await get(f"/structs/{path}?pagination.key=MS0x&pagination.offset=1&pagination.limit=1")
 
     assert (500, code) == (reply.status, reply.json["code"])
@@ -195,15 +190,13 @@ async def test_offset_and_key_together_are_an_error(get, path, code):
 @pytest.mark.parametrize(
     "query", ["limit=abc", "limit=-1", "limit=1.0", "offset=x", "count_total=maybe", "reverse=2", "key=%21", "key=MS0"]
 )
-async def test_bad_query_parameters_are_a_400(get, query):
-    """What cannot be read is refused with code 3."""
+async def test_invalid_query_parameter_is_answered_with_400(get, query):
     reply = await get(f"/structs/player?pagination.{query}")
 
     assert (400, 3) == (reply.status, reply.json["code"])
 
 
 async def test_unknown_query_parameters_are_ignored(get):
-    """A parameter that the chain does not know changes nothing."""
     assert (await get("/structs/player?limit=abc&x=1")).json == (await get("/structs/player")).json
 
 
@@ -216,8 +209,8 @@ async def test_unknown_query_parameters_are_ignored(get):
         ("permission/object/1-19", "permissionRecords", lambda row: row["permissionId"].startswith("1-19@")),
     ],
 )
-async def test_post_filtered_routes_filter_after_slicing(get, path, key, belongs):
-    """The limit counts rows looked at: pages may be empty and still have a next key; all pages together are right."""
+async def test_post_filtered_route_filters_after_paging(get, path, key, belongs):
+    """The limit counts unfiltered rows, so pages may be empty and still have a next key."""
     rows, sizes, query = [], [], {"pagination.limit": "5"}
     while True:
         page = (await get(f"/structs/{path}", params=query)).json
@@ -232,16 +225,14 @@ async def test_post_filtered_routes_filter_after_slicing(get, path, key, belongs
     assert 0 in sizes[:-1]
 
 
-async def test_post_filtered_totals_count_the_whole_store(node, get):
-    """The total of a filtered list is that of the store."""
+async def test_post_filtered_total_counts_whole_store(node, get):
     page = (await get("/structs/planet_by_player/1-4000?pagination.count_total=1&pagination.limit=1")).json
 
     assert [] == page["Planet"]
     assert str(len(node.data.ids("planet"))) == page["pagination"]["total"]
 
 
-async def test_true_indexes_page_through_matching_rows_only(node, get):
-    """Where the chain has an index, the limit counts matching rows."""
+async def test_indexed_route_pages_through_matching_rows_only(node, get):
     provider = node.data.rows("agreement")[0]["providerId"]
     expected = [row for row in node.data.rows("agreement") if row["providerId"] == provider]
     page = (await get(f"/structs/agreement_by_provider/{provider}?pagination.limit=1000")).json
@@ -260,8 +251,8 @@ async def test_true_indexes_page_through_matching_rows_only(node, get):
         assert [] == answer["status"]
 
 
-async def test_indexes_are_shared_by_fleet_and_player_and_by_agreement_and_allocation(node, get):
-    """A fleet has its owner's number, an agreement its allocation's; the Command Ship is in no slot."""
+async def test_fleets_and_agreements_share_index_with_owner_and_allocation(node, get):
+    """The command ship is in no slot."""
     fleet = (await get("/structs/fleet_by_index/11")).json["Fleet"]
     agreement = node.data.rows("agreement")[0]
 
@@ -272,8 +263,8 @@ async def test_indexes_are_shared_by_fleet_and_player_and_by_agreement_and_alloc
     assert fleet["commandStruct"] not in fleet["space"]
 
 
-async def test_every_answer_tells_its_height_and_the_height_advances(node, get):
-    """The header names the block of the answer; blockheight has the chain's own key, not the docs'."""
+async def test_every_answer_has_a_height_that_advances(node, get):
+    """The key of the blockheight route is that of the chain, not of its documentation."""
     before = (await get("/structs/player/1-11")).headers["Grpc-Metadata-X-Cosmos-Block-Height"]
     node.advance()
     node.advance(blocks=2)
@@ -285,8 +276,7 @@ async def test_every_answer_tells_its_height_and_the_height_advances(node, get):
     assert after.json["blockHeight"] == latest["block"]["header"]["height"]
 
 
-async def test_the_height_follows_the_clock_when_there_is_a_block_time(client_of):
-    """With a block time the chain moves by itself."""
+async def test_height_follows_clock_with_block_time(client_of):
     clock = FakeClock(start=100)
     async with FakeNode.world(height=7, block_time=2.0, clock=clock.now) as node, client_of(node) as get:
         clock.advance(5.0)
@@ -295,8 +285,8 @@ async def test_the_height_follows_the_clock_when_there_is_a_block_time(client_of
         assert 9 == node.height
 
 
-async def test_side_routes(node, get):
-    """Ranks, applications, collateral addresses, signatures and parameters answer in their own shapes."""
+async def test_other_routes_have_their_own_formats(node, get):
+    """Covers ranks, applications, collateral addresses, signatures and parameters."""
     rank = node.data.rows("guild_rank_permission")[0]
     ranks = (await get(f"/structs/guild_rank_permission/object/{rank['objectId']}?pagination.limit=2")).json
     of_guild = (await get(f"/structs/guild_rank_permission/object/{rank['objectId']}/guild/{rank['guildId']}")).json
@@ -325,8 +315,7 @@ async def test_side_routes(node, get):
     assert [True, True, True, True, False] == list(wrong.values())
 
 
-async def test_attribute_and_permission_lists_are_rows_of_key_and_value(node, get):
-    """Stores of single values list their key and value."""
+async def test_attribute_and_permission_lists_have_key_and_value_rows(node, get):
     for name, key, field in (
         ("grid", "gridRecords", "attributeId"),
         ("struct_attribute", "structAttributeRecords", "attributeId"),
@@ -338,8 +327,8 @@ async def test_attribute_and_permission_lists_are_rows_of_key_and_value(node, ge
         assert [field, "value"] == list(page[key][0])
 
 
-async def test_ranks_of_one_object_and_guild_stop_at_25_rows(client_of):
-    """That route has no pages: at most 25 rows, whatever there is."""
+async def test_ranks_of_object_and_guild_are_limited_to_25_rows(client_of):
+    """The route has no paging."""
     async with FakeNode(entities={"0-1": {"id": "0-1"}}) as node, client_of(node) as get:
         for bit in range(30):
             node.data.put("guild_rank_permission", f"4-1/0-1/{bit:02}", {"objectId": "4-1", "permissions": str(2**bit)})
@@ -348,8 +337,7 @@ async def test_ranks_of_one_object_and_guild_stop_at_25_rows(client_of):
     assert 25 == len(answer["guild_rank_permission_records"])
 
 
-async def test_a_node_of_exact_entities_has_nothing_else(client_of):
-    """The entities are answered as given, everything else is not found or empty."""
+async def test_node_with_exact_entities_has_nothing_else(client_of):
     async with FakeNode(entities={"1-11": {"Player": {"id": "1-11"}, "note": 1}}) as node, client_of(node) as get:
         assert {"Player": {"id": "1-11"}, "note": 1} == (await get("/structs/player/1-11")).json
         assert 500 == (await get("/structs/player/1-12")).status

@@ -4,8 +4,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.testing import FakeClock
 
 
-def test_a_fake_clock_moves_only_when_told():
-    """The clock shows its start and what was added."""
+def test_fake_clock_advances_only_manually():
     clock = FakeClock(start=5.0)
     clock.advance(2.5)
 
@@ -13,7 +12,6 @@ def test_a_fake_clock_moves_only_when_told():
     assert 0.0 == FakeClock().now()
 
 
-def test_a_fake_clock_never_goes_back():
-    """Monotonic time cannot be taken back."""
+def test_fake_clock_rejects_negative_advance():
     with pytest.raises(InvalidArgument, match="seconds"):
         FakeClock().advance(-1)

@@ -1,4 +1,4 @@
-"""The crash test as a command: it finds no fault in the store, and it finds faults that are planted."""
+"""The crash test command finds no fault in the store, and finds planted faults."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def command(*arguments):
 
 
 def figures(said):
-    """The numbers of a table."""
+    """Return the numbers of a table."""
     return {
         name: int(value.replace(",", "")) for name, value in re.findall(r"^(\S.*?) {2,}([\d,]+)$", said, re.MULTILINE)
     }
 
 
 def crash(*arguments, place):
-    """Run the tool; gives its exit status, what it said, and its table."""
-    # A real disk: the place of a test may be one of memory, which has other calls.
+    """Run the command. Return its exit status, its output and its table."""
+    # A real disk, because the test's directory may be in memory, which uses other system calls.
     done = subprocess.run(
         command(*arguments, "--directory", place),
         check=False,
@@ -54,7 +54,7 @@ def crash(*arguments, place):
 # Several tests, so that workers can run them in parallel.
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_run_finds_no_fault(tmp_path, seed):
-    """After kills, forks, stops, full disks, failing statements and power failures the store is exact."""
+    """The run includes kills, forks, stops, full disks, failing statements and power failures."""
     status, said, table = crash("--rounds", ROUNDS, "--seed", seed, place=tmp_path)
 
     assert 0 == status, said
@@ -63,8 +63,12 @@ def test_run_finds_no_fault(tmp_path, seed):
     assert [] == list(tmp_path.iterdir())
 
 
-def test_no_damage_is_silent_or_deadly(tmp_path):
-    """Whatever file is damaged, before an opening or below a process: right data, an error, a finding or a warning."""
+def test_damage_is_never_silent_or_fatal(tmp_path):
+    """
+    Damage leads to correct data, an error, a finding or a warning.
+
+    Files are damaged before opening and during use.
+    """
     status, said, table = crash("--damage", "--sample", DAMAGED, "--seed", 8, place=tmp_path)
 
     assert 0 == status, said
@@ -72,7 +76,6 @@ def test_no_damage_is_silent_or_deadly(tmp_path):
 
 
 def test_every_kind_of_file_is_damaged_in_every_way():
-    """There are more than 240 cases, and the same seed takes the same."""
     cases = Case.all()
 
     assert 240 < len(cases) == len(set(cases))
@@ -83,8 +86,8 @@ def test_every_kind_of_file_is_damaged_in_every_way():
     ("sabotage", "rounds", "kind"),
     [("row", 2, "lost"), ("early", 1, "lost"), ("memory-duplicated", 1, "duplicated"), ("memory-invented", 1, "wrong")],
 )
-def test_fault_is_reported(tmp_path, sabotage, rounds, kind):
-    """A removed row, a change acknowledged too early, and planted faults are counted by their kind."""
+def test_planted_fault_is_reported_by_kind(tmp_path, sabotage, rounds, kind):
+    """Faults are a removed row, an early acknowledgement, and planted memories."""
     status, said, table = crash("--rounds", rounds, "--seed", 5, "--sabotage", sabotage, place=tmp_path)
 
     assert 1 == status, said
@@ -94,7 +97,7 @@ def test_fault_is_reported(tmp_path, sabotage, rounds, kind):
 
 
 def test_unsynced_log_is_reported(tmp_path):
-    """Where syncs of the log do nothing, a power failure loses acknowledged changes."""
+    """If syncs of the log do nothing, a power failure loses acknowledged changes."""
     if isinstance(reason := build(tmp_path), str):
         pytest.skip(reason)
     status, said, table = crash("--rounds", 3, "--seed", 5, "--sabotage", "unsynced", place=tmp_path / "run")
@@ -104,21 +107,20 @@ def test_unsynced_log_is_reported(tmp_path):
     assert 0 < table["lost"] + table["wrong"]
 
 
-def test_silence_is_reported(tmp_path):
-    """Where damage takes a memory away and nothing says so, that counts as silent."""
+def test_silent_damage_is_reported(tmp_path):
     status, said, table = crash("--damage", "--sample", 3, "--seed", 1, "--sabotage", "old", place=tmp_path)
 
     assert 1 == status, said
     assert 0 < table["silent"]
 
 
-def test_ctrl_c_ends_it_with_the_table_so_far(tmp_path):
-    """No process and no file is left, and what was done until then is told."""
+def test_interrupt_ends_run_with_table_of_finished_rounds(tmp_path):
+    """No process or file remains."""
     process = subprocess.Popen(
         command("--minutes", 60, "--seed", 3, "--directory", tmp_path),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
     )  # fmt: skip
-    # One round is done, and another was begun.
+    # One round is finished, and another has begun.
     while not list(tmp_path.glob("*/round-1.jsonl")):
         assert process.poll() is None
         time.sleep(0.02)
@@ -152,8 +154,7 @@ sys.exit(status)
 """
 
 
-def test_ctrl_c_while_a_process_is_started_leaves_none(tmp_path):
-    """A process that was started at that very moment is known and ended, too."""
+def test_interrupt_while_process_starts_leaves_no_process(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", INTERRUPTED, "--rounds", "1", "--seed", "3", "--directory", str(tmp_path)],
         capture_output=True, text=True, env=ENVIRONMENT, timeout=600, check=False,

@@ -1,4 +1,4 @@
-"""The oracle of the crash test: each kind of fault that is planted in a store is found and named."""
+"""Oracle of the crash test: every kind of planted fault in a store is found and named."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from mama_structs.testing.conformance.ack_log import Book
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
 
 SEED = 1
-# What later changes delete again is made once more, at the end.
+# Repeated at the end, because later changes delete these again.
 MORE = ("decision", "decision", "outcome", "correct", "link", "unlink", "put", "put", "put", "put", "put")
 KINDS = ("lost", "duplicated", "wrong", "errors", "findings", "warnings", "untyped")
 
 
 class Small(random.Random):
-    """Random choices, but always the fewest memories in one call: sixty take long to compare."""
+    """Random choices with few memories per call, because comparing sixty of them is slow."""
 
     def choice(self, seq):
         return 3 if seq == (3, 3, 5, 60) else super().choice(seq)
 
 
 def make(place, kinds, *, seed=SEED):
-    """Make a store by changes of some kinds, and return the lines of its log."""
+    """Create a store by changes of the given kinds, and return the lines of its log."""
     book = Book.open(place / "book", store=str(place / "store"))
 
     async def main():
@@ -47,7 +47,7 @@ def make(place, kinds, *, seed=SEED):
 
 
 def compared(store, lines):
-    """What a comparison reports, by kind."""
+    """Return the report of a comparison, by kind."""
     verdict = asyncio.run(compare(store, Known().hear(lines)))
     return {kind: lines for kind in KINDS if (lines := getattr(verdict, kind))}
 
@@ -59,8 +59,7 @@ def sample(tmp_path_factory):
     return place / "store", make(place, (*EVERY_CHANGE, *MORE))
 
 
-def test_comparison_finds_nothing_in_an_intact_store(sample):
-    """A store with acknowledged changes of every kind is exactly what the oracle expects."""
+def test_comparison_of_intact_store_finds_nothing(sample):
     store, lines = sample
     begun = {json.loads(line)[3] for line in lines if line.startswith('["begin"')}
 
@@ -73,8 +72,7 @@ def test_comparison_finds_nothing_in_an_intact_store(sample):
 
 
 @pytest.mark.parametrize("kind", SABOTAGES)
-def test_comparison_names_a_planted_fault(sample, tmp_path, kind):
-    """A fault is counted as what it is, and the report names it."""
+def test_comparison_reports_planted_fault(sample, tmp_path, kind):
     store, lines = sample
     shutil.copytree(store, tmp_path / "store")
 
@@ -86,21 +84,20 @@ def test_comparison_names_a_planted_fault(sample, tmp_path, kind):
 
 
 def without_end(lines):
-    """A log whose last change was not acknowledged."""
+    """Return a log whose last change is not acknowledged."""
     last = max(place for place, line in enumerate(lines) if line.startswith('["end"'))
     return [line for place, line in enumerate(lines) if place != last]
 
 
 @pytest.mark.parametrize("kind", ["supersede", "outcome", "many", "correct", "forget", "move", "fork", "merge", "wrap"])
-def test_unacknowledged_change_may_be_there(tmp_path, kind):
-    """A change that was made but not acknowledged is no fault, and neither is one that was not made."""
+def test_unacknowledged_change_may_exist_or_not(tmp_path, kind):
     setup = ("decision", "evidence", "insight", "put")
     before = make(tmp_path, setup)
     shutil.copytree(tmp_path / "store", tmp_path / "before")
     (tmp_path / "book").unlink()
     shutil.rmtree(tmp_path / "store")
     lines = make(tmp_path, (*setup, kind))
-    # The times and ids of the two stores differ, so the earlier one gets its own log.
+    # Times and ids of the two stores differ, so the earlier store needs its own log.
     begun = [line for line in lines[len(before) :] if line.startswith('["begin"')][-1]
     again = json.loads(begun)
 
@@ -130,8 +127,8 @@ async def undo_half(store, lines, kind):
 
 
 @pytest.mark.parametrize("kind", ["supersede", "outcome", "many", "move"])
-def test_half_of_an_unacknowledged_change_is_a_fault(tmp_path, kind):
-    """Of a change that was not acknowledged all is there, or nothing."""
+def test_half_of_unacknowledged_change_is_a_fault(tmp_path, kind):
+    """An unacknowledged change exists completely or not at all."""
     lines = make(tmp_path, ("decision", "put", kind))
     open_change = [line for line in without_end(lines) if line.startswith(('["begin"', '["end"'))]
     asyncio.run(undo_half(tmp_path / "store", open_change, kind))
@@ -140,7 +137,7 @@ def test_half_of_an_unacknowledged_change_is_a_fault(tmp_path, kind):
 
 
 def test_backup_may_have_later_changes_only_in_order(tmp_path):
-    """In a copy that was made meanwhile each item has one of the states since then."""
+    """In a concurrent copy, each item has one of its states since the start of the copy."""
     lines = make(tmp_path, ("decision", "correct", "outcome"))
     begun = next(place for place, line in enumerate(lines) if '"correct"' in line)
 
@@ -154,7 +151,7 @@ def test_backup_may_have_later_changes_only_in_order(tmp_path):
 
 @pytest.mark.parametrize("imported", [0, 1, 2])
 def test_interrupted_import_may_leave_any_part_of_the_file(tmp_path, imported):
-    """An import that was not acknowledged may have written some of its memories, and nothing else."""
+    """It must leave nothing else."""
     lines = make(tmp_path, ("context", "context"))
     store, file = tmp_path / "store", tmp_path / "export"
 
@@ -175,8 +172,12 @@ def test_interrupted_import_may_leave_any_part_of_the_file(tmp_path, imported):
     assert {} == compared(store, [*lines, json.dumps(begun)])
 
 
-def test_difference_names_the_path():
-    """A pattern matches every time from a moment on, and any value; all else must be equal, with its type."""
+def test_difference_returns_path_of_mismatch():
+    """
+    A pattern may match any value or any later time.
+
+    Other values must be equal, including their type.
+    """
     pattern = {"a": [1, {"b": after("2026-01-01T00:00:00+00:00")}], "c": ANY}
 
     assert None is difference(pattern, {"a": [1, {"b": "2026-01-01T00:00:01+00:00"}], "c": None})
@@ -185,8 +186,7 @@ def test_difference_names_the_path():
     assert "d" == difference(pattern, {"a": [1, {"b": "2026-01-01T00:00:01+00:00"}], "c": None, "d": 1})
 
 
-def test_answer_that_differs_from_the_request_is_a_fault():
-    """A call that returns another text than it was given is reported, whatever the store holds."""
+def test_answer_that_differs_from_request_is_a_fault():
     memory = {"tag": "w-1", "type": "context", "origin": "model"}
     lines = [
         json.dumps(["begin", "w-1", "default", "save", "2026-01-01T00:00:00+00:00", {"memories": [memory]}]),

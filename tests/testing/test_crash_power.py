@@ -1,4 +1,4 @@
-"""Simulated power failures: what was not synced is lost, and what a session acknowledged is not."""
+"""Simulated power failures: unsynced data is lost, acknowledged data is not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def library(tmp_path_factory):
 
 
 def run(code, library, store, shadow, *, unsynced=""):
-    """Run code in a process that ends without a farewell, and lose what it did not sync."""
+    """Run code in a process that exits immediately, and discard its unsynced writes."""
     record(store, shadow)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", f"{code}\nimport os; os._exit(7)", str(store)],
@@ -84,7 +84,7 @@ os.truncate("cut", 0)
 
 
 def test_only_synced_content_and_names_survive(tmp_path, library):
-    """Writes, truncations, renames and deletions count from the sync of the file or of its directory on."""
+    """Content is durable after a sync of its file, names after a sync of their directory."""
     store = tmp_path / "store"
     store.mkdir()
     for name in ("old", "removed", "kept", "cut"):
@@ -125,7 +125,7 @@ asyncio.run(main())
 
 
 async def ids_in(store):
-    """The ids of all memories, None where the database is damaged."""
+    """Return the ids of all memories, None if the database is damaged."""
     try:
         async with Session.open(store, embedder=EMBEDDERS[0]) as session:
             return [memory.id async for memory in session.memories.all()]
@@ -136,10 +136,8 @@ async def ids_in(store):
 @pytest.mark.parametrize(
     ("synchronous", "unsynced", "kept"), [(2, "", True), (1, "", False), (0, "", False), (2, WAL, False)]
 )
-def test_acknowledged_save_survives_a_power_failure_only_if_it_was_synced(
-    tmp_path, library, synchronous, unsynced, kept
-):
-    """With this package's settings all is there; with `synchronous=NORMAL` or `OFF`, or a log without syncs, it is not."""
+def test_acknowledged_save_survives_power_failure_only_if_synced(tmp_path, library, synchronous, unsynced, kept):
+    """It survives with the package's settings, but not with weaker ones or without log syncs."""
     store = tmp_path / "store"
     said = run(SAVING.format(synchronous=synchronous), library, store, tmp_path / "shadow", unsynced=unsynced).split()
 

@@ -25,8 +25,7 @@ def read(url):
         return json.load(answer)
 
 
-async def test_requests_are_recorded(node, get):
-    """Every request is kept with path, query, headers and names, until the reset."""
+async def test_requests_are_recorded_until_reset(node, get):
     assert [] == node.requests
     await get("/structs/player?pagination.limit=1", headers={"X-Trace": "7"})
     await get("/structs/permission/1-2%401-19")
@@ -47,7 +46,7 @@ async def test_requests_are_recorded(node, get):
 @pytest.mark.usefixtures("latency_in_turns")
 @pytest.mark.parametrize("parallel", [1, 3, 8])
 async def test_most_in_flight_is_exact(node, get, parallel):
-    """A client that keeps to a limit is never counted beyond it, however fast it asks again."""
+    """A client with a concurrency limit is never counted above it."""
     node.latency["*"] = 0.01
     slots = asyncio.Semaphore(parallel)
 
@@ -74,8 +73,8 @@ async def test_most_in_flight_is_exact(node, get, parallel):
         ({"player": 2.0}, "/structs/planet/2-2", 0.0),
     ],
 )
-async def test_latency_goes_by_the_most_exact_name(node, get, monkeypatch, *, slow, path, expected):
-    """A path, an id, a route's pattern, a type or everything can be slow, and the most exact counts."""
+async def test_latency_uses_most_specific_name(node, get, monkeypatch, *, slow, path, expected):
+    """Names are a path, an id, a route's pattern, a type or everything."""
     waited = []
     sleep = asyncio.sleep
 
@@ -83,7 +82,7 @@ async def test_latency_goes_by_the_most_exact_name(node, get, monkeypatch, *, sl
         waited.append(seconds)
         await sleep(0)
 
-    # What the node waits is what is asked for, whatever the machine makes of it.
+    # Records the requested delays, independent of the machine's speed.
     monkeypatch.setattr("mama_structs.testing.node.fake_node.asyncio.sleep", noted)
     node.latency |= slow
     await get(path)
@@ -91,8 +90,7 @@ async def test_latency_goes_by_the_most_exact_name(node, get, monkeypatch, *, sl
     assert [expected] * bool(expected) == [seconds for seconds in waited if seconds]
 
 
-async def test_latency_is_waited_for(node, get):
-    """A slow request is not answered sooner than it was asked to be."""
+async def test_latency_delays_the_answer(node, get):
     node.latency["1-11"] = 0.2
     started = time.monotonic()
     await get("/structs/player/1-11")
@@ -100,8 +98,7 @@ async def test_latency_is_waited_for(node, get):
     assert time.monotonic() - started >= 0.2
 
 
-async def test_latency_can_be_given_at_the_start(client_of):
-    """Seconds for all, or a mapping; what is not named is not slow."""
+async def test_latency_can_be_passed_to_constructor(client_of):
     async with FakeNode(latency=0.1) as node, client_of(node) as get:
         started = time.monotonic()
         await get("/structs/player/1-11")
@@ -110,8 +107,8 @@ async def test_latency_can_be_given_at_the_start(client_of):
         assert 200 == (await get("/structs/player/1-11")).status
 
 
-async def test_a_node_opens_and_closes_once():
-    """Closing twice is harmless, opening twice is not, and a closed node has no URL."""
+async def test_node_can_be_reopened_but_not_opened_twice():
+    """Closing twice is allowed. A closed node has no URL."""
     node = FakeNode.world(players=12)
     with pytest.raises(InvalidArgument, match="not open"):
         assert node.url
@@ -125,8 +122,7 @@ async def test_a_node_opens_and_closes_once():
         assert node.url
 
 
-async def test_a_taken_port_is_said_at_once(node):
-    """Two nodes cannot have one port, and the second leaves nothing behind."""
+async def test_port_in_use_raises_os_error(node):
     port = int(node.url.rsplit(":", 1)[1])
     other = FakeNode(entities={}, port=port)
     with pytest.raises(OSError, match="address already in use"):
@@ -134,8 +130,7 @@ async def test_a_taken_port_is_said_at_once(node):
     await other.close()
 
 
-async def test_ipv6_hosts_stand_in_brackets(client_of):
-    """The URL is one that clients can read."""
+async def test_ipv6_host_is_bracketed_in_url(client_of):
     async with contextlib.AsyncExitStack() as stack:
         try:
             node = await stack.enter_async_context(FakeNode.world(host="::1"))
@@ -181,8 +176,7 @@ async def test_ipv6_hosts_stand_in_brackets(client_of):
         ({"entities": {}, "faults": ["503"]}, "faults"),
     ],
 )
-def test_wrong_options_are_named(options, named):
-    """A wrong option is refused before anything is opened."""
+def test_invalid_option_is_rejected_by_name(options, named):
     with pytest.raises(InvalidArgument, match=named):
         FakeNode(**options)
 
@@ -190,21 +184,18 @@ def test_wrong_options_are_named(options, named):
 @pytest.mark.parametrize(
     ("options", "named"), [({"seed": "1"}, "seed"), ({"seed": True}, "seed"), ({"players": 12.0}, "players")]
 )
-def test_wrong_options_of_a_world_are_named(options, named):
-    """Seed and size are whole numbers."""
+def test_invalid_world_option_is_rejected_by_name(options, named):
     with pytest.raises(InvalidArgument, match=named):
         FakeNode.world(**options)
 
 
 @pytest.mark.parametrize("blocks", [-1, 1.5, "1"])
-def test_the_chain_makes_no_blocks_backwards(blocks):
-    """The height only grows, by whole blocks."""
+def test_advance_rejects_invalid_block_count(blocks):
     with pytest.raises(InvalidArgument, match="blocks"):
         FakeNode(entities={}).advance(blocks=blocks)
 
 
-def test_latency_is_checked_whenever_it_is_set():
-    """A latency that is set later, in whichever way, is checked like one that was given."""
+def test_latency_is_validated_whenever_it_is_set():
     node = FakeNode(entities={}, latency=0.5)
     node.latency["1-11"] = 1
     node.latency |= {"planet": lambda _: 0.0}
@@ -221,8 +212,7 @@ def test_latency_is_checked_whenever_it_is_set():
     assert 0.5 == node.latency["*"]
 
 
-async def test_a_node_shows_where_it_listens():
-    """The repr names the URL while there is one, and the size of the world."""
+async def test_repr_shows_url_and_world_size():
     node = FakeNode(entities={"1-1": {"id": "1-1"}})
     assert "<FakeNode not open, 1 player>" == repr(node)
     async with node:
@@ -231,8 +221,8 @@ async def test_a_node_shows_where_it_listens():
     assert "<FakeNode not open, 15 players>" == repr(FakeNode.world(players=12))
 
 
-def test_a_forgotten_node_is_named():
-    """A node that was opened and never closed warns when it goes, and says which it was; a closed one does not."""
+def test_unclosed_node_emits_resource_warning():
+    """A closed node does not."""
     code = (
         "import asyncio, gc\n"
         "from mama_structs.testing import FakeNode\n"
@@ -255,8 +245,8 @@ def test_a_forgotten_node_is_named():
     assert "1 player>" not in done.stderr
 
 
-def test_a_thread_serves_code_without_a_loop():
-    """The node runs in its own thread, can be changed from outside, and the thread ends with the context."""
+def test_node_in_thread_serves_sync_code():
+    """The node can be changed from outside, and its thread ends with the context."""
     with FakeNode.world(seed=3).in_thread() as node:
         assert "1-11" == read(f"{node.url}/structs/player/1-11")["Player"]["id"]
         node.faults.add(Fault.unavailable(), times=1)
@@ -268,8 +258,8 @@ def test_a_thread_serves_code_without_a_loop():
     assert [] == fake_node_threads()
 
 
-async def test_a_thread_serves_a_loop_too(until):
-    """The context also works where a loop is running already, and a hung request does not hold up its end."""
+async def test_node_in_thread_serves_async_code(until):
+    """A hung request does not delay the end of the context."""
     with FakeNode.world().in_thread() as node:
         node.faults.add(Fault.hung(), on="1-12")
         async with aiohttp.ClientSession() as session:
@@ -281,8 +271,8 @@ async def test_a_thread_serves_a_loop_too(until):
             await asyncio.wait([hung])
 
 
-def test_the_thread_ends_when_the_node_cannot_open():
-    """A taken port fails in the caller's thread."""
+def test_thread_ends_when_node_cannot_open():
+    """The error is raised in the caller's thread."""
     with FakeNode.world().in_thread() as node:
         port = int(node.url.rsplit(":", 1)[1])
         with pytest.raises(OSError, match="address already in use"), FakeNode(entities={}, port=port).in_thread():
@@ -291,8 +281,7 @@ def test_the_thread_ends_when_the_node_cannot_open():
     assert [] == fake_node_threads()
 
 
-def test_an_error_in_the_block_closes_the_node():
-    """Ctrl-C in the middle of a test leaves no thread and no socket."""
+def test_error_in_block_closes_node_and_thread():
     node = FakeNode.world()
     with contextlib.suppress(KeyboardInterrupt), node.in_thread():
         url = node.url
@@ -303,8 +292,8 @@ def test_an_error_in_the_block_closes_the_node():
         read(url)
 
 
-def test_control_c_ends_a_serving_process_at_once():
-    """SIGINT stops a node, hung requests and all, without a word about tasks or sockets."""
+def test_interrupt_ends_serving_process_without_warnings():
+    """Requests may hang at that time."""
     code = (
         "import asyncio\n"
         "from mama_structs.testing import FakeNode, Fault\n"

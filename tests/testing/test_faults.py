@@ -13,8 +13,7 @@ from mama_structs.testing import FakeNode, Fault, FaultAnswer
 PLAYER = "/structs/player/1-11"
 
 
-async def test_rate_limits_say_when_to_come_back(node, get):
-    """A 429 carries Retry-After, when it is given."""
+async def test_rate_limited_sends_retry_after_if_given(node, get):
     node.faults.add(Fault.rate_limited(retry_after=7), times=1)
     node.faults.add(Fault.rate_limited(retry_after=None), times=1)
     first, second, third = [await get(PLAYER) for _ in range(3)]
@@ -25,8 +24,7 @@ async def test_rate_limits_say_when_to_come_back(node, get):
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_proxy_answers_in_html(node, get, status):
-    """An overloaded node shows its proxy's page, which is no JSON and names no block."""
+async def test_unavailable_sends_html_without_height(node, get, status):
     node.faults.add(Fault.unavailable(status=status, retry_after=1))
     reply = await get(PLAYER)
 
@@ -36,32 +34,28 @@ async def test_a_proxy_answers_in_html(node, get, status):
         json.loads(reply.text)
 
 
-async def test_an_error_in_the_gateways_form(node, get):
-    """Any gRPC code can come with any status."""
+async def test_error_has_gateway_format(node, get):
     node.faults.add(Fault.error(status=503, code=14, message="unavailable"))
     reply = await get(PLAYER)
 
     assert (503, {"code": 14, "message": "unavailable", "details": []}) == (reply.status, reply.json)
 
 
-async def test_html_with_status_200(node, get):
-    """A captive portal answers 200 with a page."""
+async def test_html_has_status_200(node, get):
     node.faults.add(Fault.html())
     reply = await get(PLAYER)
 
     assert (200, "<html>") == (reply.status, reply.text[:6])
 
 
-async def test_a_redirect_points_elsewhere(node, get):
-    """A redirect names the other place, and only the client decides to follow."""
+async def test_redirect_has_location(node, get):
     node.faults.add(Fault.redirect("http://127.0.0.1:9/elsewhere"))
     reply = await get(PLAYER)
 
     assert (302, "http://127.0.0.1:9/elsewhere") == (reply.status, reply.headers["Location"])
 
 
-async def test_a_dropped_connection_gives_no_answer(node, get):
-    """The connection ends before the first byte."""
+async def test_dropped_connection_has_no_answer(node, get):
     node.faults.add(Fault.dropped(), on="1-11")
     with pytest.raises(aiohttp.ClientConnectionError):
         await get(PLAYER)
@@ -69,8 +63,7 @@ async def test_a_dropped_connection_gives_no_answer(node, get):
     assert 200 == (await get("/structs/player/1-12")).status
 
 
-async def test_a_cut_connection_ends_within_the_body(node, get):
-    """The headers and half of the body come, then nothing."""
+async def test_cut_connection_ends_within_body(node, get):
     node.faults.add(Fault.cut())
     with pytest.raises(aiohttp.ClientPayloadError):
         await get(PLAYER)
@@ -78,8 +71,7 @@ async def test_a_cut_connection_ends_within_the_body(node, get):
     assert 0 < node.bytes_sent
 
 
-async def test_a_hung_request_is_let_go_when_the_client_gives_up(node, until):
-    """A client that gives up frees the request and its connection; the node notices."""
+async def test_hung_request_is_released_when_client_gives_up(node, until):
     node.faults.add(Fault.hung(), on="1-11")
     async with aiohttp.ClientSession() as session:
         with pytest.raises(TimeoutError):
@@ -89,8 +81,7 @@ async def test_a_hung_request_is_let_go_when_the_client_gives_up(node, until):
         assert (0, 0) == (node.in_flight, node.open_connections)
 
 
-async def test_a_hung_request_does_not_hold_up_the_end(until):
-    """Closing the node drops what hangs, at once."""
+async def test_hung_request_does_not_delay_close(until):
     async with FakeNode(faults=[Fault.hung()]) as node, aiohttp.ClientSession() as session:
         request = asyncio.create_task(session.get(node.url + PLAYER, timeout=aiohttp.ClientTimeout(total=600)))
         await until(lambda: node.in_flight)
@@ -101,8 +92,7 @@ async def test_a_hung_request_does_not_hold_up_the_end(until):
             await request
 
 
-async def test_a_delay_beyond_the_query_timeout(node):
-    """A late answer is late by what was asked for, on top of the latency."""
+async def test_delayed_adds_to_latency(node):
     node.latency["*"] = 0.1
     node.faults.add(Fault.delayed(2.5))
     async with aiohttp.ClientSession() as session:
@@ -116,8 +106,8 @@ async def test_a_delay_beyond_the_query_timeout(node):
             assert time.monotonic() - started >= 0.2
 
 
-async def test_a_gzip_bomb_is_small_on_the_wire(node):
-    """A thousandth travels, and becomes valid JSON of the size asked for."""
+async def test_gzip_bomb_is_small_on_the_wire(node):
+    """It decompresses to valid JSON of the requested size."""
     node.faults.add(Fault.gzip_bomb(size=20_000_000))
     async with aiohttp.ClientSession(auto_decompress=False) as session, session.get(node.url + PLAYER) as response:
         wire = await response.read()
@@ -129,8 +119,7 @@ async def test_a_gzip_bomb_is_small_on_the_wire(node):
     assert {"Player"} == json.loads(gzip.decompress(wire)).keys()
 
 
-async def test_an_oversized_body_is_still_the_right_answer(node, get):
-    """Padding makes it large, not wrong."""
+async def test_oversized_body_is_a_correct_answer(node, get):
     expected = node.data.envelope("1-11")
     node.faults.add(Fault.oversized(size=3_000_000))
     reply = await get(PLAYER)
@@ -139,22 +128,20 @@ async def test_an_oversized_body_is_still_the_right_answer(node, get):
     assert expected == reply.json
 
 
-async def test_truncated_json(node, get):
-    """The answer ends in the middle of the JSON."""
+async def test_truncated_sends_half_of_the_json(node, get):
     node.faults.add(Fault.truncated())
     with pytest.raises(json.JSONDecodeError):
         assert (await get(PLAYER)).json
 
 
-async def test_invalid_utf8(node, get):
-    """The bytes are no text."""
+async def test_invalid_utf8_cannot_be_decoded(node, get):
     node.faults.add(Fault.invalid_utf8())
     with pytest.raises(UnicodeDecodeError):
         await get(PLAYER)
 
 
-async def test_nan_in_json(node, get):
-    """NaN stands where a number should, which lenient readers take."""
+async def test_nan_sends_nan_in_json(node, get):
+    """Lenient parsers accept it."""
     node.faults.add(Fault.nan())
     reply = await get(PLAYER)
 
@@ -162,8 +149,7 @@ async def test_nan_in_json(node, get):
     assert math.isnan(reply.json["Player"]["index"])
 
 
-async def test_deeply_nested_json(node, get):
-    """Nesting is deep enough to exhaust a recursive reader."""
+async def test_nested_sends_deeply_nested_json(node, get):
     node.faults.add(Fault.nested(levels=50_000))
 
     assert "[" * 50_000 in (await get(PLAYER)).text
@@ -177,30 +163,28 @@ async def test_deeply_nested_json(node, get):
         ("/structs/address/structs1nobody", lambda body: body),
     ],
 )
-async def test_a_field_of_the_wrong_type(node, get, path, where):
-    """The record, a list's first row, or the flat answer is malformed in one field."""
+async def test_wrong_field_changes_record_first_row_or_flat_answer(node, get, path, where):
     node.faults.add(Fault.wrong_field(field="owner", value=7))
 
     assert 7 == where((await get(path)).json)["owner"]
 
 
-async def test_another_entity_than_the_one_asked_for(node, get):
-    """The answer is about somebody else."""
+async def test_wrong_entity_sends_other_id(node, get):
     node.faults.add(Fault.wrong_entity("1-12"), on="1-11")
 
     assert "1-12" == (await get(PLAYER)).json["Player"]["id"]
 
 
-async def test_a_list_instead_of_an_object(node, get):
-    """Valid JSON of the wrong shape; a field cannot be wrong in it."""
+async def test_not_an_object_sends_array(node, get):
+    """wrong_field has no effect on an array."""
     node.faults.add(Fault.not_an_object(), Fault.wrong_field(field="id", value=1))
 
     assert [node.data.envelope("1-11")] == (await get(PLAYER)).json
 
 
 @pytest.mark.parametrize("on", [PLAYER, "1-11", "/structs/player/{id}", "player", "*"])
-async def test_faults_meet_whom_they_name(node, get, on):
-    """A path, an id, a route, a type or everything can be named."""
+async def test_fault_applies_to_named_requests_only(node, get, on):
+    """Names are a path, an id, a route, a type or everything."""
     node.faults.add(Fault.unavailable(), on=on)
 
     assert 503 == (await get(PLAYER)).status
@@ -209,8 +193,8 @@ async def test_faults_meet_whom_they_name(node, get, on):
     assert 200 == (await get(PLAYER)).status
 
 
-async def test_faults_come_in_the_order_of_their_rules(node, get):
-    """Several rules are a sequence; what other requests meet uses nothing up."""
+async def test_rules_are_used_in_order(node, get):
+    """Other requests do not use up a rule."""
     node.faults.add(Fault.rate_limited(), on="1-11", times=2)
     node.faults.add(Fault.unavailable(), on="1-11", times=1)
     await get("/structs/player/1-12")
@@ -218,16 +202,15 @@ async def test_faults_come_in_the_order_of_their_rules(node, get):
     assert [429, 429, 503, 200] == [(await get(PLAYER)).status for _ in range(4)]
 
 
-async def test_faults_of_one_rule_come_together(node, get):
-    """Several faults in one rule change the same answer, a test's own among them."""
+async def test_faults_of_one_rule_apply_together(node, get):
+    """One of them is a custom fault."""
     shout = Fault("upper case", lambda answer: FaultAnswer(answer.status, answer.headers, answer.body.upper()))
     node.faults.add(Fault.wrong_entity("1-12"), shout)
 
     assert "1-12" == (await get(PLAYER)).json["PLAYER"]["ID"]
 
 
-async def test_clear_ends_everything_or_one_name(node, get):
-    """After clear all is well again; with a name only that rule ends."""
+async def test_clear_removes_all_rules_or_rules_of_one_name(node, get):
     node.faults.add(Fault.unavailable(), on="1-11")
     node.faults.add(Fault.unavailable(), on="planet")
     node.faults.clear("1-11")
@@ -251,8 +234,7 @@ async def test_clear_ends_everything_or_one_name(node, get):
         ((Fault.html(),), {"on": None}, "on must be the name of requests"),
     ],
 )
-def test_wrong_rules_are_refused(arguments, options, named):
-    """What is no fault, or would never happen, is refused at once."""
+def test_add_rejects_invalid_rule(arguments, options, named):
     with pytest.raises(InvalidArgument, match=named):
         FakeNode(entities={}).faults.add(*arguments, **options)
 
@@ -279,8 +261,12 @@ def test_wrong_rules_are_refused(arguments, options, named):
         "ab" * 33,
     ],
 )
-def test_whatever_could_be_named_is_taken(on):
-    """Everything, any path, a pattern, a type, and what can stand in a path: ids, numbers, addresses, attributes, hex."""
+def test_add_accepts_every_valid_request_name(on):
+    """
+    Names are any path, a pattern, a type, and path parameters.
+
+    Parameters are ids, numbers, addresses, attributes and hexadecimal text.
+    """
     faults = FakeNode(entities={}).faults
     faults.add(Fault.html(), on=on)
 
@@ -289,14 +275,12 @@ def test_whatever_could_be_named_is_taken(on):
     assert not faults.take([on])
 
 
-def test_a_misspelt_name_is_not_cleared():
-    """Clearing what could not have been added is refused, too."""
+def test_clear_rejects_unknown_name():
     with pytest.raises(InvalidArgument, match="did you mean planet"):
         FakeNode(entities={}).faults.clear("plannet")
 
 
-async def test_every_request_can_be_named_by_its_type(node, get):
-    """Each route's type is a name that faults take, and one that its requests have."""
+async def test_every_request_has_its_route_type_as_name(node, get):
     for path in ("/blockheight", "/structs/grid/0-1-11", "/cosmos/base/tendermint/v1beta1/blocks/latest"):
         await get(path)
         *_, kind, everything = node.requests[-1].names
@@ -306,7 +290,6 @@ async def test_every_request_can_be_named_by_its_type(node, get):
         assert 503 == (await get(path)).status
 
 
-def test_a_fault_says_what_it_is():
-    """The name is for people, and faults of one kind are equal."""
+def test_fault_repr_shows_name_and_equality_uses_it():
     assert "Fault(name='rate limited, retry after 2')" == repr(Fault.rate_limited(retry_after=2))
     assert Fault.hung() == Fault.hung()

@@ -1,4 +1,4 @@
-"""The machines for a host's own agent, and what they break: they pass on what is whole, and find what is not."""
+"""Hypothesis state machines: they pass for a correct agent and find planted errors."""
 
 from typing import ClassVar, Literal
 
@@ -11,14 +11,14 @@ from mama_structs.errors import EmbeddingFailed, InvalidArgument, StoreBusy, Sto
 from mama_structs.testing.machines import MemoryMachine, SessionMachine
 from mama_structs.testing.session_faults import SessionFaults
 
-# An example opens a store or several, as in `tests/storage/test_machine.py`.
+# Each example opens several stores, as in `tests/storage/test_machine.py`.
 BRIEF = settings(
     max_examples=max(10, settings.default.max_examples // 20),
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-# It ends at the first that is found; how soon that is depends on the constants of all modules that are imported.
+# Stops at the first failure. Its position depends on the constants of all imported modules.
 FINDING = settings(BRIEF, phases=[Phase.generate], derandomize=True, database=None, max_examples=300)
 
 TestSession = SessionMachine.TestCase
@@ -28,7 +28,7 @@ TestMemories.settings = BRIEF
 
 
 class Losing(MemoryMachine):
-    """A machine in whose place somebody else deletes a memory."""
+    """A machine whose memories are deleted by another actor."""
 
     @precondition(lambda self: self.known)
     @rule()
@@ -54,20 +54,18 @@ class Failing(SessionMachine):
 @pytest.mark.parametrize(
     ("machine", "error"), [(Losing, AssertionError), (Failing, KeyError)], ids=["a loss", "an error"]
 )
-def test_a_machine_finds_what_is_wrong(machine, error):
-    """What is not there any more, and what a tool raises, is found without being thought of."""
+def test_machine_finds_lost_memory_and_failing_tool(machine, error):
     with pytest.raises(error):
         run_state_machine_as_test(machine, settings=FINDING)
 
 
 class Remembering(MemoryMachine):
-    """A machine of an agent that has the tools of memories alone."""
+    """A machine of an agent that has only memory tools."""
 
     options: ClassVar = {"settings": Settings(tools=ToolSettings(profile="memory"))}
 
 
-def test_a_machine_whose_tools_are_not_called_does_all_the_rest():
-    """Where no tool is left to call, the other rules go on."""
+def test_machine_without_tools_to_call_runs_other_rules():
     run_state_machine_as_test(Remembering, settings=settings(BRIEF, max_examples=3))
 
 
@@ -80,8 +78,8 @@ async def session(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "error"), [("failing", StoreError), ("full", StoreFull), ("read_only", StoreReadOnly), ("busy", StoreBusy)]
 )
-async def test_a_disk_fails_as_often_as_it_was_told(session, kind, error):
-    """What was not acknowledged is not there, and then everything works again."""
+async def test_disk_fault_fails_the_planned_number_of_transactions(session, kind, error):
+    """Failed saves are not stored, and later saves succeed."""
     faults = SessionFaults(session)
     faults.disk(kind, times=2)
     for text in ("one", "two"):
@@ -93,8 +91,8 @@ async def test_a_disk_fails_as_often_as_it_was_told(session, kind, error):
     assert (2, False) == (faults.met, faults.planned)
 
 
-async def test_an_embedder_fails_until_it_is_told_to_work(session):
-    """For as long as a test wants it, and not where nothing is embedded."""
+async def test_embedder_fault_lasts_until_clear(session):
+    """Calls without new texts do not fail."""
     faults = SessionFaults(session)
     await session.memories.save_context("known")
     faults.embedder(times=None)
@@ -106,7 +104,7 @@ async def test_an_embedder_fails_until_it_is_told_to_work(session):
     assert "new" == (await session.memories.save_context("new")).content
 
 
-async def test_a_fault_that_there_is_not_is_refused(session):
-    """A misspelt kind would break nothing, and a test would pass for it."""
+async def test_unknown_fault_kind_is_rejected(session):
+    """A misspelt kind would never fail, and the test would pass."""
     with pytest.raises(InvalidArgument, match="kind must be"):
         SessionFaults(session).disk("ful")

@@ -1,4 +1,4 @@
-"""The conformance kit: our own stores pass it, an honest one does, and each broken promise is seen."""
+"""Conformance kit: correct stores pass all checks, and each planted fault is found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ of_files = pytest.mark.of_the_directory("stores of files are the same wherever o
 
 
 class TestMemories(MemoryStoreSuite):
-    """A session's memories, in a directory or, where the tests of servers run this file, on one."""
+    """The memories of a session, in a directory or, in the server test run, on a server."""
 
     driver = ServerSessionDriver if is_on_server() else SessionDriver
 
@@ -39,7 +39,7 @@ class TestMemories(MemoryStoreSuite):
 
 
 class TestRecords(TestMemories):
-    """What hosts keep in a session, likewise."""
+    """The records of a session."""
 
     driver = ServerRecordsDriver if is_on_server() else RecordsDriver
     rounds = 2
@@ -47,14 +47,14 @@ class TestRecords(TestMemories):
 
 @of_files
 class TestHonest(MemoryStoreSuite):
-    """A store that keeps every promise passes every check: none of them asks for more."""
+    """A correct store passes every check."""
 
     driver = store_helpers.FileStore
     rounds = 2
 
 
 def place(folder, name):
-    """Make a directory for one check."""
+    """Create a directory for one check."""
     (folder / name).mkdir()
     return folder / name
 
@@ -69,31 +69,28 @@ def suite_of(driver, **members):
     store_helpers.FAULTS,
     ids=[f"{driver.__name__}-{check}" for driver, check, _ in store_helpers.FAULTS],
 )
-def test_a_broken_promise_is_seen(driver, check, said, tmp_path):
-    """A store with a planted fault fails the check that it is about, which says what is wrong, and no text."""
+def test_planted_fault_fails_its_check(driver, check, said, tmp_path):
+    """The findings name the problem, but contain no text of a memory."""
     result = suite_of(driver).result_of(check, tmp_path)
 
     assert "failed" == result.outcome
     assert any(re.match(said, one) for one in result.findings), result.findings
 
 
-def test_every_check_has_a_store_that_fails_it():
-    """No check passes whatever a store does."""
+def test_every_check_is_failed_by_some_store():
     assert set(CHECKS) == {check for _, check, _ in store_helpers.FAULTS}
 
 
 @of_files
 @pytest.mark.parametrize("check", ["saved_is_found", "kill_loses_nothing", "deleted_is_gone"])
-def test_a_driver_may_be_async_and_give_ids_of_its_own(check, tmp_path):
-    """Methods may be coroutines, beside plain ones, and the id that counts is the one that was given back."""
+def test_driver_may_be_async_and_assign_ids(check, tmp_path):
     result = suite_of(store_helpers.AsyncStore, rounds=1).result_of(check, tmp_path)
 
     assert ("passed", ()) == (result.outcome, result.findings)
 
 
 @of_files
-def test_what_a_store_lacks_is_excused_with_its_reason(tmp_path):
-    """A check of something that a store has not is not run, and its result has the store's own words."""
+def test_check_of_missing_capability_is_excused_with_reason(tmp_path):
     suite = suite_of(store_helpers.LackingStore)
     results = {name: suite.result_of(name, place(tmp_path, name)) for name in CHECKS}
     excused = {name: one.reason for name, one in results.items() if one.outcome == "excused"}
@@ -115,8 +112,8 @@ def test_what_a_store_lacks_is_excused_with_its_reason(tmp_path):
         ({"delete": None, "lacks": {"replacing": "x"}}, "has no delete"),
     ],
 )
-def test_a_driver_that_cannot_be_used_is_refused_at_once(members, said, tmp_path):
-    """An excuse for no capability or without a reason, and a method that is missing, are errors and no results."""
+def test_invalid_driver_is_rejected(members, said, tmp_path):
+    """Covers unknown capabilities, missing reasons and missing methods."""
     broken = type("Broken", (store_helpers.FileStore,), members)
 
     with pytest.raises(InvalidArgument, match=said):
@@ -125,14 +122,13 @@ def test_a_driver_that_cannot_be_used_is_refused_at_once(members, said, tmp_path
 
 
 @pytest.mark.parametrize("driver", ["", "no_such_module:Driver", "store_helpers:Nothing", "store_helpers:FAULTS"])
-def test_a_name_that_names_no_class_is_refused(driver, tmp_path):
-    """A driver's name is that of a class in a module or a file."""
+def test_driver_name_without_class_is_rejected(driver, tmp_path):
     with pytest.raises(InvalidArgument, match="driver must"):
         suite_of(driver).result_of("saved_is_found", tmp_path)
 
 
-def test_a_class_that_others_cannot_import_is_refused(tmp_path):
-    """A class within a function is one that no other process finds."""
+def test_driver_class_inside_function_is_rejected(tmp_path):
+    """Other processes could not import it."""
 
     class Here(store_helpers.FileStore):
         pass
@@ -141,14 +137,12 @@ def test_a_class_that_others_cannot_import_is_refused(tmp_path):
         suite_of(Here).result_of("saved_is_found", tmp_path)
 
 
-def test_an_unknown_check_is_refused(tmp_path):
-    """A check is one of those that there are."""
+def test_unknown_check_is_rejected(tmp_path):
     with pytest.raises(InvalidArgument, match="name must be one of saved_is_found, "):
         suite_of(store_helpers.FileStore).result_of("is_nice", tmp_path)
 
 
-def test_no_finding_holds_a_text(tmp_path):
-    """What a check says of memories are counts."""
+def test_findings_contain_counts_instead_of_texts(tmp_path):
     result = suite_of(store_helpers.LosesTheFifth).result_of("saved_is_found", tmp_path)
 
     assert {"not there, or another text: 4 of 20", "not found by a search for its text: 4 of 20"} <= set(
@@ -157,8 +151,8 @@ def test_no_finding_holds_a_text(tmp_path):
 
 
 @of_files
-def test_the_command_prints_each_check_and_writes_the_results(tmp_path, capsys):
-    """A run of some checks says what became of each, and fails where one does."""
+def test_command_prints_checks_and_writes_results(tmp_path, capsys):
+    """Its exit status is 1 if a check failed."""
     path = tmp_path / "results.json"
     status = main(
         ["store_helpers:FindsTwenty", "--only", "saved_is_found", "limit_is_exact", "--seed", "7", "--json", str(path)]
@@ -177,8 +171,12 @@ def test_the_command_prints_each_check_and_writes_the_results(tmp_path, capsys):
 
 
 @of_files
-def test_the_kit_loads_nothing_heavy(tmp_path):
-    """A store's processes import the store, and nothing of ours that needs more than attrs; the kit needs no pytest."""
+def test_importing_the_kit_does_not_import_heavy_modules(tmp_path):
+    """
+    Store processes import only the store, and modules that need no more than attrs.
+
+    The kit needs no pytest.
+    """
     code = (
         "import sys, mama_structs.testing.conformance.memory_suite;"
         "print(*(name for name in ('numpy', 'pytest', 'diskcache', 'aiohttp', 'hypothesis') if name in sys.modules))"
@@ -189,21 +187,21 @@ def test_the_kit_loads_nothing_heavy(tmp_path):
 
 
 def blocks_of(page, language):
-    """Return the code blocks of a page of the docs."""
+    """Return the code blocks of a documentation page."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def run_pytest(file, *options):
-    """Run a file's tests as a user would who has no configuration."""
+    """Run the tests of a file without any configuration."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", file.name, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
     return done.stdout
 
 
 @of_files
-def test_the_store_of_the_page_is_tested_by_a_subclass(tmp_path):
-    """The driver and the two lines of the how-to page are all that pytest needs, and do what the page says."""
+def test_store_of_how_to_page_is_tested_by_subclass(tmp_path):
+    """The output is that of the page."""
     page = "how-to/test-a-memory-store.md"
     driver, suite, _ = blocks_of(page, "python")
     said, failed = blocks_of(page, "text")
@@ -219,13 +217,11 @@ def test_the_store_of_the_page_is_tested_by_a_subclass(tmp_path):
     assert failed in broken, broken
 
 
-def test_the_capabilities_are_those_that_checks_need():
-    """Each capability excuses a check."""
+def test_capabilities_are_those_needed_by_checks():
     assert set(CAPABILITIES) == {one for check in CHECKS.values() for one in check.needs}
 
 
-def test_the_reference_says_what_each_check_shows():
-    """Every check and every capability stands in the reference, a check with its sentence."""
+def test_reference_page_lists_all_checks_and_capabilities():
     page = (ROOT / "docs" / "reference" / "memory-suite.md").read_text(encoding="utf-8")
 
     for check in CHECKS.values():

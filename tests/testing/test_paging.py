@@ -10,7 +10,7 @@ WORLD = World.generate(seed=2, players=30)
 
 
 def pages(path, query):
-    """Follow ``next_key`` to the end."""
+    """Yield all pages by following ``next_key``."""
     while True:
         page = respond(WORLD, match(path), query, height=1)
         yield page
@@ -20,8 +20,8 @@ def pages(path, query):
 
 
 @given(limit=st.integers(1, 120), name=st.sampled_from(["player", "struct", "struct_type", "infusion", "guild"]))
-def test_pages_joined_are_all_rows_in_byte_order(limit, name):
-    """For any page size the pages are full but the last, and together they are the list."""
+def test_joined_pages_are_all_rows_in_byte_order(limit, name):
+    """All pages except the last are full, for any page size."""
     answers = list(pages(f"/structs/{name}", {"pagination.limit": str(limit)}))
     key = next(iter(answers[0]))
 
@@ -30,8 +30,7 @@ def test_pages_joined_are_all_rows_in_byte_order(limit, name):
 
 
 @given(limit=st.integers(1, 50))
-def test_reversed_pages_are_all_rows_from_the_end(limit):
-    """Backwards is the same list from its end, with no row twice and none left out."""
+def test_reversed_pages_are_all_rows_in_reverse_order(limit):
     answers = pages("/structs/player", {"pagination.limit": str(limit), "pagination.reverse": "true"})
 
     assert WORLD.rows("player")[::-1] == [row for page in answers for row in page["Player"]]
@@ -42,8 +41,8 @@ KEYS = st.lists(st.binary(min_size=1, max_size=3), unique=True).map(sorted)
 
 @given(keys=KEYS, offset=st.integers(0, 12), limit=st.integers(0, 12), reverse=st.booleans(), count=st.booleans())
 @example(keys=[b"a"], offset=0, limit=2**64 - 1, reverse=False, count=False)
-def test_an_offset_skips_rows(keys, offset, limit, reverse, count):
-    """Offset and limit cut the list, and the total is counted when asked for or when no limit was given."""
+def test_offset_skips_rows(keys, offset, limit, reverse, count):
+    """The total is counted if requested, or without a limit."""
     page = paginate(keys, PageRequest(offset=offset, limit=limit, reverse=reverse, count_total=count))
     rows = (keys[::-1] if reverse else keys)[offset:]
     size = limit or 100
@@ -54,8 +53,12 @@ def test_an_offset_skips_rows(keys, offset, limit, reverse, count):
 
 
 @given(keys=KEYS, key=st.binary(min_size=1, max_size=3), reverse=st.booleans())
-def test_any_key_is_a_place_to_go_on(keys, key, reverse):
-    """A key need not exist: forwards the rest begins at the next one; backwards that one comes first."""
+def test_page_may_start_at_any_key(keys, key, reverse):
+    """
+    The key need not exist.
+
+    Forward pages start at the next key; in reverse order that key is the first.
+    """
     page = paginate(keys, PageRequest(key=key, limit=100, reverse=reverse))
     rest = [one for one in keys if one >= key]
     expected = rest
@@ -65,8 +68,8 @@ def test_any_key_is_a_place_to_go_on(keys, key, reverse):
     assert expected == [keys[number] for number in page.numbers]
 
 
-def test_both_alphabets_of_base64_are_read():
-    """The gateway falls back to the alphabet of URLs."""
+def test_page_key_accepts_both_base64_alphabets():
+    """The gateway also accepts the URL-safe alphabet."""
     key = b"\xfb\xff\xfe"
 
     assert key == PageRequest.from_query({"pagination.key": base64.b64encode(key).decode()}).key

@@ -1,4 +1,4 @@
-"""The model that engines are compared with keeps the protocol's promises itself."""
+"""The reference model of the memory engines fulfils the engine protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def unit(*numbers):
 
 
 def three():
-    """Return a reader with three memories, of which one has two pieces."""
+    """Return a reader with three memories. One of them has two chunks."""
     reader = PlainReader()
     reader.put(plain_memory("a", "shield the fleet", topic="defence", at=2), vectors=np.stack([unit(1, 0)]))
     reader.put(plain_memory("b", "raid the shield yard", at=1), vectors=np.stack([unit(0, 1), unit(1, 0.1)]))
@@ -33,8 +33,8 @@ def three():
     return reader
 
 
-def test_a_memory_is_as_near_as_its_best_piece():
-    """The cosine of a memory is that of its nearest piece, and the best memory comes first."""
+def test_similarity_of_memory_is_that_of_its_nearest_chunk():
+    """Memories are ordered by similarity."""
     found = three().nearest(unit(1, 0), 2)
 
     assert [0, 1] == found.nodes.tolist()
@@ -42,13 +42,12 @@ def test_a_memory_is_as_near_as_its_best_piece():
     assert 0.0 == three().similarities(unit(1, 0), np.array([2]))[0]
 
 
-def test_equals_are_given_newest_first():
-    """Where two memories are equally near, the one saved last comes first."""
+def test_equally_near_memories_are_ordered_newest_first():
     assert [2, 1] == three().nearest(unit(0, 1), 2).nodes.tolist()
 
 
-def test_words_leave_out_what_shares_none():
-    """A rare word counts more than a frequent one, and what has none of the words is not found."""
+def test_word_search_excludes_memories_without_shared_words():
+    """Rare words have more weight than frequent ones."""
     found = three().words("shield raids", 10)
 
     assert [1, 0] == found.nodes.tolist()
@@ -67,15 +66,15 @@ def test_words_leave_out_what_shares_none():
         (Filter(until=plain_memory("x", at=2).created_at), [2, 1]),
     ],
 )
-def test_windows_go_back_in_time(where, expected):
-    """The newest is first, of equal times the one saved last."""
+def test_window_is_ordered_by_time(where, expected):
+    """Memories of equal time are ordered by the time of saving."""
     assert expected == three().window(where).tolist()
     assert expected[::-1] == three().window(where, newest_first=False).tolist()
     assert len(expected) == three().count(where)
 
 
-def test_a_deleted_memory_takes_its_links_along():
-    """No link leads to a memory that is gone, the other ends are touched, and its node is not given again."""
+def test_delete_removes_links_of_the_memory():
+    """The other ends count as touched, and the node number is not reused."""
     reader = three()
     reader.put_link(plain_link("a", "b"))
     reader.put_link(plain_link("c", "a"))
@@ -89,8 +88,8 @@ def test_a_deleted_memory_takes_its_links_along():
     assert frozenset() == reader.touched_since(reader.change)
 
 
-def test_a_link_is_replaced_by_its_id():
-    """Storing a link again moves it, and touches the ends that it had."""
+def test_link_with_same_id_is_replaced():
+    """Its previous ends count as touched."""
     reader = three()
     reader.put_link(plain_link("a", "b", link_id="l"))
     before = reader.change
@@ -103,8 +102,7 @@ def test_a_link_is_replaced_by_its_id():
     assert {0, 1, 2} == reader.touched_since(before)
 
 
-def test_unknown_ends_and_loops_are_refused():
-    """A link needs two memories."""
+def test_invalid_links_are_rejected():
     reader = three()
 
     with pytest.raises(KeyError):
@@ -117,8 +115,8 @@ def test_unknown_ends_and_loops_are_refused():
         reader.delete("z")
 
 
-async def test_a_plan_that_fails_leaves_nothing():
-    """What a failed plan wrote is undone, its number of changes too."""
+async def test_failed_plan_is_rolled_back():
+    """Includes the number of changes."""
     backend = PlainEngine(memories=three())
     before = backend.memories.change
 
@@ -134,8 +132,7 @@ async def test_a_plan_that_fails_leaves_nothing():
     assert ["a", "b", "c"] == await backend.read(lambda reader: [one.memory.id for one in reader.scan()])
 
 
-async def test_a_new_version_keeps_vectors_and_links():
-    """Saving a memory again without vectors keeps those it has, and its links."""
+async def test_new_version_keeps_vectors_and_links():
     backend = PlainEngine(memories=three())
     node = await backend.write(lambda writer: writer.put(plain_memory("b", "changed"), links=[plain_link("b", "a")]))
     again = await backend.write(lambda writer: writer.put(attrs.evolve(writer.get([node])[0], topic="t")))
@@ -149,8 +146,8 @@ async def test_a_new_version_keeps_vectors_and_links():
     texts=st.lists(st.lists(st.sampled_from(["raid", "shield yard", "백업을", "m_1-2"]), max_size=6), max_size=6),
     asked=st.lists(st.sampled_from(["raid", "the shield", "백업", "m_1-2", "zebra"]), max_size=3),
 )
-def test_words_count_as_much_as_in_the_index(texts, asked):
-    """BM25 has the form that the engine's index has."""
+def test_word_scores_equal_those_of_word_index(texts, asked):
+    """Both use the same form of BM25."""
     reader, index = PlainReader(), WordIndex()
     for number, words in enumerate(texts):
         text = " ".join(words)
@@ -162,8 +159,7 @@ def test_words_count_as_much_as_in_the_index(texts, asked):
     assert index.scores(query, nodes) == pytest.approx(reader.word_scores(query, nodes), rel=1e-5, abs=1e-6)
 
 
-def test_pieces_come_node_by_node():
-    """The vectors of several memories come in the order asked for, with how many each has."""
+def test_pieces_are_in_the_order_of_nodes():
     reader = three()
     reader.put(plain_memory("d", "nothing to compare"))
     vectors, counts = reader.pieces(np.array([1, 3, 0]))

@@ -12,7 +12,7 @@ import mama_structs.testing
 
 
 def run(*arguments, cwd):
-    # Others that run tests clean up in the common place, and each warns of what the other one took away.
+    # A separate temporary root, because concurrent test runs clean up the shared one and cause warnings.
     environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(cwd)}
     return subprocess.run(
         [sys.executable, *arguments],
@@ -20,16 +20,15 @@ def run(*arguments, cwd):
     )  # fmt: skip
 
 
-def test_a_sync_test_has_a_node(mama_structs_node):
-    """The fixture needs no event loop."""
+def test_node_fixture_works_in_sync_test(mama_structs_node):
     with urllib.request.urlopen(f"{mama_structs_node.url}/structs/player/1-11", timeout=600) as answer:
         assert "1-11" == json.load(answer)["Player"]["id"]
 
     assert 1 == mama_structs_node.count("1-11")
 
 
-async def test_an_async_test_has_a_node(mama_structs_node):
-    """The fixture does not share the test's loop."""
+async def test_node_fixture_works_in_async_test(mama_structs_node):
+    """The fixture does not share the test's event loop."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"{mama_structs_node.url}/structs/player/1-11") as answer,
@@ -38,20 +37,17 @@ async def test_an_async_test_has_a_node(mama_structs_node):
 
 
 @pytest.mark.mama_structs_node(seed=5, players=20, height=7)
-def test_the_marker_sets_world_and_options(mama_structs_node):
-    """Seed, size and any option of the node can be marked."""
+def test_node_marker_sets_world_and_options(mama_structs_node):
     assert 22 == len(mama_structs_node.data.ids("player"))
     assert 7 == mama_structs_node.height
 
 
 @pytest.mark.mama_structs_node(entities={"1-11": {"id": "1-11"}})
-def test_the_marker_can_name_exact_entities(mama_structs_node):
-    """With entities the node has these and no world."""
+def test_node_marker_sets_exact_entities(mama_structs_node):
     assert ["1-11"] == mama_structs_node.data.ids("player")
 
 
-def test_the_plugin_works_without_pytest_asyncio_and_knows_its_marker(tmp_path):
-    """The installed plugin serves a plain pytest with strict markers."""
+def test_plugin_works_without_pytest_asyncio_and_registers_marker(tmp_path):
     (tmp_path / "test_it.py").write_text(
         textwrap.dedent(
             """
@@ -80,8 +76,8 @@ WRONG = {
 }
 
 
-async def test_an_async_test_has_a_session_of_its_loop(mama_session, mama_clock):
-    """It is open, has a directory, and reads the time from the clock."""
+async def test_session_fixture_is_async_in_async_test(mama_session, mama_clock):
+    """It is open, has a directory, and uses the fake clock."""
     first = await mama_session.memories.save_context("the shield holds")
     mama_clock.advance(3_600)
     second = await mama_session.memories.save_context("the shield fell")
@@ -92,8 +88,8 @@ async def test_an_async_test_has_a_session_of_its_loop(mama_session, mama_clock)
     assert mama_session.location.is_dir()
 
 
-def test_a_sync_test_has_a_session_without_await(mama_session, mama_clock):
-    """The same for code that has no event loop; a clock may be set back."""
+def test_session_fixture_is_sync_in_sync_test(mama_session, mama_clock):
+    """The clock may be set back."""
     first = mama_session.memories.save_context("the shield holds")
     mama_clock.step(-60)
 
@@ -101,8 +97,7 @@ def test_a_sync_test_has_a_session_without_await(mama_session, mama_clock):
 
 
 @pytest.mark.mama_session(namespace="bob")
-async def test_the_marker_sets_a_sessions_options(mama_session):
-    """What `Session.open` takes can be marked."""
+async def test_session_marker_sets_options(mama_session):
     assert "bob" == mama_session.memories.namespace
 
 
@@ -111,8 +106,8 @@ async def test_the_marker_sets_a_sessions_options(mama_session):
     [(["-p", "no:anyio"], "pytest.mark.asyncio"), (["-p", "no:asyncio"], "pytest.mark.anyio")],
     ids=["pytest-asyncio, strict", "anyio"],
 )
-def test_the_session_is_there_with_every_plugin_for_async_tests(tmp_path, options, mark):
-    """Neither mode nor plugin has to be configured for it."""
+def test_session_fixture_works_with_every_async_plugin(tmp_path, options, mark):
+    """Neither mode nor plugin needs configuration."""
     (tmp_path / "test_it.py").write_text(
         textwrap.dedent(
             f"""
@@ -138,8 +133,8 @@ def test_the_session_is_there_with_every_plugin_for_async_tests(tmp_path, option
     assert "UsageError: @pytest.mark.mama_session takes its options by name" in result.stdout
 
 
-def test_a_marker_that_means_nothing_is_a_usage_error(tmp_path):
-    """What the marker cannot mean ends the test with one line that says so."""
+def test_invalid_marker_is_a_usage_error(tmp_path):
+    """The error is one line."""
     marked = "".join(
         f"@pytest.mark.mama_structs_node{marker}\ndef test_{number}(mama_structs_node): pass\n"
         for number, marker in enumerate(WRONG)
@@ -160,8 +155,8 @@ def test_a_marker_that_means_nothing_is_a_usage_error(tmp_path):
     assert [] == [message for line, message in zip(said, WRONG.values(), strict=True) if message not in line], said
 
 
-def test_the_plugin_costs_a_run_without_it_three_small_modules(tmp_path):
-    """Every pytest run of every user loads the plugin: what it imports is itself, and nothing that it needs."""
+def test_plugin_imports_only_its_own_modules(tmp_path):
+    """Every pytest run of every user loads the plugin."""
     (tmp_path / "test_it.py").write_text("import sys\n\n\ndef test_it():\n    print(*sys.modules)\n")
     ours = {
         "mama_structs",
@@ -171,7 +166,7 @@ def test_the_plugin_costs_a_run_without_it_three_small_modules(tmp_path):
     }
 
     def loaded(*options):
-        # Others that are installed beside it may load anything, and some of them this package.
+        # Other installed plugins may import anything, including this package.
         others = [argument for name in ("asyncio", "anyio", "hypothesispytest") for argument in ("-p", f"no:{name}")]
         result = run("-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *others, *options, cwd=tmp_path)
         return set(result.stdout.splitlines()[0].split())
@@ -179,8 +174,7 @@ def test_the_plugin_costs_a_run_without_it_three_small_modules(tmp_path):
     assert ours == loaded() - loaded("-p", "no:mama_structs")
 
 
-def test_the_package_loads_its_names_lazily(tmp_path):
-    """Importing `mama_structs.testing` loads none of its modules; every public name loads when asked for."""
+def test_testing_package_imports_names_lazily(tmp_path):
     code = "import sys, mama_structs.testing; print(sorted(m for m in sys.modules if m.startswith('mama_structs.testing.')))"
     result = run("-c", code, cwd=tmp_path)
 

@@ -1,4 +1,4 @@
-"""The documents with planted refs are what they say they are, without a parser's word for it."""
+"""Self-consistency of generated documents with planted refs, checked without the parser."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from mama_structs.testing.strategies import PlantedRef, chunkings, ref_documents
 
 
 @given(ref_id=ref_ids())
-def test_ids_are_those_that_a_ref_may_have(ref_id):
-    """Every id is valid."""
+def test_ref_ids_are_valid(ref_id):
     assert is_ref_id(ref_id)
 
 
 @given(document=ref_documents())
-def test_tags_are_all_that_is_not_visible(document):
-    """The text has two tags more than the visible text for each ref: one when it closes itself or is not closed."""
+def test_text_differs_from_visible_text_by_tags_only(document):
+    """Each ref has two tags, or one if it is self-closing or not closed."""
     left_out, at = [], 0
     tag = re.compile(r"""</?ref(?:"[^"]*"|'[^']*'|[^"'<>])*>""", re.IGNORECASE)
     shown = 0
     while at < len(document.text):
         match = tag.match(document.text, at)
-        # Decoys are visible, so a tag is left out exactly where the visible text does not show it.
+        # Decoys are visible, so a tag belongs to a ref if the visible text does not contain it here.
         if match and not document.visible.startswith(match.group(), shown):
             left_out.append(match.group())
             at = match.end()
@@ -45,36 +44,33 @@ def test_tags_are_all_that_is_not_visible(document):
 
 
 @given(document=ref_documents())
-def test_contents_are_visible(document):
-    """What a ref holds can be read in the document, and decoys hold nothing."""
+def test_contents_of_refs_are_visible(document):
     assert all(ref.content in document.visible for ref in document.refs)
     assert all(name == name.lower() and "id" != name for ref in document.refs for name in ref.attributes)
 
 
 @given(document=ref_documents(unclosed=False))
-def test_refs_can_all_be_closed(document):
-    """Without unclosed refs every ref is complete."""
+def test_refs_are_complete_without_unclosed_option(document):
     assert all(ref.complete for ref in document.refs)
 
 
 @given(document=ref_documents(max_depth=0, max_size=3))
-def test_there_can_be_no_refs_at_all(document):
-    """Without depth a document has only prose and decoys."""
+def test_document_with_depth_zero_has_no_refs(document):
+    """It has only prose and decoys."""
     assert () == document.refs
     assert document.text == document.visible
 
 
 @given(document=ref_documents(max_depth=1, unclosed=False))
-def test_depth_is_limited(document):
-    """With depth 1 no ref is inside another: the contents follow one after the other."""
+def test_document_with_depth_one_has_no_nested_refs(document):
     at = 0
     for ref in document.refs:
         at = document.visible.index(ref.content, at) + len(ref.content)
 
 
 @given(document=ref_documents())
-def test_documents_can_be_written_as_utf_8(document):
-    """A store can keep every one: there are no lone surrogates."""
+def test_documents_can_be_encoded_as_utf_8(document):
+    """A store can save all of them, because they have no lone surrogates."""
     assert document.text == document.text.encode().decode()
 
 
@@ -99,8 +95,7 @@ FEATURES = {
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", FEATURES)
-def test_each_kind_of_document_occurs(name):
-    """What makes a parser stumble is drawn, and not only once in a million."""
+def test_ref_documents_cover_every_feature(name):
     wanted = settings(
         max_examples=2_000, phases=[Phase.generate], database=None, derandomize=True,
         suppress_health_check=list(HealthCheck),
@@ -110,24 +105,20 @@ def test_each_kind_of_document_occurs(name):
 
 
 @given(cut=st.text().flatmap(lambda text: st.tuples(st.just(text), chunkings(text))))
-def test_chunks_make_up_the_text(cut):
-    """However a text is cut, nothing is lost or added."""
+def test_joined_chunks_are_the_text(cut):
     text, chunks = cut
 
     assert text == "".join(chunks)
 
 
 @pytest.mark.parametrize("sizes", [[6], [1] * 6, [2, 4], [0, 6], [3, 0, 3]])
-def test_each_kind_of_cut_occurs(sizes):
-    """A text comes whole, one character at a time, cut anywhere, and with empty chunks."""
+def test_chunkings_cover_every_kind_of_split(sizes):
     assert find(chunkings("abcdef"), lambda chunks: sizes == [len(chunk) for chunk in chunks])
 
 
 def test_planted_refs_compare_by_value():
-    """Tests can write down what they expect."""
     assert PlantedRef("a", {"type": "x"}, "y", complete=True) == PlantedRef("a", {"type": "x"}, "y", complete=True)
 
 
-def test_the_strategies_are_public():
-    """They are found where all strategies are."""
+def test_ref_strategies_are_public():
     assert {"PlantedRef", "RefDocument", "chunkings", "ref_documents", "ref_ids"} <= set(strategies.__all__)

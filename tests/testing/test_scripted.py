@@ -1,4 +1,4 @@
-"""A model that says what a script has it say: whole and in pieces, what it keeps of what it was asked, how it ends."""
+"""Scripted model: complete and streamed answers, recorded requests, end of the script."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def session():
 
 
 def story():
-    """Save, replace and mark a decision, and tell from memory why it was left, and for what."""
+    """Save, supersede and rate a decision, then explain from memory why it was replaced."""
     request = yield call("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
     jwt = json.loads(request.results[-1])["id"]
     yield "Noted"
@@ -48,8 +48,8 @@ def story():
 @pytest.mark.once
 @EVERYWHERE
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_an_agent_answers_from_memory_why_jwt_was_left(session, drive, streamed):
-    """A script is a story that is sent what the model was asked next, so that it uses what tools gave."""
+async def test_agent_answers_from_memory_why_jwt_was_left(session, drive, streamed):
+    """A generator in the script receives the next requests, so it can use tool results."""
     model = ScriptedModel(story(), lambda request: request.said[-1].text)
     turns = ["We use JWT for logins.", "We keep sessions in Redis instead.", "JWT failed.", "Why did we leave JWT?"]
     run = await drive(session, model, *turns, "Sure?", streamed=streamed)
@@ -62,8 +62,8 @@ async def test_an_agent_answers_from_memory_why_jwt_was_left(session, drive, str
     assert (9, 0) == (len(model.requests), model.left)
 
 
-async def test_an_agent_that_reaches_its_tools_over_mcp_tells_the_same_story(session):
-    """A host's model stands before an MCP client, which has the tools of the server."""
+async def test_agent_with_tools_over_mcp_answers_from_memory(session):
+    """The model is behind an MCP client with the tools of the server."""
     model, messages, answers = ScriptedModel(story()), [], []
     async with Client(mcp.server(session)) as client, model.openai() as provider:
         tools = [
@@ -87,8 +87,12 @@ async def test_an_agent_that_reaches_its_tools_over_mcp_tells_the_same_story(ses
 
 
 @EVERYWHERE
-async def test_a_ref_that_arrives_in_pieces_is_shown_stored_and_used(session, drive):
-    """A stream shows the text without tags as it comes, and its ref serves the calls of the same message."""
+async def test_streamed_ref_is_shown_stored_and_used(session, drive):
+    """
+    The stream shows the text without tags.
+
+    Later calls of the same message can use the ref.
+    """
     model = ScriptedModel(ModelTurn(MARKED, [("get_ref", {"ref_id": "aim"})]), "Done.")
     run = await drive(session, model, "go", streamed=True)
     shown = [piece for watched in run.streams for piece in watched.shown]
@@ -101,11 +105,10 @@ async def test_a_ref_that_arrives_in_pieces_is_shown_stored_and_used(session, dr
 
 @EVERYWHERE
 @settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
-# Frameworks ask again where a model said nothing.
+# Frameworks retry an empty answer.
 @pytest.mark.once
 @given(document=ref_documents(max_size=4).filter(lambda document: document.text.strip()), data=st.data())
-async def test_however_an_answer_is_cut_its_refs_are_the_same(drive, document, data):
-    """What a model marks is stored exactly, wherever a provider cuts its text."""
+async def test_refs_do_not_depend_on_chunking_of_the_answer(drive, document, data):
     async with Session.open(embedder=HashEmbedder()) as session:
         model = ScriptedModel(document.text, cut=lambda text: data.draw(chunkings(text)))
         run = await drive(session, model, "go", streamed=True)
@@ -122,8 +125,8 @@ async def test_however_an_answer_is_cut_its_refs_are_the_same(drive, document, d
 @pytest.mark.parametrize(
     ("drive", "streamed"), [(in_openai_chat, False), (in_pydantic_ai, False), (in_pydantic_ai, True)]
 )
-async def test_a_call_can_be_one_that_no_model_should_write(session, drive, streamed):
-    """Arguments that are no JSON are passed on as they are, and the host's loop goes on."""
+async def test_call_with_invalid_json_arguments_is_passed_on(session, drive, streamed):
+    """The host's loop continues."""
     model = ScriptedModel(ModelTurn(calls=[("list_refs", '{"category": ')]), "Sorry.")
     run = await drive(session, model, "go", streamed=streamed)
 
@@ -131,8 +134,12 @@ async def test_a_call_can_be_one_that_no_model_should_write(session, drive, stre
     assert "JSON" in run.outputs[0]
 
 
-async def test_what_has_no_place_in_a_message_is_refused(session):
-    """Anthropic's whole messages hold arguments as data; and pieces make up a text."""
+async def test_unrepresentable_arguments_and_invalid_cut_are_rejected(session):
+    """
+    Complete messages of Anthropic contain arguments as data.
+
+    Pieces must add up to the text.
+    """
     asked = {"model": "any", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
     wrong = ScriptedModel(ModelTurn(calls=[("list_refs", "[")])).anthropic()
     with pytest.raises(AnthropicError, match="arguments of list_refs that are no JSON object"):
@@ -152,15 +159,14 @@ async def test_what_has_no_place_in_a_message_is_refused(session):
         ({"text": None}, "text must be a text, got NoneType"),
     ],
 )
-def test_a_turn_that_no_model_can_say_is_refused_where_it_is_written(turn, said):
-    """A call without the list around it is named, and not what went wrong while it was read."""
+def test_invalid_model_turn_is_rejected_when_created(turn, said):
+    """The error names the call."""
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         ModelTurn(**turn)
 
 
 @EVERYWHERE
-async def test_a_script_that_is_over_fails_the_request(session, drive):
-    """A loop that asks once more than it should is told so, in every framework."""
+async def test_request_after_end_of_script_fails(session, drive):
     model = ScriptedModel((step for step in ()), "Only this.")
     await drive(session, model, "go")
 

@@ -36,7 +36,7 @@ from mama_structs.testing.strategies import (
 
 
 def at(payload, pointer):
-    """Return what stands at a JSON pointer (RFC 6901)."""
+    """Return the value at a JSON pointer (RFC 6901)."""
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         payload = payload[int(key)] if isinstance(payload, list) else payload[key]
@@ -44,28 +44,25 @@ def at(payload, pointer):
 
 
 @given(text=entity_id_texts())
-def test_id_texts_are_ids(text):
-    """Every text is an id as the chain writes it."""
+def test_entity_id_texts_are_ids(text):
     assert text == str(EntityId.parse(text))
 
 
 @given(entity_id=entity_ids(types=[EntityType.FLEET, EntityType.PLANET]))
-def test_ids_can_be_of_chosen_types(entity_id):
-    """Only the types asked for come."""
+def test_entity_ids_can_be_limited_to_types(entity_id):
     assert entity_id.type in {EntityType.FLEET, EntityType.PLANET}
 
 
 @given(text=look_alikes())
 @settings(max_examples=500)
-def test_look_alikes_are_no_ids(text):
-    """Every look-alike is refused."""
+def test_look_alikes_are_not_ids(text):
     with pytest.raises(InvalidArgument):
         EntityId.parse(text)
 
 
 @given(planted=payloads() | list_payloads())
-def test_planted_references_stand_where_their_pointers_say(planted):
-    """References are distinct, in document order, and each is found at each of its pointers."""
+def test_planted_references_are_at_their_pointers(planted):
+    """References are distinct and in document order."""
     copied = json.loads(json.dumps(planted.payload))
 
     assert planted.payload == copied
@@ -83,8 +80,7 @@ def test_planted_references_stand_where_their_pointers_say(planted):
 
 
 @given(planted=payloads())
-def test_what_a_payload_is_about_is_no_reference(planted):
-    """The subject's id is the entity's own and is listed nowhere."""
+def test_subject_of_payload_is_not_a_reference(planted):
     if planted.subject is not None:
         (record, *_) = planted.payload.values()
 
@@ -93,8 +89,8 @@ def test_what_a_payload_is_about_is_no_reference(planted):
 
 
 @given(planted=list_payloads(min_size=1, max_size=3))
-def test_list_payloads_are_the_chains_lists(planted):
-    """Rows have their own ids, which are no references, and pagination stands beside them."""
+def test_list_payloads_have_format_of_chain_lists(planted):
+    """The rows' own ids are not references."""
     rows, pagination = planted.payload.values()
 
     assert 1 <= len(rows) <= 3
@@ -116,37 +112,35 @@ def test_list_payloads_are_the_chains_lists(planted):
         lambda planted: "map" in planted.payload,
     ],
 )
-def test_payloads_reach_the_interesting_cases(wanted):
-    """Many ids, repeated ones, direct ones, depth, the subject met again, and JSON in text all occur."""
+def test_payloads_cover_interesting_cases(wanted):
+    """Many, repeated, direct and deep references occur, and JSON in text."""
     assert wanted(
         find(payloads(), wanted, settings=settings(max_examples=5000, database=None, phases=[Phase.generate]))
     )
 
 
 @given(found=latencies(["1-11", "0-1"], max=0.5))
-def test_latencies_are_for_exactly_these_ids(found):
-    """Each id has its seconds."""
+def test_latencies_have_exactly_the_given_ids(found):
     assert {"1-11", "0-1"} == found.keys()
     assert all(0 <= seconds <= 0.5 for seconds in found.values())
 
 
 @given(found=delays(max=0.5), entity_id=entity_id_texts())
-def test_delays_are_for_every_id_and_always_the_same(found, entity_id):
-    """The delay follows from the seed and the id."""
+def test_delays_are_deterministic_for_every_id(found, entity_id):
     assert 0 <= found[entity_id] <= 0.5
     assert found[entity_id] == Delays(seed=found.seed, max=0.5)[entity_id]
 
 
 @given(world=worlds(players=st.just(12)))
 @settings(max_examples=5, deadline=None)
-def test_worlds_are_of_the_size_asked_for(world):
-    """The players are as many as asked for, and the three whose ids collide."""
+def test_worlds_have_requested_size(world):
+    """Three more players have ids that are prefixes of each other."""
     assert 15 == len(world.ids("player"))
 
 
 @given(entity_id=st.from_type(EntityId), kind=st.from_type(EntityType))
 def test_types_are_registered_by_entry_point(entity_id, kind):
-    """Importing Hypothesis is enough to draw ids and types."""
+    """Importing Hypothesis is sufficient."""
     assert isinstance(entity_id, EntityId)
     assert entity_id.type.has_ids
     assert isinstance(kind, EntityType)
@@ -155,8 +149,7 @@ def test_types_are_registered_by_entry_point(entity_id, kind):
     ]
 
 
-def test_the_hook_costs_nothing_without_hypothesis():
-    """The module of the entry point imports neither Hypothesis nor the rest of the package."""
+def test_hook_imports_neither_hypothesis_nor_package():
     code = (
         "import sys, mama_structs.testing.hypothesis_hook;"
         "print([m for m in ('hypothesis', 'aiohttp', 'attrs', 'mama_structs.structs') if m in sys.modules])"
@@ -166,8 +159,7 @@ def test_the_hook_costs_nothing_without_hypothesis():
     assert "[]" == result.stdout.strip()
 
 
-def test_importing_hypothesis_loads_only_the_hook():
-    """Whoever has this package and imports Hypothesis pays for four small modules, and for nothing that they need."""
+def test_importing_hypothesis_imports_only_the_hook():
     code = "import sys, hypothesis; print(*sys.modules)"
 
     def loaded(**environment):
@@ -200,8 +192,8 @@ async def save_all(records, chain):
 
 @settings(max_examples=max(10, settings.default.max_examples // 5))
 @given(records=st.lists(memories(), max_size=4), chain=chains())
-def test_every_memory_that_is_given_can_be_saved(records, chain):
-    """Records are what `save_many` takes, and a chain's decisions take the places that it says."""
+def test_generated_memories_and_chains_can_be_saved(records, chain):
+    """The decisions of a chain supersede each other as planned."""
     saved, made, links = asyncio.run(save_all(records, chain))
 
     assert [record["type"] for record in records] == [memory.type for memory in saved]
@@ -232,8 +224,7 @@ SCHEMA = {
 
 
 @given(arguments=tool_arguments(SCHEMA, texts={"*_id": st.sampled_from(["2-1", "2-2"])}))
-def test_arguments_are_what_the_schema_accepts(arguments):
-    """References, unions, enums, bounds, patterns and formats are kept."""
+def test_tool_arguments_are_valid_for_schema(arguments):
     Draft202012Validator(SCHEMA).validate(arguments)
 
 
@@ -257,21 +248,19 @@ def act(
     price: Decimal,
     picture: Annotated[bytes, Meta(min_length=2, max_length=6)],
 ) -> None:
-    """Take what has bounds, members and formats."""
+    """Accept arguments with bounds, members and formats."""
 
 
 TOOL = Tool.from_function(act)
 
 
 @given(arguments=tool_arguments(TOOL.input_schema))
-def test_a_tool_takes_the_arguments_that_come_from_its_schema(arguments):
-    """Bounds on one side, steps, tuples, members of any name, and formats are kept."""
+def test_tool_accepts_arguments_generated_from_its_schema(arguments):
     Draft202012Validator(TOOL.input_schema).validate(arguments)
     TOOL.signature.check(arguments, tool=TOOL.name)
 
 
-def test_a_mapping_of_any_names_is_not_always_empty():
-    """What a parameter such as ``dict[str, int]`` holds comes up."""
+def test_mapping_with_arbitrary_names_is_not_always_empty():
     schema = {
         "type": "object",
         "properties": {"counts": {"type": "object", "additionalProperties": {"type": "integer"}}},
@@ -280,8 +269,8 @@ def test_a_mapping_of_any_names_is_not_always_empty():
     assert find(tool_arguments(schema), lambda given: given.get("counts"))
 
 
-def test_known_texts_are_given_for_the_parameters_that_they_fit():
-    """An id that there is comes up, beside any text."""
+def test_given_texts_are_used_for_matching_parameters():
+    """Arbitrary texts are generated, too."""
     ids = tool_arguments(SCHEMA, texts={"*_id": st.just("2-1")})
 
     assert "2-1" == find(ids, lambda given: given["planet_id"] == "2-1")["planet_id"]
@@ -289,8 +278,7 @@ def test_known_texts_are_given_for_the_parameters_that_they_fit():
 
 
 @given(planted=messages())
-def test_a_message_holds_the_refs_that_were_planted(planted):
-    """In every provider's shape."""
+def test_messages_contain_planted_refs_in_every_format(planted):
     seen = RefStore().ingest(planted.message)
 
     assert [(ref.id, ref.content, ref.complete) for ref in planted.document.refs] == [

@@ -50,8 +50,8 @@ def references(world):
 
 @given(world=worlds(players=st.integers(12, 60) | st.just(300)))
 @settings(deadline=None, max_examples=40)
-def test_every_reference_resolves_but_the_documented_one(world):
-    """Every id in every record is of the type its field promises, and exists, but for one pruned struct."""
+def test_every_reference_resolves_except_the_documented_one(world):
+    """Each id has a type that its field expects. Only one pruned struct does not exist."""
     missing = set()
     for _, field, codes, entity_id in references(world):
         code = entity_id.split("-")[0]
@@ -64,8 +64,8 @@ def test_every_reference_resolves_but_the_documented_one(world):
 
 @given(world=worlds(players=st.integers(12, 60) | st.just(300)))
 @settings(deadline=None, max_examples=40)
-def test_both_ends_of_a_relation_agree(world):
-    """Players and planets, fleets and visitors, structs and slots, agreements and allocations tell the same story."""
+def test_both_ends_of_each_relation_are_consistent(world):
+    """Covers relations of players, planets, fleets, structs, agreements and allocations."""
     planets = {row["id"]: row for row in world.rows("planet")}
     fleets = {row["id"]: row for row in world.rows("fleet")}
     structs = {row["id"]: row for row in world.rows("struct")}
@@ -114,8 +114,8 @@ def test_both_ends_of_a_relation_agree(world):
 
 
 @pytest.mark.parametrize("players", [12, 40, 274, 275, 300, 2000])
-def test_every_guild_is_owned_by_a_member(players):
-    """A guild's owner is in the guild, owns its reactor, substation and provider, and has a planet."""
+def test_every_guild_is_owned_by_a_member_with_assets(players):
+    """The owner has the guild's reactor, substation and provider, and a planet."""
     world = World.generate(seed=3, players=players)
     members = {row["id"]: row["guildId"] for row in world.rows("player")}
 
@@ -134,8 +134,7 @@ def test_every_guild_is_owned_by_a_member(players):
 
 @given(world=worlds(players=st.just(30)))
 @settings(deadline=None, max_examples=20)
-def test_defenders_agree_with_whom_they_protect(world):
-    """A struct's defenders are exactly those whose protectedStructIndex is its index."""
+def test_defenders_match_protected_struct_index(world):
     envelopes = {struct_id: world.envelope(struct_id) for struct_id in world.ids("struct")}
     expected = {
         (f"5-{index}", struct_id)
@@ -148,8 +147,7 @@ def test_defenders_agree_with_whom_they_protect(world):
 
 
 @pytest.mark.parametrize("players", [12, 40])
-def test_awkward_data_is_in_every_world(players):
-    """All that misleads a client on the real chain occurs even in the smallest world, and is named."""
+def test_oddities_exist_in_every_world(players):
     world = World.generate(seed=5, players=players)
     odd = world.oddities
     stale = world.get("planet", odd.stale_visitor)
@@ -174,8 +172,8 @@ def test_awkward_data_is_in_every_world(players):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("players", [12, 19, 60])
-def test_the_demo_player_has_everything(seed, players):
-    """Player 1-11 has a guild, a planet with visitors, the fleet 9-11, a substation, a defended struct."""
+def test_demo_player_has_all_assets(seed, players):
+    """Player 1-11 has a guild, planet, visitors, fleet, substation and defended struct."""
     world = World.generate(seed=seed, players=players)
     player = world.envelope("1-11")["Player"]
     planet = world.envelope(player["planetId"])["Planet"]
@@ -189,8 +187,7 @@ def test_the_demo_player_has_everything(seed, players):
     assert world.rows("guild_membership_application")
 
 
-def test_the_same_seed_gives_the_same_world_in_any_order_of_making():
-    """A world follows from seed and size alone; another seed gives another world."""
+def test_world_depends_on_seed_and_size_only():
     first, other, again = (json.dumps(World.generate(seed=seed, players=30).tables) for seed in (7, 8, 7))
 
     assert first == again
@@ -198,15 +195,13 @@ def test_the_same_seed_gives_the_same_world_in_any_order_of_making():
 
 
 @pytest.mark.once
-def test_a_world_may_have_ten_thousand_players():
-    """Size is no reason to test with toys."""
+def test_world_may_have_ten_thousand_players():
     world = World.generate(players=10_000)
 
     assert 10_000 == len(world.ids("player"))
 
 
-def test_ids_order_by_bytes_and_struct_types_by_number():
-    """Keys come as the chain's stores order them."""
+def test_ids_are_in_byte_order_and_struct_types_in_numeric_order():
     world = World.generate(players=40)
 
     assert ["1-1", "1-10", "1-11"] == world.ids("player")[:3]
@@ -214,7 +209,7 @@ def test_ids_order_by_bytes_and_struct_types_by_number():
 
 
 def test_struct_types_have_all_fields():
-    """Every struct type shows the 68 fields of chain v0.16.0, the numbers as text."""
+    """They are the 68 fields of chain v0.16.0, with numbers as text."""
     rows = World.generate().rows("struct_type")
 
     assert {68} == {len(row) for row in rows}
@@ -222,8 +217,7 @@ def test_struct_types_have_all_fields():
     assert {str, bool} == {type(value) for row in rows for value in row.values()}
 
 
-def test_answers_are_fresh_copies():
-    """Changing an answer does not change the chain."""
+def test_answers_are_copies():
     world = World.generate()
     world.envelope("2-1")["Planet"]["space"][0] = "5-1"
     world.rows("provider")[0]["rate"]["amount"] = "0"
@@ -232,16 +226,16 @@ def test_answers_are_fresh_copies():
     assert world.rows("provider") == World.generate().rows("provider")
 
 
-def test_names_and_addresses_look_real():
-    """Names are no ids, addresses are bech32 of the chain's prefix."""
+def test_names_and_addresses_are_realistic():
+    """Names are not ids, and addresses are bech32 with the chain's prefix."""
     for row in World.generate().rows("player"):
         assert re.fullmatch(r"structs1[02-9ac-hj-np-z]{38}", row["primaryAddress"])
         with pytest.raises(InvalidArgument):
             EntityId.parse(row["name"])
 
 
-def test_records_can_be_put_and_removed():
-    """A changed world answers with the change: lists, single answers and defenders."""
+def test_put_and_remove_change_answers():
+    """Covers lists, single answers and defenders."""
     world = World.generate()
     before = world.ids("struct")
     defended = next(one for one in before if world.envelope(one)["structDefenders"])
@@ -258,8 +252,8 @@ def test_records_can_be_put_and_removed():
         world.remove(defender)
 
 
-def test_a_removed_defender_defends_nobody():
-    """A struct that is gone is no defender any more, though its attribute stays."""
+def test_removed_struct_is_no_defender():
+    """Its attribute remains."""
     world = World.generate()
     defended = next(one for one in world.ids("struct") if world.envelope(one)["structDefenders"])
     for defender in world.envelope(defended)["structDefenders"]:
@@ -268,8 +262,8 @@ def test_a_removed_defender_defends_nobody():
     assert [] == world.envelope(defended)["structDefenders"]
 
 
-def test_exact_entities():
-    """A world of given entities fills in zeros beside a bare record and leaves a whole answer alone."""
+def test_world_of_exact_entities_completes_bare_records():
+    """A complete answer is returned unchanged."""
     whole = {"Guild": {"id": "0-1"}, "season": 3}
     world = World.of({"1-11": {"id": "1-11", "guildId": "0-1"}, "0-1": whole})
 
@@ -294,7 +288,6 @@ def test_exact_entities():
         (lambda: World.generate().rows("players"), "type must be one of"),
     ],
 )
-def test_wrong_arguments_are_named(call, named):
-    """A wrong argument is refused at once, by name."""
+def test_invalid_argument_is_rejected_by_name(call, named):
     with pytest.raises(InvalidArgument, match=named):
         call()

@@ -1,1 +1,1 @@
-"""Conformance tests for stores."""
+"""Conformance tests for memory stores."""

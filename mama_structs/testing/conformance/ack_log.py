@@ -1,4 +1,8 @@
-"""The log of the crash test: a file outside of the store that says which changes were begun and acknowledged."""
+"""
+Log of a crash test.
+
+A file outside of the store records the started and the acknowledged changes.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,20 @@ import attrs
 
 from mama_structs.errors import MamaStructsError
 
-# Seconds after which a process counts as hung; a busy machine must never reach it.
+# Seconds after which a process counts as hung. Even a busy machine must not reach it.
 PATIENCE: Final = 300.0
 
 
 @attrs.frozen
 class Book:
     """
-    A log file to which many processes append lines of JSON; a line that was written survives the kill of its writer.
+    A log file to which several processes append lines of JSON.
+
+    Written lines survive a killed writer.
 
     Args:
         fd: The open file.
-        store: The directory or address of the store that it is about, empty if no change needs it.
+        store: The directory or address of the store that it belongs to, empty if no change needs it.
 
     """
 
@@ -42,7 +48,7 @@ class Book:
         line = json.dumps(what, separators=(",", ":")).encode() + b"\n"
         with _unlimited():
             if os.write(self.fd, line) != len(line):
-                raise OSError("the file of what was acknowledged is full")
+                raise OSError("the acknowledgement log is full")
 
     @staticmethod
     def read(path: Path) -> list[list[Any]]:
@@ -50,9 +56,9 @@ class Book:
         return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
 
     def last(self, length: int = 2**14, *, of: str, space: str) -> list[list[Any]]:
-        """Return the lines of one kind and namespace in the last bytes, of all writers."""
+        """Return the lines of one kind and namespace in the last *length* bytes, from all writers."""
         begin = max(os.fstat(self.fd).st_size - length, 0)
-        # Lines that are cut at either end are left out.
+        # Incomplete lines at either end are skipped.
         lines = os.pread(self.fd, length, begin).split(b"\n")[begin > 0 : -1]
         found = [json.loads(line) for line in lines]
         return [one for one in found if one[:2] == [of, space]]
@@ -65,15 +71,15 @@ def told(book: Book) -> Iterator[None]:
         yield
     except MamaStructsError as error:
         book.say("refused", error.type, str(error))
-    except Exception as error:  # noqa: BLE001 - the run reports it
+    except Exception as error:  # noqa: BLE001 - reported as a result of the run
         where = traceback.extract_tb(error.__traceback__)[-1]
         book.say("untyped", f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}"[:500])
 
 
 @contextlib.contextmanager
 def _unlimited() -> Iterator[None]:
-    """Lift the limit of file sizes, so that a process with a full disk can still write its log."""
-    import resource  # noqa: PLC0415 - not everywhere
+    """Lift the file size limit, so that a process with a full disk can still write its log."""
+    import resource  # noqa: PLC0415 - not available on Windows
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

@@ -1,4 +1,8 @@
-"""What is asked of a store under test: each check gives what is wrong, a line each, and nothing where all is well."""
+"""
+Checks of a store under test.
+
+Each check reports one line per problem, and nothing on success.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +26,21 @@ Capability = Literal[
     "deleting", "replacing", "durability", "full_disk", "two_writers", "isolation", "scoped_ids", "forgetting",
     "time_travel", "filters",
 ]  # fmt: skip
-"""What a store may say that it lacks."""
+"""Capabilities that a store may lack."""
 CAPABILITIES: Final[tuple[str, ...]] = get_args(Capability)
 
 _ENOUGH: Final = 24
-"""How many memories of a check are also searched for: it takes long in some stores."""
+"""Number of memories of a check to search for, because some stores search slowly."""
 _APART: Final = 0.05
-"""Seconds between what is saved and a moment that is asked about."""
+"""Seconds between saving and the moment of a time travel search."""
 _POLL: Final = 0.002
-# Names of which one is the beginning, the pattern or the other case of another one.
+# Names that are prefixes, LIKE patterns or other cases of each other.
 _NAMES: Final = ("alice", "alice-2", "Alice", "al_ce", "al%", "alice/notes", "алиса")
 
 
 @attrs.define
 class Trial:
-    """A check of one store, and what it finds."""
+    """One run of a check on one store, with its findings."""
 
     driver: str
     location: str
@@ -44,21 +48,21 @@ class Trial:
     seed: int
     rounds: int
     lacks: Mapping[str, str]
-    # Before all namespaces, where checks share a store.
+    # Prefix of all namespaces, for checks that share a store.
     prefix: str = ""
     findings: list[str] = attrs.field(factory=list)
 
     def note(self, what: str, count: int = 1, of: int | None = None) -> None:
-        """Note what is wrong, where it is so for any."""
+        """Add a finding, unless *count* is 0."""
         if count:
             self.findings.append(what if of is None else f"{what}: {count} of {of}")
 
     def space(self, name: str) -> str:
-        """Return the namespace that is meant by a name."""
+        """Return the prefixed namespace for a name."""
         return f"{self.prefix}{name}"
 
     def started(self) -> StoreProcess:
-        """Start a process with the store open; the caller ends it."""
+        """Start a process and open the store in it. The caller ends it."""
         store = StoreProcess.start(self.driver, self.location, self.place / "log")
         try:
             store("open")
@@ -69,7 +73,7 @@ class Trial:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[StoreProcess]:
-        """Give the store in a fresh process, and close it."""
+        """Open the store in a new process, and close it afterwards."""
         store = self.started()
         try:
             yield store
@@ -82,7 +86,7 @@ class Trial:
     def saved(
         self, store: StoreProcess, space: str, name: str, count: int, *, topic: str = "some", about: Sequence[str] = ()
     ) -> dict[str, str]:
-        """Save memories, and return their texts by their ids."""
+        """Save memories, and return their texts by id."""
         texts = [text_of(f"{name}-{number}", about) for number in range(count)]
         rows = [[space, f"{name}-{at}", text, _about(topic)] for at, text in enumerate(texts)]
         ids = store("save_all", rows)
@@ -96,7 +100,7 @@ Work = Callable[[Trial], None]
 
 @attrs.frozen
 class Check:
-    """A check by its name, with what a store must be able to do for it, and what it shows in a sentence."""
+    """A check: its name, its function, and the capabilities that it needs."""
 
     name: str
     needs: tuple[str, ...]
@@ -104,11 +108,11 @@ class Check:
 
     @property
     def sentence(self) -> str:
-        """What holds where nothing is found."""
+        """The property that the check verifies, from the docstring of its function."""
         return (self.run.__doc__ or "").strip().rstrip(".")
 
     def excuse(self, lacks: Mapping[str, str]) -> str | None:
-        """Return why a store need not do it, None where it must."""
+        """Return the reason why a store is excused from the check, or None."""
         return next((lacks[one] for one in self.needs if one in lacks), None)
 
 
@@ -136,7 +140,7 @@ def _search(store: StoreProcess, space: str, query: str, **named: Any) -> list[t
 
 
 def _find_all(trial: Trial, store: StoreProcess, space: str, texts: Mapping[str, str]) -> None:
-    """See that memories are there as they were saved, and that each is found by its text."""
+    """Verify that memories have their texts, and that a search finds each by its text."""
     some = dict(list(texts.items())[:_ENOUGH])
     trial.note("not there, or another text", sum(store("get", space, one) != texts[one] for one in some), len(some))
     lost = sum(one not in _ids(_search(store, space, text)) for one, text in some.items())
@@ -227,7 +231,7 @@ def _look_deleted(
 
 @attrs.define
 class _Expected:
-    """What a book says that a store holds: of each id the texts that it may have."""
+    """The expected content of a store according to a log: the possible texts of each id."""
 
     written: dict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
     kept: dict[str, dict[str, set[str]]] = attrs.field(factory=lambda: defaultdict(dict))
@@ -235,7 +239,7 @@ class _Expected:
     refused: list[str] = attrs.field(factory=list)
 
     def hear(self, lines: Sequence[Sequence[Any]]) -> _Expected:
-        """Take up lines, and return this."""
+        """Apply log lines, and return self."""
         for line in lines:
             match line:
                 case ["saving", space, tag]:
@@ -248,7 +252,7 @@ class _Expected:
                 case ["replaced", space, own, tag]:
                     self.kept[space][own] = {text_of(tag)}
                 case ["deleting", space, own]:
-                    # From here on it may be there or not.
+                    # Until the deletion is acknowledged, the memory may exist or not.
                     self.kept[space].pop(own)
                 case ["deleted", space, own]:
                     self.gone[space].add(own)
@@ -258,11 +262,11 @@ class _Expected:
 
     @property
     def count(self) -> int:
-        """How many memories were acknowledged, and must be there."""
+        """Number of acknowledged memories, which must exist."""
         return sum(map(len, self.kept.values()))
 
     def compare(self, trial: Trial, store: StoreProcess) -> None:
-        """Compare all that there is with what was acknowledged."""
+        """Compare the store's content with the acknowledged changes."""
         lost = wrong = unknown = back = missed = 0
         searched = 0
         for space, written in self.written.items():
@@ -283,7 +287,7 @@ class _Expected:
 
 
 def _stream(trial: Trial, store: StoreProcess, name: str, spaces: Sequence[str], count: int) -> Path:
-    """Let a store begin with a stream of changes, and return the book that it writes."""
+    """Start a stream of changes in the store's process, and return the path of its log."""
     path = trial.place / f"{name}.book"
     kinds = [kind for kind, needs in (("replace", "replacing"), ("delete", "deleting")) if needs not in trial.lacks]
     store.ask("stream", str(path), f"{trial.prefix}{name}-{trial.seed}", spaces, count, kinds)
@@ -293,7 +297,7 @@ def _stream(trial: Trial, store: StoreProcess, name: str, spaces: Sequence[str],
 @_check("durability")
 def kill_loses_nothing(trial: Trial) -> None:
     """Saves, replacements and deletions that were acknowledged outlive kill -9, again and again, and all is found."""
-    chance = random.Random(trial.seed)  # noqa: S311 - to be repeated
+    chance = random.Random(trial.seed)  # noqa: S311 - reproducible by seed
     spaces, lines = [trial.space("alice"), trial.space("bob")], list[list[Any]]()
     for number in range(trial.rounds):
         store = trial.started()
@@ -319,7 +323,7 @@ def full_disk_loses_nothing(trial: Trial) -> None:
     store = trial.started()
     try:
         texts = trial.saved(store, space, "before", 12)
-        # First a little room, in which some saves fit; then none at all.
+        # First a little space, in which some saves succeed; then none.
         for room, count in ((48 * 1024, 60), (0, 5)):
             store("limit", room)
             for number in range(count):
@@ -345,7 +349,7 @@ def full_disk_loses_nothing(trial: Trial) -> None:
 
 
 def _find_before(trial: Trial, store: StoreProcess, space: str, texts: Mapping[str, str]) -> None:
-    """See that what was saved before is read on a full disk."""
+    """Verify that memories saved before can be read on a full disk."""
     for one, text in list(texts.items())[:12]:
         try:
             is_read = store("get", space, one) == text
@@ -377,7 +381,7 @@ def others_see_at_once(trial: Trial) -> None:
     """What one process saved or deleted is found or gone at another one's next call."""
     space = trial.space("alice")
     with trial.opened() as one, trial.opened() as other:
-        # Both have read before.
+        # Both processes have read before, so that they may have caches.
         first = trial.saved(one, space, "first", 4)
         _find_all(trial, other, space, first)
         texts = trial.saved(one, space, "one", 6) | trial.saved(other, space, "other", 6)
@@ -438,7 +442,7 @@ def ids_are_of_their_namespace(trial: Trial) -> None:
         calls = {"deleting": ("delete",), "replacing": ("replace", text_of("theirs"))}
         for name, *given in [call for needs, call in calls.items() if needs not in trial.lacks]:
             for one in texts:
-                # To refuse it is right, too.
+                # Raising an error is correct, too.
                 with contextlib.suppress(StoreFailed):
                     store(name, other, one, *given)
         changed = sum(store("get", mine, one) != text for one, text in texts.items())
@@ -471,7 +475,11 @@ def no_byte_is_left(trial: Trial) -> None:
 
 
 def _words_in(trial: Trial, texts: Sequence[str]) -> dict[str, list[Path]]:
-    """Return which words of texts are in which files, in any case and as UTF-8 or UTF-16."""
+    """
+    Return the files that contain each word of the texts.
+
+    Words are searched in any case, as UTF-8 and UTF-16.
+    """
     words = {word: (word.encode(), word.encode("utf-16-le")) for text in texts for word in text.split()}
     found = defaultdict[str, list[Path]](list)
     for path in files_of(trial.location):
@@ -487,7 +495,7 @@ def _words_in(trial: Trial, texts: Sequence[str]) -> dict[str, list[Path]]:
 
 @contextlib.contextmanager
 def _moment() -> Iterator[str]:
-    """Give the present, with some time before and after it."""
+    """Yield the current time, with a pause before and after it."""
     time.sleep(_APART)
     yield datetime.now(UTC).isoformat()
     time.sleep(_APART)
@@ -541,7 +549,7 @@ def past_shows_texts_as_they_were(trial: Trial) -> None:
 def filters_are_exact(trial: Trial) -> None:
     """A search with filters gives as many as it is asked for, of those only, however many others are nearer."""
     space, about = trial.space("alice"), words_of("matter", 3)
-    # Names of which one is the beginning, the pattern or the other case of another one.
+    # Names that are prefixes, LIKE patterns or other cases of each other.
     counts = {"tax": 12, "taxes": 3, "Tax": 3, "ta%": 3, "t_x": 3}
     query = " ".join(about)
     with trial.opened() as store:

@@ -1,12 +1,12 @@
 """
-A conformance kit for memory stores, whoever made them: what was acknowledged is kept, and what was deleted is gone.
+Conformance kit for memory stores: acknowledged data is kept, deleted data is gone.
 
 A store is described by a small class, a `StoreDriver`.
-A subclass of `MemoryStoreSuite` that names it is a suite of tests for pytest; ``python -m
-mama_structs.testing.conformance.memory_suite module:Class`` runs the same without pytest, and prints a table.
+A subclass of `MemoryStoreSuite` with this class as its driver is a test suite for pytest; ``python -m
+mama_structs.testing.conformance.memory_suite module:Class`` runs the same checks without pytest, and prints a table.
 
-Each check opens the store in processes of its own, and kills some of them.
-What a store says that it lacks is excused, with its reason, and shown so.
+Each check opens the store in separate processes, and kills some of them.
+A check for a capability that the store lacks is excused and reported with the reason.
 Needs a POSIX system.
 """
 
@@ -37,29 +37,33 @@ _WITH: Final = {"delete": "deleting", "replace": "replacing"}
 
 class StoreDriver(Protocol):
     """
-    What the kit asks of a store; a class of any kind that has these methods will do.
+    The interface of a store for this kit; any class with these methods is accepted.
 
-    It is made without arguments, in a process of its own, which opens one store and ends.
-    Each method may be plain or async. Whatever it raises counts as a refusal.
-    Other processes import the class, so it stands at the top of a module.
+    It is created without arguments, in a separate process that opens one store and ends.
+    Each method may be synchronous or async. Any exception counts as a rejection.
+    Other processes import the class, so it must be defined at module level.
     """
 
     lacks: ClassVar[Mapping[Capability, str]] = {}
     """
-    What the store cannot do, each with the reason: its checks are excused.
+    Capabilities that the store lacks, each with the reason. Their checks are excused.
 
-    ``"deleting"``, ``"replacing"``, ``"durability"`` (it keeps nothing on a disk), ``"full_disk"`` (its files are
-    elsewhere), ``"two_writers"``, ``"isolation"``, ``"scoped_ids"`` (an id is enough, of whatever namespace),
+    ``"deleting"``, ``"replacing"``, ``"durability"`` (it stores nothing on a disk), ``"full_disk"`` (its files are
+    elsewhere), ``"two_writers"``, ``"isolation"``, ``"scoped_ids"`` (an id suffices in any namespace),
     ``"forgetting"``, ``"time_travel"``, ``"filters"``.
     """
 
     def open(self, location: str, /) -> Awaitable[None] | None:
-        """Open the store at a path, where there may be none yet, or at whatever the suite's `location` gives."""
+        """
+        Open the store at a path that may not exist yet.
+
+        A suite may override `location` to pass something else, such as a server's address.
+        """
 
     def save(
         self,
         namespace: str,
-        id: str,  # noqa: A002 - the word that everybody expects
+        id: str,  # noqa: A002 - the usual name
         text: str,
         metadata: Mapping[str, str],
         /,
@@ -68,21 +72,21 @@ class StoreDriver(Protocol):
         Save a text, and return when it is acknowledged.
 
         Args:
-            namespace: Whose it is: any short text without a dot.
-            id: The id for it; it was never used in this namespace.
+            namespace: Its namespace: any short text without a dot.
+            id: A new id in this namespace.
             text: One line of words.
             metadata: ``topic``, any word, and ``kind``, which is ``"context"`` or ``"decision"``.
 
         Returns:
-            The id by which the store knows it, where that is its own; None for the one that was given.
+            The store's own id, or None if it uses the given *id*.
 
         """
 
     def get(self, namespace: str, id: str, /) -> Awaitable[str | None] | str | None:  # noqa: A002 - as above
-        """Return the text of an id, None where there is none."""
+        """Return the text of an id, or None if it does not exist."""
 
     def all(self, namespace: str, /) -> Awaitable[Iterable[tuple[str, str]]] | Iterable[tuple[str, str]]:
-        """Return the id and the text of all that a namespace has."""
+        """Return the ids and texts of all memories of a namespace."""
 
     def search(
         self,
@@ -95,25 +99,26 @@ class StoreDriver(Protocol):
         as_of: datetime | None = None,
     ) -> Awaitable[Iterable[tuple[str, str]]] | Iterable[tuple[str, str]]:
         """
-        Return the id and the text of what is found, best first.
+        Return the ids and texts of the hits, best first.
 
         Args:
-            namespace: Where to search.
+            namespace: The namespace to search.
             query: Some words.
-            limit: Hits at the most.
-            where: What the metadata must be, each as given; not passed where there is none.
-            as_of: The time (in UTC) as of which to search; not passed where it is now.
+            limit: Maximum number of hits.
+            where: Required metadata values; not passed without a filter.
+            as_of: The time (in UTC) as of which to search; not passed for the present.
 
         """
 
     def replace(self, namespace: str, id: str, text: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
-        """Give an id another text; needed unless the store lacks ``"replacing"``."""
+        """Replace the text of an id; needed unless the store lacks ``"replacing"``."""
 
     def delete(self, namespace: str, id: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
         """
         Delete an id; needed unless the store lacks ``"deleting"``.
 
-        A driver may have ``forget``, with the same arguments, for a store that deletes for good by another call.
+        A driver may have a method ``forget``, with the same arguments, for a store with another call for permanent
+        erasure.
         """
 
     def close(self) -> Awaitable[None] | None:
@@ -123,15 +128,15 @@ class StoreDriver(Protocol):
 @attrs.frozen
 class CheckResult:
     """
-    What became of a check.
+    Result of a check.
 
     Args:
-        name: The check's.
-        sentence: What it shows where it passes.
+        name: The name of the check.
+        sentence: The property that the check verifies.
         outcome: ``"passed"``, ``"failed"`` or ``"excused"``.
-        findings: What is wrong, a line each; it holds no text of a memory.
-        reason: Why it is excused.
-        seed: Repeats it, as far as processes run alike.
+        findings: The problems, one line each, without texts of memories.
+        reason: The reason why it is excused.
+        seed: Repeats the check, except for the timing of processes.
 
     """
 
@@ -149,41 +154,42 @@ class CheckResult:
 
 class MemoryStoreSuite:
     """
-    The checks as tests of pytest: a subclass whose name begins with ``Test`` names a *driver*.
+    The checks as pytest tests.
 
-    Each test opens the store below its own ``tmp_path``, fails with what is wrong, a line each, and is skipped, with
-    the reason, where the store says that it lacks something.
+    Subclass it with a name that begins with ``Test``, and set *driver*.
+    Each test opens the store below its own ``tmp_path``, and fails with one line per problem. It is skipped, with
+    the reason, if the store lacks a needed capability.
 
     Raises:
-        InvalidArgument: The driver has not what it needs, or lacks what is no capability.
+        InvalidArgument: The driver has missing methods, or an unknown capability in *lacks*.
 
     """
 
     driver: ClassVar[type | str] = ""
-    """The `StoreDriver`'s class, or ``module:Class``, or ``path/to/file.py:Class``."""
+    """The `StoreDriver` class, or ``module:Class``, or ``path/to/file.py:Class``."""
     rounds: ClassVar[int] = 4
-    """How often a writing process is killed."""
+    """The number of times that a writing process is killed."""
     seed: ClassVar[int | None] = None
-    """Repeats the plan of a run; None for another one each time."""
+    """Repeats the plan of a run; None for a random one each time."""
 
     def location(self, tmp_path: Path) -> str:
-        """Return what a driver's ``open`` is given: a path at which there is nothing, unless a subclass says else."""
+        """Return the location for a driver's ``open``: by default a path that does not exist yet."""
         return str(tmp_path / "store")
 
     def result_of(self, name: str, place: Path, *, prefix: str = "") -> CheckResult:
         """
-        Run a check, and return what became of it.
+        Run a check, and return its result.
 
         Args:
             name: The name of its test, without ``test_``.
-            place: A directory for what the check writes, which is the caller's.
-            prefix: The beginning of all namespaces, where checks share a store.
+            place: A directory of the caller for the check's files.
+            prefix: The prefix of all namespaces, for checks that share a store.
 
         """
         if name not in CHECKS:
             raise InvalidArgument(f"name must be one of {', '.join(CHECKS)}, got {name!r:.80}")
         check, lacks = CHECKS[name], _lacks(self.driver)
-        seed = random.randrange(2**32) if self.seed is None else self.seed  # noqa: S311 - no secret
+        seed = random.randrange(2**32) if self.seed is None else self.seed  # noqa: S311 - not used for security
         reason = check.excuse(lacks)
         if reason is not None:
             return CheckResult(name, check.sentence, "excused", reason=reason, seed=seed)
@@ -197,7 +203,11 @@ class MemoryStoreSuite:
 
 
 def _lacks(driver: type | str) -> dict[str, str]:
-    """Return what a store lacks; a driver that cannot be used is refused."""
+    """
+    Return the missing capabilities of a store.
+
+    Raise `InvalidArgument` for an invalid driver.
+    """
     kind = load(driver) if isinstance(driver, str) else driver
     lacks = dict(getattr(kind, "lacks", {}))
     for capability, reason in lacks.items():
@@ -216,7 +226,7 @@ def _lacks(driver: type | str) -> dict[str, str]:
 
 def _test_of(check: Check) -> Callable[[MemoryStoreSuite, Path], None]:
     def test(self: MemoryStoreSuite, tmp_path: Path) -> None:
-        import pytest  # noqa: PLC0415 - the command needs none
+        import pytest  # noqa: PLC0415 - the command does not need pytest
 
         result = self.result_of(check.name, tmp_path)
         if result.outcome == "excused":
@@ -237,7 +247,7 @@ for _one in CHECKS.values():
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run all checks of a store, print what became of each, and return 0 where none failed."""
+    """Run all checks of a store, print the results, and return 0 if none failed."""
     parser = argparse.ArgumentParser(
         "python -m mama_structs.testing.conformance.memory_suite", description=(__doc__ or "").strip().split("\n")[0]
     )
@@ -251,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeats the plan of a run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
     given = parser.parse_args(argv)
-    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - no secret
+    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - not used for security
     members: dict[str, Any] = {"driver": given.driver, "rounds": given.rounds, "seed": seed}
     if given.location is not None:
         members["location"] = lambda _self, _place: given.location

@@ -1,4 +1,8 @@
-"""A store under test in a process of its own: ``_store_process.py DRIVER LOCATION FD``, and who speaks to it."""
+"""
+A store under test in a separate process, and the client of that process.
+
+Command line: ``process.py DRIVER LOCATION FD``.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +33,21 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.testing.conformance.ack_log import PATIENCE, Book
 from mama_structs.testing.conformance.sample_texts import text_of
 
-# What a writer does, over and over.
+# The weighted operations of a writer.
 _WORK: Final = ("save", "save", "save", "replace", "delete", "save")
 _NAMED: Final = 160
 
 
 class StoreFailed(Exception):
-    """A driver raised, its process ended, or it gave no answer; the text says so in a line."""
+    """A driver raised, its process ended, or it did not answer. The message is one line."""
 
 
 def load(spec: str) -> type:
     """
-    Return the class that ``module:Class`` or ``path/to/file.py:Class`` names.
+    Return the class for ``module:Class`` or ``path/to/file.py:Class``.
 
     Raises:
-        InvalidArgument: It names nothing.
+        InvalidArgument: There is no such class.
 
     """
     where, _, name = spec.rpartition(":")
@@ -64,7 +68,7 @@ def _module(where: str) -> ModuleType:
     if not where.endswith(".py"):
         return importlib.import_module(where)
     path = Path(where)
-    # Under its own name, so that what it defines can be looked up.
+    # Registered in sys.modules, so that pickle and others can find its definitions.
     found = importlib.util.spec_from_file_location(f"{path.stem}_of_the_store", path)
     if found is None or found.loader is None:
         raise ImportError(where)
@@ -74,7 +78,11 @@ def _module(where: str) -> ModuleType:
 
 
 def spec_of(driver: type | str) -> str:
-    """Return what `load` takes in another process for a class, or for the name that was given."""
+    """
+    Return the argument with which another process can `load` a driver class.
+
+    A text is returned unchanged.
+    """
     if isinstance(driver, str):
         return driver
     name, module = driver.__qualname__, driver.__module__
@@ -83,32 +91,36 @@ def spec_of(driver: type | str) -> str:
             f"the driver {name!r} is defined within a function", hint="other processes import it: move it to the top"
         )
     file = inspect.getfile(driver)
-    # What pytest imports by its path has a name that no other process knows.
+    # pytest may import a file under a module name that other processes cannot import.
     tail = Path(*module.split(".")).with_suffix(".py")
     is_known = any((Path(folder) / tail).resolve() == Path(file).resolve() for folder in sys.path)
     return f"{module if is_known else file}:{name}"
 
 
 def files_of(location: str) -> list[Path]:
-    """Return the files of a store: all below a directory, or a file with those whose names begin with its own."""
+    """
+    Return the files of a store.
+
+    These are all files below a directory, or all siblings whose names begin with a file's name.
+    """
     path = Path(location)
     found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.name}*") if path.exists() else ()
     return [one for one in found if one.is_file()]
 
 
-# In the process
+# Server side, in the separate process
 
 
 @attrs.define
 class _Served:
-    """A driver, and what is asked of it by name; what it gives may have to be awaited."""
+    """A driver and the operations on it, which may be async."""
 
     driver: Any
     location: str
     runner: asyncio.Runner
 
     def call(self, name: str, *given: Any, **named: Any) -> Any:
-        """Call a method of the driver, plain or async."""
+        """Call a method of the driver, synchronous or async."""
         return self._got(getattr(self.driver, name)(*given, **named))
 
     def _got(self, value: Any) -> Any:
@@ -120,8 +132,8 @@ class _Served:
     def open(self) -> None:
         self.call("open", self.location)
 
-    def save(self, namespace: str, id: str, text: str, metadata: Mapping[str, str]) -> str:  # noqa: A002 - the protocol's
-        """Save, and return the id that counts: the store's own where it gives ids by itself."""
+    def save(self, namespace: str, id: str, text: str, metadata: Mapping[str, str]) -> str:  # noqa: A002 - required by the protocol
+        """Save a memory, and return its id: the store's own one if there is one."""
         own = self.call("save", namespace, id, text, metadata)
         return id if own is None else own
 
@@ -141,8 +153,8 @@ class _Served:
         self.call("forget" if hasattr(self.driver, "forget") else "delete", namespace, id)
 
     def stream(self, path: str, name: str, spaces: Sequence[str], count: int, kinds: Sequence[str]) -> None:
-        """Save, replace or delete, of some kinds, and write into a book what is begun and what was acknowledged."""
-        book, chance, mine = Book.open(Path(path)), random.Random(name), list[tuple[str, str]]()  # noqa: S311 - to be repeated
+        """Run random changes of the given kinds, and log the started and acknowledged ones."""
+        book, chance, mine = Book.open(Path(path)), random.Random(name), list[tuple[str, str]]()  # noqa: S311 - reproducible by seed
         for number in range(count):
             chosen = chance.choice(_WORK)
             kind = chosen if mine and chosen in kinds else "save"
@@ -170,10 +182,14 @@ class _Served:
             book.say("deleted", space, own)
 
     def limit(self, room: int | None) -> None:
-        """Let no file grow more than *room* bytes beyond the largest of the store; 0 for no write, None for any."""
-        import resource  # noqa: PLC0415 - not everywhere
+        """
+        Limit the growth of files to *room* bytes above the largest file.
 
-        # Else a module that is imported below the limit leaves bytecode that is cut off.
+        0 allows no write, None removes the limit.
+        """
+        import resource  # noqa: PLC0415 - not available on Windows
+
+        # Otherwise an import below the limit would leave truncated bytecode.
         sys.dont_write_bytecode = True
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         sizes = [path.stat().st_size for path in files_of(self.location)]
@@ -185,16 +201,16 @@ _OURS: Final = ("open", "save", "save_all", "all", "search", "forget", "stream",
 
 
 def _named(error: BaseException) -> str:
-    """Return an error in a line."""
+    """Return an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_NAMED].rstrip(": ")
 
 
 def main(spec: str, location: str, answers: str) -> None:
-    """Do what lines on the standard input ask, and answer each with a line."""
-    # What a process is told to save must not end it: its file is too large, and it says so.
+    """Read calls from lines of the standard input, and answer each with a line."""
+    # A write above the file size limit must raise an error instead of ending the process.
     if hasattr(signal, "SIGXFSZ"):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with open(int(answers), "w", encoding="utf-8") as said, asyncio.Runner() as runner:  # noqa: PTH123 - a descriptor
+    with open(int(answers), "w", encoding="utf-8") as said, asyncio.Runner() as runner:  # noqa: PTH123 - a file descriptor
         served: _Served | None = None
         for line in sys.stdin:
             name, given, named = json.loads(line)
@@ -209,12 +225,16 @@ def main(spec: str, location: str, answers: str) -> None:
             said.flush()
 
 
-# Who speaks to it
+# Client side
 
 
 @attrs.define(eq=False)
 class StoreProcess:
-    """A store in a process of its own; its methods are those of the driver, and raise `StoreFailed`."""
+    """
+    A store in a separate process.
+
+    Its methods are those of the driver, and raise `StoreFailed`.
+    """
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -223,11 +243,11 @@ class StoreProcess:
 
     @classmethod
     def start(cls, spec: str, location: str, log: Path) -> StoreProcess:
-        """Start a process; what it prints goes to a file."""
+        """Start a process. Its output is appended to a file."""
         answers, answering = os.pipe()
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         with log.open("ab") as file:
-            process = subprocess.Popen(  # noqa: S603 - our own module
+            process = subprocess.Popen(  # noqa: S603 - runs this module
                 [sys.executable, "-m", __name__, spec, location, str(answering)],
                 stdin=subprocess.PIPE, stdout=file, stderr=file, pass_fds=[answering], start_new_session=True,
                 env=os.environ | one | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -236,19 +256,19 @@ class StoreProcess:
         return cls(process, log, os.fdopen(answers, "rb", buffering=0))
 
     def __call__(self, name: str, *given: Any, **named: Any) -> Any:
-        """Ask for something, and return what it gives."""
+        """Call a method, and return its result."""
         self.ask(name, *given, **named)
         return self.answer(name)
 
     def ask(self, name: str, *given: Any, **named: Any) -> None:
-        """Let it begin with something."""
+        """Send a call without waiting for its result."""
         assert self.process.stdin is not None  # noqa: S101 - for type checkers
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps([name, given, named]).encode() + b"\n")
             self.process.stdin.flush()
 
     def answer(self, name: str) -> Any:
-        """Wait for what it was asked."""
+        """Wait for the result of a call."""
         until = time.monotonic() + PATIENCE
         while b"\n" not in self._read:
             ready, _, _ = select.select([self._answers], [], [], max(until - time.monotonic(), 0))
@@ -269,14 +289,14 @@ class StoreProcess:
         return f": {lines[-1][:_NAMED]}" if lines else ""
 
     def kill(self) -> None:
-        """End it as ``kill -9`` does, with whatever it has started."""
+        """Kill the process with all its children, like ``kill -9``."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.end()
 
     def end(self) -> None:
-        """Wait for its end, which comes when nothing more is asked."""
+        """Close its input, and wait until it ends."""
         with contextlib.suppress(BrokenPipeError):
             if self.process.stdin is not None:
                 self.process.stdin.close()

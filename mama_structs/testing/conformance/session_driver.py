@@ -1,7 +1,7 @@
 """
-Sessions under test: what `mama_structs.testing.conformance.memory_suite` asks, by the calls that a host makes.
+Store drivers for the sessions of this package, for the memory suite.
 
-See its `StoreDriver` for what each method is to do.
+See `StoreDriver` for the contract of each method.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ON_A_SERVER: Final[Mapping[Capability, str]] = {
 
 
 class _SessionsDriver:
-    """Sessions on one location, one for each namespace that is asked for."""
+    """Sessions on one location, one for each requested namespace."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {}
 
     async def open(self, location: str) -> None:
-        """Take up a location."""
+        """Use a location."""
         self._location, self._closing = location, AsyncExitStack()
         self._open: dict[str, Session] = {}
 
@@ -50,7 +50,11 @@ class _SessionsDriver:
 
 
 class SessionDriver(_SessionsDriver):
-    """The memories of sessions on a directory, one for each namespace; a memory's id is its own."""
+    """
+    Driver for the memories of sessions on a directory, one session per namespace.
+
+    Ids are memory ids.
+    """
 
     async def _memories(self, namespace: str) -> MemoryStore:
         return (await self._session(namespace)).memories
@@ -104,12 +108,12 @@ class SessionDriver(_SessionsDriver):
         await (await self._memories(namespace)).delete(key)
 
     async def forget(self, namespace: str, key: str) -> None:
-        """Delete a memory for good."""
+        """Erase a memory permanently."""
         await (await self._memories(namespace)).forget(key)
 
 
 class RecordsDriver(_SessionsDriver):
-    """The records of one session on a directory, under a label for each namespace."""
+    """Driver for the records of one session on a directory, with a label per namespace."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {"time_travel": "a search of records sees the present only"}
 
@@ -135,7 +139,7 @@ class RecordsDriver(_SessionsDriver):
     async def search(
         self, namespace: str, query: str, *, limit: int, where: Mapping[str, str] | None = None
     ) -> list[tuple[str, str]]:
-        """Search below a label by meaning and words, with a filter of what the values say."""
+        """Search below a label by meaning and words, filtered by record values."""
         wanted = dict(where or {})
         hits = await (await self._records()).search(
             query, (namespace,), limit=limit, where=lambda one: wanted.items() <= one.value.items()
@@ -153,19 +157,23 @@ class RecordsDriver(_SessionsDriver):
         await (await self._records()).delete((namespace,), key)
 
     async def forget(self, namespace: str, key: str) -> None:
-        """Delete a record for good."""
+        """Erase a record permanently."""
         found = await self._found(namespace, key)
         if found is not None:
             await (await self._session("hosts")).memories.forget(found.memory_id)
 
 
 class ServerSessionDriver(SessionDriver):
-    """The memories of sessions on a PostgreSQL server, whose files are not the host's."""
+    """
+    Driver for the memories of sessions on a PostgreSQL server.
+
+    The host cannot access the server's files.
+    """
 
     lacks: ClassVar[Mapping[Capability, str]] = _ON_A_SERVER
 
 
 class ServerRecordsDriver(RecordsDriver):
-    """The records of a session on a PostgreSQL server."""
+    """Driver for the records of a session on a PostgreSQL server."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {**RecordsDriver.lacks, **_ON_A_SERVER}

@@ -1,1 +1,1 @@
-"""A fake Structs node with a generated world."""
+"""Fake Structs node for tests: its data, routes, faults and HTTP server."""

@@ -1,7 +1,7 @@
 """
-A Structs node for tests: the chain's REST interface over real sockets.
+A fake Structs node for tests: the chain's REST interface over real sockets.
 
-What it answers is decided in pure modules (`World`, the routes, `Fault`); this one waits, counts and sends.
+Answers are computed in pure modules (`World`, the routes, `Fault`); this module delays, counts and sends them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mama_structs.testing.node.world import World
 
 HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"
 
-# Which gRPC code comes with which HTTP status of a not-found; the chain itself says 500.
+# gRPC code for each HTTP status of a not-found; the real chain sends 500.
 _NOT_FOUND_CODES: Final = {500: 2, 404: 5, 200: 2}
 _SHUTDOWN_SECONDS: Final = 0.1
 _JOIN_SECONDS: Final = 10.0
@@ -41,14 +41,14 @@ T = TypeVar("T")
 @attrs.frozen
 class NodeRequest:
     """
-    A request that reached the node.
+    A request received by the node.
 
     Args:
         method: The HTTP method.
         path: The path, percent-decoded.
         query: The query's parameters.
         headers: The headers, their names in lower case.
-        names: What the request can be called by, for counting, latency and faults.
+        names: The names of the request, for counting, latency and faults.
 
     """
 
@@ -63,14 +63,14 @@ Latency = float | Callable[[NodeRequest], float]
 
 
 class Latencies(UserDict[str, Latency]):
-    """The latency by the name of requests; each is checked when it is set."""
+    """Latency by request name. Names and values are validated when they are set."""
 
     def __setitem__(self, name: str, latency: Latency) -> None:
         if not callable(latency):
             _refuse_bad_seconds(f"latency[{name!r:.80}]", latency)
         super().__setitem__(checked_name("latency", name), latency)
 
-    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # the base class's goes round __setitem__
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # UserDict's version bypasses __setitem__
         self.update(other)
         return self
 
@@ -82,31 +82,31 @@ def _refuse_bad_seconds(argument: str, seconds: object) -> None:
 
 class FakeNode:
     """
-    A node that answers like the chain's REST interface, with the faults that a test asks for.
+    A node that answers like the chain's REST interface, with faults injected by a test.
 
     An async context manager; `in_thread` is for code without an event loop.
 
     Args:
-        world: The data to answer from; `World.generate` with its defaults when neither it nor *entities* is given.
-        entities: A node with exactly these: id to bare record or to whole answer.
+        world: The data to answer from; `World.generate` with its defaults if neither it nor *entities* is given.
+        entities: A node with exactly these entities: id to record or to complete answer.
         latency: Seconds before every answer, or a mapping from a name (a path, an id, a route's pattern, a type,
-            or ``*``) to seconds or to a callable that is given the request; the most exact name counts.
-            `Faults.add` says which names there are.
-        faults: Faults that meet every request from the start; later ones through the attribute of this name.
+            or ``*``) to seconds or to a function of the request; the most specific name applies.
+            `Faults.add` lists the valid names.
+        faults: Faults of every request from the start; add later ones through the attribute of this name.
         host: The address to listen on.
-        port: The port to listen on; 0 takes any that is free.
+        port: The port to listen on; 0 for any free port.
         height: The block height at the start.
-        block_time: Seconds after which the height advances by itself; None for never.
-        clock: Tells the seconds for *block_time*.
-        not_found_status: The HTTP status of a not-found: 500 as the chain, 404, or 200 as its docs claim.
+        block_time: Seconds after which the height advances automatically; None for never.
+        clock: Returns the seconds for *block_time*.
+        not_found_status: The HTTP status of a not-found: 500 as on the chain, 404, or 200 as in its documentation.
 
     Attributes:
-        in_flight: How many requests have no answer yet and were not given up by the client.
-        most_in_flight: The most requests that were without an answer at the same time.
-        bytes_sent: How many bytes of bodies were sent, as they went over the wire.
+        in_flight: Number of requests without an answer that their client has not cancelled.
+        most_in_flight: Maximum number of concurrent requests in flight.
+        bytes_sent: Number of sent body bytes, after encoding.
 
     Raises:
-        InvalidArgument: An argument breaks its rule; the message names it.
+        InvalidArgument: An argument is invalid; the message names it.
 
     """
 
@@ -137,7 +137,7 @@ class FakeNode:
         whole("port", port, most=_LAST_PORT, mark=",")
         whole("height", height, mark=",")
         if not callable(clock):
-            raise InvalidArgument(f"clock must be a function that tells seconds, got {clock!r:.80}")
+            raise InvalidArgument(f"clock must be a function that returns seconds, got {clock!r:.80}")
         if not isinstance(latency, Mapping):
             if not callable(latency):
                 _refuse_bad_seconds("latency", latency)
@@ -157,7 +157,7 @@ class FakeNode:
         self.most_in_flight: int = 0
         self.bytes_sent: int = 0
         self._requests: list[NodeRequest] = []
-        # Counters are read and reset by a test's own thread.
+        # A test's own thread reads and resets the counters.
         self._lock = threading.Lock()
         self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
@@ -166,7 +166,7 @@ class FakeNode:
 
     @classmethod
     def world(cls, *, seed: int = 0, players: int = 40, **options: Any) -> Self:
-        """Make a node on a generated world; the other options are those of the class."""
+        """Return a node with a generated world. *options* are the other arguments of the class."""
         return cls(World.generate(seed=seed, players=players), **options)
 
     def __repr__(self) -> str:
@@ -174,23 +174,23 @@ class FakeNode:
         return f"<FakeNode {self._url or 'not open'}, {players} player{'s' * (players != 1)}>"
 
     def __del__(self) -> None:
-        """Warn where an open node was forgotten."""
-        # What was refused has no attributes.
+        """Emit a `ResourceWarning` if the node was not closed."""
+        # Invalid arguments leave an object without attributes.
         if getattr(self, "_runner", None) is not None:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
 
-    # What tests look at
+    # Inspection by tests
 
     @property
     def url(self) -> str:
-        """The base URL, such as ``http://127.0.0.1:1317``; known while the node is open."""
+        """The base URL, such as ``http://127.0.0.1:1317``, while the node is open."""
         if self._url is None:
             raise InvalidArgument("the node is not open", hint="async with FakeNode.world() as node: ...")
         return self._url
 
     @property
     def height(self) -> int:
-        """The block height that answers are read at."""
+        """The current block height of the answers."""
         passed = 0 if self._block_time is None else int((self._clock() - self._started_at) / self._block_time)
         return self._height + passed
 
@@ -207,43 +207,47 @@ class FakeNode:
 
     @property
     def requests(self) -> list[NodeRequest]:
-        """Every request since the last reset, oldest first."""
+        """All requests since the last reset, oldest first."""
         with self._lock:
             return list(self._requests)
 
     @property
     def requests_by_path(self) -> Counter[str]:
-        """How many requests each path had."""
+        """The number of requests by path."""
         return Counter(request.path for request in self.requests)
 
     @property
     def open_connections(self) -> int:
-        """How many connections are open, those that a client keeps for later included."""
+        """The number of open connections, including idle ones that a client keeps alive."""
         return 0 if self._server is None else len(self._server.connections)
 
     def count(self, name: str) -> int:
-        """Return how many requests have this name: a path, an id in the path, a route's pattern, a type, or ``*``."""
+        """
+        Return the number of requests with this name.
+
+        A name is a path, an id, a route's pattern, a type, or ``*``.
+        """
         return sum(name in request.names for request in self.requests)
 
     def reset_counters(self) -> None:
-        """Forget all requests; those in flight still count as such."""
+        """Clear the recorded requests. Requests in flight are still counted as such."""
         with self._lock:
             self._requests.clear()
             self.most_in_flight = self.in_flight
             self.bytes_sent = 0
 
     def advance(self, *, blocks: int = 1) -> None:
-        """Let the chain make blocks."""
+        """Advance the block height."""
         whole("blocks", blocks, mark=",")
         self._height += blocks
 
-    # Its life
+    # Lifecycle
 
     async def start(self) -> Self:
-        """Listen; entering the context does this."""
+        """Start listening. Entering the context calls this."""
         if self._runner is not None:
             raise InvalidArgument("the node is open already")
-        # A client that gives up cancels its handler, so that `in_flight` tells the truth.
+        # A client that disconnects must cancel its handler, so that `in_flight` is correct.
         self._server = web.Server(self._handle, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=_SHUTDOWN_SECONDS)
         try:
@@ -253,15 +257,15 @@ class FakeNode:
         except BaseException:
             await self.close()
             raise
-        # By the socket and not by the site: the port may have been 0.
+        # Read from the socket, because the port may have been 0.
         port = self._runner.addresses[0][1]
         host = f"[{self._host}]" if ":" in self._host else self._host
         self._url = f"http://{host}:{port}"
-        reopen(self._url)  # the port may be that of a node which asked to wait
+        reopen(self._url)  # An earlier node on this port may have a cooldown.
         return self
 
     async def close(self) -> None:
-        """Stop listening and give up every request that is still in flight; harmless when closed."""
+        """Stop listening and cancel all requests in flight. Idempotent."""
         runner, self._runner, self._url = self._runner, None, None
         if runner is None:
             return
@@ -271,7 +275,7 @@ class FakeNode:
         self._server = None
 
     async def __aenter__(self) -> Self:
-        """Listen."""
+        """Start listening."""
         return await self.start()
 
     async def __aexit__(
@@ -285,7 +289,11 @@ class FakeNode:
 
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[Self]:
-        """Open the node in a thread with a loop of its own, for code that has none or must not share it."""
+        """
+        Run the node in a thread with its own event loop.
+
+        For code that has no event loop, or must not share its loop with the node.
+        """
         loop = asyncio.new_event_loop()
 
         def main() -> None:
@@ -293,13 +301,13 @@ class FakeNode:
                 loop.run_forever()
                 loop.run_until_complete(loop.shutdown_asyncgens())
             finally:
-                # Here and not in the caller's thread, which may be running a loop of its own.
+                # Closed in this thread, because the caller's thread may be running another loop.
                 loop.close()
 
         def run(coroutine: Coroutine[Any, Any, T]) -> T:
             return asyncio.run_coroutine_threadsafe(coroutine, loop).result(_JOIN_SECONDS)
 
-        # A daemon, so that Ctrl-C ends the process even while a test holds the node.
+        # A daemon thread, so that Ctrl-C ends the process even while a test uses the node.
         thread = threading.Thread(target=main, name="mama_structs FakeNode", daemon=True)
         thread.start()
         try:
@@ -312,7 +320,7 @@ class FakeNode:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(_JOIN_SECONDS)
 
-    # Answering
+    # Request handling
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.rel_url.path
@@ -336,7 +344,8 @@ class FakeNode:
             if answer.delay > 0:
                 await asyncio.sleep(answer.delay)
         finally:
-            # Before the first byte goes out: whoever has the answer may ask again at once, and must not count twice.
+            # Before the first byte is sent: a client with its answer may send the next request, which must not be
+            # counted twice.
             with self._lock:
                 self.in_flight -= 1
             self._answering.discard(task)
@@ -374,7 +383,7 @@ class FakeNode:
             await response.prepare(request)
             await response.write(half)
             self._sent(half)
-        if request.transport is not None:  # pragma: no branch - None only when the client was faster
+        if request.transport is not None:  # pragma: no branch - None only if the client disconnected first
             request.transport.abort()
         return response
 

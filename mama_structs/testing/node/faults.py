@@ -1,7 +1,7 @@
 """
-What can go wrong between a client and a node, as values.
+Faults between a client and a node, as values.
 
-A `Fault` changes an answer that was right; `Faults` says which requests it meets and how often.
+A `Fault` changes a correct answer; `Faults` selects the affected requests and their number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK: Final = 2**20
 
 
 class Delivery(enum.StrEnum):
-    """How an answer reaches the client."""
+    """The way in which an answer reaches the client."""
 
     WHOLE = "whole"
     CUT = "cut"
@@ -40,10 +40,10 @@ class FaultAnswer:
 
     Args:
         status: The HTTP status.
-        headers: The headers, ``Content-Type`` among them.
-        body: The body as it goes over the wire.
+        headers: The headers, including ``Content-Type``.
+        body: The encoded body.
         delay: Seconds to wait before it is sent.
-        delivery: Whole, cut off in the middle of the body, dropped before the first byte, or never.
+        delivery: Whole, truncated in the middle of the body, dropped before the first byte, or never sent.
 
     """
 
@@ -55,11 +55,11 @@ class FaultAnswer:
 
     @classmethod
     def json(cls, status: int, body: Any, *, headers: Mapping[str, str] | None = None) -> FaultAnswer:
-        """Write *body* as the gateway does: compact, UTF-8."""
+        """Return an answer with *body* encoded as the gateway does: compact JSON in UTF-8."""
         return cls(status, {"Content-Type": "application/json", **(headers or {})}, _compact(body))
 
     def with_json(self, change: Callable[[Any], Any]) -> FaultAnswer:
-        """Return the answer with a changed body: what *change* makes of it."""
+        """Return a copy of the answer with the body that *change* returns."""
         return attrs.evolve(self, body=_compact(change(json.loads(self.body))))
 
 
@@ -69,7 +69,7 @@ def _compact(body: Any) -> bytes:
 
 @functools.lru_cache(maxsize=4)
 def _bomb(size: int) -> bytes:
-    """Return gzip data of about a thousandth of *size* that becomes JSON of *size* bytes."""
+    """Return gzip data that decompresses to JSON of *size* bytes, about a thousand times larger."""
     opening, closing = b'{"Player":{"id":"', b'"}}'
     packer = zlib.compressobj(level=9, wbits=31)
     chunks, rest = divmod(max(0, size - len(opening) - len(closing)), _CHUNK)
@@ -78,7 +78,7 @@ def _bomb(size: int) -> bytes:
 
 
 def _first_record(body: Any) -> Any:
-    """Return the record that an answer is about, or a list's first row; the body itself when it is flat."""
+    """Return the record of an answer, the first row of a list, or the body of a flat answer."""
     if not isinstance(body, dict):
         return {}
     for value in body.values():
@@ -92,13 +92,13 @@ def _first_record(body: Any) -> Any:
 @attrs.frozen
 class Fault:
     """
-    One thing that goes wrong with an answer.
+    One fault of an answer.
 
-    The named constructors make the usual ones; a test's own fault is ``Fault("name", edit)``.
+    The named constructors create the common faults; a test can define another one with ``Fault("name", edit)``.
 
     Args:
-        name: What goes wrong, for people.
-        edit: Makes the faulty answer of the right one.
+        name: A description of the fault.
+        edit: Function from the correct answer to the faulty one.
 
     """
 
@@ -118,17 +118,21 @@ class Fault:
 
     @classmethod
     def rate_limited(cls, *, retry_after: float | str | None = 1) -> Fault:
-        """429; *retry_after* becomes the header (seconds or an HTTP date), None sends none."""
+        """
+        Status 429 with an optional Retry-After header.
+
+        *retry_after* is the value of the header (seconds or an HTTP date), None sends none.
+        """
         return cls._showing_a_page(f"rate limited, retry after {retry_after}", 429, retry_after)
 
     @classmethod
     def unavailable(cls, *, status: int = 503, retry_after: float | str | None = None) -> Fault:
-        """502, 503 or 504 with the page of a proxy instead of JSON."""
+        """Status 502, 503 or 504 with the HTML page of a proxy instead of JSON."""
         return cls._showing_a_page(f"status {status}", status, retry_after)
 
     @classmethod
     def error(cls, *, status: int, code: int, message: str) -> Fault:
-        """An error in the gateway's own form."""
+        """An error in the gateway's own format."""
         body = {"code": code, "message": message, "details": []}
         return cls(
             f"status {status}, code {code}", lambda answer: FaultAnswer.json(status, body, headers=answer.headers)
@@ -136,12 +140,12 @@ class Fault:
 
     @classmethod
     def html(cls) -> Fault:
-        """Status 200 with HTML, as a captive portal answers."""
+        """Status 200 with HTML, as from a captive portal."""
         return cls._showing_a_page("HTML", 200)
 
     @classmethod
     def redirect(cls, url: str, *, status: int = 302) -> Fault:
-        """A redirect to *url*, which may be another server's."""
+        """A redirect to *url*, which may be on another server."""
         return cls._setting(f"redirect to {url}", status=status, headers={"Location": url}, body=b"")
 
     @classmethod
@@ -149,7 +153,7 @@ class Fault:
         """
         The connection is reset before the answer.
 
-        aiohttp's client by itself asks once more, so each try of its user may count as two requests.
+        aiohttp's client retries once by itself, so each attempt may count as two requests.
         """
         return cls._setting("dropped", delivery=Delivery.DROPPED)
 
@@ -160,48 +164,52 @@ class Fault:
 
     @classmethod
     def hung(cls) -> Fault:
-        """The answer never comes; closing the node does not wait for it."""
+        """The answer is never sent. Closing the node does not wait for it."""
         return cls._setting("hung", delivery=Delivery.HUNG)
 
     @classmethod
     def delayed(cls, seconds: float = 2.5) -> Fault:
-        """The answer comes late."""
+        """The answer is delayed."""
         return cls(f"delayed by {seconds} s", lambda answer: attrs.evolve(answer, delay=answer.delay + seconds))
 
     @classmethod
     def gzip_bomb(cls, *, size: int = 200_000_000) -> Fault:
-        """JSON of *size* bytes, a thousandth of that on the wire."""
+        """JSON of *size* bytes, compressed to about a thousandth."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         return cls._setting(f"gzip bomb of {size} bytes", headers=headers, body=_bomb(size))
 
     @classmethod
     def oversized(cls, *, size: int = 20_000_000) -> Fault:
-        """The right answer, padded to *size* bytes with blanks, which JSON allows."""
+        """The correct answer, padded with spaces to *size* bytes, which is still valid JSON."""
         return cls(f"{size} bytes", lambda answer: attrs.evolve(answer, body=answer.body.ljust(size)))
 
     @classmethod
     def truncated(cls) -> Fault:
-        """Half of the JSON, in a whole answer."""
+        """Half of the JSON, in a complete HTTP response."""
         return cls("truncated", lambda answer: attrs.evolve(answer, body=answer.body[: len(answer.body) // 2]))
 
     @classmethod
     def invalid_utf8(cls) -> Fault:
-        """JSON with bytes in a string that are no UTF-8."""
+        """JSON with a string that is not valid UTF-8."""
         return cls._setting("invalid UTF-8", body=b'{"Player":{"id":"1-\xff\xfe"}}')
 
     @classmethod
     def nan(cls, *, field: str = "index") -> Fault:
-        """JSON with NaN, which is none."""
+        """JSON with NaN, which is invalid."""
         return cls.wrong_field(field=field, value=float("nan"))
 
     @classmethod
     def nested(cls, *, levels: int = 100_000) -> Fault:
-        """JSON nested deeper than a reader should follow."""
+        """JSON nested deeper than a parser should accept."""
         return cls._setting(f"{levels} levels", body=b'{"Player":' + b"[" * levels + b"]" * levels + b"}")
 
     @classmethod
     def wrong_field(cls, *, field: str, value: Any) -> Fault:
-        """A malformed entity: one field of the record (of a list's first row) has another value, of any type."""
+        """
+        A malformed entity: one field of the record has the given value, of any type.
+
+        In a list, the first row is changed.
+        """
 
         def change(body: Any) -> Any:
             _first_record(body)[field] = value
@@ -211,12 +219,12 @@ class Fault:
 
     @classmethod
     def wrong_entity(cls, entity_id: str) -> Fault:
-        """The answer says that it is about another entity than the one asked for."""
+        """The answer contains another entity than the requested one."""
         return cls.wrong_field(field="id", value=entity_id)
 
     @classmethod
     def not_an_object(cls) -> Fault:
-        """Valid JSON, but a list where an object is promised."""
+        """Valid JSON, but an array instead of the expected object."""
         return cls("a list", lambda answer: answer.with_json(lambda body: [body]))
 
 
@@ -230,10 +238,11 @@ class _Rule:
 @attrs.define(eq=False)
 class Faults:
     """
-    Which requests go wrong; may be changed at any time and from any thread.
+    Rules that select the requests with faults.
 
-    A request meets the oldest rule that fits it and is not used up, and only that one.
-    So several `add` make a sequence (first a 429, then a 503), and several faults in one `add` come together.
+    May be changed at any time and from any thread.
+    The oldest matching rule that is not used up applies to a request, and no other.
+    So several `add` calls make a sequence (first a 429, then a 503), and several faults in one `add` apply together.
     """
 
     _rules: list[_Rule] = attrs.field(factory=list, init=False)
@@ -241,18 +250,18 @@ class Faults:
 
     def add(self, *faults: Fault, on: str = "*", times: int | None = None) -> None:
         """
-        Let requests go wrong.
+        Add a rule that makes requests fail.
 
         Args:
-            faults: What goes wrong, all of it at once, in this order.
-            on: Whom it meets: a path, an id or other parameter in the path, a route's pattern
+            faults: The faults, all applied to the same request, in this order.
+            on: The affected requests: a path, an id or other parameter in the path, a route's pattern
                 (``/structs/player/{id}``), a type (``player``), or ``*`` for everything.
                 A parameter begins with a digit, or is an address, an attribute's name or hexadecimal text;
-                name a request by its path where it is anything else.
-            times: For how many requests; None for all until `clear`.
+                for any other parameter, use the path.
+            times: The number of affected requests; None for all until `clear`.
 
         Raises:
-            InvalidArgument: There is no fault, or the rule could never meet a request.
+            InvalidArgument: There is no fault, or the rule could never match a request.
 
         """
         checked_name("on", on)
@@ -264,14 +273,14 @@ class Faults:
             self._rules.append(_Rule(faults, on, times))
 
     def clear(self, on: str | None = None) -> None:
-        """Let requests go well again: those named by *on*, or all of them."""
+        """Remove the rules with this *on*, or all rules."""
         if on is not None:
             checked_name("on", on)
         with self._lock:
             self._rules = [rule for rule in self._rules if on is not None and rule.on != on]
 
     def take(self, names: Iterable[str]) -> tuple[Fault, ...]:
-        """Return the faults that the next request with these names meets; this uses one of the rule's times."""
+        """Return the faults for a request with these names, and count one use of their rule."""
         wanted = frozenset(names)
         with self._lock:
             for rule in self._rules:

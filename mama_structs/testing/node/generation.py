@@ -1,4 +1,8 @@
-"""Making a `World` from a seed: see `World.generate` for what it promises. The form of its records is in world.json."""
+"""
+Generation of a world from a seed; see `World.generate`.
+
+Record templates are in world.json.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ _HUE: Final = ("amber", "ashen", "azure", "cobalt", "crimson", "golden", "hollow
 _THING: Final = ("anvil", "comet", "falcon", "harbour", "lantern", "meridian", "orchard", "quarry", "raven", "spire")
 _ALL_PERMISSIONS: Final = str(2**25 - 1)
 
-# Which player carries which oddity.
+# Index of the player with each oddity.
 _PFP, _EXTRA_FIELDS, _STALE, _PRUNED_STRUCT, _DEMO = 3, 4, 5, 6, 11
 _VISITORS: Final = (7, 8)
 _SETTLED: Final = frozenset({_PFP, _EXTRA_FIELDS, _STALE, _PRUNED_STRUCT, _DEMO, *_VISITORS})
 _COLLIDING: Final = (19, 194, 1940)
-# One more than the last of them: the last player has nothing yet.
+# One more than the largest of them, because the last player owns nothing yet.
 _SMALLEST: Final = _DEMO + 1
 
 # Struct types by number, and the bits of a struct's status.
@@ -39,13 +43,13 @@ _PRUNED: Final = 1 + 2 + 32
 
 
 def generate(*, seed: int, players: int) -> World:
-    """Make the world; `World.generate` is the public door."""
+    """Generate the world; `World.generate` is the public API."""
     if not isinstance(players, int) or isinstance(players, bool) or players < _SMALLEST:
         raise InvalidArgument(f"players must be a whole number from {_SMALLEST}, got {players!r:.80}")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise InvalidArgument(f"seed must be a whole number, got {seed!r:.80}")
-    draft = _Draft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - no secret
-    # Every draw comes from one row of dice: another order would be another world.
+    draft = _Draft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - not used for security
+    # All parts share one random generator, so their order determines the world.
     for part in (_players, _guilds, _planets, _fleets, _structs, _substations, _markets, _infusions, _permissions):
         part(draft)
     _applications(draft)
@@ -74,14 +78,18 @@ def _data() -> dict[str, Any]:
 
 
 def _struct_types() -> dict[str, dict[str, Any]]:
-    """Return a fresh copy of the chain's struct types by number, with all 68 fields of chain v0.16.0."""
+    """
+    Return new copies of the chain's struct types by number.
+
+    They have all 68 fields of chain v0.16.0.
+    """
     types = _data()["struct_types"]
     return {str(number): types["shared"] | row for number, row in enumerate(types["each"], 1)}
 
 
 @cache
 def _types_for(category: str, ambit: str) -> tuple[int, ...]:
-    """Return the numbers of the types of a category (``fleet`` or ``planet``) that one ambit alone holds."""
+    """Return the struct types of a category (``fleet`` or ``planet``) for this ambit only."""
     fitting = (str(_MASKS[ambit]), category)
     rows = _struct_types().items()
     return tuple(int(number) for number, row in rows if (row["possibleAmbit"], row["category"]) == fitting)
@@ -96,24 +104,33 @@ def _filled(form: Any, values: dict[str, Any]) -> Any:
 
 
 class _Draft:
-    """A world in the making, and the numbers that references need before the things themselves are there."""
+    """
+    A world under construction.
+
+    It also assigns ids, because records reference entities that do not exist yet.
+    """
 
     def __init__(self, rng: Random, players: int) -> None:
         self.rng, self.players = rng, players
         self.world = World()
         self.tables = self.world.tables
-        # Read first by everything else, so that stores stand in the order of the types' codes.
+        # Created first, so that the stores are in the order of the types' codes.
         self.tables |= {name: {} for name in ("guild", "player", "planet", "reactor", "substation", "struct")}
         self.indexes = sorted({*range(1, players + 1), *_COLLIDING})
         self.guilds = max(2, players // 25)
         self.substations = self.guilds + max(2, players // 10)
-        # A guild is owned by the player of its own number, but the demo's player is in the first.
+        # A guild is owned by the player with the same number, except that of the demo player, a member of the first
+        # guild.
         self.owners = {number: number if number != _DEMO else self.guilds + 1 for number in range(1, self.guilds + 1)}
         self.guild_of_owner = {owner: number for number, owner in self.owners.items()}
         self.structs, self.allocations = itertools.count(1), itertools.count(1)
 
     def add(self, store: str, key: str = "", **values: Any) -> dict[str, Any]:
-        """Add a record in the form of its store, under *key* where it has no id of its own, and return it."""
+        """
+        Add a record from the template of its store, and return it.
+
+        *key* is for records without an id.
+        """
         if values.get("owner"):
             values["creator"] = self.tables["player"][values["owner"]]["primaryAddress"]
         record: dict[str, Any] = _filled(_data()["records"][store], values)
@@ -121,7 +138,7 @@ class _Draft:
         return record
 
     def attributes(self, store: str, entity_id: str, **values: int) -> None:
-        """Set an entity's attributes, but for those that are zero."""
+        """Set an entity's attributes, except zeros."""
         table = self.tables.setdefault(store, {})
         names = ATTRIBUTES[store]
         table.update({f"{names.index(name)}-{entity_id}": str(value) for name, value in values.items() if value})
@@ -143,7 +160,7 @@ class _Draft:
         return f"1-{self.rng.choice(self.indexes)}"
 
     def some_substation(self) -> str:
-        """Return a substation of a player, which no guild has as its own."""
+        """Return a random substation that does not belong to a guild."""
         return f"4-{self.rng.randint(self.guilds + 1, self.substations)}"
 
     def chance(self, probability: float) -> bool:
@@ -157,7 +174,7 @@ def _players(draft: _Draft) -> None:
     rng = draft.rng
     for index in draft.indexes:
         guild = 1 if index == _DEMO else draft.guild_of_owner.get(index, 0)
-        # The last player has just arrived: no guild, no planet.
+        # The last player has no guild and no planet yet.
         if not guild and index != draft.players and draft.chance(0.85):
             guild = rng.randint(1, draft.guilds)
         primary, player_id, substation = draft.address(), f"1-{index}", ""
@@ -237,7 +254,7 @@ def _fleets(draft: _Draft) -> None:
             place = draft.rng.choice(names)
         if place == stale:
             place = home
-        # The zero of the enum is "guild": it is what a fleet shows that never had a place.
+        # The chain's zero value of the enum is "guild", shown by fleets without a location.
         kind, status = "planet" if place else "guild", "onStation" if place == home else "away"
         fleet = draft.add("fleet", n=index, owner=player["id"], kind=kind, place=place, status=status)
         if place != home:
@@ -273,7 +290,11 @@ def _structs(draft: _Draft) -> None:
 
 
 def _in_slot(draft: _Draft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int = 0) -> str:
-    """Build a struct in the first free slot: nobody draws so many that the last one, the pruned struct's, is taken."""
+    """
+    Add a struct in the first free slot.
+
+    The last slot, of the pruned struct, is never reached.
+    """
     ambit = "land" if kind else draft.rng.choice([ambit for ambit in AMBITS if _types_for(category, ambit)])
     kind = kind or draft.rng.choice(_types_for(category, ambit))
     slot = place[ambit].index("")
@@ -309,7 +330,7 @@ def _struct(
     return struct_id
 
 
-# Power, markets, stakes and permissions
+# Power, markets, infusions and permissions
 
 
 def _substations(draft: _Draft) -> None:
@@ -344,7 +365,7 @@ def _markets(draft: _Draft) -> None:
             consumer = draft.tables["substation"][destination]["owner"]
             draft.add(
                 "agreement",
-                # An agreement has the index of the allocation that carries it.
+                # An agreement has the same index as its allocation.
                 n=_allocate(draft, "providerAgreement", f"4-{number}", destination, consumer),
                 provider=f"10-{number}",
                 capacity=rng.randrange(1, 1_000_000),

@@ -1,8 +1,8 @@
 """
 The chain's 56 REST routes as pure functions of a `World`.
 
-Everything the interface does against expectation is kept: a not-found is a 500, filtered lists filter after paging,
-an unknown attribute name reads the first attribute, and paging has the oddities of the Cosmos SDK.
+They reproduce the unexpected behaviour of the interface: not-found is a 500, filtered lists filter after paging, an
+unknown attribute name reads the first attribute, and paging has the oddities of the Cosmos SDK.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
 
 
 class Refusal(Exception):
-    """The node answers with an error instead of data."""
+    """Raised to answer with an error instead of data."""
 
     def __init__(self, *, status: int, code: int, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ def _mismatch(where: str, said: str) -> Refusal:
 
 
 def parse_uint(text: str, *, where: str) -> int:
-    """Read a uint64 as Go does: ASCII digits, nothing else."""
+    """Parse a uint64 as Go does: ASCII digits only."""
     if text.isascii() and text.isdecimal() and int(text) <= _MAX_UINT64:
         return int(text)
     raise _mismatch(where, f'strconv.ParseUint: parsing "{text}": invalid syntax')
@@ -71,20 +71,20 @@ def _parse_bytes(text: str, *, where: str) -> bytes:
 
 @attrs.frozen
 class PageRequest:
-    """What a query asks of a list."""
+    """The pagination parameters of a query."""
 
     key: bytes = b""
-    """Where to go on, as the node gave it in ``next_key``; empty for the beginning."""
+    """The position to continue from, as in ``next_key``; empty for the beginning."""
     offset: int = 0
     limit: int = 0
-    """How many rows to look at; 0 stands for 100 and asks for the total too."""
+    """The number of rows to read; 0 means 100, and also counts the total."""
     count_total: bool = False
-    """Whether to count all rows; ignored with a key."""
+    """True to count all rows; ignored with a key."""
     reverse: bool = False
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> PageRequest:
-        """Read the parameters named ``pagination.*``; all others are ignored."""
+        """Parse the parameters named ``pagination.*``; all others are ignored."""
         given = {name: query.get(f"pagination.{name}") for name in _PARSERS}
         return cls(**{name: _PARSERS[name](text, where=f"pagination.{name}") for name, text in given.items() if text})
 
@@ -100,13 +100,13 @@ _PARSERS: Final[Mapping[str, Any]] = {
 
 @attrs.frozen
 class ChosenRows:
-    """Which rows are on a page, by their number in the store, and what the answer says of the others."""
+    """The rows of a page, by their number in the store, with its pagination."""
 
     numbers: tuple[int, ...]
     next_key: bytes | None
     """The raw key of the next page's first row, None on the last page."""
     total: int
-    """How many rows there are, 0 when they were not counted."""
+    """The number of all rows, 0 if they were not counted."""
 
     def pagination(self) -> dict[str, str | None]:
         """Return the answer's ``pagination``."""
@@ -115,7 +115,11 @@ class ChosenRows:
 
 
 def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 13) -> ChosenRows:
-    """Choose the rows of a page from all raw keys of a store in byte order; *error_code* is what it refuses with."""
+    """
+    Select the rows of a page from all raw keys of a store in byte order.
+
+    *error_code* is the gRPC code of errors.
+    """
     if request.key and request.offset:
         raise Refusal(
             status=500, code=error_code, message="invalid request, either offset or key is expected, got both"
@@ -124,7 +128,7 @@ def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 1
     numbers: range = range(len(keys))
     if request.key:
         at = bisect_left(keys, request.key)
-        # Backwards, the key's own row is the first of the page.
+        # In reverse order, the row of the key itself is the first of the page.
         numbers = range(min(at, len(keys) - 1), -1, -1) if request.reverse else range(at, len(keys))
     elif request.reverse:
         numbers = range(len(keys) - 1, -1, -1)
@@ -139,7 +143,7 @@ def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 1
 
 @attrs.frozen
 class Query:
-    """What a route's function may look at: the data, the path's parameters, the query, and the height."""
+    """Input of a route's function: the data, the path parameters, the query, and the height."""
 
     world: World
     path: Mapping[str, str]
@@ -149,20 +153,32 @@ class Query:
 
 @attrs.frozen
 class Route:
-    """A path, with ``{name}`` for a parameter, and what gives the answer's body or raises `Refusal`."""
+    """
+    A path with ``{name}`` for parameters, and the function that computes the answer.
+
+    The function returns the body or raises `Refusal`.
+    """
 
     pattern: str
     answer: Callable[[Query], Body]
 
     @property
     def kind(self) -> str:
-        """The type in the path: the word after ``/structs/``, or the last one of another module's route."""
+        """
+        The type in the path.
+
+        This is the segment after ``/structs/``, or the last segment of another module's route.
+        """
         return self.pattern.split("/")[2 if self.pattern.startswith("/structs/") else -1]
 
 
 @attrs.frozen
 class Matched:
-    """A path's route (None when there is none) and parameters, and what its requests can be called by."""
+    """
+    The route of a path (or None), its parameters and its request names.
+
+    Tests refer to requests by these names, for counting, latency and faults.
+    """
 
     route: Route | None
     parameters: Mapping[str, str]
@@ -170,7 +186,7 @@ class Matched:
 
 
 def match(path: str) -> Matched:
-    """Find the route of a (percent-decoded) path."""
+    """Return the route of a (percent-decoded) path."""
     for route, expression in _EXPRESSIONS:
         if found := expression.fullmatch(path):
             parameters = found.groupdict()
@@ -179,7 +195,7 @@ def match(path: str) -> Matched:
 
 
 def checked_name(argument: str, name: object) -> str:
-    """Return *name* if a request can be called by it (see `Faults.add`), else raise `InvalidArgument`."""
+    """Return *name* if it can name requests (see `Faults.add`), else raise `InvalidArgument`."""
     if not isinstance(name, str):
         raise InvalidArgument(f"{argument} must be the name of requests, got {name!r:.80}")
     if name == "*" or name in _KINDS or _PARAMETER.fullmatch(name) or name in _NAMES_IN_PATHS:
@@ -203,7 +219,7 @@ def respond(world: World, matched: Matched, parameters: Mapping[str, str], *, he
 
 
 def not_implemented() -> Refusal:
-    """Return what the gateway says to an unknown path or method."""
+    """Return the gateway's error for an unknown path or method."""
     return Refusal(status=501, code=12, message="Not Implemented")
 
 
@@ -233,7 +249,7 @@ def _one(name: str) -> Route:
 
     def answer(query: Query) -> Body:
         entity_id = query.path["id"]
-        # Asked of the store first: an id of another type, or no id at all, is merely not in it.
+        # The store is checked first: an id of another type, or an invalid id, is "not found" too.
         if query.world.get(name, entity_id) is None:
             raise _not_found()
         return query.world.envelope(entity_id)
@@ -242,7 +258,11 @@ def _one(name: str) -> Route:
 
 
 def _all(name: str, pattern: str = "", keep: Keep | None = None, *, indexed: bool = False) -> Route:
-    """Make a route through a store; *keep* drops rows, by the path's parameter, before paging only where *indexed*."""
+    """
+    Return a route that lists a store.
+
+    *keep* filters the rows by the path parameters: before paging if *indexed*, else after it.
+    """
     table = TABLES[name]
 
     def answer(query: Query) -> Body:
@@ -259,12 +279,12 @@ def _all(name: str, pattern: str = "", keep: Keep | None = None, *, indexed: boo
 
 
 def _indexed(pattern: str, name: str, field: str) -> Route:
-    """Make a route through the rows whose field has the value in the path."""
+    """Return a route that lists the rows whose field has the value in the path."""
     return _all(name, pattern, lambda _, row, wanted: row.get(field) == wanted, indexed=True)
 
 
 def _record(pattern: str, name: str, key: Callable[[Mapping[str, str]], str]) -> Route:
-    """Make a route to the one record whose key follows from the path's parameters."""
+    """Return a route to one record, with a key computed from the path parameters."""
 
     def answer(query: Query) -> Body:
         record = query.world.get(name, key(query.path))
@@ -281,7 +301,7 @@ def _value(query: Query, store: str, key: str) -> str:
 
 
 def _value_record(name: str, parameter: str) -> Route:
-    """Make a route to a single value, which is zero where the store has none."""
+    """Return a route to a single value, zero if the store has none."""
 
     def answer(query: Query) -> Body:
         key = query.path[parameter]
@@ -307,7 +327,11 @@ def _address(query: Query) -> Body:
 
 
 def _ranks(query: Query) -> Body:
-    """Page through the ranks of an object; those of one guild come without pages, and not all of them."""
+    """
+    List the rank permissions of an object.
+
+    For a single guild the list is truncated and not paged.
+    """
     table = TABLES["guild_rank_permission"]
     prefix = "".join(f"{part}/" for part in query.path.values())
     keys = [key for key in query.world.ids(table.name) if key.startswith(prefix)]
@@ -317,13 +341,13 @@ def _ranks(query: Query) -> Body:
 
 
 def _module_address(text: str) -> str:
-    """Return the address that the chain would compute for a collateral pool: longer than an account's."""
+    """Return a fake module address. It is longer than an account address."""
     digest = hashlib.sha256(text.encode()).digest() * 2
     return "structs1" + "".join(_BECH32[byte % 32] for byte in digest[:58])
 
 
 def _associations(name: str, owners: str, parameter: str) -> tuple[Route, Route]:
-    """Make the two routes of a computed address: it needs no record, so there is one for any text."""
+    """Return the two routes of a computed address, which exists for every id without a record."""
 
     def association(object_id: str) -> Body:
         return {"address": _module_address(f"{name}/{object_id}"), "objectId": object_id}
@@ -339,7 +363,7 @@ def _associations(name: str, owners: str, parameter: str) -> tuple[Route, Route]
 
 
 def _validate_signature(query: Query) -> Body:
-    """Judge by form and by whether the chain knows the address; nothing is verified."""
+    """Check the formats and whether the address is known. Signatures are not verified."""
 
     def is_wrong(name: str, size: int) -> bool:
         try:
@@ -367,7 +391,7 @@ def _latest_block(query: Query) -> Body:
 _ENTITIES: Final = tuple(str(member) for member in EntityType if member.has_ids)
 _STORES: Final = tuple(name for name in TABLES if name != "guild_rank_permission")
 
-# Of the Cosmos SDK itself, not one of the 56.
+# Route of the Cosmos SDK, not included in the 56 routes.
 LATEST_BLOCK: Final = Route("/cosmos/base/tendermint/v1beta1/blocks/latest", _latest_block)
 
 STRUCTS_ROUTES: Final = (

@@ -1,7 +1,7 @@
 """
-A small Structs chain as plain data: what a node would answer from.
+A small Structs chain as plain data, from which the fake node answers.
 
-`World.generate` makes one from a seed; nothing here does I/O.
+`World.generate` creates one from a seed. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mama_structs.structs.ids import EntityId
 
 Record = dict[str, Any]
 
-# The names of the numbers that a store keeps for each entity, in the order of their codes.
+# Attribute names of each store of numbers, in the order of their codes.
 ATTRIBUTES: Final = {
     "grid": tuple(member.value for member in GridAttribute),
     "struct_attribute": tuple(member.value for member in StructAttribute),
     "planet_attribute": tuple(member.value for member in PlanetAttribute),
 }
 
-# Bits of a struct's status attribute, in the order in which the envelope names them.
+# Bits of a struct's status attribute, in the order of the answer's fields.
 STATUS_BITS: Final = {
     "isMaterialized": 1,
     "isBuilt": 2,
@@ -40,16 +40,20 @@ AMBITS: Final = ("space", "air", "land", "water")
 
 @attrs.frozen
 class Table:
-    """One store of the chain: its name in routes, such as ``player``, and its key in answers, such as ``Player``."""
+    """
+    A store of the chain.
+
+    *name* is its name in routes (``player``), *key* its key in answers (``Player``).
+    """
 
     name: str
     key: str
     siblings: tuple[str, ...] = ()
-    """What an answer about one entity carries beside the record, in order."""
+    """The additional fields of an answer about one entity, in order."""
     fields: tuple[str, str] | None = None
     """For stores of single values: the names of key and value in a row."""
     status: bool = False
-    """Whether its lists carry the ``status`` array that the chain never fills."""
+    """True if its lists have the field ``status``, an array that the chain never fills."""
     error_code: int = 13
     """The gRPC code of paging errors."""
 
@@ -83,16 +87,16 @@ TABLES: Final = {
 @attrs.frozen
 class Oddities:
     """
-    The ids of a generated world's awkward data: all of it occurs on the real chain.
+    Ids of unusual data in a generated world. All of it occurs on the real chain.
 
     Args:
         stale_visitor: A planet without visitors whose ``locationListLast`` still names a fleet that left.
-        id_shaped_pfp: A player whose ``pfp`` is ``5-12``, which is no reference.
+        id_shaped_pfp: A player whose ``pfp`` is ``5-12``, which is not a reference.
         unset_fleet: A fleet of a player without planet: ``locationType`` is ``guild``, ``locationId`` is empty.
         ownerless_reactor: A reactor whose ``owner`` and ``guildId`` are empty.
-        pruned_struct: A destroyed struct: gone from the chain, its status attribute still there.
+        pruned_struct: A destroyed struct: deleted from the chain, but its status attribute still exists.
         pruned_struct_planet: The planet whose slot ``water[3]`` still names the pruned struct.
-        extra_fields: A player with a field of a later chain version and one that was invented.
+        extra_fields: A player with a field of a later chain version and a fictitious one.
         colliding: Players whose ids are prefixes of each other: 1-19, 1-194, 1-1940.
 
     """
@@ -112,14 +116,14 @@ class World:
     """
     The records of a chain by type, in the JSON form of its REST interface.
 
-    Ids order bytewise, as the chain orders them: ``1-1, 1-10, 1-2``; struct types order by number.
+    Ids are in byte order, as on the chain: ``1-1, 1-10, 1-2``; struct types are in numeric order.
     Records may be changed at any time, through `put` and `remove` or in place.
 
     Args:
-        tables: Store name to key to record; stores of single values hold their value's text.
-        rocks: What a player's primary address can spend, in ``ualpha``, by player id.
-        given: What was given beside a record and overrides what would be computed, by id.
-        oddities: The awkward data of a generated world, None in any other.
+        tables: Store name to key to record; stores of single values contain their value's text.
+        rocks: The spendable ``ualpha`` of a player's primary address, by player id.
+        given: Additional fields of an answer that override the computed ones, by id.
+        oddities: The unusual data of a generated world, None in any other.
 
     """
 
@@ -131,20 +135,20 @@ class World:
     @classmethod
     def generate(cls, *, seed: int = 0, players: int = 40) -> World:
         """
-        Make a world in which everything refers to everything else as on the chain.
+        Generate a world whose entities reference each other as on the chain.
 
-        The players are 1-1 to 1-*players*, and 1-19, 1-194, 1-1940 in any case, so up to three more than asked for.
-        Player 1-11 has a guild (0-1), a planet, the fleet 9-11, a substation and visitors on the planet.
+        The players are 1-1 to 1-*players*, and always 1-19, 1-194 and 1-1940, so there may be three more than
+        requested. Player 1-11 has a guild (0-1), a planet, the fleet 9-11, a substation and visitors on the planet.
 
         Args:
-            seed: The same seed and size give the same world, on every platform.
-            players: How many players, 12 or more: fewer have no room for the `Oddities`.
+            seed: The same seed and size produce the same world, on every platform.
+            players: Number of players, at least 12, because the `Oddities` need that many.
 
         Raises:
-            InvalidArgument: One of them is no whole number, or there are too few players.
+            InvalidArgument: An argument is not a whole number, or there are too few players.
 
         """
-        # Imported here because the generator builds upon this module.
+        # Circular import: the generator uses this module.
         from mama_structs.testing.node.generation import generate  # noqa: PLC0415
 
         return generate(seed=seed, players=players)
@@ -152,14 +156,14 @@ class World:
     @classmethod
     def of(cls, entities: Mapping[str, Mapping[str, Any]]) -> World:
         """
-        Make a world of exactly these entities.
+        Return a world of exactly these entities.
 
         Args:
-            entities: Id to its bare record, or to a whole answer: ``{"Player": {...}, "gridAttributes": {...}}``.
-                Beside a bare record the siblings are filled in as zeros; a whole answer is given back as it is.
+            entities: Id to its record, or to a complete answer: ``{"Player": {...}, "gridAttributes": {...}}``.
+                Additional fields of a bare record are zero; a complete answer is returned unchanged.
 
         Raises:
-            InvalidArgument: A key is no id, or a record does not have its key as ``id``.
+            InvalidArgument: A key is not an id, or a record does not have its key as ``id``.
 
         """
         if not isinstance(entities, Mapping):
@@ -181,7 +185,7 @@ class World:
 
     def envelope(self, entity_id: str) -> Record:
         """
-        Return the answer about one entity, in a fresh copy: its record and what stands beside it.
+        Return the answer about one entity: a copy of its record and its additional fields.
 
         Raises:
             EntityNotFound: There is no such entity.
@@ -197,8 +201,8 @@ class World:
             beside = {name: self._sibling(name, entity_id) for name in table.siblings}
         return {table.key: deepcopy(record), **deepcopy(beside)}
 
-    def rows(self, type: str) -> list[Record]:  # noqa: A002 - the chain's word
-        """Return a fresh copy of every bare record of a type, in the chain's order."""
+    def rows(self, type: str) -> list[Record]:  # noqa: A002 - named as in the chain
+        """Return copies of all records of a type, in the chain's order."""
         table = _table(type)
         records = self.tables.get(table.name, {})
         if table.fields is None:
@@ -206,26 +210,30 @@ class World:
         name, value = table.fields
         return [{name: key, value: records[key]} for key in self.ids(type)]
 
-    def ids(self, type: str) -> list[str]:  # noqa: A002 - the chain's word
-        """Return the keys of a type's store in the chain's order: ids, addresses, or for infusions both."""
+    def ids(self, type: str) -> list[str]:  # noqa: A002 - named as in the chain
+        """
+        Return the keys of a type's store in the chain's order.
+
+        Keys are ids or addresses; keys of infusions contain both.
+        """
         keys = self.tables.get(_table(type).name, {})
         return sorted(keys, key=int) if type == "struct_type" else sorted(keys)
 
-    def get(self, type: str, key: str) -> Any | None:  # noqa: A002 - the chain's word
-        """Return the stored record itself (not a copy), None when there is none."""
+    def get(self, type: str, key: str) -> Any | None:  # noqa: A002 - named as in the chain
+        """Return the stored record (not a copy), or None if it does not exist."""
         return self.tables.get(_table(type).name, {}).get(key)
 
-    def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - the chain's word
-        """Add or replace a record; *record* is kept, not copied."""
+    def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - named as in the chain
+        """Add or replace a record. *record* is stored without copying."""
         self.tables.setdefault(_table(type).name, {})[key] = record
 
     def remove(self, entity_id: str) -> None:
-        """Take an entity off the chain; what refers to it stays, as on the chain."""
+        """Delete an entity. References to it remain, as on the chain."""
         if self.tables.get(table_of(entity_id).name, {}).pop(entity_id, None) is None:
             raise EntityNotFound(entity_id)
 
     def attributes(self, table: str, names: tuple[str, ...], entity_id: str) -> dict[str, str]:
-        """Return an entity's named attributes; what the store lacks is zero."""
+        """Return an entity's named attributes; missing ones are zero."""
         values = self.tables.get(table, {})
         return {name: values.get(f"{number}-{entity_id}", "0") for number, name in enumerate(names)}
 
@@ -251,7 +259,7 @@ class World:
 
 
 def table_of(entity_id: str) -> Table:
-    """Return the store that an id belongs to, or raise `InvalidArgument`."""
+    """Return the store of an id, or raise `InvalidArgument`."""
     entity_type = EntityId.parse(entity_id).type
     if not entity_type.has_ids:
         raise InvalidArgument(f"entities of type {entity_type} have no type-index ids, got {entity_id!r}")

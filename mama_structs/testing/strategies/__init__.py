@@ -1,9 +1,9 @@
 """
-The Hypothesis strategies (extra ``testing``).
+Hypothesis strategies (extra ``testing``).
 
-For Structs data: ids, texts that merely look like ids, payloads with planted ids, worlds, delays.
-For refs: documents with planted refs, messages that hold them, and ways to cut a text.
-For agents: memories and the arguments of tools.
+For Structs data: ids, look-alikes of ids, payloads with planted ids, worlds, delays.
+For refs: documents with planted refs, messages that contain them, and splits of a text into chunks.
+For agents: memories and arguments of tools.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the arguments of tools, by a tool's schema."""
+"""Hypothesis strategies for the arguments of tools, from a tool's schema."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def tool_arguments(
     schema: Mapping[str, Any], *, texts: Mapping[str, st.SearchStrategy[Any]] | None = None
 ) -> st.SearchStrategy[dict[str, Any]]:
     """
-    Give what a tool takes.
+    Return a strategy for a tool's arguments.
 
     Args:
         schema: The tool's ``input_schema``.
-        texts: What to give, beside any text, for parameters by name, such as ids that there are:
-            ``{"planet_id": st.sampled_from(ids), "*_id": ...}``. The first pattern that fits counts.
+        texts: Additional strategies for text parameters by name, such as existing ids:
+            ``{"planet_id": st.sampled_from(ids), "*_id": ...}``. The first matching pattern applies.
 
     """
     return _accepted(schema, "", dict(texts or {}), schema)
@@ -30,7 +30,11 @@ def tool_arguments(
 def _accepted(
     schema: Mapping[str, Any], name: str, texts: dict[str, st.SearchStrategy[Any]], root: Mapping[str, Any]
 ) -> st.SearchStrategy[Any]:
-    """Give what a JSON schema, of the kind that signatures become, accepts."""
+    """
+    Return a strategy for the values that a JSON schema accepts.
+
+    Supports the schemas of function signatures.
+    """
     if "$ref" in schema:
         target: Any = root
         for part in schema["$ref"].removeprefix("#/").split("/"):
@@ -58,7 +62,7 @@ def _accepted(
 
 def _integers(schema: Mapping[str, Any]) -> st.SearchStrategy[int]:
     step = schema.get("multipleOf", 1)
-    # The first and the last multiple that the bounds leave, above and below which there are none.
+    # The smallest and the largest multiple within the bounds.
     lows = [-(-schema["minimum"] // step)] if "minimum" in schema else []
     lows += [schema["exclusiveMinimum"] // step + 1] if "exclusiveMinimum" in schema else []
     highs = [schema["maximum"] // step] if "maximum" in schema else []
@@ -100,7 +104,7 @@ def _objects(
 ) -> st.SearchStrategy[dict[str, Any]]:
     members = {name: _accepted(one, name, texts, root) for name, one in schema.get("properties", {}).items()}
     required = set(schema.get("required", ()))
-    # What has members of its own names takes no others, unless its schema says of which kind.
+    # An object with declared properties accepts no others, unless its schema describes them.
     other = schema.get("additionalProperties", not members)
     if not members and other is not False:
         least = schema.get("minProperties", 0)
@@ -114,7 +118,7 @@ def _objects(
     )
 
 
-# RFC 3339 has offsets of whole minutes.
+# RFC 3339 allows offsets of whole minutes only.
 _ZONES: Final = st.integers(-840, 840).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 _FORMATS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "date-time": st.datetimes(timezones=_ZONES),
@@ -132,7 +136,7 @@ def _texts(schema: Mapping[str, Any], name: str, texts: dict[str, st.SearchStrat
     if schema.get("format") in _FORMATS:
         return _FORMATS[schema["format"]].map(msgspec.to_builtins)
     if schema.get("contentEncoding") == "base64":
-        # Each three bytes are four letters.
+        # Base64 encodes three bytes as four characters.
         return st.binary(min_size=-(-least // 4) * 3, max_size=int(most // 4 * 3)).map(msgspec.to_builtins)
     if "pattern" in schema:
         return st.from_regex(schema["pattern"]).filter(lambda text: least <= len(text) <= schema.get("maxLength", 200))

@@ -1,7 +1,7 @@
 """
-Hypothesis strategies for answers of a model in which the refs that a parser must find are known.
+Hypothesis strategies for model answers with known refs.
 
-They share no code with the parser, so that they can tell whether it is right.
+They share no code with the parser, so that they can verify it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 _FIRST: Final = string.ascii_letters + string.digits
 _BREAKS: Final = ("\n", "\r\n")
 
-# Text that means nothing anywhere. None of it, joined in any order, makes a tag, a fence or a code span.
+# Text without meaning for the parser. No concatenation of these pieces makes a tag, a fence or a code span.
 _PROSE: Final = st.sampled_from(
     [
         "plain words", " ", "\n", "\r\n", "\n\n", "    ", "a < b && c > d", "<b>bold</b>", "<", ">", "/", '"', "'", "=",
@@ -26,7 +26,7 @@ _PROSE: Final = st.sampled_from(
     ]
 )  # fmt: skip
 
-# Refs that are none, because they are shown as code. Each fence stands on lines of its own, and no two runs touch.
+# Refs inside code, which the parser must ignore. Each fence is on separate lines, and no two runs of backticks touch.
 _DECOYS: Final = st.sampled_from(
     [
         '`<ref id="decoy">no</ref>` ', '``a ` <ref id="decoy"> ` b`` ', "`<ref id='decoy'/>` ", "`</ref>` ",
@@ -36,7 +36,7 @@ _DECOYS: Final = st.sampled_from(
     ]
 )  # fmt: skip
 
-# What is code outside refs and mere text inside them.
+# Code markup, which is plain text inside of refs.
 _INSIDE: Final = st.sampled_from(["`", "```", "\n```\n", "\n~~~\n", "``", "\n````python\nprint('<b>')\n", "~~~", "`x"])
 
 _ATTRIBUTES: Final = st.sampled_from(["type", "lang", "title", "data-x", "x_y", "flag", "\u00e9"])
@@ -55,9 +55,9 @@ class PlantedRef:
 
     Args:
         id: Its id.
-        attributes: The others, names in lower case.
-        content: Its text without the tags of refs inside, and without the one line break at each end.
-        complete: False when it is not closed.
+        attributes: Its other attributes, names in lower case.
+        content: Its text without the tags of inner refs, and without one line break at each end.
+        complete: False if it is not closed.
 
     """
 
@@ -70,11 +70,11 @@ class PlantedRef:
 @attrs.frozen
 class RefDocument:
     """
-    A text and what a parser must find in it: exactly *refs*.
+    A text, and the exact *refs* that a parser must find in it.
 
     Args:
-        text: What a model wrote.
-        refs: Its refs, in order of opening tags.
+        text: The text of a model.
+        refs: Its refs, in order of their opening tags.
         visible: The text without their tags.
 
     """
@@ -86,7 +86,7 @@ class RefDocument:
 
 @attrs.frozen
 class _Part:
-    """A piece of a document: as written, as seen, and the refs in it."""
+    """A part of a document: its source text, its visible text and its refs."""
 
     text: str = ""
     visible: str = ""
@@ -97,7 +97,7 @@ class _Part:
 
 
 def ref_ids() -> st.SearchStrategy[str]:
-    """Give the ids that a ref may have; short ones more often, so that some meet again."""
+    """Return a strategy for valid ref ids. Short ones are more frequent, so that ids repeat."""
     short = st.sampled_from(["a", "b", "plan", "x.1", "A", "0", "한글-1", "план"])
     return short | st.builds(str.__add__, st.sampled_from(_FIRST), st.text(_FIRST + "_.-\u00e9한", max_size=63))
 
@@ -117,7 +117,7 @@ def _attribute(draw: st.DrawFn, name: str, value: str) -> str:
 def _tag(draw: st.DrawFn, ref_id: str, attributes: dict[str, str], *, empty: bool) -> str:
     members = draw(st.permutations([("id", ref_id), *attributes.items()]))
     if draw(st.booleans()):
-        # The first of a repeated attribute counts.
+        # The first occurrence of a repeated attribute is the valid one.
         members = [*members, (draw(st.sampled_from(members))[0], draw(_VALUES))]
     written = "".join(
         draw(_SPACES) + _attribute(draw, name if name == "\u00e9" else _cased(draw, name), value)
@@ -135,7 +135,7 @@ def _ref(draw: st.DrawFn, depth: int, *, closed: bool = True) -> _Part:
         )
     body = _inside(draw, depth - 1)
     if not closed:
-        # Where the text ends, all refs that are open do: they have their last character in common.
+        # The end of the text closes all open refs, so an inner open ref must be last in the outer one.
         deeper = depth > 1 and draw(st.booleans())
         body += _ref(draw, depth - 1, closed=False) if deeper else _plain("and so on")
     content = body.visible
@@ -165,13 +165,13 @@ def _inside(draw: st.DrawFn, depth: int) -> _Part:
 
 def ref_documents(*, max_size: int = 8, max_depth: int = 3, unclosed: bool = True) -> st.SearchStrategy[RefDocument]:
     """
-    Give answers of a model with refs among prose, markup, look-alikes and code that shows refs.
+    Return a strategy for model answers with refs among prose, markup, look-alikes and code.
 
-    Refs may touch and be nested, be empty, hold code, and have tags with odd order, case, quotes and white space.
+    Refs may be adjacent, nested or empty, contain code, and have tags with unusual order, case, quotes and white space.
 
     Args:
-        max_size: The most pieces, each a ref or other text, that one follows the other.
-        max_depth: How deep refs are nested at the most; 1 for no nesting, 0 for no refs.
+        max_size: Maximum number of parts, each a ref or other text.
+        max_depth: Maximum nesting depth of refs; 1 for no nesting, 0 for no refs.
         unclosed: Whether refs may be left open at the end.
 
     """
@@ -182,7 +182,11 @@ _FENCE: Final = re.compile("(`{3,}|~{3,}).*")
 
 
 def _says_no_ref_twice(document: RefDocument) -> bool:
-    """Tell whether no two refs of one id differ in their fences alone: to a store those are one version."""
+    """
+    Return True unless two refs of one id differ only in their fences.
+
+    A store treats such refs as one version.
+    """
     contents = {(ref.id, ref.content) for ref in document.refs}
     fenced = {(ref_id, _FENCE.sub("", text).strip()) for ref_id, text in contents if _FENCE.search(text)}
     plain = [(ref_id, text.strip()) for ref_id, text in contents if not _FENCE.search(text)]
@@ -205,10 +209,12 @@ def _ref_documents(draw: st.DrawFn, max_size: int, max_depth: int, *, unclosed: 
 
 def chunkings(text: str) -> st.SearchStrategy[list[str]]:
     """
-    Give ways to cut a text into chunks: a few anywhere, all of one size, and the text as a whole.
+    Return a strategy for splits of a text into chunks.
+
+    Splits are at random positions, into equal sizes, or leave the text whole.
 
     Args:
-        text: What the chunks make up when they are joined; some may be empty.
+        text: The concatenation of the chunks; chunks may be empty.
 
     """
 
@@ -226,11 +232,11 @@ def chunkings(text: str) -> st.SearchStrategy[list[str]]:
 @attrs.frozen
 class PlantedMessage:
     """
-    A model's message as a provider gives it, in which the refs are known.
+    A model's message in a provider's format, with known refs.
 
     Args:
         message: For `Session.observe` or `RefStore.ingest`.
-        document: Its text, and the refs in it.
+        document: Its text and its refs.
 
     """
 
@@ -240,14 +246,17 @@ class PlantedMessage:
 
 def messages(*, documents: st.SearchStrategy[RefDocument] | None = None) -> st.SearchStrategy[PlantedMessage]:
     """
-    Give a model's messages: bare texts, and messages of OpenAI (both APIs) and Anthropic, with a tool call or without.
+    Return a strategy for model messages in several formats.
+
+    These are plain texts, and messages of OpenAI (both APIs) and Anthropic.
+    Some have a tool call.
 
     Args:
-        documents: Their texts; None for `ref_documents`.
+        documents: A strategy for their texts; None for `ref_documents`.
 
     """
 
-    def message(document: RefDocument, shape: str, has_call: bool) -> PlantedMessage:  # noqa: FBT001 - drawn
+    def message(document: RefDocument, shape: str, has_call: bool) -> PlantedMessage:  # noqa: FBT001 - drawn by Hypothesis
         text, calls = document.text, range(int(has_call))
         chat = [{"id": "c", "type": "function", "function": {"name": "list_refs", "arguments": "{}"}} for _ in calls]
         blocks = [{"type": "tool_use", "id": "c", "name": "list_refs", "input": {}} for _ in calls]

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for ids, texts that merely look like ids, worlds and delays."""
+"""Hypothesis strategies for ids, look-alikes of ids, worlds and delays."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from mama_structs.testing.node.world import World
 
 WITH_IDS: Final = tuple(member for member in EntityType if member.has_ids)
 
-# Small numbers, so that ids meet again; the ends of the range; and numbers that floats cannot hold.
+# Small numbers, so that ids repeat; the limits of the range; and numbers that floats cannot represent.
 _INDEXES = st.integers(1, 30) | st.sampled_from([2**53 + 1, 2**63, MAX_INDEX]) | st.integers(1, MAX_INDEX)
 
 
 def entity_types() -> st.SearchStrategy[EntityType]:
-    """Give every type, infusions and addresses included."""
+    """Return a strategy for all types, including infusions and addresses."""
     return st.sampled_from(tuple(EntityType))
 
 
 def entity_ids(*, types: Iterable[EntityType] | None = None) -> st.SearchStrategy[EntityId]:
     """
-    Give ids of the types that have ids.
+    Return a strategy for ids of the types that have ids.
 
     Args:
-        types: Only of these types; None for all that have ids.
+        types: Only these types; None for all that have ids.
 
     """
     return st.builds(EntityId, st.sampled_from(WITH_IDS if types is None else tuple(types)), _INDEXES)
 
 
 def entity_id_texts(*, types: Iterable[EntityType] | None = None) -> st.SearchStrategy[str]:
-    """Give ids as the chain writes them, such as ``1-11``; see `entity_ids`."""
+    """Return a strategy for ids as text, such as ``1-11``; see `entity_ids`."""
     return entity_ids(types=types).map(str)
 
 
@@ -50,7 +50,7 @@ _KNOWN_LOOK_ALIKES = (
 
 
 def look_alikes() -> st.SearchStrategy[str]:
-    """Give texts that look like ids and are none: `EntityId.parse` refuses every one."""
+    """Return a strategy for texts that look like ids but that `EntityId.parse` rejects."""
     text = entity_id_texts()
     index = _INDEXES.map(str)
     return st.one_of(
@@ -66,23 +66,23 @@ def look_alikes() -> st.SearchStrategy[str]:
 
 def worlds(*, players: st.SearchStrategy[int] | None = None) -> st.SearchStrategy[World]:
     """
-    Give generated worlds.
+    Return a strategy for generated worlds.
 
     Args:
-        players: Their sizes; None for 12 to 60 players.
+        players: A strategy for the number of players; None for 12 to 60.
 
     """
     sizes = st.integers(12, 60) if players is None else players
     return st.builds(World.generate, seed=st.integers(0, 2**32 - 1), players=sizes)
 
 
-def latencies(ids: Collection[str], *, max: float = 0.02) -> st.SearchStrategy[dict[str, float]]:  # noqa: A002 - seconds at most
+def latencies(ids: Collection[str], *, max: float = 0.02) -> st.SearchStrategy[dict[str, float]]:  # noqa: A002 - maximum in seconds
     """
-    Give a latency for each of some ids, as `mama_structs.testing.FakeNode` takes it.
+    Return a strategy for latencies by id, in the format of `mama_structs.testing.FakeNode`.
 
     Args:
         ids: The ids.
-        max: The longest, in seconds.
+        max: The maximum, in seconds.
 
     """
     return st.fixed_dictionaries({entity_id: st.floats(0.0, max, allow_subnormal=False) for entity_id in ids})
@@ -91,11 +91,11 @@ def latencies(ids: Collection[str], *, max: float = 0.02) -> st.SearchStrategy[d
 @attrs.frozen
 class Delays:
     """
-    A delay for every id there is, always the same for the same id.
+    A deterministic delay for every possible id.
 
     Args:
-        seed: Another seed gives other delays.
-        max: The longest, in seconds.
+        seed: Determines the delays.
+        max: The maximum, in seconds.
 
     """
 
@@ -104,17 +104,17 @@ class Delays:
 
     def __getitem__(self, entity_id: str) -> float:
         """Return the delay of an id in seconds."""
-        # A quarter comes at once, so that ties occur too.
-        delay = random.Random(f"{self.seed}/{entity_id}").uniform(-self.max / 3, self.max)  # noqa: S311 - no secret
+        # A quarter of the delays is 0, so that answers also arrive simultaneously.
+        delay = random.Random(f"{self.seed}/{entity_id}").uniform(-self.max / 3, self.max)  # noqa: S311 - not used for security
         return delay if delay > 0 else 0.0
 
 
-def delays(*, max: float = 0.02) -> st.SearchStrategy[Delays]:  # noqa: A002 - seconds at most
+def delays(*, max: float = 0.02) -> st.SearchStrategy[Delays]:  # noqa: A002 - maximum in seconds
     """
-    Give a delay for every id, when the ids are not known before: ``delays["1-11"]`` is in seconds.
+    Return a strategy for delays of unknown ids: ``delays["1-11"]`` is in seconds.
 
     Args:
-        max: The longest, in seconds.
+        max: The maximum, in seconds.
 
     """
     return st.builds(Delays, seed=st.integers(0, 2**32 - 1), max=st.just(max))

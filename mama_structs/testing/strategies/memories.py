@@ -1,4 +1,4 @@
-"""Hypothesis strategies for memories, as `MemoryStore.save_many` takes them."""
+"""Hypothesis strategies for memories, in the format of `MemoryStore.save_many`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS: Final = (
     "shield", "raid", "guild", "login", "token", "session", "queue", "use", "keep", "not", "2-1", "42 %", "JWT",
     "마이그레이션", "로그인은", "\U0001f600", "'quoted'", "<b>", "</memory>", "a\nline",
 )  # fmt: skip
-# Of few words, so that memories are of one matter; and of any, so that nothing is taken for granted.
+# Texts of a small vocabulary, so that memories share subjects, and arbitrary texts.
 _SAID: Final = st.lists(st.sampled_from(_WORDS), min_size=1, max_size=8).map(" ".join) | st.text(
     st.characters(codec="utf-8"), min_size=1, max_size=40
 ).filter(str.strip)
@@ -23,10 +23,12 @@ _TOPICS: Final = st.sampled_from(["auth", "raids", "storage", "마이그레이�
 
 def decisions(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[dict[str, Any]]:
     """
-    Give decisions as `MemoryStore.save_many` takes them; without ``type`` they are the arguments of `save_decision`.
+    Return a strategy for decisions in the format of `MemoryStore.save_many`.
+
+    Without ``type`` they are the arguments of `save_decision`.
 
     Args:
-        topics: Their topics; a few by default, so that they meet.
+        topics: Their topics; a few by default, so that topics repeat.
 
     """
     said = {"type": st.just("decision"), "topic": topics, "decision": _SAID, "reasoning": _SAID | st.just("")}
@@ -35,7 +37,7 @@ def decisions(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[
 
 def memories(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[dict[str, Any]]:
     """
-    Give memories of any type, as `MemoryStore.save_many` takes them.
+    Return a strategy for memories of any type, in the format of `MemoryStore.save_many`.
 
     Args:
         topics: As for `decisions`.
@@ -57,11 +59,11 @@ def memories(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[d
 @attrs.frozen
 class PlantedChain:
     """
-    Decisions of one topic, most of which take the place of an earlier one.
+    Decisions of one topic. Most of them supersede an earlier one.
 
     Args:
         decisions: The arguments of `save_decision`, oldest first.
-        supersedes: For each of them the position of the one whose place it takes, None for none.
+        supersedes: For each decision the position of the decision that it supersedes, or None.
 
     """
 
@@ -69,7 +71,7 @@ class PlantedChain:
     supersedes: tuple[int | None, ...]
 
     async def save(self, memories: MemoryStore) -> list[Memory]:
-        """Save them, and return them oldest first."""
+        """Save the decisions, and return them oldest first."""
         saved: list[Memory] = []
         for given, earlier in zip(self.decisions, self.supersedes, strict=True):
             before = None if earlier is None else saved[earlier].id
@@ -79,10 +81,10 @@ class PlantedChain:
 
 def chains(*, max_size: int = 6) -> st.SearchStrategy[PlantedChain]:
     """
-    Give chains of decisions, forks among them.
+    Return a strategy for chains of decisions, including forks.
 
     Args:
-        max_size: The most decisions.
+        max_size: Maximum number of decisions.
 
     """
     return _chains(max_size)

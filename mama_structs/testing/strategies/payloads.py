@@ -1,7 +1,7 @@
 """
-Hypothesis strategies for payloads in which the ids that a detector must find are known.
+Hypothesis strategies for payloads with known ids.
 
-They share no code with the detector, so that they can tell whether it is right.
+They share no code with the detector, so that they can verify it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mama_structs.testing.strategies.entities import WITH_IDS
 _G, _P, _L, _R = EntityType.GUILD, EntityType.PLAYER, EntityType.PLANET, EntityType.REACTOR
 _S, _T, _A, _F = EntityType.SUBSTATION, EntityType.STRUCT, EntityType.ALLOCATION, EntityType.FLEET
 
-# What a field may hold; direct relations first.
+# Allowed types by field; direct relations first.
 _PRIMARY: Final = {
     "owner": (_P,), "guildId": (_G,), "planetId": (_L,), "fleetId": (_F,), "substationId": (_S,),
     "primaryReactorId": (_R,), "entrySubstationId": (_S,), "reactorId": (_R,), "locationId": (_L, _F),
@@ -38,7 +38,7 @@ _SECONDARY: Final = {
 _SCALARS: Final = _PRIMARY | _SECONDARY
 _HINTED: Final = {name: types for name, types in _SCALARS.items() if types != WITH_IDS}
 _ARRAYS: Final = ("space", "air", "land", "water", "structDefenders", "defending_struct_ids")
-# Names that promise nothing; some need escapes in a JSON pointer.
+# Names without an expected type; some need escapes in a JSON pointer.
 _NEUTRAL: Final = ("related", "target", "nearby", "a/b", "m~n", "~1", "", "대상", "0")
 _DENIED: Final = (
     "pfp", "pfpClientRenderAttributes", "endpoint", "name", "username", "description", "message", "error", "version",
@@ -49,7 +49,7 @@ _NOISE: Final[st.SearchStrategy[Any]] = st.sampled_from(
     [None, True, False, 0, 11, -1.5, "", "0", "active", "structs1qypqxpq9", "0.040000000000000000", [], {}, [None, 7]]
 )
 
-# The fields of each type's records that hold references.
+# The reference fields of each type's records.
 _ROW_FIELDS: Final = {
     _G: ("owner", "primaryReactorId", "entrySubstationId"),
     _P: ("guildId", "substationId", "planetId", "fleetId"),
@@ -71,9 +71,9 @@ class PlantedReference:
 
     Args:
         id: The id.
-        pointers: The JSON pointers (RFC 6901) of all its places, in document order;
-            an id inside JSON in a string is at the string.
-        primary: Whether one of the places is a direct relation.
+        pointers: The JSON pointers (RFC 6901) of all its occurrences, in document order;
+            an id inside JSON text has the pointer of that text.
+        primary: Whether one of the occurrences is a direct relation.
 
     """
 
@@ -85,13 +85,13 @@ class PlantedReference:
 @attrs.frozen
 class PlantedPayload:
     """
-    A payload and what a detector must find in it: exactly *references*.
+    A payload, and the exact *references* that a detector must find in it.
 
     Args:
-        payload: The payload, as JSON would give it.
-        references: The ids, each once, in the order of their first places.
-        look_alikes: The texts in it that look like ids and are not to be found.
-        subject: The id of the entity that the payload is about, which is no reference to itself; None without one.
+        payload: The payload, as parsed from JSON.
+        references: The deduplicated ids, in the order of their first occurrences.
+        look_alikes: The texts that look like ids but must not be found.
+        subject: The id of the payload's own entity, which is not a reference; None without one.
         own_ids: For a list: the rows' own ids.
 
     """
@@ -110,14 +110,18 @@ class PlantedPayload:
 
 @attrs.frozen
 class _Value:
-    """A value of a payload in the making, and the ids in it, with whether each is a direct relation; None: not one."""
+    """
+    A value of a payload under construction, with its ids.
+
+    The flag of an id is True for a direct relation, None for a look-alike.
+    """
 
     value: Any
     ids: tuple[tuple[str, bool | None], ...]
 
 
 def _ids(types: Iterable[EntityType]) -> st.SearchStrategy[str]:
-    # Few of them, so that they meet again.
+    # Few indexes, so that ids repeat.
     indexes = st.integers(1, 5) | st.sampled_from([2**53 + 1, MAX_INDEX])
     return st.builds(EntityId, st.sampled_from([*types]), indexes).map(str)
 
@@ -131,13 +135,13 @@ def _misleading(texts: st.SearchStrategy[str]) -> st.SearchStrategy[_Value]:
 
 
 def _in_text(owner: str, struct: str) -> _Value:
-    """Write JSON into a string: what is in it stands where the string stands."""
+    """Return JSON as text. Its ids have the position of the text."""
     text = json.dumps({"owner": owner, "land": ["", struct], "name": "2-1"})
     return _Value(text, ((owner, True), (struct, False)))
 
 
 def _bare(index: int, kind: type) -> _Value:
-    """Write the index of a struct without its type; 0 stands for none."""
+    """Return the index of a struct without its type; 0 means none."""
     return _Value(kind(index), ((f"5-{index}", False),) if index else ())
 
 
@@ -166,7 +170,7 @@ _PAGINATION: Final = st.fixed_dictionaries(
     {"next_key": _NO_REFERENCE, "first": st.tuples(_misleading(st.just("1-11"))).map(list), "total": st.just("2")}
 )
 _MEMBERS: Final = (
-    # Three, so that they are chosen more often.
+    # Three times, so that they are chosen more often.
     *(_one_of(_FIELDS) for _ in range(3)),
     _any_of(_NEUTRAL, _references(WITH_IDS)),
     _any_of(_DENIED, _NO_REFERENCE),
@@ -185,19 +189,23 @@ def _mappings(depth: int) -> st.SearchStrategy[dict[str, Any]]:
     members = [*_MEMBERS]
     if depth:
         members.append(_any_of(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
-    # Not at the top: an array of objects there makes a list of rows of the payload.
+    # Not at the top level, where an array of objects makes the payload a list.
     if 0 < depth < _DEPTH:
         members.append(_any_of(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
     return st.lists(st.one_of(members), max_size=7).map(dict)
 
 
 def _escape(name: str) -> str:
-    """Write a key as a part of a JSON pointer."""
+    """Escape a key for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def _planted(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any) -> PlantedPayload:
-    """Write a payload, and note where its ids stand; *own* are no references."""
+    """
+    Return the payload of a tree of values, with the positions of its ids.
+
+    *own* ids are not references.
+    """
     found: dict[str, list[tuple[str, bool]]] = {}
     look_alikes: list[str] = []
 
@@ -225,30 +233,30 @@ def _planted(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any)
 
 def payloads() -> st.SearchStrategy[PlantedPayload]:
     """
-    Give payloads of any nesting with ids under many fields, among much that must not be taken for ids.
+    Return a strategy for nested payloads with ids in many fields and many look-alikes.
 
-    Some are about an entity: ``{"Player": {"id": ..., ...}, ...}``, with that id elsewhere too.
+    Some have an own entity: ``{"Player": {"id": ..., ...}, ...}``, whose id may also occur elsewhere.
     """
 
-    def about(subject: EntityId, record: dict[str, Any], beside: dict[str, Any], met_again: bool) -> PlantedPayload:  # noqa: FBT001 - drawn
+    def about(subject: EntityId, record: dict[str, Any], beside: dict[str, Any], met_again: bool) -> PlantedPayload:  # noqa: FBT001 - drawn by Hypothesis
         if met_again and (named := _planted(beside).references):
             subject = named[0].id
         entity = {TABLES[subject.type].key: {"id": str(subject), **record}}
         return _planted(entity | beside, [subject], subject=subject)
 
     subjects = st.builds(EntityId, st.sampled_from(WITH_IDS), st.integers(1, 30))
-    # Beside the entity the usual siblings; without one the payload's own members.
+    # Siblings of the own entity, or all members of a payload without one.
     members = _mappings(_DEPTH)
     return members.map(_planted) | st.builds(about, subjects, _mappings(_DEPTH - 1), members, st.booleans())
 
 
 def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[PlantedPayload]:
     """
-    Give the chain's lists: rows of one type, and ``pagination``.
+    Return a strategy for the chain's lists: rows of one type, and ``pagination``.
 
     Args:
-        min_size: The fewest rows.
-        max_size: The most rows.
+        min_size: Minimum number of rows.
+        max_size: Maximum number of rows.
 
     """
 
