@@ -119,7 +119,7 @@ async def learn(
     origin: Origin | None = None,
 ) -> Learned:
     """
-    Ask a model for memories worth saving in a conversation, and save those that pass validation.
+    Ask a model to extract memories from a conversation, and save the valid ones.
 
     Args:
         memories: The store to save to.
@@ -343,7 +343,7 @@ def _sources(asked: ProposedRecord, batch: Sequence[Utterance]) -> list[Utteranc
 
 def _trusts_of_known(asked: ProposedRecord, sources: Iterable[Utterance], known: Iterable[Memory]) -> Iterator[Origin]:
     """Yield the trust of each known memory that contains more of a record than its messages do."""
-    # The prompt shows these memories. One that quotes a web page may have made the model name a user's message.
+    # The prompt shows these memories. A memory that quotes a web page may have made the model name a user's message.
     says_more = _says_more(asked, sources)
     for memory in known:
         if says_more(query_terms(memory.content[:_LINE])):
