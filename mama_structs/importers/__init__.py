@@ -1,5 +1,5 @@
 """
-Importers for memories of other programs. They read the programs' files without changing them.
+Importers for memories of other programs, whose files they do not change.
 
 `import_from` imports memories of mem0, LangGraph stores, MCP's memory server and basic-memory.
 """

@@ -80,7 +80,7 @@ async def take_over(
 ) -> ImportReport:
     """Import a source that `read_from` has read; see `import_from`."""
     check_progress(progress)
-    shared = memories._shared  # an internal attribute of the store  # noqa: SLF001 - this package's
+    shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
     shared.check()
     run = Import(
         shared=shared,

@@ -1,4 +1,4 @@
-"""Parser of the text of a basic-memory note: its frontmatter block, observations and relations."""
+"""Parser of basic-memory notes: frontmatter block, observations and relations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Observation(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """A relation to another note: its word, the target as written, and the text in parentheses after it."""
+    """A relation to another note: its word, its target, and the text in parentheses."""
 
     word: str
     target: str
@@ -41,7 +41,7 @@ class Relation(NamedTuple):
 
 
 def split_front(text: str) -> tuple[str | None, str]:
-    """Split a note into its frontmatter and its body. The frontmatter is None if it is missing or unterminated."""
+    """Split a note into its frontmatter (None if missing or unterminated) and its body."""
     lines = text.lstrip("\n").split("\n")
     if _FENCE.match(lines[0]):
         for number, line in enumerate(lines[1:], start=1):
@@ -105,7 +105,11 @@ def _target(text: str) -> str:
 
 
 def _lines(body: str) -> Iterator[tuple[str, bool]]:
-    """Yield the lines outside of code, each with a flag for list items. A list item is joined to one line."""
+    """
+    Yield the lines outside of code, each with a flag for list items.
+
+    A list item with its continuation lines is yielded as one line.
+    """
     fence = None
     item: list[str] = []
     for line in body.split("\n"):
@@ -137,7 +141,11 @@ def _joined(item: list[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _without_code(line: str) -> str:
-    """Return a line without its code spans. A span ends at a run of as many backticks as it begins with."""
+    """
+    Return a line without its code spans.
+
+    A span ends at a run of as many backticks as it begins with.
+    """
     runs = [(match.start(), match.end()) for match in _TICKS.finditer(line)]
     ahead: defaultdict[int, list[int]] = defaultdict(list)
     for place in range(len(runs) - 1, -1, -1):

@@ -1,6 +1,7 @@
 """
-Reader of basic-memory notes: a folder of Markdown files with frontmatter, observations and relations.
+Reader of basic-memory notes: a folder of Markdown files.
 
+A note may have frontmatter, observations and relations.
 A note becomes a context with its title as the topic and its text as the content.
 An observation becomes an insight that is linked to its note, and a relation or ``[[link]]`` a link between notes.
 """
@@ -226,7 +227,11 @@ class _Index:
         return cls(paths)
 
     def find(self, target: str, path: str) -> str | None:
-        """Return the path of the linked note, or None. If several notes match, the one closest to the root wins."""
+        """
+        Return the path of the linked note, or None.
+
+        If several notes match, the one closest to the root is returned.
+        """
         if target.startswith(("./", "../", "/")):
             beside = "" if target.startswith("/") else posixpath.dirname(path)
             target = posixpath.normpath(posixpath.join(beside, target.lstrip("/")))
@@ -237,6 +242,6 @@ class _Index:
 
 
 def _alias(name: str) -> str:
-    """Return the normalized form of a name: titles, permalinks and paths differ in case and separators."""
+    """Return a normalized name: titles, permalinks and paths differ in case and separators."""
     plain = normalize("NFC", name).strip().casefold().removesuffix(".md")
     return _GAPS.sub("-", plain)

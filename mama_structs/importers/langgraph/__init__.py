@@ -1,0 +1,1 @@
+"""Importer of items in LangGraph stores."""

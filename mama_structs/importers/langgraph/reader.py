@@ -1,6 +1,7 @@
 """
-Reader of items in LangGraph stores: from the file of a ``SqliteStore``, or from any ``BaseStore`` object.
+Reader of items in LangGraph stores.
 
+It reads the file of a ``SqliteStore`` or any ``BaseStore`` object.
 Items become records in the format of `mama_structs.adapters.langgraph.store`, so that an agent that switches to that
 adapter finds its items. This module does not import LangGraph.
 """
@@ -86,7 +87,7 @@ async def _pages(store: Any, method: str, *arguments: Any, **options: Any) -> As
 
 
 async def _asked(store: Any, method: str, *arguments: Any, **options: Any) -> list[Any]:
-    """Call a store's async method, or its sync method in a thread, because some stores lack async methods."""
+    """Call a store's async method, or its sync method in a thread if there is no async one."""
     try:
         found = await getattr(store, f"a{method}")(*arguments, **options)
     except NotImplementedError:
@@ -105,7 +106,7 @@ def _indexed(database: CopiedDatabase) -> dict[tuple[str, str], set[str]]:
 
 @attrs.define
 class _Items:
-    """Collects items. *indexed* maps items to their indexed paths; if it is empty, whole values are indexed."""
+    """Collects items. *indexed* maps items to indexed paths; if empty, whole values are."""
 
     indexed: Mapping[tuple[str, str], set[str]]
     records: list[OutsideRecord] = attrs.field(factory=list)

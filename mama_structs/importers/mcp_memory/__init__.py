@@ -1,0 +1,1 @@
+"""Importer of the knowledge graph of MCP's memory server."""

@@ -1,6 +1,7 @@
 """
-Reader of the knowledge graph of MCP's memory server (``@modelcontextprotocol/server-memory``), a JSON Lines file.
+Reader of the knowledge graph of MCP's memory server, a JSON Lines file.
 
+The server is ``@modelcontextprotocol/server-memory``.
 An entity becomes a context with its name as topic, an observation a context of that topic, and a relation a link.
 """
 
@@ -140,7 +141,13 @@ class _Graph:
         self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
 
     def outside(self, path: Path) -> Outside:
-        """Return the collected graph as import data; raise MigrationError if no line is part of a graph."""
+        """
+        Return the collected graph as import data.
+
+        Raises:
+            MigrationError: The file is not empty, and no line is part of a graph.
+
+        """
         if self.found[_LINES] and not self.found[ENTITIES] and not self.found[RELATIONS]:
             raise refused(path, "is no file of MCP's memory server: no line is an entity or a relation", _ELSEWHERE)
         return Outside(

@@ -1,0 +1,1 @@
+"""Importer of mem0 memories."""

@@ -1,6 +1,7 @@
 """
-Reader of mem0 memories: from the files of its default local configuration, or from the JSON result of ``get_all``.
+Reader of mem0 memories.
 
+It reads the files of mem0's default local configuration, or the JSON result of ``get_all``.
 Memories become records in the format of `mama_structs.adapters.mem0`, with their ids and histories, so that a host that
 switches to that adapter finds them. Since the records have texts, all searches of the session find them too.
 """
@@ -70,7 +71,7 @@ def read(path: Path, *, user: str | None = None) -> Outside:
     Read mem0 data without changing it. Blocks.
 
     Args:
-        path: Qdrant's folder, a folder that contains it and the history at any depth, one of their files, or a JSON
+        path: Qdrant's folder, a folder with it and the history up to three levels below, one of their files, or a JSON
             file.
         user: Only this user's memories; None for all. Memories without a user are assigned to this user.
 
@@ -107,7 +108,7 @@ def hash_of(text: str) -> str:
 
 
 def _files(path: Path, odd: list[OddItem]) -> list[Path]:
-    """Return the mem0 files below a folder, memories before histories, or the path itself if it is a file."""
+    """Return the mem0 files below a folder, memories first, or the path itself if a file."""
     if not path.is_dir():
         return [path]
     names = (_POINTS, _HISTORY_FILE)

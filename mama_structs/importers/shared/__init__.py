@@ -1,0 +1,1 @@
+"""Code shared by the importers: safe file access, the import model, and the writer."""

@@ -43,7 +43,7 @@ class OddItem:
 
 @attrs.frozen(kw_only=True)
 class OutsideMemory:
-    """A memory to import: its key in the source, its `MemoryStore.save_many` record, and further source fields."""
+    """A memory to import: its key in the source, its `save_many` record, and extra fields."""
 
     what: str
     key: str
@@ -104,7 +104,7 @@ class OutsideRecord:
 
 @attrs.frozen(kw_only=True)
 class Outside:
-    """The importable content of a source; *found* counts its items by the source's names for them."""
+    """The importable content of a source, with counts of its items by type in *found*."""
 
     kind: str
     source: str

@@ -1,4 +1,4 @@
-"""The report of an import: counts and the locations of odd items. It contains no content of memories."""
+"""The report of an import: counts and locations of odd items, no memory content."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Import:
     # Memories
 
     async def _drafted(self) -> list[tuple[OutsideMemory, PreparedSave]]:
-        """Return the memories as prepared saves, deduplicated by key. Invalid memories are reported as odd."""
+        """Return the prepared saves, deduplicated by key. Invalid memories are reported as odd."""
         drafts: dict[str, tuple[OutsideMemory, PreparedSave]] = {}
         for position, one in enumerate(self.outside.memories):
             if position % saving.AT_ONCE == 0:
@@ -139,7 +139,11 @@ class Import:
         return PreparedSave(request=request, memory=memory)
 
     async def _new(self, drafts: Sequence[tuple[OutsideMemory, PreparedSave]]) -> list[PreparedSave]:
-        """Return the memories to add. Memories that were deleted, changed or have a taken id are reported as odd."""
+        """
+        Return the memories to add.
+
+        Memories that were deleted since, were changed since, or have a taken id are reported as odd.
+        """
         new = []
         for some in _chunks(drafts, _CHUNK):
             there = await self.shared.read(partial(_memories, ids=[draft.memory.id for _, draft in some]))
@@ -308,7 +312,7 @@ class _AskedLink:
 
     @classmethod
     def of(cls, link: OutsideLink, ids: Mapping[str, str], name: str) -> _AskedLink:
-        """Validate and return a link; raise InvalidArgument for a self-link or an invalid relationship."""
+        """Return a validated link; raise InvalidArgument for a self-link or an invalid word."""
         from_id, to_id = ids[link.from_key], ids[link.to_key]
         if from_id == to_id:
             raise InvalidArgument("it links a memory to itself")

@@ -71,7 +71,7 @@ _WAL_LOCKED: Final = 3
 
 @attrs.frozen(eq=False)
 class CopiedDatabase:
-    """The private copy of the database at *path*, with the SHA-256 and the size of the original."""
+    """The private copy of a database; path, SHA-256 and size are those of the original."""
 
     path: Path
     checksum: str
@@ -94,7 +94,11 @@ class CopiedDatabase:
         return found
 
     def columns(self, table: str) -> list[str]:
-        """Return the names of a table's columns, except generated ones, whose expressions are not to be trusted."""
+        """
+        Return the names of a table's columns.
+
+        Generated columns are excluded, because their expressions are untrusted.
+        """
         return [str(row[1]) for row in self.connection.execute(f"PRAGMA table_info({quoted(table)})")]
 
     def rows(self, table: str, *, newest_first: bool = False) -> Iterator[ForeignRow]:
@@ -127,7 +131,11 @@ class CopiedDatabase:
             yield ForeignRow(number, dict(zip(columns, values, strict=True)))
 
     def check(self, tables: Callable[[], Iterable[str]] | None = None) -> None:
-        """Raise MigrationError if SQLite finds damage; *tables* are checked one by one if it cannot check all."""
+        """
+        Raise MigrationError if SQLite finds damage.
+
+        If SQLite cannot check the whole database, *tables* are checked individually.
+        """
         lines = self._integrity("100")
         if lines is None:
             # Newer versions also check virtual tables, which may need an extension that is not installed.
@@ -138,7 +146,7 @@ class CopiedDatabase:
             raise _damaged(self.path, found)
 
     def _integrity(self, what: str) -> list[str] | None:
-        """Return the findings of SQLite, or None if it lacks a module that it needs for a virtual table."""
+        """Return SQLite's findings, or None if the module of a virtual table is missing."""
         try:
             return [str(line) for (line,) in self.connection.execute(f"PRAGMA integrity_check({what})")]
         except sqlite3.OperationalError as error:
@@ -181,7 +189,7 @@ def copied(path: Path, *, kind: str, program: str) -> Iterator[CopiedDatabase]:
 
 
 def _copy(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
-    """Copy a database with its journals, and return the checksum of its file and the total size."""
+    """Copy a database with its journals. Return the file's checksum and the total size."""
     # File locks belong to the process and closing any handle drops them, so the files are closed last.
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened(path, kind))
@@ -210,7 +218,7 @@ def _copy(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
 
 
 def _copy_bytes(source: FileIO, target: BinaryIO, limit: int) -> None:
-    """Copy at most *limit* bytes of a file. The checksum detects a file that grows during the copy."""
+    """Copy at most *limit* bytes of a file. Its checksum detects growth during the copy."""
     while limit > 0 and (block := source.read(min(_BLOCK_BYTES, limit))):
         target.write(block)
         limit -= len(block)

@@ -60,7 +60,7 @@ class ForeignRow:
 
 
 class ReadText(NamedTuple):
-    """A column's text (None for NULL), the kind and description of a problem, and whether the text is complete."""
+    """A column's text (None for NULL), the problem's kind and note, and its completeness."""
 
     text: str | None
     kind: str | None = None
@@ -99,7 +99,7 @@ def read_text(value: Value) -> ReadText:
 
 
 def read_json(text: str) -> Any:
-    """Parse JSON, also if it is encoded twice. Raise ValueError if it is invalid or nested too deeply."""
+    """Parse JSON, also if encoded twice. Raise ValueError if invalid or nested too deeply."""
     try:
         found = msgspec.json.decode(text)
         if isinstance(found, str) and found.lstrip()[:1] in {"{", "["}:
@@ -124,7 +124,7 @@ def kept(value: Value) -> Any:
 
 def read_time(value: Value) -> ReadTime:  # noqa: PLR0911 - one return per type of value
     """Convert a column's value to a time."""
-    # The magnitude of a number distinguishes seconds, milliseconds, microseconds and nanoseconds apart. A text is such a
+    # The magnitude of a number distinguishes seconds, milliseconds, microseconds and nanoseconds. A text is such a
     # number, an ISO 8601 time (UTC if it has no zone) or a date in the format of e-mail and HTTP.
     if value is None:
         return ReadTime(None, "it is NULL")

@@ -1,0 +1,1 @@
+"""Records of hosts: the record store and its plans."""

@@ -1,4 +1,8 @@
-"""Plans that read and write records. Records with text are stored as memories, all others as notes."""
+"""
+Plans that read and write records.
+
+Records with text are stored as memories, all others as notes.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +102,7 @@ def _memories_below(reader: Reader, where: Filter) -> list[Memory]:
 
 @attrs.frozen(kw_only=True)
 class RecordListing:
-    """The query of a listing. Records are ordered by place, that is, by their encoded labels and key."""
+    """The query of a listing. Records are ordered by place: encoded labels, then key."""
 
     labels: tuple[str, ...] = ()
     nested: bool = True
@@ -122,7 +126,9 @@ class RecordListing:
 
 def _parts(place: str) -> tuple[list[str], str]:
     """
-    Return the sort key of a place. It compares label by label, since a label may contain characters below the separator.
+    Return the sort key of a place.
+
+    Places are compared label by label, since a label may contain characters below the separator.
     """
     above, _, key = place.rpartition("/")
     return above.split("/") if above else [], key
@@ -187,7 +193,11 @@ def labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> l
 
 
 def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> tuple[list[Place], list[str]]:
-    """Return the places of all records below labels, expired ones included, and the names of unreadable notes."""
+    """
+    Return the places of all records below labels, and the names of unreadable notes.
+
+    Expired records are included.
+    """
     memories = _memories_below(reader, below(labels, nested=nested, now=None))
     places = [of_memory(one).place for one in memories]
     names = _names_below(reader, labels, nested=nested)
@@ -218,7 +228,7 @@ def ended(reader: Reader, *, now: datetime) -> list[Place]:
 
 
 def unreadable(reader: Reader) -> list[Finding]:
-    """Return findings for notes with invalid content. Damaged database rows are reported by the engine."""
+    """Return findings for notes with invalid content. The engine reports damaged rows."""
     return [
         Finding("error", "damaged", f"{name}: {one.findings[0]}", name)
         for name, one in _tried(reader, _names_below(reader, (), nested=True))
@@ -311,7 +321,7 @@ def put(
 
 
 def _numbered(reader: Reader, asked: Sequence[PreparedRecord]) -> Iterator[PreparedRecord]:
-    """Assign a key to each record without one: the number after the last number under its labels."""
+    """Assign a key to each record without one: the next number under its labels."""
     last: dict[tuple[str, ...], int] = {}
     for one in asked:
         if one.key is not None:
@@ -488,7 +498,11 @@ def delete_many(writer: Writer, places: Sequence[Place], *, forget: bool, ended:
 
 
 def _readable(writer: Writer, places: Sequence[Place]) -> tuple[dict[Place, StoredRecord], int]:
-    """Return the readable records at some places. Delete the unreadable notes there, and return their number."""
+    """
+    Return the readable records at some places, and the number of unreadable notes.
+
+    Unreadable notes are deleted.
+    """
     try:
         return look(writer, places), 0
     except StoreDamaged:

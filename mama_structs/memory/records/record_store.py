@@ -1,4 +1,4 @@
-"""Records for hosts: JSON under labels and a key, with an expiry, found by the same search as memories."""
+"""Records for hosts: JSON under labels and a key, found by the search of memories."""
 
 from __future__ import annotations
 
@@ -167,8 +167,9 @@ class RecordStore:
         created_by: CreatedBy = "user",
     ) -> Sequence[HostRecord]:
         """
-        Append values after the last record under exactly these labels, without texts, and return the records.
+        Append values after the last record under exactly these labels; return the records.
 
+        The records have no texts.
         Their keys are numbers of twelve digits, starting at ``000000000001``, so that listings keep their order.
 
         Args:
@@ -254,7 +255,7 @@ class RecordStore:
             return count + await self._delete(places, forget=erased)
 
     async def _forget(self, places: Sequence[Place]) -> int:
-        """Erase the memories of the records and all mentions of their ids, and return the number of these memories."""
+        """Erase the memories of records and all mentions of their ids; return their number."""
         ids = await self._shared.read(lambda reader: record_plans.ids_of(reader, places))
         request = ForgetRequest(ids=tuple(ids), about=None, source=None, before=None)
         done = await forget(self._shared.engine, request, ids, self._shared.erase_texts, dry_run=False, progress=None)
@@ -272,7 +273,7 @@ class RecordStore:
 
     async def pop(self, labels: Sequence[str]) -> HostRecord | None:
         """
-        Remove and return the last record, by key, under exactly these labels; None if there is no record.
+        Remove and return the last record, by key, under exactly these labels, or None.
 
         Args:
             labels: The record's labels.
@@ -289,7 +290,7 @@ class RecordStore:
         overwrite: bool = False,
     ) -> int:
         """
-        Move records to other places, all or none, with their history and links, and return their number.
+        Move records with history and links, all or none, and return their number.
 
         Args:
             moves: Pairs of an old and a new place, each labels and a key; a missing record is skipped.
@@ -310,7 +311,7 @@ class RecordStore:
         expires_at: datetime | None,
     ) -> int:
         """
-        Set the expiry of records, and return the number of changed records. Their versions do not change.
+        Set the expiry of records, and return their number. Their versions do not change.
 
         Args:
             places: Labels and key of each record, optionally with its expected version; a record that is missing or at
@@ -361,7 +362,7 @@ class RecordStore:
 
     async def history(self, labels: Sequence[str], key: str) -> Results[HostRecord]:
         """
-        Return a record and its stored former versions, newest first. The result is empty if the record does not exist.
+        Return a record and its stored former versions, newest first; empty if missing.
 
         Args:
             labels: The record's labels.
@@ -443,7 +444,9 @@ class RecordStore:
         offset: int = 0,
     ) -> Results[RecordHit]:
         """
-        Find records with text by meaning, words and time, best first, as `MemoryStore.search` does.
+        Find records with text by meaning, words and time, best first.
+
+        The search works as `MemoryStore.search`.
 
         Args:
             query: The query, in any words.

@@ -1,0 +1,1 @@
+"""The memory store: saving and search, scopes, extraction, and its factory."""

@@ -1,6 +1,7 @@
 """
-Extract memories from a conversation: a host's model proposes records, and each one is validated (DESIGN section 6a).
+Extract memories from a conversation (DESIGN section 6a).
 
+A model of the host proposes records, and each of them is validated.
 Neither the model's answer nor the messages are trusted. A record names its source messages, gets the trust of the least
 trusted of them, and may link only to memories that the prompt showed.
 """
@@ -218,7 +219,11 @@ async def _answer(extract: Extract, prompt: str) -> object:
 
 
 def _records_in(answer: object) -> Iterator[object]:
-    """Yield the records of an answer. An answer without records is yielded as it is, so that validation rejects it."""
+    """
+    Yield the records of an answer.
+
+    An answer without records is yielded as it is, so that validation rejects it.
+    """
     if isinstance(answer, bytes):
         answer = answer.decode(errors="replace")
     found = _json_in(answer[:_ANSWER]) if isinstance(answer, str) else answer
@@ -233,7 +238,7 @@ def _records_in(answer: object) -> Iterator[object]:
 
 
 def _json_in(text: str) -> object:
-    """Return the JSON value inside a text. If the JSON is truncated, return its complete records."""
+    """Return the JSON value inside a text, or the complete records of truncated JSON."""
     records: list[object] = []
     decoder, place = json.JSONDecoder(), 0
     for _ in range(_TRIES):
@@ -332,8 +337,9 @@ def _request(asked: ProposedRecord, origin: Origin) -> dict[str, Any]:
 
 def _sources(asked: ProposedRecord, batch: Sequence[Utterance]) -> list[Utterance]:
     """
-    Return the source messages of a record: the named ones, and messages that share more words with it than those do.
+    Return the source messages of a record.
 
+    They are the named messages, and others that share more words with the record than those do.
     A tool result may have made the model name a user's message as the source of text that only the tool wrote.
     """
     named = {batch[number - 1] for number in asked.messages}
@@ -342,7 +348,11 @@ def _sources(asked: ProposedRecord, batch: Sequence[Utterance]) -> list[Utteranc
 
 
 def _trusts_of_known(asked: ProposedRecord, sources: Iterable[Utterance], known: Iterable[Memory]) -> Iterator[Origin]:
-    """Yield the trust of each known memory that contains more of a record than its messages do."""
+    """
+    Yield the trust of each known memory that shares more words with a record.
+
+    The comparison is with the record's source messages together.
+    """
     # The prompt shows these memories. A memory that quotes a web page may have made the model name a user's message.
     says_more = _says_more(asked, sources)
     for memory in known:
@@ -351,7 +361,7 @@ def _trusts_of_known(asked: ProposedRecord, sources: Iterable[Utterance], known:
 
 
 def _says_more(asked: ProposedRecord, sources: Iterable[Utterance]) -> Callable[[Iterable[str]], bool]:
-    """Return a predicate for words that cover more of a record's text than all source messages together."""
+    """Return a predicate for words that cover more of a record than all its messages do."""
     words = set(itertools.chain.from_iterable(one.terms for one in sources))
 
     def worth(terms: Mapping[str, float], words: Iterable[str]) -> float:

@@ -69,7 +69,11 @@ async def open_memories(
     reads: Sequence[str] = (),
     erase_texts: EraseTexts = no_texts,
 ) -> tuple[MemoryStore, Callable[[], Any]]:
-    """Open a namespace, with the namespaces in *reads* as read-only, and return its memories and a close function."""
+    """
+    Open the memories of a namespace, and return them with a function that closes them.
+
+    The namespaces in *reads* are opened as read-only.
+    """
     names = (namespace, *reads)
     chosen = await _chosen(engines, names, embedder)
     seconds, at_most = settings.rerank_seconds, settings.rerank_at_most
@@ -118,7 +122,11 @@ def check_helpers(embedder: object, reranker: object, judge: object) -> None:
 
 
 async def _chosen(engines: Engines, names: Sequence[str], embedder: Any) -> Embedder:
-    """Return the given embedder, or the one that made the vectors of the first namespace with vectors."""
+    """
+    Return the given embedder, or the one that made the existing vectors.
+
+    The first of the namespaces with vectors decides.
+    """
     if embedder is not None and not isinstance(embedder, Unavailable):
         given: Embedder = embedder
         return given
@@ -139,9 +147,7 @@ async def _chosen(engines: Engines, names: Sequence[str], embedder: Any) -> Embe
 
 
 def at_hand(record: EmbedderRecord) -> Embedder | None:
-    """
-    Return this package's embedder for a record, or None if the record is of another embedder or it is not installed.
-    """
+    """Return this package's embedder for a record, or None if it is unknown or missing."""
     candidates: list[Embedder] = [UniversalSentenceEmbedder()] if is_installed() else []
     with contextlib.suppress(InvalidArgument):
         candidates.append(HashEmbedder(dimensions=record.dimensions))

@@ -17,7 +17,7 @@ _SCALE: Final = 3.0
 
 
 class WordsAlone(MemoryStore):
-    """The same memories searched without their embedder: every query has the same similarity to all of them."""
+    """A memory store without an embedder: every query is equally similar to all memories."""
 
     async def _question(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - as the other's
         return np.zeros(self.embedder.dimensions, np.float32)

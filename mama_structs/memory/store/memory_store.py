@@ -1,4 +1,4 @@
-"""The memories of one namespace: saving, linking, searching and following them through time."""
+"""The memories of one namespace: saving, linking, search and evolution over time."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class MemoryStore:
 
     @property
     def namespace(self) -> str:
-        """The namespace of these memories. Calls do not access other namespaces, except those in `reads`."""
+        """The namespace of these memories. Calls access no other namespace except `reads`."""
         return self._engine.namespace
 
     @property
@@ -148,7 +148,7 @@ class MemoryStore:
 
     def resolving(self, find_content: FindContent) -> MemoryStore:
         """
-        Return a store of the same memories for a caller with other handles, such as a fork of the session.
+        Return a store of the same memories with another handle resolver, as a fork needs it.
 
         Both share everything else: one finds what the other saves, and closing either closes both.
 
@@ -394,7 +394,7 @@ class MemoryStore:
 
     async def evidence_of(self, id: str) -> list[Evidence]:  # noqa: A002 - as above
         """
-        Return a memory's evidence in order, with the texts of its handles at the time of the save.
+        Return a memory's evidence in order, with the texts of handles as saved.
 
         Raises:
             StoreDamaged: A text is missing or corrupt.
@@ -531,7 +531,7 @@ class MemoryStore:
                 yield memory
 
     async def links(self) -> AsyncIterator[Link]:
-        """Iterate over all links, grouped by their source memory in the order of `all`, with their `texts`."""
+        """Iterate over all links, by source memory in the order of `all`, with their `texts`."""
 
         def read(reader: Reader, nodes: list[int]) -> Sequence[Link]:
             return results.read_texts(reader, [link for own in reader.links_of_many(nodes, "out") for link in own])
@@ -593,7 +593,11 @@ class MemoryStore:
         )
 
     async def _vectors_of(self, memory_id: str) -> Vectors | None:
-        """Return a memory's vectors, or None for a text that neither has the form of an id nor is one."""
+        """
+        Return a memory's vectors, or None if the text is not an id of a memory.
+
+        An unknown text with the form of an id raises `MemoryNotFound`.
+        """
 
         def plan(reader: Reader) -> Vectors | None:
             node = saving.found(reader, memory_id) if is_id(memory_id) else reader.find(memory_id)
@@ -752,7 +756,9 @@ class MemoryStore:
         limit: int = 10,
     ) -> Explanation:
         """
-        Explain why a search returns a memory, or why it does not. Printing the result shows a small table.
+        Explain why a search returns a memory, or why it does not.
+
+        Printing the result shows a small table.
 
         Args:
             query: The query.
@@ -812,7 +818,7 @@ class MemoryStore:
 
     async def warm_up(self) -> None:
         """
-        Load the embedder, the views and the reranker, so that the first search is as fast as later ones.
+        Load the embedder, the views and the reranker before the first search needs them.
 
         Raises:
             RerankingFailed: As for `search`.
@@ -824,7 +830,9 @@ class MemoryStore:
 
     async def by_topic(self, topic: str, *, link_types: Iterable[LinkType | str] | None = None) -> Chain:
         """
-        Return all memories of a topic and their evolution, newest first. An unknown topic has an empty chain.
+        Return all memories of a topic and their evolution, newest first.
+
+        An unknown topic has an empty chain.
 
         Args:
             topic: The topic exactly as it was saved.
@@ -842,7 +850,7 @@ class MemoryStore:
         return await self._shared.read(plan)
 
     async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
-        """Return the whole chain of decisions that contains a memory, newest first, with its forks."""
+        """Return the whole chain of decisions of a memory, newest first, with its forks."""
         return await self._read(
             id,
             lambda reader, node: results.chain_of(reader, graph.evolution(reader, node)),
@@ -1091,7 +1099,7 @@ class MemoryStore:
         )
 
     async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
-        """Return the annotations that tools show next to memories, by memory id. Unknown ids are skipped."""
+        """Return the annotations that tools show next to memories, by id. Skip unknown ids."""
         names = list(ids)
         found = await self._each(lambda reader: graph.beside(reader, names))
         return {name: one for some in reversed(found) for name, one in some.items()}
@@ -1117,7 +1125,9 @@ class MemoryStore:
         limit: int = 1000,
     ) -> Results[Reached]:
         """
-        Follow the links of a memory and return the reached memories, by distance, then strongest first.
+        Follow the links of a memory and return the reached memories, nearest first.
+
+        At equal distance the strongest comes first.
 
         Args:
             start_id: The memory to start from; it is not part of the result.
@@ -1208,7 +1218,7 @@ class MemoryStore:
 
     async def prune(self, *, now: datetime | None = None) -> int:
         """
-        Remove automatic links that are weak, and automatic temporal links that are old. Explicit links stay.
+        Remove weak automatic links and old temporal ones. Explicit links stay.
 
         Args:
             now: The time from which ages are computed (with a time zone); None for the present.
@@ -1239,7 +1249,7 @@ class MemoryStore:
 
     async def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """
-        Compare every view with the journal and check both ends of every link, without changing anything.
+        Compare every view with the journal and check all links, without changing anything.
 
         Args:
             progress: Called with the number of checked memories and their total number.
@@ -1266,8 +1276,9 @@ class MemoryStore:
 
     async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> int:
         """
-        Change to another embedder: compute new vectors for every memory. Resumes an interrupted call.
+        Change to another embedder: compute new vectors for every memory.
 
+        A call resumes where an earlier one was interrupted.
         The old vectors remain in use until the last memory has new ones.
         From then on, other processes that have the store open get an error until they open it with the new embedder.
 
@@ -1297,8 +1308,9 @@ class MemoryStore:
 
     async def export_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> int:
         """
-        Export all memories with links and vectors to a JSON Lines file, and return the number of memories.
+        Export all memories with links and vectors to a file, and return their number.
 
+        The format is JSON Lines: one JSON object per line.
         The file appears under its name only when it is complete; memories that are saved meanwhile may or may not be in
         it.
 
@@ -1314,7 +1326,7 @@ class MemoryStore:
 
     async def import_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> Imported:
         """
-        Import the memories of a file that `export_jsonl` wrote, with their ids, times and links.
+        Import the memories of an `export_jsonl` file, with their ids, times and links.
 
         Memories that already exist unchanged are skipped, so an interrupted import can simply be repeated.
 
@@ -1334,7 +1346,7 @@ class MemoryStore:
         return await transfer.import_jsonl(self._engine, self._shared.embedding, source, progress)
 
     async def stats(self) -> dict[str, Any]:
-        """Return current statistics of the store: memories by type, links, vectors, the traversal cache."""
+        """Return current statistics: memories by type, links, vectors, the traversal cache."""
         await self._shared.read(lambda reader: reader.change)
         return self.figures()
 
@@ -1353,7 +1365,7 @@ class MemoryStore:
         )
 
     async def close(self) -> None:
-        """Reject further calls, and stop the embedder and the reranker. The session calls this method."""
+        """Reject further calls and stop embedder and reranker. The session calls this method."""
         await self._shared.close()
 
     async def _each(self, plan: Callable[[Reader], T]) -> list[T]:
@@ -1368,7 +1380,7 @@ class MemoryStore:
         ahead: Callable[[Reader], object] | None = None,
         around: int | None = 0,
     ) -> T:
-        """Run a reading plan on one memory. *ahead* declares the reads of the plan for prefetching."""
+        """Run a reading plan on one memory. *ahead* declares its reads for prefetching."""
         checked = check_id("id", memory_id)
 
         def found(reader: Reader) -> T:
@@ -1417,10 +1429,18 @@ class MemoryStore:
 
 
 def _resolves_handles() -> bool:
-    """Return False in a tool call: a model's handles are already replaced, and inserted text is not scanned again."""
+    """
+    Return False in a tool call, where handles are already replaced.
+
+    Scanning inserted text again would replace handles that the text only quotes.
+    """
     return not (from_model.get() or is_tool_call())
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a method for a request; `tests/memory/test_requests.py` compares their names."""
+    """
+    Return the method's arguments for a request.
+
+    `tests/memory/test_requests.py` checks that both have the same names.
+    """
     return {name: value for name, value in given.items() if name != "self"}

@@ -1,6 +1,7 @@
 """
-Several namespaces that are read as one and of which only one is written (DESIGN section 6a, "Scopes").
+Several namespaces that are read as one (DESIGN section 6a, "Scopes").
 
+Only one of them is written.
 Each namespace keeps its own engine. A query is sent to each of them, and this module merges the results.
 """
 
@@ -28,17 +29,17 @@ T = TypeVar("T")
 
 
 class ScopedShared(Shared):
-    """The shared services of a writable namespace with further read-only namespaces in `others`."""
+    """The services of a writable namespace and the read-only namespaces `others`."""
 
     others: tuple[MemoryStore, ...] = ()
 
     async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a reading plan. An id that exists only in a read-only namespace raises `MemoryReadOnly`."""
+        """Run a reading plan; ids that exist only in `others` raise `MemoryReadOnly`."""
         async with self._saying_whose():
             return await super().read(plan, made_by=made_by)
 
     async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a writing plan. An id that exists only in a read-only namespace raises `MemoryReadOnly`."""
+        """Run a writing plan; ids that exist only in `others` raise `MemoryReadOnly`."""
         async with self._saying_whose():
             return await super().write(plan, made_by=made_by)
 
@@ -76,13 +77,14 @@ class ScopedMemories(MemoryStore):
     """
     The memories of one namespace together with those of read-only namespaces.
 
-    Methods that search or read use all of them; `Memory.namespace` names the origin of each memory. If several namespaces
-    contain the same id, the own namespace takes precedence, then the first one in order.
+    Methods that search or read use all of them; `Memory.namespace` names the origin of each memory. If several
+    namespaces contain the same id, the own namespace takes precedence, then the first one in order.
     Everything else uses the own namespace only: saving, linking, changing, deleting, `latest_checkpoint`,
     `count`, `relationships`, `export_jsonl`, `stats` and maintenance.
 
     Raises:
         MemoryReadOnly: The memory to link, change or delete is in a read-only namespace; nothing was changed.
+
     """
 
     def __init__(self, shared: ScopedShared, *, find_content: FindContent = no_content) -> None:
@@ -96,7 +98,7 @@ class ScopedMemories(MemoryStore):
         return tuple(one.namespace for one in self._scopes[1:])
 
     async def search(self, query: str, *, max_chars: int | None = None, limit: int = 10, **given: Any) -> Results[Hit]:
-        """Find memories in every namespace; see `MemoryStore.search`, and `merged` for their order."""
+        """Find memories in every namespace; see `MemoryStore.search` and `merged`."""
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
         found = merged([await one.search(query, limit=limit, **given) for one in self._scopes], check_limit(limit))
         return Results(found if room is None else within_chars(found, room))
@@ -116,11 +118,11 @@ class ScopedMemories(MemoryStore):
         return _newest([await one.about(mention, limit=limit, **given) for one in self._scopes], check_limit(limit))
 
     async def latest_checkpoint(self) -> Memory | None:
-        """Return the newest checkpoint of the own namespace. Checkpoints of other namespaces describe other work."""
+        """Return the newest checkpoint of the own namespace. Others describe other work."""
         return await self._own.latest_checkpoint()
 
     async def by_topic(self, topic: str, **given: Any) -> Chain:
-        """Return the memories of every namespace on a topic, newest first; see `MemoryStore.by_topic`."""
+        """Return the memories of all namespaces on a topic, newest first; see `MemoryStore`."""
         chains = [await one.by_topic(topic, **given) for one in self._scopes]
         return Chain(
             memories=tuple(_newest([chain.memories for chain in chains])),
@@ -132,11 +134,11 @@ class ScopedMemories(MemoryStore):
         )
 
     async def traverse(self, start_id: str, **given: Any) -> Results[Reached]:
-        """Traverse the graph of the namespace that contains the start memory; see `MemoryStore.traverse`."""
+        """Traverse the graph of the namespace with the start memory; see `MemoryStore`."""
         return await self._where_it_is(lambda one: one.traverse(start_id, **given))
 
     async def reembed(self, embedder: object, **_given: Any) -> NoReturn:  # noqa: ARG002 - the other class's
-        """Raise `InvalidArgument`: the read-only namespaces would keep the vectors of the old embedder."""
+        """Raise `InvalidArgument`: the other namespaces would keep their old vectors."""
         raise InvalidArgument(
             "a session that reads other namespaces cannot change its embedder",
             hint="open each of the namespaces by itself, without reads=, and change over all of them",
@@ -182,12 +184,13 @@ class ScopedMemories(MemoryStore):
 
 def merged(found: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     """
-    Merge the hits of several namespaces into one order, and keep the relative order within each namespace.
+    Merge the hits of several namespaces, and keep the order within each namespace.
 
-    A score is comparable only within its own search; `Hit.relevance` and reranker scores are absolute. In each namespace,
-    the n-th hit gets the n-th best of these values, because a time filter or a successor may have moved a hit away from
-    the position of its own relevance. The highest value comes first; ties prefer the own namespace. The value becomes the
-    score in the merged list; `Hit.parts` keeps the parts from the search in the memory's own namespace.
+    A score is comparable only within its own search; `Hit.relevance` and reranker scores are absolute. In each
+    namespace, the n-th hit gets the n-th best of these values, because a time filter or a successor may have moved a
+    hit away from the position of its own relevance. The highest value comes first; ties prefer the own namespace. The
+    value becomes the score in the merged list; `Hit.parts` keeps the parts from the search in the memory's own
+    namespace.
     """
     by_reranker = all("reranker" in hit.parts for hits in found for hit in hits)
     ordered: list[tuple[float, Hit]] = []
