@@ -55,7 +55,7 @@ class LikelyPair(NamedTuple):
 
 @attrs.define(eq=False, kw_only=True)
 class BackFill:
-    """Chooses the links to add to those of the old file. Memories are ordered oldest first."""
+    """Chooses the links to add to the old links. Memories are ordered oldest first."""
 
     planned: Sequence[PlannedMemory]
     links: Iterable[Link]

@@ -71,7 +71,7 @@ _WAL_LOCKED: Final = 3
 
 @attrs.frozen(eq=False)
 class CopiedDatabase:
-    """The private copy of a database; path, SHA-256 and size are those of the original."""
+    """The private copy of a database, with path, SHA-256 and size of the original."""
 
     path: Path
     checksum: str

@@ -123,7 +123,7 @@ def check_helpers(embedder: object, reranker: object, judge: object) -> None:
 
 async def _chosen(engines: Engines, names: Sequence[str], embedder: Any) -> Embedder:
     """
-    Return the given embedder, or the one that made the existing vectors.
+    Return the given embedder, or else the embedder of the existing vectors.
 
     The first of the namespaces with vectors decides.
     """

@@ -75,7 +75,7 @@ class ScopedShared(Shared):
 
 class ScopedMemories(MemoryStore):
     """
-    The memories of one namespace together with those of read-only namespaces.
+    The memories of one namespace and of further read-only namespaces.
 
     Methods that search or read use all of them; `Memory.namespace` names the origin of each memory. If several
     namespaces contain the same id, the own namespace takes precedence, then the first one in order.
