@@ -101,7 +101,7 @@ def read(folder: Path) -> dict[str, list[Sample]]:
     long = rows(folder / "long/questions.jsonl")
     exact = [{"kind": f"{len(row['relevant'])} passages"} | row for row in rows(folder / "passages/precision.jsonl")]
     pairs = [*enumerate(rows(folder / "korean/pairs.jsonl"))]
-    # Place sentences days apart and separate from their paraphrases.
+    # Sentences are days apart, and never next to the sentence that they share words with.
     sentences = [
         {"id": f"{name}{number}", "text": pair[name], "at": f"2026-{first + number // 28:02d}-{1 + number % 28:02d}"}
         for first, name in ((1, "paraphrase"), (5, "unrelated"))
@@ -349,7 +349,7 @@ def measured(samples: Sequence[Sample], found: Sequence[Sequence[Found]]) -> dic
 
 
 def groups(samples: Sequence[Sample]) -> dict[str, NDArray[np.bool_]]:
-    """Return the indexes of the answerable questions by language and kind."""
+    """Return masks of the answerable questions by language and kind."""
     asked = [question for sample in samples for question in sample.questions if question.relevant]
     found = {"all": np.ones(len(asked), np.bool_)}
     for name in ("lang", "kind"):

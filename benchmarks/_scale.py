@@ -28,7 +28,7 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Rows:
-    """Texts, topics and vectors by number, followed by those of the questions. Vectors are loaded lazily from disk."""
+    """Texts, topics and vectors by number; questions follow the memories. Vectors load lazily."""
 
     def __init__(self, folder: Path) -> None:
         self.texts, self.topics, self.about = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
@@ -316,7 +316,7 @@ class Ours:
 
 
 class Walks(Ours):
-    """Memories with 5 links each, half of them to one of 50 neighbours. A search is a traversal to 1,000 memories."""
+    """Memories with 5 links each, half of them within 50 neighbours; a search is a traversal."""
 
     def bulk(self, start: int, stop: int) -> None:
         from mama_structs.memory.types.model import METADATA, Memory, MemoryType  # noqa: PLC0415 - as above

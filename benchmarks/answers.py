@@ -130,7 +130,7 @@ async def measure(node: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]
 
 
 async def first_id(node: Any, kind: str) -> str:
-    """Return the id of the entity with the longest answer."""
+    """Return the id of the entity with the longest text in a list."""
     async with Session.open(structs=node.url, settings=WHOLE) as session:
         page = await session.call(f"structs_list_{kind}s", {"pagination_limit": 20})
     rows = next(value for value in page.values() if isinstance(value, list))

@@ -197,7 +197,7 @@ def tuned(peer: Process, rows: Rows, sizes: Sizes) -> int | None:
 
 
 def writers(rival: Rival, corpus: Path, folder: Path, count: int) -> dict[str, Any]:
-    """Let two processes save into one directory concurrently, and count the stored memories."""
+    """Save from two processes into one directory concurrently, and count the stored memories."""
     acknowledged, wrong, peers = [], [], []
     for number in range(2):
         peer = Peer(rival, corpus, folder / "store")

@@ -115,7 +115,7 @@ class Process:
 
 
 def vocabulary(count: int, *, quick: bool) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Return words with their probabilities: those of the samples first, then generated ones."""
+    """Return words with their probabilities: words of the samples first, then generated ones."""
     found: Counter[str] = Counter()
     for path in [] if quick else sorted(SAMPLES.glob("**/memories.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -133,7 +133,7 @@ def vocabulary(count: int, *, quick: bool) -> tuple[list[str], np.ndarray[Any, A
 
 
 def make_corpus(sizes: Sizes, folder: Path, *, quick: bool) -> None:
-    """Write texts, topics, and vectors of memories, followed by those of questions about some of them."""
+    """Write texts, topics and vectors of memories, followed by questions about some of them."""
     chance, count = np.random.default_rng(1), sizes.memories + sizes.saves
     words, weights = vocabulary(count, quick=quick)
     matters = max(4, count // MATTER)

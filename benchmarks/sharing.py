@@ -178,7 +178,7 @@ class Stopped:
 
 
 async def lines_told() -> Any:
-    """Report readiness, and yield the requests asynchronously; see `told`."""
+    """Report readiness, and yield the requests asynchronously."""
     say("ready")
     while line := await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline):
         yield json.loads(line)
