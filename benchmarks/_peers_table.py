@@ -182,7 +182,11 @@ ROWS: Final[Sequence[tuple[str, Callable[[dict[str, Any]], Any], str, int]]] = (
 
 
 def lines_of(figures: Mapping[str, Any]) -> list[Line]:
-    """Return the rows of the table. Rows about searches with words cover only the peers that support words."""
+    """
+    Return the rows of the table.
+
+    Rows about searches with words cover only the peers that support words.
+    """
     peers = figures["peers"]
     return [
         Line(

@@ -73,7 +73,11 @@ class Sample:
 
     @classmethod
     def of(cls, records: Sequence[Record], questions: Sequence[Record]) -> Sample:
-        """Convert records of any set to a sample. A record without a type is a context without links."""
+        """
+        Convert records of any set to a sample.
+
+        A record without a type is a context without links.
+        """
         same = [
             {"type": "context", "content": record.get("text"), "created_at": record.get("at")} | dict(record)
             for record in records
@@ -93,7 +97,11 @@ def rows(path: Path) -> list[Record]:
 
 
 def read(folder: Path) -> dict[str, list[Sample]]:
-    """Read all sets. Texts of chats, dialogues and documents get no topic, as users would not enter one."""
+    """
+    Read all sets.
+
+    Texts of chats, dialogues and documents get no topic, as users would not enter one.
+    """
     chats, messages = rows(folder / "chat/turns.jsonl"), rows(folder / "long/messages.jsonl")
     passages = [
         {"id": row["id"], "text": row["text"], "at": row["at"]} for row in rows(folder / "passages/passages.jsonl")
@@ -324,7 +332,11 @@ async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService
 
 
 def shared_words(query: str, texts: Sequence[str]) -> list[float]:
-    """Rerank by the share of the question's words in a text; an example that is worse than the search."""
+    """
+    Rerank by the share of the question's words in a text.
+
+    An example that is worse than the search.
+    """
     asked = set(re.findall(r"\w+", query.lower()))
     return [len(asked & set(re.findall(r"\w+", text.lower()))) / max(len(asked), 1) for text in texts]
 

@@ -81,7 +81,11 @@ def clock(work: Any, *given: Any) -> tuple[float, Any]:
 
 
 class Raw:
-    """diskcache and hnswlib without this package. Writes are not synchronous, and the index is written at the end."""
+    """
+    diskcache and hnswlib without this package.
+
+    Writes are not synchronous, and the index is written at the end.
+    """
 
     threads = 1
 
@@ -398,7 +402,11 @@ def main() -> None:
 
 
 def serve(make: Callable[[], Any], store: Path) -> None:
-    """Execute the requests from stdin on a store. Its memory use is measured relative to the time of its creation."""
+    """
+    Execute the requests from stdin on a store.
+
+    Its memory use is measured relative to the time of its creation.
+    """
     out, sys.stdout = sys.stdout, sys.stderr
     rival = make()
     gc.collect()

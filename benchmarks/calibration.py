@@ -87,7 +87,11 @@ def speed(embedder: Embedder, texts: Sequence[str], rounds: int) -> dict[str, fl
 
 
 def reliability(calibration: Calibration, same: Any, other: Any) -> list[float | None]:
-    """Return the share of same-subject pairs in each fifth of the similarity range; both classes have equal weight."""
+    """
+    Return the share of same-subject pairs in each fifth of the similarity range.
+
+    Both classes have equal weight.
+    """
     shares: list[float | None] = []
     positive, negative = calibration(np.asarray(same)), calibration(np.asarray(other))
     for low, high in itertools.pairwise(BINS):

@@ -27,7 +27,11 @@ CASES = {
 
 
 def payloads(size: int) -> dict[str, dict[str, Any]]:
-    """Return four payloads of about *size* bytes of JSON; the last one contains almost only ids."""
+    """
+    Return four payloads of about *size* bytes of JSON.
+
+    The last one contains almost only ids.
+    """
     world = World.generate(seed=1, players=max(40, size // 310))
     structs = world.ids("struct")
     members = (

@@ -111,7 +111,11 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def read(path: Path) -> dict[str, dict[str, Store]]:
-    """Read the sets, each with its stores. Outcomes of decisions are skipped, because they follow the memory."""
+    """
+    Read the sets, each with its stores.
+
+    Outcomes of decisions are skipped, because they follow the memory.
+    """
     chats, long, passages = rows(path / "chat/turns.jsonl"), rows(path / "long/messages.jsonl"), path / "passages"
     asked: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for number, question in enumerate(rows(path / "chat/questions.jsonl")):
@@ -227,7 +231,11 @@ def thread_of(record: Record) -> str:
 
 
 def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors | None = None) -> dict[str, str]:
-    """Return a coarse topic for each thread, named after its first thread; with *vectors* it joins similar threads."""
+    """
+    Return a coarse topic for each thread, named after its first thread.
+
+    With *vectors* it joins similar threads.
+    """
     threads = np.array([thread_of(record) for record in records])
     left = random.permutation(np.unique(threads)).tolist()
     found: dict[str, str] = {}
@@ -336,7 +344,11 @@ def fit(features: Values, same: NDArray[np.bool_], counted: Values) -> Values:
 def fitted(
     found: Mapping[str, Mapping[str, Pairs]], among: NDArray[np.bool_] | None = None, penalty: float = PENALTY
 ) -> Values:
-    """Return bias and weights fitted to some sets; of decisions only pairs with both ends in *among* are used."""
+    """
+    Return bias and weights fitted to some sets.
+
+    Of decisions only pairs with both ends in *among* are used.
+    """
     features, same, counted = [], [], []
     for name, stores in found.items():
         chosen = [pairs for store, pairs in stores.items() if not store.startswith(ALIKE)]

@@ -50,7 +50,11 @@ def indexing(text: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Read parts of an indexed text; the rivals start from the plain text, because they have no index."""
+    """
+    Read parts of an indexed text.
+
+    The rivals start from the plain text, because they have no index.
+    """
     content = Content.of(text)
     pages = len(content.pages(PAGE))
     last = (len(text) - 1) // PAGE * PAGE

@@ -135,8 +135,9 @@ def _rival(run: Any, make: Any, size: int) -> dict[str, float]:
 
 def hostile(size: int, rounds: int) -> dict[str, dict[str, Any]]:
     """
-    Time each hostile text, a tenth of it, and the tenth in chunks; and the rivals within their limit.
+    Time each hostile text, a tenth of it, and the tenth in chunks.
 
+    And the rivals within their limit.
     Garbage collection is off meanwhile, because it would traverse all stored events repeatedly.
     """
     figures = {}

@@ -80,7 +80,11 @@ class Peer(Process):
             super().__init__(rival, corpus, store, "_peer.py", under=under, stderr=log)
 
     def answer(self, *command: Any) -> tuple[float, Any]:
-        """Wait for the answer of a request; raise `Failed` with the reason if the process has ended."""
+        """
+        Wait for the answer of a request.
+
+        Raise `Failed` with the reason if the process has ended.
+        """
         try:
             return super().answer(*command)
         except RuntimeError:
@@ -141,7 +145,11 @@ def environments(names: Sequence[str], *, quick: bool, install: bool) -> tuple[d
 def loaded(
     sizes: Sizes, rivals: Mapping[str, Rival], corpus: Path, folder: Path, figures: dict[str, dict[str, Any]]
 ) -> dict[str, str]:
-    """Load, search and save, interleaved over all peers, then reopen each store; return the failures with reasons."""
+    """
+    Load, search and save, interleaved over all peers, then reopen each store.
+
+    Return the failures with reasons.
+    """
     rows = Rows(corpus)
     truth = nearest(rows, sizes.memories, range(sizes.searches))
     running: dict[str, Process] = {}

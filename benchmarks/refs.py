@@ -31,7 +31,11 @@ def raw_cache(folder: Path) -> diskcache.Cache:
 
 
 async def observing(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
-    """Store refs durably from concurrent tasks; the rival commits the same bytes one after the other."""
+    """
+    Store refs durably from concurrent tasks.
+
+    The rival commits the same bytes one after the other.
+    """
     with tempfile.TemporaryDirectory() as folder:
         cache = raw_cache(Path(folder) / "raw")
         numbers = itertools.count()

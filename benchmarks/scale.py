@@ -264,7 +264,11 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
 
 
 def tune(process: Process, rival: Rival, rows: Rows, memories: int, questions: range) -> int:
-    """Set the plain index to the smallest `ef` with the recall that ours guarantees; the others keep their own."""
+    """
+    Set the plain index to the smallest `ef` with the recall that ours guarantees.
+
+    The others keep their own.
+    """
     truth = nearest(rows, memories, questions) if rival.kind == "raw" else []
     for ef in EFS if truth else ():
         process("tune", ef)

@@ -198,7 +198,11 @@ async def loader(directory: str, texts: str) -> None:
 
 
 async def saver(directory: str, texts: str, start: str) -> None:
-    """Save single memories until the next line arrives; report the durations and the number of busy errors."""
+    """
+    Save single memories until the next line arrives.
+
+    Report the durations and the number of busy errors.
+    """
     lines = Texts(Path(texts)).read()
     numbers = itertools.count(int(start))
     async with Session.open(directory, embedder=lines.embedder()) as session:

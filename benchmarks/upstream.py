@@ -61,7 +61,11 @@ async def bare(url: str, ids: list[str]) -> float:
 
 
 async def one_by_one(url: str, ids: list[str]) -> float:
-    """Send the requests one after the other, as an agent without references does; its thinking time is not counted."""
+    """
+    Send the requests one after the other, as an agent without references does.
+
+    Its thinking time is not counted.
+    """
     async with Session.open(structs=url, settings=WHOLE) as session:
         started = time.perf_counter()
         for entity_id in ids:

@@ -65,7 +65,11 @@ def clusters(count: int) -> tuple[Vectors, Vectors, str]:
 
 
 def corpus(count: int, *, quick: bool) -> tuple[Vectors, Vectors, str]:
-    """Return vectors and queries; vectors beyond the embedded ones are an embedded one plus noise."""
+    """
+    Return vectors and queries.
+
+    Vectors beyond the embedded ones are an embedded one plus noise.
+    """
     try:
         vectors, queries, kind = clusters(count) if quick else text()
     except (ImportError, FileNotFoundError):

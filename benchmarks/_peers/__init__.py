@@ -1,6 +1,7 @@
 """
-One module per peer of `peers.py`. Its class `Peer` does the benchmark's work with the peer's own API.
+One module per peer of `peers.py`.
 
+Its class `Peer` does the benchmark's work with the peer's own API.
 A module is imported in the environment of its peer, which also contains NumPy.
 """
 

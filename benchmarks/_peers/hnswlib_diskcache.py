@@ -1,4 +1,8 @@
-"""hnswlib and diskcache without this package; the graph is written on closing, and rebuilt if it is stale."""
+"""
+hnswlib and diskcache without this package.
+
+The graph is written on closing, and rebuilt if it is stale.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""LanceDB with its full-text index. It has no vector index by default, and compares all vectors."""
+"""
+LanceDB with its full-text index.
+
+It has no vector index by default, and compares all vectors.
+"""
 
 from __future__ import annotations
 

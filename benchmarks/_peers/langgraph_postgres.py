@@ -80,7 +80,11 @@ class LangGraph:
 
 
 class Walks(LangGraph):
-    """Memories that contain the keys of their linked memories in both directions; a search is a traversal."""
+    """
+    Memories that contain the keys of their linked memories in both directions.
+
+    A search is a traversal.
+    """
 
     def bulk(self, start: int, stop: int) -> None:
         chance, ends = np.random.default_rng(5), [set() for _ in range(stop)]

@@ -1,4 +1,8 @@
-"""mem0 over Qdrant without a server, with a user per namespace. Inference is off, so texts are stored unchanged."""
+"""
+mem0 over Qdrant without a server, with a user per namespace.
+
+Inference is off, so texts are stored unchanged.
+"""
 
 from __future__ import annotations
 

@@ -371,7 +371,11 @@ async def prune(author: Author, _tag: str) -> None:
 
 
 async def put_record(author: Author, tag: str) -> None:
-    """Put a record with or without a text, a history and a version; a wrong version must be rejected."""
+    """
+    Put a record with or without a text, a history and a version.
+
+    A wrong version must be rejected.
+    """
     labels = next((one for one in author.records if one[0] == "put"), ("put", tag))
     versions = author.records.pop(labels, {})
     key, text = f"k{author.chance.randrange(4)}", author.chance.choice((None, text_of(tag)))
@@ -522,7 +526,11 @@ async def delete_conversation(author: Author, tag: str) -> None:
 
 
 async def look(author: Author, _tag: str) -> None:
-    """Read the memory that any process acknowledged last, by id and by search; both must find it."""
+    """
+    Read the memory that any process acknowledged last, by id and by search.
+
+    Both must find it.
+    """
     store, book = author.session.memories, author.book
     said = [(memory_id, tag) for _, _, memory_id, tag in book.last(of="saved", space=store.namespace)]
     if not said:

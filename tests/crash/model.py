@@ -174,7 +174,11 @@ RefKey = tuple[str, str, str]
 
 @attrs.define(eq=False)
 class Known:
-    """The expected state of a store, item by item. Keys begin with a namespace, and contain tags instead of ids."""
+    """
+    The expected state of a store, item by item.
+
+    Keys begin with a namespace, and contain tags instead of ids.
+    """
 
     memories: dict[MemoryKey, Item] = attrs.field(factory=dict)
     links: dict[LinkKey, Item] = attrs.field(factory=dict)
@@ -208,7 +212,11 @@ class Known:
         return self
 
     def loosen(self) -> Known:
-        """Make every later operation optional, as in a copy that is made concurrently; return self."""
+        """
+        Make every later operation optional, as in a copy that is made concurrently.
+
+        Return self.
+        """
         self.is_loose = True
         return self
 
@@ -380,7 +388,11 @@ class Known:
         yield item, state
 
     def _remove(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
-        """Yield the effect of a deletion, a pop or an expiry in the past; *keys* None means all keys."""
+        """
+        Yield the effect of a deletion, a pop or an expiry in the past.
+
+        *keys* None means all keys.
+        """
         item = self._group(operation.space, given["labels"])
         keys = given["keys"]
         yield item, {key: one for key, one in item.now.items() if keys is not None and key not in keys}
@@ -399,7 +411,11 @@ class Known:
         return self.refs.setdefault((space, conversation, handle), Item(f"{handle} of {conversation}", id=handle))
 
     def _refer(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
-        """Yield the effect of a call that stores refs. The handle of a descriptor is known only from the result."""
+        """
+        Yield the effect of a call that stores refs.
+
+        The handle of a descriptor is known only from the result.
+        """
         for handle, text in given["refs"].items():
             item = self._ref(operation.space, given["conversation"], handle)
             if handle.startswith("?"):

@@ -226,7 +226,11 @@ def _opened_parent(task: Task, book: Book, chance: random.Random) -> Iterator[_P
 
 
 def _preload(task: Task, book: Book, chance: random.Random) -> None:
-    """Open the store first and fork then, as preloading servers do. Killed children are replaced."""
+    """
+    Open the store first and fork then, as preloading servers do.
+
+    Killed children are replaced.
+    """
     with _opened_parent(task, book, chance) as parent:
         for _ in range(task.children):
             parent.child(task.changes)

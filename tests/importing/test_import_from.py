@@ -112,7 +112,11 @@ async def test_import_from_adds_new_items_when_a_source_has_grown(session, tmp_p
 
 
 async def test_import_from_skips_items_that_were_deleted_since(session, sources):
-    """Memories, links and records that were deleted since are skipped and reported; again=True adds them again."""
+    """
+    Memories, links and records that were deleted since are skipped and reported.
+
+    Again=True adds them again.
+    """
     for kind in ("mcp-memory", "langgraph"):
         await import_from(session.memories, kind, sources[kind])
     whole = await everything(session)

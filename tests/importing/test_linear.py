@@ -74,7 +74,11 @@ async def imported(folder, work, count):
 
 
 async def test_import_from_does_linear_work_for_observations_of_one_entity(tmp_path, work):
-    """Twice the observations need twice the operations; candidates are bounded, and no conflicts are searched."""
+    """
+    Twice the observations need twice the operations.
+
+    Candidates are bounded, and no conflicts are searched.
+    """
     few = await imported(tmp_path, work, 150)
     many = await imported(tmp_path, work, 300)
 

@@ -212,7 +212,11 @@ def test_basic_memory_read_rejects_folders_without_notes(tmp_path):
     ],
 )
 def test_observations_of_finds_list_items_with_category_or_tag(line, expected):
-    """List items with a category or a tag are observations; tasks, timestamps, code and quotations are not."""
+    """
+    List items with a category or a tag are observations.
+
+    Tasks, timestamps, code and quotations are not.
+    """
     assert expected == observations_of(line)
 
 
@@ -231,7 +235,11 @@ def test_observations_of_finds_list_items_with_category_or_tag(line, expected):
     ],
 )
 def test_relations_of_finds_named_relations_and_links(line, expected):
-    """A word before a link in a list item is the relation; other links get the default; code is ignored."""
+    """
+    A word before a link in a list item is the relation.
+
+    Other links get the default; code is ignored.
+    """
     assert expected == relations_of(line)
 
 
@@ -268,7 +276,11 @@ def test_note_parser_accepts_any_text(text):
 
 
 def test_mem0_read_returns_memories_with_payloads_and_histories(tmp_path):
-    """mem0's own files yield memories with ids, payloads and histories; skipped items are reported."""
+    """
+    mem0's own files yield memories with ids, payloads and histories.
+
+    Skipped items are reported.
+    """
     home = mem0_home(tmp_path)
     before = listing(home)
     found = mem0.read(home)
@@ -395,7 +407,11 @@ def test_langgraph_read_returns_items_of_a_file(tmp_path):
 
 
 def test_langgraph_read_reports_odd_items(tmp_path):
-    """Values that are not JSON or not a mapping are reported. Without vectors the whole value is indexed."""
+    """
+    Values that are not JSON or not a mapping are reported.
+
+    Without vectors the whole value is indexed.
+    """
     file = langgraph_store(tmp_path / "store.db", [("a", "1", "no JSON"), ("a", "2", [1]), ("", "3", {"b": "ö"})])
     found = langgraph.read(file)
 

@@ -145,7 +145,11 @@ def test_plan_of_odd_decision_preserves_and_reports_values(planned, columns, kin
 
 
 def test_plan_of_decision_shortens_long_topics_and_keeps_them_distinct(planned):
-    """Long topics with the same beginning are still different after they are shortened; the full topic is preserved."""
+    """
+    Long topics with the same beginning are still different after they are shortened.
+
+    The full topic is preserved.
+    """
     _, plan = planned(
         lambda store: [
             store.decision("a", id=f"decision_a_{START}_000{number}", topic="t" * 300 + str(number))
@@ -197,7 +201,11 @@ def test_plan_of_decision_derives_the_creator_from_user_involvement(planned, inv
 
 
 def test_plan_of_decision_keeps_outcome_and_reasons(planned):
-    """An outcome has its time and reason; each text that explains it becomes a context linked to the decision."""
+    """
+    An outcome has its time and reason.
+
+    Each text that explains it becomes a context linked to the decision.
+    """
     _, plan = planned(
         lambda store: store.decision(
             "jwt",
@@ -227,7 +235,11 @@ def test_plan_of_decision_keeps_outcome_and_reasons(planned):
 
 
 def test_plan_of_decision_preserves_columns_without_equivalent(planned):
-    """Columns without an equivalent, including unknown ones, are preserved; JSON is parsed, also if encoded twice."""
+    """
+    Columns without an equivalent, including unknown ones, are preserved.
+
+    JSON is parsed, also if encoded twice.
+    """
 
     def write(store):
         store.database.execute("ALTER TABLE decisions ADD COLUMN project_tag TEXT")
@@ -394,7 +406,11 @@ def test_plan_of_preserves_deeply_nested_json_as_text(planned, table, column, te
 
 
 def test_plan_of_checkpoint_keeps_texts_files_and_steps(planned):
-    """A checkpoint keeps its texts; valid files are read, and the next steps are split into lines."""
+    """
+    A checkpoint keeps its texts.
+
+    Valid files are read, and the next steps are split into lines.
+    """
 
     def write(store):
         rows = [
@@ -430,7 +446,11 @@ def test_plan_of_checkpoint_keeps_texts_files_and_steps(planned):
 
 @pytest.mark.parametrize("statuses", [("active", "active"), ("active", "archived"), ("archived", "archived")])
 def test_plan_of_reports_when_another_checkpoint_is_newest(planned, statuses):
-    """The checkpoint that v1.0 loads is written last, the first of a tie; if another one is newer, this is reported."""
+    """
+    The checkpoint that v1.0 loads is written last, the first of a tie.
+
+    If another one is newer, this is reported.
+    """
 
     def write(store):
         for number, status in enumerate(statuses):

@@ -349,7 +349,11 @@ async def test_second_migration_continues_after_an_interruption(old, tmp_path):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("then", [rollback, migrate])
 async def test_second_rollback_continues_after_an_interruption(old, tmp_path, then):
-    """A rollback interrupted at any transaction continues when it is repeated; a migration can follow instead."""
+    """
+    A rollback interrupted at any transaction continues when it is repeated.
+
+    A migration can follow instead.
+    """
     async with Open() as memories:
         await migrate(memories, old.path)
         before = await exported(memories, tmp_path)

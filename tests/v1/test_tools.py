@@ -185,7 +185,11 @@ async def test_save_decision_returns_the_id(old):
     ("kind", "created_by"), [("user_decision", "user"), ("assistant_insight", "llm"), (None, "user")]
 )
 async def test_save_decision_type_determines_the_creator(old, kind, created_by):
-    """An assistant insight has the creator "llm"; a user decision, which is the default, has "user"."""
+    """
+    An assistant insight has the creator "llm".
+
+    A user decision, which is the default, has "user".
+    """
     result = await old.saved("auth", "Use JWT", **({"type": kind} if kind else {}))
 
     assert created_by == (await old.memories.get(result["decision_id"])).metadata.created_by
@@ -208,7 +212,11 @@ async def test_save_decision_accepts_outcomes(old, word, outcome):
 
 
 async def test_save_decision_failure_keeps_its_reason(old):
-    """A failure without a reason states that none was given; the reasoning is not used as the reason."""
+    """
+    A failure without a reason states that none was given.
+
+    The reasoning is not used as the reason.
+    """
     with_reason = await old.saved("auth", "Use JWT", outcome="failure", failure_reason="no revocation", limitation="x")
     without = await old.saved("cache", "Use Memcached", "simple", outcome="failure")
 
@@ -222,7 +230,11 @@ async def test_save_decision_failure_keeps_its_reason(old):
 
 @pytest.mark.parametrize("given", [{"source": {"line": 1}}, '{"source": {"line": 1}}', {}])
 async def test_save_decision_accepts_and_drops_trust_context(old, given):
-    """A trust context is accepted as an object or JSON text; the result says that it was not stored."""
+    """
+    A trust context is accepted as an object or JSON text.
+
+    The result says that it was not stored.
+    """
     result = await old.saved("auth", "Use JWT", trust_context=given)
 
     assert result["success"]
@@ -274,7 +286,11 @@ async def test_recall_decision_succeeds_for_an_unknown_topic(old):
 
 
 async def test_recall_decision_offers_topics_with_the_same_first_word(old):
-    """As in v1.0, topics with the same first word are offered; the message says that the topic itself is unknown."""
+    """
+    As in v1.0, topics with the same first word are offered.
+
+    The message says that the topic itself is unknown.
+    """
     await old.saved("auth_strategy", "Use JWT")
     await old.saved("authors", "Keep them sorted")
     await old.saved("_private", "Hide it")
@@ -353,7 +369,11 @@ async def test_suggest_decision_succeeds_without_a_match(old, question, hint):
 
 
 async def test_suggest_decision_weighs_recency_as_requested(old, clock):
-    """With full recency weight the newer decision comes first; without recency the better match does."""
+    """
+    With full recency weight the newer decision comes first.
+
+    Without recency the better match does.
+    """
     await old.saved("cache a", "Use Redis for the product cache", "Redis is known for a product cache")
     clock.pass_days(30)
     await old.saved("cache b", "Redis caches pages of products", "speed")
@@ -366,7 +386,11 @@ async def test_suggest_decision_weighs_recency_as_requested(old, clock):
 
 
 async def test_list_decisions_omits_superseded_decisions(old, clock):
-    """Superseded decisions are not listed; the others have one line each, newest first, up to the limit."""
+    """
+    Superseded decisions are not listed.
+
+    The others have one line each, newest first, up to the limit.
+    """
     for number in range(25):
         clock.pass_days(1)
         await old.saved(f"topic {number}", f"decision {number}")
@@ -451,7 +475,11 @@ async def test_update_outcome_by_topic_uses_the_newest_decision(old):
 
 
 async def test_update_outcome_fails_for_an_unknown_decision(old):
-    """v1.0 reported success for an id that does not exist; here it is a failure with a message."""
+    """
+    v1.0 reported success for an id that does not exist.
+
+    Here it is a failure with a message.
+    """
     result = await old("update_outcome", decisionId="decision_x_1700000000000_abcd", outcome="SUCCESS")
 
     assert {
@@ -950,7 +978,11 @@ CALLS = st.sampled_from(NAMES).flatmap(lambda name: st.tuples(st.just(name), ARG
 
 
 async def test_tools_raise_only_typed_errors(old):
-    """For any input the result has the tool's shape, or a typed error is raised; the store stays sound."""
+    """
+    For any input the result has the tool's shape, or a typed error is raised.
+
+    The store stays sound.
+    """
     loop = asyncio.get_running_loop()
 
     @settings(max_examples=max(20, settings.default.max_examples // 2))

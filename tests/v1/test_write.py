@@ -118,7 +118,11 @@ async def test_migrate_reports_no_odd_rows_for_a_file_of_v1_0(tmp_path):
 
 
 async def test_migrate_adds_at_most_8_links_per_memory(old, tmp_path):
-    """At most 8 marked links are added to a memory; they age from the migration and duplicate no explicit link."""
+    """
+    At most 8 marked links are added to a memory.
+
+    They age from the migration and duplicate no explicit link.
+    """
     async with Open() as memories:
         report = await migrate(memories, old)
         ids = [one.id for one in await memories.recent(limit=1000)]
@@ -168,7 +172,11 @@ async def test_migrate_adds_only_topic_links_when_automatic_links_are_off(old):
 
 
 async def test_search_ranks_decisions_superseded_in_v1_0_behind(tmp_path):
-    """Decisions superseded in v1.0 rank behind; a search as of an earlier time ignores later supersessions."""
+    """
+    Decisions superseded in v1.0 rank behind.
+
+    A search as of an earlier time ignores later supersessions.
+    """
     path = tmp_path / "old.db"
     with OldStore.made(path) as store:
         store.decision("auth", id="jwt", decision="Use JWT tokens", created_at=START)
@@ -505,7 +513,11 @@ async def test_migrate_accepts_a_database_without_rows(tmp_path):
 
 
 async def test_migration_report_names_every_odd_row_without_content(tmp_path):
-    """The JSON report names every odd row, the text some of them; neither contains a memory's content."""
+    """
+    The JSON report names every odd row, the text some of them.
+
+    Neither contains a memory's content.
+    """
     with OldStore.made(tmp_path / "old.db") as store:
         for number in range(60):
             store.decision("a", id=f"row {number}\x1b[2J", decision="the secret plan", confidence=None)
